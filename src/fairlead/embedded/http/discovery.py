@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from fairlead.embedded.http.reviews import REVIEWS, Review
-from fairlead.embedded.http.unserved import UNSERVED, Unserved
+from fairlead.embedded.http.reviews import REVIEWS
+from fairlead.embedded.http.unserved import UNSERVED
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 
@@ -43,6 +43,12 @@ class Document:
 
     body: bytes
     etag: str
+
+    @classmethod
+    def of(cls, value: Any) -> Document:
+        """Return the document of a JSON value."""
+        body = msgspec.json.encode(value)
+        return cls(body, f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"')
 
 
 def version_rank(version: str) -> tuple[int, int, int]:
@@ -70,7 +76,13 @@ def version_info() -> dict[str, str]:
 
 
 #: What is found by discovery and is in no registry.
-_ONLY_CREATED: tuple[Review | Unserved, ...] = (*REVIEWS, *UNSERVED)
+_ONLY_CREATED = tuple(
+    ResourceInfo(
+        item.group, item.version, item.plural, item.kind,
+        namespaced=item.namespaced, verbs=("create",),
+    )
+    for item in (*REVIEWS, *UNSERVED)
+)  # fmt: skip
 
 
 def _subresource(info: ResourceInfo, sub: str) -> dict[str, Any]:
@@ -103,16 +115,6 @@ def _api_resources(info: ResourceInfo) -> list[dict[str, Any]]:
     return [entry, *(_subresource(info, sub) for sub in subs)]
 
 
-def _only_created(item: Review | Unserved) -> dict[str, Any]:
-    return {
-        "name": item.plural,
-        "singularName": item.kind.lower(),
-        "namespaced": item.namespaced,
-        "kind": item.kind,
-        "verbs": ["create"],
-    }
-
-
 def _kind(group: str, version: str, kind: str) -> dict[str, str]:
     return {"group": group, "version": version, "kind": kind}
 
@@ -139,16 +141,6 @@ def _aggregated(info: ResourceInfo) -> dict[str, Any]:
     return entry
 
 
-def _aggregated_only_created(item: Review | Unserved) -> dict[str, Any]:
-    return {
-        "resource": item.plural,
-        "responseKind": _kind(item.group, item.version, item.kind),
-        "scope": "Namespaced" if item.namespaced else "Cluster",
-        "singularResource": item.kind.lower(),
-        "verbs": ["create"],
-    }
-
-
 class Discovery:
     """Answers all discovery paths; documents are cached until the registry changes."""
 
@@ -170,21 +162,22 @@ class Discovery:
         value = make()
         if value is None:
             return None
-        body = msgspec.json.encode(value)
-        document = Document(body, f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"')
-        self._documents[key] = document
+        document = self._documents[key] = Document.of(value)
         return document
 
     def _group_versions(self) -> dict[str, list[str]]:
         versions: dict[str, list[str]] = {}
-        for item in (*self._registry.all(), *_ONLY_CREATED):
+        for item in self._all():
             known = versions.setdefault(item.group, [])
             if item.version not in known:
                 known.append(item.version)
         return {group: sorted(versions[group], key=version_rank) for group in sorted(versions)}
 
+    def _all(self) -> tuple[ResourceInfo, ...]:
+        return (*self._registry.all(), *_ONLY_CREATED)
+
     def _infos(self, group: str, version: str) -> list[ResourceInfo]:
-        return [i for i in self._registry.all() if (i.group, i.version) == (group, version)]
+        return [i for i in self._all() if (i.group, i.version) == (group, version)]
 
     def _group(self, group: str) -> dict[str, Any]:
         versions = [
@@ -231,11 +224,7 @@ class Discovery:
         """/api/v1 and /apis/<group>/<version>; None when nothing is served there."""
 
         def make() -> dict[str, Any] | None:
-            entries: list[dict[str, Any]] = []
-            for info in self._infos(group, version):
-                entries.extend(_api_resources(info))
-            others = [o for o in _ONLY_CREATED if (o.group, o.version) == (group, version)]
-            entries.extend(_only_created(other) for other in others)
+            entries = [e for i in self._infos(group, version) for e in _api_resources(i)]
             if not entries:
                 return None
             return {
@@ -264,9 +253,7 @@ class Discovery:
     def _aggregated_group(self, group: str) -> dict[str, Any]:
         versions: list[dict[str, Any]] = []
         for version in self._versions[group]:
-            others = [o for o in _ONLY_CREATED if (o.group, o.version) == (group, version)]
             resources = [_aggregated(info) for info in self._infos(group, version)]
-            resources += [_aggregated_only_created(other) for other in others]
             versions.append({"version": version, "resources": resources, "freshness": "Current"})
         metadata = {"name": group, "creationTimestamp": None} if group else {}
         return {"metadata": metadata, "versions": versions}

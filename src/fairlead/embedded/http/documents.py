@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
-import msgspec
 from aiohttp import web
 
 from fairlead.embedded.http.discovery import Discovery, Document, version_info
@@ -104,8 +101,7 @@ class Documents:
                 value = None
         if value is None:
             raise PathNotFound("404 page not found")
-        body = msgspec.json.encode(value)
-        return Document(body, f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"')
+        return Document.of(value)
 
 
 def _takes_only_protobuf(request: web.BaseRequest) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import web
@@ -86,6 +86,8 @@ class Call:
     path: ResourcePath
     info: ResourceInfo
     query: Query
+    #: For the headers of the answer.
+    warnings: list[str] = field(default_factory=list[str])
 
     @property
     def key(self) -> tuple[str, str]:
@@ -100,6 +102,10 @@ class Call:
     def include(self) -> IncludeObject:
         """Return what table rows are to carry."""
         return self.query.choice("includeObject", IncludeObject) or IncludeObject.METADATA
+
+    def write_options(self) -> WriteOptions:
+        """Return the options of a write."""
+        return write_options(self.request.method, self.query, self.warnings)
 
 
 class Resources:
@@ -196,9 +202,8 @@ class Resources:
                 return await self._logs.answer(call.request, record.typed(Pod), call.query)
             case ("binding", "POST"):
                 body = as_object(await self._body(call))
-                warnings: list[str] = []
-                await self._service.bind(call.key, body, self._write_options(call, warnings))
-                return success_answer(201, warnings=warnings)
+                await self._service.bind(call.key, body, call.write_options())
+                return success_answer(201, warnings=call.warnings)
             case ("eviction", "POST"):
                 return await self._evict(call)
             case ("scale", "GET"):
@@ -225,16 +230,15 @@ class Resources:
         asked = call.query.text("resourceVersion")
         if asked and not (asked.isascii() and asked.isdigit()):
             raise BadRequest(f"query parameter resourceVersion: '{asked[:40]}' is not a number")
-        record = self._service.get(call.info, *call.key)
-        if accepted is PLAIN:
-            return json_answer(whole(call.info, record))
-        return self._one(call, record, accepted)
+        return self._one(call, self._service.get(call.info, *call.key), accepted)
 
     def _one(
-        self, call: Call, record: Record, accepted: Accepted, *, status: int = 200
+        self, call: Call, record: Record, accepted: Accepted, status: int = 200
     ) -> web.Response:
+        if accepted is PLAIN:
+            return json_answer(whole(call.info, record), status, warnings=call.warnings)
         render = rendering(call.info, accepted, call.include(), self._clock)
-        return json_answer(render.one(record), status)
+        return json_answer(render.one(record), status, warnings=call.warnings)
 
     async def _list(self, call: Call) -> web.StreamResponse:
         accepted = call.accepted(LIST_FORMS)
@@ -285,7 +289,7 @@ class Resources:
         body = await read_body(call.request, self._limits)
         return decode_body(body, media_type(call.request), self._limits)
 
-    async def _object_body(self, call: Call, warnings: list[str]) -> dict[str, Any]:
+    async def _object_body(self, call: Call) -> dict[str, Any]:
         """The body as an object of the kind that the path names."""
         raw = await read_body(call.request, self._limits)
         content_type = media_type(call.request)
@@ -298,37 +302,26 @@ class Resources:
                     f'{call.info.kind} in version "{call.info.version}" cannot be handled as a '
                     f"{call.info.kind}: strict decoding error: {', '.join(texts)}"
                 )
-            warnings += texts
+            call.warnings.extend(texts)
         _check_kind(call.info, body)
         return dict(body)
 
-    def _write_options(self, call: Call, warnings: list[str]) -> WriteOptions:
-        return write_options(call.request.method, call.query, warnings)
-
-    def _written(
-        self, call: Call, record: Record, warnings: list[str], *, status: int = 200
-    ) -> web.Response:
-        accepted = call.accepted(OBJECT_FORMS)
-        if accepted is PLAIN:
-            return json_answer(whole(call.info, record), status, warnings=warnings)
-        render = rendering(call.info, accepted, call.include(), self._clock)
-        return json_answer(render.one(record), status, warnings=warnings)
+    def _written(self, call: Call, record: Record, status: int = 200) -> web.Response:
+        return self._one(call, record, call.accepted(OBJECT_FORMS), status)
 
     async def _create(self, call: Call) -> web.Response:
         if call.info.namespaced and not call.path.namespace:
             raise errors.method_not_allowed(call.info, "create without a namespace in the path")
         call.accepted(OBJECT_FORMS)  # refuse before writing, not after
-        warnings: list[str] = []
-        options = self._write_options(call, warnings)
-        body = await self._object_body(call, warnings)
+        options = call.write_options()
+        body = await self._object_body(call)
         record = await self._service.create(call.info, call.path.namespace, body, options)
-        return self._written(call, record, warnings, status=201)
+        return self._written(call, record, 201)
 
     async def _replace(self, call: Call) -> web.Response:
         call.accepted(OBJECT_FORMS)
-        warnings: list[str] = []
-        options = self._write_options(call, warnings)
-        body = await self._object_body(call, warnings)
+        options = call.write_options()
+        body = await self._object_body(call)
         status = 200
         if call.info.create_on_update_allowed and not call.path.subresource:
             existing = self._service.store.latest(call.info.name, call.key)
@@ -336,7 +329,7 @@ class Resources:
         record = await self._service.replace(
             call.info, call.key, body, options, subresource=call.path.subresource
         )
-        return self._written(call, record, warnings, status=status)
+        return self._written(call, record, status)
 
     async def _patch_body(self, call: Call) -> tuple[PatchType, Any]:
         """The patch and its type; 415 for types that we do not have, so that clients fall back."""
@@ -357,8 +350,7 @@ class Resources:
 
     async def _patch(self, call: Call) -> web.Response:
         call.accepted(OBJECT_FORMS)
-        warnings: list[str] = []
-        options = self._write_options(call, warnings)
+        options = call.write_options()
         patch_type, patch = await self._patch_body(call)
         if call.query.is_given("force"):
             raise BadRequest("query parameter force is only for server-side apply")
@@ -370,11 +362,10 @@ class Resources:
             patch_type=patch_type,
             subresource=call.path.subresource,
         )
-        return self._written(call, record, warnings)
+        return self._written(call, record)
 
     async def _put_scale(self, call: Call) -> web.Response:
-        warnings: list[str] = []
-        options = self._write_options(call, warnings)
+        options = call.write_options()
         if call.request.method == "PUT":
             body: Any = await self._body(call)
         else:
@@ -383,7 +374,7 @@ class Resources:
             apply = apply_json_patch if patch_type is PatchType.JSON else apply_merge_patch
             body = apply(scale, patch)
         scale = await self._service.put_scale(call.info, call.key, as_object(body), options)
-        return value_answer(scale, warnings=warnings)
+        return value_answer(scale, warnings=call.warnings)
 
     # Deletes ---------------------------------------------------------------------------------
 
@@ -399,16 +390,15 @@ class Resources:
     async def _delete(self, call: Call) -> web.Response:
         options = delete_options(call.query, await self._delete_body(call))
         call.accepted(OBJECT_FORMS)  # refuse before writing, not after
-        warnings: list[str] = []
-        options = replace(options, warn=warnings.append)
+        options = replace(options, warn=call.warnings.append)
         result = await self._service.delete(call.info, call.key, options)
         record = result.record
         if not result.removed or call.info.plural == "pods":
-            return self._written(call, record, warnings)
+            return self._written(call, record)
         details = {"name": record.name, "kind": call.info.plural, "uid": record.uid}
         if call.info.group:
             details["group"] = call.info.group
-        return success_answer(200, details, warnings=warnings)
+        return success_answer(200, details, warnings=call.warnings)
 
     async def _delete_collection(self, call: Call) -> web.Response:
         options = delete_options(call.query, await self._delete_body(call))
@@ -423,10 +413,9 @@ class Resources:
         if body.get("kind", "Eviction") != "Eviction":
             raise BadRequest(f"the body of an eviction is an Eviction, got {body['kind']!r}")
         given = body.get("deleteOptions") or {}
-        warnings: list[str] = []
-        options = replace(delete_options(call.query, as_object(given)), warn=warnings.append)
+        options = replace(delete_options(call.query, as_object(given)), warn=call.warnings.append)
         await self._service.evict(call.key, options)
-        return success_answer(201, warnings=warnings)
+        return success_answer(201, warnings=call.warnings)
 
     async def _review(self, request: web.BaseRequest, review: Review) -> web.Response:
         if request.method != "POST":

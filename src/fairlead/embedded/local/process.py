@@ -92,11 +92,6 @@ class Run:
         self._started_pipe: int | None = None
         self._measured: tuple[int, int] | None = None
 
-    @property
-    def number(self) -> int:
-        """Which start of the container this is, from 0."""
-        return int(self.path.name)
-
     def start(self, launch: Launch, log: Path, limits: LogLimits, groups: MemoryGroups) -> None:
         """Start a shim; OSError. The program itself follows within some 20 ms."""
         group = groups.make(self._group_name, launch.memory_bytes) if launch.memory_bytes else None

@@ -290,20 +290,17 @@ def _metadata(schema: Json, path: str, level: Level) -> Iterator[StatusCause]:
 
 
 def _junctors(schema: Json, path: str, depth: int) -> Iterator[StatusCause]:
-    for key in ("allOf", "anyOf", "oneOf"):
-        for i, below in enumerate(_list(schema.get(key))):
-            skip = schema.get(INT_OR_STRING) and _is_int_or_string(key, i, schema, below)
-            if isinstance(below, Mapping) and not skip:
-                yield from _nested(below, f"{path}.{key}[{i}]", depth + 1)
-    if isinstance(schema.get("not"), Mapping):
-        yield from _nested(schema["not"], f"{path}.not", depth + 1)
+    for at, below in _alternatives(schema):
+        skip = schema.get(INT_OR_STRING) and _is_int_or_string(at, schema, below)
+        if isinstance(below, Mapping) and not skip:
+            yield from _nested(below, f"{path}.{at}", depth + 1)
 
 
-def _is_int_or_string(key: str, index: int, schema: Json, below: Any) -> bool:
+def _is_int_or_string(at: str, schema: Json, below: Any) -> bool:
     """The two forms in which int-or-string may say its types: anyOf, or that in the first allOf."""
-    if key == "anyOf":
+    if at.startswith("anyOf"):
         return tuple(_list(schema.get("anyOf"))) == _INT_OR_STRING_ANY
-    return key == "allOf" and index == 0 and below == {"anyOf": list(_INT_OR_STRING_ANY)}
+    return at == "allOf[0]" and below == {"anyOf": list(_INT_OR_STRING_ANY)}
 
 
 def _nested(schema: Json, path: str, depth: int) -> Iterator[StatusCause]:
@@ -332,11 +329,8 @@ def _nested(schema: Json, path: str, depth: int) -> Iterator[StatusCause]:
 
 
 def _completeness(schema: Json, path: str) -> Iterator[StatusCause]:
-    for key in ("allOf", "anyOf", "oneOf"):
-        for i, below in enumerate(_list(schema.get(key))):
-            yield from _covered(below, schema, f"{path}.{key}[{i}]", path)
-    if isinstance(schema.get("not"), Mapping):
-        yield from _covered(schema["not"], schema, f"{path}.not", path)
+    for at, below in _alternatives(schema):
+        yield from _covered(below, schema, f"{path}.{at}", path)
     for name, below in _map(schema.get("properties")).items():
         yield from _completeness(below, f"{path}.properties[{name}]")
     for key in ("items", "additionalProperties"):
@@ -358,8 +352,14 @@ def _covered(nested: Json, outside: Json, path: str, at: str) -> Iterator[Status
             yield from _covered(nested["items"], items, f"{path}.items", f"{at}.items")
         else:
             yield _required(f"{at}.items", f"because it is defined in {path}.items")
+    for suffix, below in _alternatives(nested):
+        yield from _covered(below, outside, f"{path}.{suffix}", at)
+
+
+def _alternatives(schema: Json) -> Iterator[tuple[str, Any]]:
+    """Yield the schemas of all junctors of a node, and where they stand below it."""
     for key in ("allOf", "anyOf", "oneOf"):
-        for i, below in enumerate(_list(nested.get(key))):
-            yield from _covered(below, outside, f"{path}.{key}[{i}]", at)
-    if isinstance(nested.get("not"), Mapping):
-        yield from _covered(nested["not"], outside, f"{path}.not", at)
+        for i, below in enumerate(_list(schema.get(key))):
+            yield f"{key}[{i}]", below
+    if isinstance(schema.get("not"), Mapping):
+        yield "not", schema["not"]
