@@ -24,8 +24,7 @@ from fairlead.testing.fake_client import FakeClient
 from fairlead.webhook.answers import Answers
 from fairlead.webhook.certificates import BadCertificate, Material, Pair, Step, Times, take_step
 from fairlead.webhook.configuration import PODS_PATH
-from fairlead.webhook.metrics import WebhookMetrics
-from fairlead.webhook.server import ServerLimits, WebhookServer
+from fairlead.webhook.server import ServerLimits, WebhookMetrics, WebhookServer
 from fairlead.webhook.service import Webhook, WebhookOptions
 
 pytestmark = pytest.mark.e2e
@@ -231,7 +230,7 @@ async def test_a_replica_that_leaves_answers_for_a_while_and_sends_its_clients_a
 async def test_files_that_somebody_else_renews_are_taken_up_and_a_torn_pair_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.webhook.files.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("fairlead.webhook.keeper.LOOK_SECONDS", 0.05)
     options = WebhookOptions(host="127.0.0.1", port=0, directory=tmp_path)
     registry = CollectorRegistry()
     webhook = Webhook(options, FakeClient(), registry, clock=SystemClock(), rng=random.Random(1))

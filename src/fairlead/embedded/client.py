@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from fairlead.api.meta import to_wire
-from fairlead.api.status import ApiError, NotFound, Unavailable
-from fairlead.embedded.paths import read_path
+from fairlead.api.status import ApiError, BadRequest, NotFound, Unavailable
+from fairlead.embedded.http.render import PlainRendering, whole
+from fairlead.embedded.http.request import resource_path, split_path
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.sharing import PodSharing
 from fairlead.embedded.storage.records import Record
@@ -160,6 +161,35 @@ class InProcessClient(Client):
         obj = record.typed(type_)
         self._sharing.share(obj, has_shared_spec=record.has_shared_spec)
         return obj
+
+
+def read_path(service: Service, path: str, query: Mapping[str, str]) -> bytes:
+    """Return what the API answers to GET of a path, for readers in this process; ApiError.
+
+    Objects and pages of lists, as over HTTP; of the query: labelSelector, fieldSelector, limit,
+    continue. What only the HTTP server has (metrics, logs, proxies, discovery) is NotFound.
+    """
+    named = resource_path(split_path(path))
+    info = (
+        None if named is None else service.registry.find(named.group, named.version, named.plural)
+    )
+    if named is None or info is None or named.subresource:
+        raise NotFound(f"{path}: the server could not find the requested resource")
+    if named.name:
+        return whole(info, service.get(info, named.namespace, named.name))
+    limit = query.get("limit", "0")
+    if not limit.isdecimal():
+        raise BadRequest(f"query parameter limit: '{limit[:40]}' is not an integer")
+    page = service.list(
+        info, named.namespace,
+        ListOptions(
+            label_selector=query.get("labelSelector", ""),
+            field_selector=query.get("fieldSelector", ""),
+            limit=int(limit), continue_=query.get("continue", ""),
+        ),
+    )  # fmt: skip
+    rendering = PlainRendering(info)
+    return rendering.head(page) + b",".join(map(rendering.item, page.records)) + b"]}"
 
 
 @types.coroutine

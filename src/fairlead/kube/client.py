@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import TypeVar
+from urllib.parse import quote
 
-from fairlead.api.status import ApiError, Unavailable
+from fairlead.api.core import Pod
+from fairlead.api.resources import PODS
+from fairlead.api.status import ApiError, Timeout, Unavailable
 from fairlead.kube.decoding import DecodersByType
 from fairlead.kube.kubeconfig import Connection
 from fairlead.kube.protocol import HttpOptions, LineSplitter, steps, watch_of
 from fairlead.kube.transport import Transport
 from fairlead.runtime.client import Client, Request, WatchEvent, WatchRequest
+from fairlead.runtime.history import LogText
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -66,3 +71,33 @@ class HttpClient(Client):
     async def close(self) -> None:
         """See `Client`."""
         await self.transport.close()
+
+
+class HttpLogReader:
+    """Implements `LogReader`. The user needs `get` on `pods/log`."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+
+    async def read(self, pod: Pod, *, bytes_max: int, seconds_max: float) -> LogText:
+        """Return the end of the first container's log; ApiError."""
+        namespace, name = pod.metadata.key
+        path = PODS.path(quote(namespace), quote(name), "log")
+        parameters = {"container": pod.spec.containers[0].name}
+        text, is_cut = bytearray(), False
+        chunks = self._client.stream("GET", path, params=parameters, accept="*/*")
+        try:
+            async with asyncio.timeout(seconds_max), aclosing(chunks):
+                async for chunk in chunks:
+                    text += chunk
+                    if len(text) > 2 * bytes_max:
+                        del text[:-bytes_max]
+                        is_cut = True
+        except TimeoutError as error:
+            if not text:
+                raise Timeout(f"no log of pod {name} within {seconds_max:g} s") from error
+            is_cut = True
+        if len(text) > bytes_max:
+            del text[:-bytes_max]
+            is_cut = True
+        return LogText(bytes(text), is_cut)

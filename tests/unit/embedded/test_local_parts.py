@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from fairlead.api.core import Pod
-from fairlead.embedded.local.addresses import Addresses
 from fairlead.embedded.local.containers import (
     ConfigMissing,
     Mount,
@@ -19,6 +18,7 @@ from fairlead.embedded.local.containers import (
     launch_of,
     rewrite,
 )
+from fairlead.embedded.local.host import Addresses
 from fairlead.embedded.local.machine import read_machine
 from fairlead.embedded.local.memory import PAGE_BYTES, MemoryGroups, above_limit, kill_count
 from fairlead.embedded.local.poddir import PodDir, safe

@@ -22,7 +22,6 @@ from fairlead.api.status import (
     StatusDetails,
     UnsupportedMediaType,
 )
-from fairlead.embedded.http.duplicates import duplicate_fields
 from fairlead.embedded.http.negotiate import (
     LIST_FORMS,
     OBJECT_FORMS,
@@ -50,6 +49,7 @@ from fairlead.embedded.http.request import (
     as_object,
     decode_body,
     decode_json,
+    duplicate_fields,
     media_type,
     read_body,
     unsupported,

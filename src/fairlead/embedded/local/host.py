@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,6 @@ from fairlead.api.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.api.status import ApiError, Conflict, NotFound
 from fairlead.embedded.local import logfiles
-from fairlead.embedded.local.addresses import Addresses
 from fairlead.embedded.local.config import ConfigData, ConfigMirrors
 from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.machine import Machine
@@ -29,6 +29,8 @@ from fairlead.runtime.logs import Logger
 
 COMPONENT = "fairlead-local-node"
 PODS_MAX = 110
+FIRST = 1 << 16  # 127.1.0.0
+COUNT = (1 << 24) - FIRST
 
 #: What pods inherit from this program's environment. Nothing else: it may hold secrets.
 INHERITED = (
@@ -50,6 +52,41 @@ class LocalOptions:
     prune_seconds: float = 600.0  # between two looks at the logs that are kept
     logs: LogLimits = field(default_factory=LogLimits)
     kill_seconds: float = 5.0  # how long a shim may take after SIGKILL before it is killed itself
+
+
+class Addresses:
+    """Loopback addresses of pods: 127.x.y.z, one each, so that peers can listen on equal ports.
+
+    On Linux all of 127.0.0.0/8 is this machine without any set-up. The address follows from the
+    pod's uid (and is kept in its directory), so that a restart of the node changes nothing; a taken
+    one moves on to the next. 127.0.x.y is left to others.
+    """
+
+    def __init__(self, salt: str = "") -> None:
+        """`salt` keeps two nodes on one machine apart (mostly: addresses are not reserved)."""
+        self._salt = salt
+        self._owner: dict[str, str] = {}
+
+    def take(self, uid: str) -> str:
+        """Return the pod's address, the same for the same uid unless another pod has it."""
+        number = zlib.crc32(f"{self._salt}/{uid}".encode()) % COUNT
+        for _ in range(COUNT):
+            value = FIRST + number
+            address = f"127.{value >> 16}.{value >> 8 & 255}.{value & 255}"
+            usable = value & 255 not in (0, 255)
+            if usable and self._owner.setdefault(address, uid) == uid:
+                return address
+            number = (number + 1) % COUNT
+        raise AssertionError("16 million pods on one machine")
+
+    def adopt(self, address: str, uid: str) -> None:
+        """Note the address of a pod that exists already."""
+        self._owner.setdefault(address, uid)
+
+    def give_back(self, address: str, uid: str) -> None:
+        """Free it."""
+        if self._owner.get(address) == uid:
+            del self._owner[address]
 
 
 class PodHost:

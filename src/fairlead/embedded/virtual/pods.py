@@ -30,8 +30,8 @@ from fairlead.embedded.virtual.records import (
     NodeRecord,
     PodRecord,
     Want,
+    status_patch,
 )
-from fairlead.embedded.virtual.render import status_patch
 from fairlead.embedded.virtual.stage_sampler import StageSampler, exit_code, resume_step
 from fairlead.embedded.virtual.status import (
     ConfigNeeds,
