@@ -53,12 +53,12 @@ _PLAIN = frozenset((dict, list, str, int, float, bool, type(None)))
 class InProcessClient(Client):
     """The client of a service in this process."""
 
-    def __init__(self, service: Service, *, field_manager: str = "fairlead") -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
         self._is_open = True
         self._sharing = PodSharing()
         self._write = WriteOptions(
-            field_validation="Ignore", field_manager=field_manager, reads_model=True
+            field_validation="Ignore", field_manager="fairlead", reads_model=True
         )
         self._dry_run = replace(self._write, dry_run=True)
 

@@ -19,25 +19,21 @@ from fairlead.decide.doctor.examination import Examination
 DoctorSource = Callable[[], Examination | None]
 
 
-class DoctorMetrics:
+class DoctorMetrics(Collector):
     """The series of the doctor."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register the series on `registry`, which must not have them yet."""
-        self._scraped = _Scraped()
-        registry.register(self._scraped)
+        self._source: DoctorSource | None = None
+        registry.register(self)
 
     def watch(self, source: DoctorSource | None) -> None:
         """Read this at each scrape; None: no more (this replica does not lead)."""
-        self._scraped.source = source
-
-
-class _Scraped(Collector):
-    def __init__(self) -> None:
-        self.source: DoctorSource | None = None
+        self._source = source
 
     def collect(self) -> Iterable[Metric]:
-        examination = self.source() if self.source is not None else None
+        """Return what is read at the scrape."""
+        examination = self._source() if self._source is not None else None
         if examination is None:
             return ()
         by_severity = Counter(each.severity for each in examination.found)

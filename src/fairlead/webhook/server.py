@@ -24,8 +24,9 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.webhook.answers import Answer, Answers, Outcome, Path, failed, path_of
+from fairlead.webhook.answers import Answer, Answers, Outcome, failed, path_of
 from fairlead.webhook.certificates import Pair, validity_of
+from fairlead.webhook.configuration import Path
 from fairlead.webhook.tls import load_pair, server_context
 
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -93,7 +94,6 @@ class WebhookServer:
         self,
         answers: Answers,
         *,
-        metrics: WebhookMetrics | None = None,
         limits: ServerLimits | None = None,
         log: Logger = SILENT,
         others: Mapping[str, Handler] | None = None,
@@ -101,7 +101,7 @@ class WebhookServer:
         """`others` answer the requests below a path; they say themselves what is wrong."""
         self._answers = answers
         self._others = dict(others or {})
-        self._metrics = metrics
+        self._metrics: WebhookMetrics | None = None
         self._limits = limits or ServerLimits()
         self._log = log
         self._context = server_context()

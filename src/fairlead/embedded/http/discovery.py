@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.embedded.http.reviews import REVIEWS
-from fairlead.embedded.http.unserved import UNSERVED
+from fairlead.embedded.http.only_created import REVIEWS, UNSERVED, Unserved
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 
@@ -78,10 +77,10 @@ def version_info() -> dict[str, str]:
 #: What is found by discovery and is in no registry.
 _ONLY_CREATED = tuple(
     ResourceInfo(
-        item.group, item.version, item.plural, item.kind,
-        namespaced=item.namespaced, verbs=("create",),
+        kind.group, kind.version, kind.plural, kind.kind,
+        namespaced=isinstance(kind, Unserved), verbs=("create",),
     )
-    for item in (*REVIEWS, *UNSERVED)
+    for kind in (*REVIEWS, *UNSERVED)
 )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from fairlead.embedded.http.negotiate import (
     Form,
     negotiate,
 )
+from fairlead.embedded.http.only_created import REVIEWS_BY_PATH, UNSERVED_BY_PATH, Review
 from fairlead.embedded.http.podlogs import PodLogs
 from fairlead.embedded.http.query_options import delete_options, list_options, write_options
 from fairlead.embedded.http.render import (
@@ -55,8 +56,6 @@ from fairlead.embedded.http.request import (
     unsupported,
 )
 from fairlead.embedded.http.respond import json_answer, success_answer, value_answer
-from fairlead.embedded.http.reviews import REVIEWS_BY_PATH, Review
-from fairlead.embedded.http.unserved import UNSERVED_BY_PATH
 from fairlead.embedded.http.watching import Watching, WatchRequest
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch
 from fairlead.embedded.registry import Registry

@@ -82,23 +82,8 @@ class ServerLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """One answered request, for metrics: what was asked, the code, and how long it took."""
-
-    method: str
-    resource: str  # plural, "" when the path names none
-    subresource: str
-    is_stream: bool
-    code: int
-    seconds: float
-
-
-Observer: TypeAlias = Callable[[Observation], None]
-
-
-@dataclass(frozen=True, slots=True)
 class Extras:
-    """What else is served: extra path prefixes, behind the same token, and who watches requests.
+    """What else is served: extra path prefixes, behind the same token.
 
     A prefix such as "/fairlead/v1" covers itself and all below it; "/metrics" is one of them.
     `not_ready` names the parts of the process that do not work now, for /readyz.
@@ -106,7 +91,6 @@ class Extras:
 
     extensions: Mapping[str, Handler] = field(default_factory=dict)
     logs: LogSource | None = None
-    observer: Observer | None = None
     not_ready: Callable[[], Sequence[str]] = tuple
 
 
@@ -150,7 +134,6 @@ class Server:
         self._extras = extras
         self._streams = 0
         self._is_stopping = False
-        self._loop = asyncio.get_running_loop()
         self._resources = Resources(
             service,
             watching=Watching(service, self.broadcaster, clock),
@@ -189,32 +172,18 @@ class Server:
 
         `settle` is called when it has shown the token.
         """
-        started = self._loop.time()
-        observed = _Observed()
         try:
-            response = await self._answer(request, observed, settle)
+            return await self._answer(request, settle)
         except ApiError as error:
-            response = error_answer(error)
+            return error_answer(error)
         except ConnectionError:
             raise  # the client has gone; aiohttp ends the connection quietly
         except Exception:  # the top-level place: a fault of ours must not take the server along
             _LOGGER.exception("fault while answering %s %s", request.method, request.path)
-            response = error_answer(InternalError("an error on the server; its log says more"))
-        if self._extras.observer is not None:
-            self._extras.observer(
-                Observation(
-                    request.method,
-                    observed.resource,
-                    observed.subresource,
-                    observed.is_stream,
-                    response.status,
-                    self._loop.time() - started,
-                )
-            )
-        return response
+            return error_answer(InternalError("an error on the server; its log says more"))
 
     async def _answer(
-        self, request: web.BaseRequest, observed: _Observed, settle: Callable[[], None]
+        self, request: web.BaseRequest, settle: Callable[[], None]
     ) -> web.StreamResponse:
         path, _, raw_query = request.raw_path.partition("?")
         if path not in _OPEN_PATHS:
@@ -224,7 +193,7 @@ class Server:
         target = resource_path(segments)
         query = Query(raw_query)
         query.check_timeout()
-        if target is not None and observed.look(target, query):
+        if target is not None and _is_stream(target, query):
             return await self._stream(request, target, query)
         if self.in_flight >= self.limits.requests_in_flight_max:
             raise TooManyRequests(
@@ -290,24 +259,11 @@ class Server:
         return None
 
 
-class _Observed:
-    """What is known of a request as it is taken apart."""
-
-    __slots__ = ("is_stream", "resource", "subresource")
-
-    def __init__(self) -> None:
-        self.resource = ""
-        self.subresource = ""
-        self.is_stream = False
-
-    def look(self, path: ResourcePath, query: Query) -> bool:
-        """Read off what is asked for; true when the answer may never end."""
-        self.resource, self.subresource = path.plural, path.subresource
-        if path.subresource == "log":
-            self.is_stream = query.flag("follow")
-        elif not path.name:
-            self.is_stream = query.flag("watch")
-        return self.is_stream
+def _is_stream(path: ResourcePath, query: Query) -> bool:
+    """True when the answer to what is asked for may never end."""
+    if path.subresource == "log":
+        return query.flag("follow")
+    return not path.name and query.flag("watch")
 
 
 @asynccontextmanager
@@ -319,7 +275,6 @@ async def serve(
     port: int = 0,
     extensions: Mapping[str, Handler] | None = None,
     logs: LogSource | None = None,
-    observer: Observer | None = None,
     not_ready: Callable[[], Sequence[str]] = tuple,
     limits: ServerLimits | None = None,
     clock: Clock | None = None,
@@ -333,7 +288,7 @@ async def serve(
     server = Server(
         service,
         token,
-        extras=Extras(extensions or {}, logs, observer, not_ready),
+        extras=Extras(extensions or {}, logs, not_ready),
         limits=limits,
         clock=clock or SystemClock(),
     )

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from fairlead.api.webhooks import WebhookClientConfig
-from fairlead.embedded.http.reviews import GROUPS, USER
+from fairlead.embedded.http.only_created import GROUPS, USER
 from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.webhooks.registry import CallFailed
 from fairlead.embedded.webhooks.review import User

@@ -63,10 +63,10 @@ def safe(name: str) -> str:
     return name
 
 
-def write_file(path: Path, content: bytes, mode: int = 0o600) -> None:
+def write_file(path: Path, content: bytes) -> None:
     """Write a file whole or not at all; OSError."""
     temporary = path.with_name(f".{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
     temporary.replace(path)

@@ -115,8 +115,8 @@ def _admit_own(
         return obj, [cause for cause in causes if cause.field not in seen]
     if info.name != _JOBS:
         return obj, []
-    classes = context.priorities.table(context.store)
-    teams = context.teams.table(context.store)
+    classes = context.priorities.of(context.store)[0]
+    teams = context.teams.of(context.store)
     namespace = str(obj["metadata"].get("namespace") or "")
     defaults = {
         "priority": priority_to_set(obj, old, classes),

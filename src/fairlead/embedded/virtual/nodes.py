@@ -24,11 +24,12 @@ from fairlead.api import names, quantity
 from fairlead.api.core import ConfigMap, Node, Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
-from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound
+from fairlead.api.status import ApiError, Conflict, NotFound
 from fairlead.embedded.virtual.fleet import (
     VIRTUAL,
     FleetReport,
     NodeFleet,
+    create_node,
     ensure_fleet,
     host_address,
 )
@@ -256,12 +257,8 @@ class VirtualNodes:
         number = zlib.crc32(metadata["name"].encode()) % _ADDRESSES
         addresses = [{"type": "InternalIP", "address": host_address(number)}]
         status = {**body["status"], "conditions": conditions, "addresses": addresses}
-        try:
-            node = await self._client.create(
-                NODES, {**body, "metadata": metadata, "status": status}
-            )
-        except AlreadyExists:
-            node = await self._client.get(NODES, metadata["name"])
+        whole = {**body, "metadata": metadata, "status": status}
+        node = await create_node(self._client, whole)
         self._nodes[node.metadata.name] = _node_record(node)
 
     async def unregister(self, name: str) -> None:
