@@ -12,7 +12,6 @@ from fairlead.api.core import Pod
 from fairlead.embedded.local.containers import (
     ConfigMissing,
     Mount,
-    PodFacts,
     Unsupported,
     expand,
     launch_of,
@@ -90,8 +89,8 @@ def env_of(
     launch = launch_of(
         pod,
         pod.spec.containers[0],
-        PodFacts("127.1.1.1", "127.0.0.1"),
         Config(config),
+        pod_ip="127.1.1.1",
         mounts=(),
         base={"PATH": "/bin"},
         cwd="/",

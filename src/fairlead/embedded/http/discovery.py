@@ -147,10 +147,11 @@ class Discovery:
         self._registry = registry
         self._address = server_address
         self._revision = -1
-        self._documents: dict[tuple[str, ...], Document | None] = {}
+        self._documents: dict[tuple[str, ...], Document] = {}
         self._versions: dict[str, list[str]] = {}
 
-    def _cached(self, key: tuple[str, ...], make: Callable[[], Any]) -> Document | None:
+    def cached(self, key: tuple[str, ...], make: Callable[[], Any]) -> Document | None:
+        """Return what `make` makes, kept until the registry changes; None where it makes None."""
         if self._registry.revision != self._revision:
             self._revision = self._registry.revision
             self._documents = {}
@@ -187,7 +188,7 @@ class Discovery:
 
     def core_versions(self) -> Document | None:
         """/api."""
-        return self._cached(
+        return self.cached(
             ("api",),
             lambda: {
                 "kind": "APIVersions",
@@ -200,7 +201,7 @@ class Discovery:
 
     def groups(self) -> Document | None:
         """/apis."""
-        return self._cached(
+        return self.cached(
             ("apis",),
             lambda: {
                 "kind": "APIGroupList",
@@ -217,7 +218,7 @@ class Discovery:
                 return None
             return {"kind": "APIGroup", "apiVersion": "v1", **self._group(group)}
 
-        return self._cached(("apis", group), make)
+        return self.cached(("apis", group), make)
 
     def resources(self, group: str, version: str) -> Document | None:
         """/api/v1 and /apis/<group>/<version>; None when nothing is served there."""
@@ -233,7 +234,7 @@ class Discovery:
                 "resources": entries,
             }
 
-        return self._cached(("resources", group, version), make)
+        return self.cached(("resources", group, version), make)
 
     def aggregated(self, version: str, *, core: bool) -> Document | None:
         """/api and /apis as APIGroupDiscoveryList of that version of its API."""
@@ -247,7 +248,7 @@ class Discovery:
                 "items": [self._aggregated_group(group) for group in groups],
             }
 
-        return self._cached(("aggregated", version, str(core)), make)
+        return self.cached(("aggregated", version, str(core)), make)
 
     def _aggregated_group(self, group: str) -> dict[str, Any]:
         versions: list[dict[str, Any]] = []

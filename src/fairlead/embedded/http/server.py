@@ -81,19 +81,6 @@ class ServerLimits:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Extras:
-    """What else is served: extra path prefixes, behind the same token.
-
-    A prefix such as "/fairlead/v1" covers itself and all below it; "/metrics" is one of them.
-    `not_ready` names the parts of the process that do not work now, for /readyz.
-    """
-
-    extensions: Mapping[str, Handler] = field(default_factory=dict)
-    logs: LogSource | None = None
-    not_ready: Callable[[], Sequence[str]] = tuple
-
-
 class _ClientsFault(logging.Filter):
     """Drops what the protocol layer logs of clients' faults, each with a traceback of ours:
 
@@ -118,7 +105,9 @@ class Server:
         service: Service,
         token: str,
         *,
-        extras: Extras,
+        extensions: Mapping[str, Handler],
+        logs: LogSource | None,
+        not_ready: Callable[[], Sequence[str]],
         limits: ServerLimits,
         clock: Clock,
     ) -> None:
@@ -131,13 +120,14 @@ class Server:
         )
         self.in_flight = 0
         self._credentials = b"Bearer " + token.encode()
-        self._extras = extras
+        self._extensions = extensions
+        self._not_ready = not_ready
         self._streams = 0
         self._is_stopping = False
         self._resources = Resources(
             service,
             watching=Watching(service, self.broadcaster, clock),
-            logs=PodLogs(extras.logs, clock, lambda: self._is_stopping),
+            logs=PodLogs(logs, clock, lambda: self._is_stopping),
             clock=clock,
             limits=limits.body,
         )
@@ -245,14 +235,14 @@ class Server:
 
     def _health(self, probe: str) -> web.Response:
         """Answer as kube-apiserver does: alive while it answers, ready while all parts work."""
-        failing = self._extras.not_ready() if probe == "readyz" else ()
+        failing = self._not_ready() if probe == "readyz" else ()
         if not failing:
             return text_answer("ok")
         lines = "".join(f"[-]{name} failed: reason withheld\n" for name in failing)
         return text_answer(f"[+]ping ok\n{lines}{probe} check failed\n", 500)
 
     def _extension(self, segments: list[str]) -> Handler | None:
-        for prefix, handler in self._extras.extensions.items():
+        for prefix, handler in self._extensions.items():
             wanted = prefix.strip("/").split("/")
             if segments[: len(wanted)] == wanted:
                 return handler
@@ -282,13 +272,18 @@ async def serve(
 ) -> AsyncGenerator[Server]:
     """Serve the API until the block is left; then end watches cleanly and close connections.
 
-    Port 0 takes a free one. OSError when the address cannot be had (in use, not ours).
+    `extensions` serve path prefixes, behind the same token: "/fairlead/v1" covers itself and all
+    below it; "/metrics" is one of them. `not_ready` names the parts of the process that do not work
+    now, for /readyz. Port 0 takes a free one. OSError when the address cannot be had (in use, not
+    ours).
     """
     limits = limits or ServerLimits()
     server = Server(
         service,
         token,
-        extras=Extras(extensions or {}, logs, not_ready),
+        extensions=extensions or {},
+        logs=logs,
+        not_ready=not_ready,
         limits=limits,
         clock=clock or SystemClock(),
     )

@@ -24,10 +24,11 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODES, PODS
 from fairlead.api.status import AlreadyExists
 from fairlead.embedded.local import logfiles
+from fairlead.embedded.local.containers import HOST_IP
 from fairlead.embedded.local.host import LocalOptions, PodHost
 from fairlead.embedded.local.machine import Gpu, Machine, nvml_gpus, read_machine
 from fairlead.embedded.local.memory import MemoryGroups, above_limit
-from fairlead.embedded.local.pod import HOST_IP, LocalPod
+from fairlead.embedded.local.pod import LocalPod
 from fairlead.embedded.local.poddir import PodDir, remove_tree
 from fairlead.embedded.local.process import Run
 from fairlead.embedded.virtual.status import Readiness, node_conditions

@@ -17,7 +17,7 @@ import asyncio
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,7 +36,6 @@ from fairlead.embedded.local.containers import (
 F = TypeVar("F", bound=msgspec.Struct)
 
 RUNS_KEPT_MAX = 2
-REMOVED_PER_TURN_MAX = 64
 _SAFE = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")
 _KEY = re.compile(r"^[-._A-Za-z0-9]{1,253}$")
 
@@ -184,7 +183,7 @@ class PodDir:
     # End
 
     async def remove(self, trash: Path) -> None:
-        """Remove the directory: out of sight at once, then bit by bit, so that the loop goes on."""
+        """Remove the directory: out of sight at once, then beside the event loop."""
         target = self._move(trash)
         if target is not None:
             await remove_tree(target)
@@ -224,21 +223,5 @@ def _host_path(path: str, kind: str) -> Path:
 
 
 async def remove_tree(path: Path) -> None:
-    """Remove a tree, giving other tasks a turn all the time; what cannot be removed stays."""
-    for count, entry in enumerate(_bottom_up(path)):
-        try:
-            if entry.is_dir() and not entry.is_symlink():
-                entry.rmdir()
-            else:
-                entry.unlink()
-        except OSError:
-            continue  # the directory above stays, too; the next start tries again
-        if count % REMOVED_PER_TURN_MAX == 0:
-            await asyncio.sleep(0)
-
-
-def _bottom_up(path: Path) -> Iterator[Path]:
-    for folder, folders, files in os.walk(path, topdown=False):
-        for name in files + folders:
-            yield Path(folder) / name
-    yield path
+    """Remove a tree, in a thread; what cannot be removed stays, and the next start tries again."""
+    await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)

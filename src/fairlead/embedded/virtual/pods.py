@@ -152,7 +152,7 @@ class PodLives:
             record.generation += 1
             if record.stage is not None:
                 record.stage_at = now + max(record.stage_at - now, 0.0) * factor
-                self._at(record, record.stage_at, self._end_due)
+                self._at(record, record.stage_at, self._finish_stage)
             if record.step_at:
                 record.step_at = now + max(record.step_at - now, 0.0) * factor
                 self._at(record, record.step_at, self._progress_due)
@@ -276,7 +276,7 @@ class PodLives:
                 seconds = max(seconds - resumed * spec.step_seconds, 0.0)
             end_at = max(record.started_at + seconds, now)
             record.stage_at = self._at_speed(record, end_at)
-            self._at(record, record.stage_at, self._end_due)
+            self._at(record, record.stage_at, self._finish_stage)
         reports = spec is not None and (
             spec.all_members or record.pod.metadata.labels.get(names.RANK, "0") == "0"
         )
@@ -304,9 +304,6 @@ class PodLives:
         record.progress = msgspec.json.encode(report).decode()
         self._want(record, Want.PROGRESS)
         self._schedule_progress(record)
-
-    def _end_due(self, record: PodRecord) -> None:
-        self._finish_stage(record)
 
     def _finish_stage(self, record: PodRecord) -> None:
         stage = record.stage
