@@ -205,7 +205,7 @@ def _info(
         selectable={**(_NAMESPACED_META if namespaced else _META), **selectable},
         unconditional_update_allowed=False,
         tracks_generation=True,
-        schema=_schema(version),
+        schema=compile_schema(version["schema"]["openAPIV3Schema"]),
         status_schema=_status_schema(version),
         printer_columns=tuple(
             PrinterColumn(
@@ -216,10 +216,6 @@ def _info(
         ),
         scale=_scale(below.get("scale")),
     )  # fmt: skip
-
-
-def _schema(version: Mapping[str, Any]) -> Schema:
-    return compile_schema(version["schema"]["openAPIV3Schema"])
 
 
 def _status_schema(version: Mapping[str, Any]) -> Schema | None:

@@ -18,12 +18,10 @@ from fairlead.api.resources import Resource
 from fairlead.api.status import InternalError, Status, error_from_status
 from fairlead.runtime.client import EventType, Unreadable, WatchEvent
 from fairlead.runtime.image_sharing import ImageSharing
-from fairlead.runtime.unreadable import DEPTH_MAX, cut, items_of, unreadable_of
+from fairlead.runtime.unreadable import DEPTH_MAX, UNDECODABLE, cut, items_of, unreadable_of
 
 T = TypeVar("T")
 
-#: What a decoder raises over what it is given: wrong types, no JSON, no UTF-8, nested too deep.
-UNDECODABLE = (msgspec.MsgspecError, RecursionError, ValueError)
 #: An item of a list stands in an array in an object.
 _ITEM_DEPTH = 3
 

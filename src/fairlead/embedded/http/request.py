@@ -200,19 +200,22 @@ async def read_body(request: web.BaseRequest, limits: BodyLimits) -> bytes:
         return body
     try:
         async with asyncio.timeout(limits.seconds_max):
-            return await _read_pieces(request.content, limits)
+            body = await read_at_most(request.content, limits.bytes_max)
     except TimeoutError:
         raise BadRequest(f"the body did not arrive within {limits.seconds_max:g} s") from None
+    if body is None:
+        raise _too_large(limits)
+    return body
 
 
-async def _read_pieces(content: StreamReader, limits: BodyLimits) -> bytes:
+async def read_at_most(content: StreamReader, bytes_max: int) -> bytes | None:
+    """Return all that comes; None as soon as it is more."""
     pieces: list[bytes] = []
     size = 0
-    while not content.at_eof():
-        piece = await content.readany()
+    async for piece in content.iter_any():
         size += len(piece)
-        if size > limits.bytes_max:
-            raise _too_large(limits)
+        if size > bytes_max:
+            return None
         pieces.append(piece)
     return b"".join(pieces)
 

@@ -7,7 +7,6 @@ notion of is refused with the code that makes clients fall back.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -55,7 +54,13 @@ from fairlead.embedded.http.request import (
     read_body,
     unsupported,
 )
-from fairlead.embedded.http.respond import json_answer, success_answer, value_answer
+from fairlead.embedded.http.respond import (
+    begin_json,
+    json_answer,
+    success_answer,
+    value_answer,
+    write_pieces,
+)
 from fairlead.embedded.http.watching import Watching, WatchRequest
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch
 from fairlead.embedded.registry import Registry
@@ -253,16 +258,10 @@ class Resources:
         second = next(pieces, None)
         if second is None:
             return json_answer(first)
-        response = web.StreamResponse(
-            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
-        )
-        response.enable_chunked_encoding()
-        await response.prepare(call.request)
+        response = await begin_json(call.request)
         await response.write(first)
         await response.write(second)
-        for piece in pieces:
-            await response.write(piece)
-            await asyncio.sleep(0)  # a fast reader never makes `write` wait: give others a turn
+        await write_pieces(response, pieces)
         return response
 
     async def _watch(self, call: Call) -> web.StreamResponse:

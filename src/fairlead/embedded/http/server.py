@@ -256,6 +256,13 @@ def _is_stream(path: ResourcePath, query: Query) -> bool:
     return not path.name and query.flag("watch")
 
 
+def _protocol_logger() -> logging.Logger:
+    quiet = logging.getLogger(f"{__name__}.protocol")
+    if not quiet.filters:
+        quiet.addFilter(_ClientsFault())
+    return quiet
+
+
 @asynccontextmanager
 async def serve(
     service: Service,
@@ -287,9 +294,6 @@ async def serve(
         limits=limits,
         clock=clock or SystemClock(),
     )
-    quiet = logging.getLogger(f"{__name__}.protocol")
-    if not quiet.filters:
-        quiet.addFilter(_ClientsFault())
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         transport = request.transport
@@ -303,7 +307,7 @@ async def serve(
         lingering_time=limits.linger_seconds,
         auto_decompress=False,
         max_line_size=32 * 1024,
-        logger=quiet,
+        logger=_protocol_logger(),
     )
     server.connections = connections = Connections(protocol, limits.connections, tls)
     unsubscribe = service.store.subscribe(server.broadcaster.publish)

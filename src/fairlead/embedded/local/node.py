@@ -29,7 +29,7 @@ from fairlead.embedded.local.host import LocalOptions, PodHost
 from fairlead.embedded.local.machine import Gpu, Machine, nvml_gpus, read_machine
 from fairlead.embedded.local.memory import MemoryGroups, above_limit
 from fairlead.embedded.local.pod import LocalPod
-from fairlead.embedded.local.poddir import PodDir, remove_tree
+from fairlead.embedded.local.poddir import PodDir, made, remove_tree
 from fairlead.embedded.local.process import Run
 from fairlead.embedded.virtual.status import Readiness, node_conditions
 from fairlead.runtime.client import Client
@@ -127,7 +127,7 @@ class LocalNode:
             self._host.claims_dir,
             self._host.logs_dir,
         ):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            made(folder)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         old, new = change.old, change.new

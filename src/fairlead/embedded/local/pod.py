@@ -189,7 +189,6 @@ class LocalPod:
         started = self.pod.status.start_time
         while self._record is None:
             try:
-                self.directory.create()
                 record = PodRecordFile(
                     namespace=self.pod.metadata.namespace,
                     name=self.pod.metadata.name,

@@ -207,10 +207,9 @@ class LogArchive:
         near names.
         """
         found = self.list_job(namespace, job)
-        if found is None:
-            await self._require_job(namespace, job)
-            return JobLogs(namespace, job, ())
-        return found
+        if found is None and await self._find_job(namespace, job) is None:
+            raise await self._unknown(namespace, job)
+        return found or JobLogs(namespace, job, ())
 
     async def read_job(self, namespace: str, job: str, query: JobLogQuery) -> AsyncIterator[bytes]:
         """Return a job's logs, tasks side by side when there are several.
@@ -289,10 +288,6 @@ class LogArchive:
                 return None
             raise
         return found if uid in (None, found.metadata.uid) else None
-
-    async def _require_job(self, namespace: str, job: str) -> None:
-        if await self._find_job(namespace, job) is None:
-            raise await self._unknown(namespace, job)
 
     async def _unknown(self, namespace: str, job: str) -> NotFound:
         """Return the error for a name that no job and no log has, with the nearest ones."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlead.api import core
 from fairlead.api.selectors import OPERATORS, Operator, Requirement, Selector
-from fairlead.api.status import InternalError, StatusCause, StatusDetails, TooManyRequests
+from fairlead.api.status import Conflict, InternalError, StatusCause, StatusDetails, TooManyRequests
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import FieldPath, ResourceInfo, ScalePaths
 from fairlead.embedded.storage.records import Key, Record
@@ -54,23 +54,18 @@ def bind(context: Context, key: Key, binding: Mapping[str, Any], options: WriteO
 def _check_bindable(pod: Mapping[str, Any], name: str, given: Mapping[str, Any]) -> None:
     why = ""
     spec, metadata = pod.get("spec") or {}, pod["metadata"]
-    if given.get("uid") and given["uid"] != metadata["uid"]:
-        why = (
-            f"Precondition failed: UID in precondition: {given['uid']}, UID in object meta: "
-            f"{metadata['uid']}"
-        )
-    elif "deletionTimestamp" in metadata:
+    changes.check_preconditions(builtins.PODS, name, metadata, {"uid": given.get("uid")})
+    if "deletionTimestamp" in metadata:
         why = f"pod {name} is being deleted, cannot be assigned to a host"
     elif spec.get("nodeName"):
         why = f'pod {name} is already assigned to node "{spec["nodeName"]}"'
     elif spec.get("schedulingGates"):
         why = f"pod {name} has non-empty .spec.schedulingGates"
     if why:
-        error = errors.conflict(builtins.PODS, name, why)
-        if given.get("uid") and given["uid"] != metadata["uid"]:
-            raise error
-        text = error.message.replace("fulfilled on pods ", "fulfilled on pods/binding ")
-        raise type(error)(text, details=StatusDetails(name=name, kind="pods/binding"))
+        raise Conflict(
+            f'Operation cannot be fulfilled on pods/binding "{name}": {why}',
+            details=StatusDetails(name=name, kind="pods/binding"),
+        )
 
 
 # ---------------------------------------------------------------------- eviction
@@ -224,14 +219,7 @@ def put_scale(
             obj["metadata"]["resourceVersion"] = version
         return obj
 
-    record = writes.patch(context, info, key, _detached(change), options=options)
+    record = writes.patch(
+        context, info, key, lambda obj: change(changes.copy(obj)), options=options
+    )
     return record, _scale(paths, record)
-
-
-def _detached(change: Any) -> Any:
-    """Let `change` write into its argument."""
-
-    def call(obj: dict[str, Any]) -> Any:
-        return change(changes.copy(obj))
-
-    return call
