@@ -82,15 +82,16 @@ def read_machine(gpus: Callable[[], tuple[Gpu, ...]], root: Path = Path("/")) ->
         cpu_milli=min(cpu_milli, quota) if quota else cpu_milli,
         memory_bytes=min(memory, limit) if limit else memory,
         gpus=gpus(),
-        boot_id=_read(root / "proc/sys/kernel/random/boot_id"),
-        machine_id=_read(root / "etc/machine-id"),
+        boot_id=read_text(root / "proc/sys/kernel/random/boot_id"),
+        machine_id=read_text(root / "etc/machine-id"),
         kernel=platform.release(),
         os_image=_os_image(root),
         architecture=_MACHINE.get(platform.machine(), platform.machine()),
     )
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return what a file of the kernel holds, stripped; "" when it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -98,7 +99,7 @@ def _read(path: Path) -> str:
 
 
 def _os_image(root: Path) -> str:
-    for line in _read(root / "etc/os-release").splitlines():
+    for line in read_text(root / "etc/os-release").splitlines():
         if line.startswith("PRETTY_NAME="):
             return line.partition("=")[2].strip('"')
     return platform.system()
@@ -114,7 +115,7 @@ def _memory_total(root: Path) -> int:
 def _control_groups(root: Path) -> tuple[Path, ...]:
     """Return the directories of the own control groups and their parents, innermost first."""
     out: dict[Path, None] = {}
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
@@ -137,10 +138,10 @@ def _cpu_quota_milli(groups: tuple[Path, ...]) -> int:
     """Return the tightest CPU quota in milli-CPU; 0 when there is none."""
     found: list[int] = []
     for group in groups:
-        quota, _, period = _read(group / "cpu.max").partition(" ")
+        quota, _, period = read_text(group / "cpu.max").partition(" ")
         if not quota:
-            quota = _read(group / "cpu.cfs_quota_us")
-            period = _read(group / "cpu.cfs_period_us")
+            quota = read_text(group / "cpu.cfs_quota_us")
+            period = read_text(group / "cpu.cfs_period_us")
         if quota.isdigit() and period.isdigit() and int(period):
             found.append(max(int(quota) * 1000 // int(period), 1))
     return min(found, default=0)
@@ -151,7 +152,7 @@ def _memory_limit(groups: tuple[Path, ...]) -> int:
     found: list[int] = []
     for group in groups:
         for name in ("memory.max", "memory.limit_in_bytes"):
-            text = _read(group / name)
+            text = read_text(group / name)
             if text.isdigit() and int(text) < 1 << 60:
                 found.append(int(text))
     return min(found, default=0)

@@ -44,6 +44,7 @@ from fairlead.embedded.virtual.status import (
     Waiting,
     terminated,
 )
+from fairlead.runtime.backoff import doubled
 
 GRACE_SECONDS = 30
 GRACE_SECONDS_MAX = 2**31 - 1  # a timer of the event loop cannot be set beyond the calendar
@@ -386,10 +387,8 @@ class LocalPod:
         ran = (ended.finished_at or 0.0) - (ended.started_at or 0.0)
         if ran >= options.restart_back_off_reset_seconds:
             track.failures = 0
-        seconds = min(
-            options.restart_back_off_seconds * 2.0 ** min(track.failures, 60),
-            options.restart_back_off_seconds_max,
-        )
+        first, most = options.restart_back_off_seconds, options.restart_back_off_seconds_max
+        seconds = doubled(first, track.failures, most)
         track.failures += 1
         track.last, track.run = ended, None
         message = f"back-off {seconds:g}s restarting container {track.spec.name}"

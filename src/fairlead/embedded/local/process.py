@@ -71,14 +71,18 @@ class ExitFile(msgspec.Struct, frozen=True, rename="camel"):
     finished_at: float = 0.0
 
 
-def start_ticks(pid: int) -> int | None:
-    """Return a process's start time in clock ticks since boot, None when there is none."""
+def _stat(pid: int) -> list[bytes] | None:
+    """Return what follows a process's name in proc_pid_stat(5), None when there is none."""
     try:
-        raw = Path(f"/proc/{pid}/stat").read_bytes()
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = raw.rpartition(b")")[2].split()
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return a process's start time in clock ticks since boot, None when there is none."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 class Run:
@@ -335,14 +339,5 @@ async def _readable(descriptor: int) -> None:
 
 def _session_members(session: int) -> list[int]:
     """Return the processes of a session; its number is not used again while any of them lives."""
-    out: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            raw = (entry / "stat").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(raw.rpartition(b")")[2].split()[3]) == session:
-            out.append(int(entry.name))
-    return sorted(out)
+    pids = sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [pid for pid in pids if (stat := _stat(pid)) is not None and int(stat[3]) == session]

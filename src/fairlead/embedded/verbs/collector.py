@@ -225,7 +225,8 @@ class Collector:
             case Task.DEFINITION:
                 self._look_at_definition(record)
             case Task.CONTENT:
-                self._look_at_content(info, record)
+                if not record.is_deleting:
+                    deletion.delete(self._context, info, record.key, DeleteOptions())
             case _:
                 assert_never(task)
 
@@ -345,10 +346,6 @@ class Collector:
         """Look at all objects of a table (in a namespace) to delete them."""
         for record in self._context.store.records(name, namespace):
             self._queue[Task.CONTENT, (name, record.key)] = None
-
-    def _look_at_content(self, info: ResourceInfo, record: Record) -> None:
-        if not record.is_deleting:
-            deletion.delete(self._context, info, record.key, DeleteOptions())
 
     def _look_at_namespace(self, record: Record) -> None:
         if not record.is_deleting:

@@ -23,6 +23,7 @@ from fairlead.runtime.clock import Clock
 T = TypeVar("T")
 
 INSTANTS_CACHED_MAX = 16  # many writes fall into one second
+_format = lru_cache(maxsize=INSTANTS_CACHED_MAX)(format_time)
 
 
 def _nobody() -> bool:
@@ -80,8 +81,3 @@ class Context:
     def now_text(self) -> str:
         """Return the clock's instant as it stands in objects: RFC 3339, whole seconds."""
         return _format(int(self.clock.now() // 1))
-
-
-@lru_cache(maxsize=INSTANTS_CACHED_MAX)
-def _format(second: int) -> str:
-    return format_time(second)

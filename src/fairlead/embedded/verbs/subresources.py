@@ -15,6 +15,7 @@ from fairlead.api.selectors import OPERATORS, Operator, Requirement, Selector
 from fairlead.api.status import Conflict, InternalError, StatusCause, StatusDetails, TooManyRequests
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import FieldPath, ResourceInfo, ScalePaths
+from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.verbs import changes, errors, writes
 from fairlead.embedded.verbs.context import Context
@@ -25,13 +26,11 @@ from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult, WriteOp
 
 def bind(context: Context, key: Key, binding: Mapping[str, Any], options: WriteOptions) -> Record:
     """Give a pod its node. Conflict when it has one, is going away, is gated or has another uid."""
-    target = binding.get("target")
-    node = target.get("name") if isinstance(target, Mapping) else None
+    node = as_map(binding.get("target")).get("name")
     if not isinstance(node, str) or not node:
         problem = Problem("target.name", ProblemType.REQUIRED)
         raise errors.invalid(builtins.PODS, key[1], [problem])
-    metadata = binding.get("metadata")
-    given: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
+    given = as_map(binding.get("metadata"))
 
     def change(pod: dict[str, Any]) -> dict[str, Any]:
         _check_bindable(pod, key[1], given)

@@ -40,6 +40,7 @@ from fairlead.embedded.virtual.status import (
     pod_requests,
     terminated,
 )
+from fairlead.runtime.backoff import doubled
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change, Mirror
 
@@ -343,10 +344,8 @@ class PodLives:
 
     def _back_off(self, record: PodRecord) -> None:
         profile = self._profile
-        seconds = min(
-            profile.restart_back_off_seconds * 2.0 ** min(record.restart_count, 60),
-            profile.restart_back_off_seconds_max,
-        )
+        first, most = profile.restart_back_off_seconds, profile.restart_back_off_seconds_max
+        seconds = doubled(first, record.restart_count, most)
         record.state = PodState.BACK_OFF
         record.changed_at = self._clock.now()
         record.generation += 1
