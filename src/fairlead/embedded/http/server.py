@@ -96,7 +96,12 @@ class _ClientsFault(logging.Filter):
 
 
 class Server:
-    """A running API server. `url` is what goes into a kubeconfig."""
+    """A running API server. `url` is what goes into a kubeconfig.
+
+    `extensions` serve path prefixes, behind the same token: "/fairlead/v1" covers itself and all
+    below it; "/metrics" is one of them. `not_ready` names the parts of the process that do not work
+    now, for /readyz.
+    """
 
     connections: Connections
 
@@ -279,10 +284,8 @@ async def serve(
 ) -> AsyncGenerator[Server]:
     """Serve the API until the block is left; then end watches cleanly and close connections.
 
-    `extensions` serve path prefixes, behind the same token: "/fairlead/v1" covers itself and all
-    below it; "/metrics" is one of them. `not_ready` names the parts of the process that do not work
-    now, for /readyz. Port 0 takes a free one. OSError when the address cannot be had (in use, not
-    ours).
+    `Server` says what `extensions` and `not_ready` are. Port 0 takes a free one. OSError when the
+    address cannot be had (in use, not ours).
     """
     limits = limits or ServerLimits()
     server = Server(
