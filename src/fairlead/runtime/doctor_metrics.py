@@ -43,14 +43,14 @@ class DoctorMetrics(Collector):
         )  # fmt: skip
         for severity in Severity:
             findings.add_metric([severity.value.lower()], by_severity[severity])
-        by_check = Counter((each.check, each.severity) for each in examination.found)
+        by_check = Counter((each.check, each.severity.value) for each in examination.found)
         checks = GaugeMetricFamily(
             "fairlead_doctor_check_findings",
             "Findings of each check that found something.",
             labels=["check", "severity"],
         )
-        for (check, severity), count in sorted(by_check.items(), key=_order):
-            checks.add_metric([check, severity.value.lower()], count)
+        for (check, severity), count in sorted(by_check.items()):
+            checks.add_metric([check, severity.lower()], count)
         results = GaugeMetricFamily(
             "fairlead_doctor_checks",
             "Checks by result: found, passed, unknown (could not be evaluated).",
@@ -69,8 +69,3 @@ class DoctorMetrics(Collector):
             value=examination.requests,
         )
         return (findings, checks, results, ended, requests)
-
-
-def _order(item: tuple[tuple[str, Severity], int]) -> tuple[str, str]:
-    (check, severity), _ = item
-    return check, severity.value

@@ -210,7 +210,7 @@ class FleetMetrics(Collector):
         """Return what is read at the scrape."""
         if self._source is None:
             return ()
-        pools = sorted(self._source.pools(), key=_name)[:_POOLS_MAX]
+        pools = sorted(self._source.pools(), key=lambda pool: pool.metadata.name)[:_POOLS_MAX]
         fleet = self._source.fleet()
         rails = _of_rails(fleet, self._source.blind())
         return (*_of_pools(pools), *rails, _held(self._source.rulings()))
@@ -226,7 +226,3 @@ class FleetMetrics(Collector):
     def demand_answered(self, seconds: float) -> None:
         """Note the first launch call for a job, so long after the job lacked nodes."""
         self._demand.observe(seconds)
-
-
-def _name(pool: NodePool) -> str:
-    return pool.metadata.name

@@ -164,12 +164,12 @@ def _key(what: str, ref: KeySelector, data: Mapping[str, str] | None) -> str | N
 
 def _value_from(pod: Pod, source: EnvVarSource, pod_ip: str, references: References) -> str | None:
     """Return the value; None when an optional reference has none."""
-    if source.config_map_key_ref is not None:
-        ref = source.config_map_key_ref
-        return _key("configmap", ref, references.config_map(ref.name))
-    if source.secret_key_ref is not None:
-        ref = source.secret_key_ref
-        return _key("secret", ref, references.secret(ref.name))
+    for what, ref, find in (
+        ("configmap", source.config_map_key_ref, references.config_map),
+        ("secret", source.secret_key_ref, references.secret),
+    ):
+        if ref is not None:
+            return _key(what, ref, find(ref.name))
     if source.field_ref is not None:
         return _field(pod, source.field_ref.field_path, pod_ip)
     raise Unsupported(
