@@ -1,8 +1,8 @@
 """Kinds that can only be created, and are never stored: reviews, and what nothing here acts on.
 
-Reviews are questions about oneself (`kubectl auth can-i`, `kubectl auth whoami`). There is one user,
-the bearer of the token, and it may do everything, so the answers are constant; what matters is that
-clients get them in the shape that they know (kubernetes `pkg/apis/authorization`,
+Reviews are questions about oneself (`kubectl auth can-i`, `kubectl auth whoami`). There is one
+user, the bearer of the token, and it may do everything, so the answers are constant; what matters
+is that clients get them in the shape that they know (kubernetes `pkg/apis/authorization`,
 `pkg/apis/authentication`).
 
 Kinds of a Kubernetes cluster that nothing acts on here are refused, with what to do instead.
