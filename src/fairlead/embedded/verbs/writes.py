@@ -262,19 +262,15 @@ def _encode(
 
 def _dry(info: ResourceInfo, key: Key, obj: Obj, version: str) -> Record:
     """The object that would be stored, under the version that it has now."""
-    record = record_typed(info, key, 0, obj)
+    return _under_version(record_typed(info, key, 0, obj), obj, version)
+
+
+def _under_version(record: Record, obj: Obj, version: str) -> Record:
+    """The answer to a write that stored nothing, or removed: under the version before, if any."""
     if version:
         obj["metadata"]["resourceVersion"] = version
     else:
         del obj["metadata"]["resourceVersion"]
-    record.data = msgspec.json.encode(obj, order="sorted")
-    record.drop_caches()
-    return record
-
-
-def _under_version(record: Record, obj: Obj, version: str) -> Record:
-    """The answer to the write that removed an object: it shows the version that it replaced."""
-    obj["metadata"]["resourceVersion"] = version
     record.data = msgspec.json.encode(obj, order="sorted")
     record.drop_caches()
     return record
