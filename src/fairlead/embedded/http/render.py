@@ -68,6 +68,8 @@ def _list_meta(page: Page) -> bytes:
 class Rendering(ABC):
     """How objects, lists and bookmarks of one kind are written."""
 
+    __slots__ = ()
+
     @abstractmethod
     def one(self, record: Record) -> bytes:
         """Return a single object, as it is answered or put into a watch event."""
