@@ -29,7 +29,8 @@ from fairlead.api import names
 from fairlead.api.resources import LEASES, NAMESPACES, PODS, TEAMS
 from fairlead.api.times import format_micro_time
 from fairlead.webhook.certificates import Step, Times, take_step, to_secret
-from fairlead.webhook.configuration import MUTATING, POD_TEAMS_PATH, SERVICE, configurations
+from fairlead.webhook.configuration import MUTATING, SERVICE, configurations
+from fairlead.webhook.configuration import Path as WebhookPath
 
 ROUNDS = 5
 ALONE = 100
@@ -176,7 +177,7 @@ async def _paced(ground: Ground, port: int, bundle: str) -> list[float]:
         spec = {"namespaces": [f"team-{n}"]}
         await ground.client.create(TEAMS, {"metadata": {"name": f"team-{n}"}, "spec": spec})
     trust = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
-    url = f"https://127.0.0.1:{port}{POD_TEAMS_PATH}"
+    url = f"https://127.0.0.1:{port}{WebhookPath.POD_TEAMS.value}"
     bodies = [_review(n) for n in range(TEAMS_COUNT)]
     taken: list[float] = []
     connector = aiohttp.TCPConnector(ssl=trust, limit=CONNECTIONS)

@@ -60,11 +60,9 @@ class Api(FakeClient):
             fresh.replace(self.file)
 
 
-class TwoGpus:
-    """A machine with two GPUs, for tests."""
-
-    def gpus(self) -> tuple[Gpu, ...]:
-        return tuple(Gpu(i, f"GPU-{i}", "Test", 1 << 30) for i in range(2))
+def two_gpus() -> tuple[Gpu, ...]:
+    """The GPUs of the machine, for tests."""
+    return tuple(Gpu(i, f"GPU-{i}", "Test", 1 << 30) for i in range(2))
 
 
 class LocalWorld:
@@ -89,7 +87,7 @@ class LocalWorld:
             clock=SystemClock(),
             rng=random.Random(1),
             options=self.options,
-            probe=TwoGpus(),
+            gpus=two_gpus,
             memory_groups=self.memory_groups,
         )
 

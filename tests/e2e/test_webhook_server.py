@@ -23,9 +23,8 @@ from fairlead.runtime.metrics import Metrics
 from fairlead.testing.fake_client import FakeClient
 from fairlead.webhook.answers import Answers
 from fairlead.webhook.certificates import BadCertificate, Material, Pair, Step, Times, take_step
-from fairlead.webhook.configuration import PODS_PATH
-from fairlead.webhook.metrics import WebhookMetrics
-from fairlead.webhook.server import ServerLimits, WebhookServer
+from fairlead.webhook.configuration import Path as WebhookPath
+from fairlead.webhook.server import ServerLimits, WebhookMetrics, WebhookServer
 from fairlead.webhook.service import Webhook, WebhookOptions
 
 pytestmark = pytest.mark.e2e
@@ -66,7 +65,7 @@ class Serving:
 
     @property
     def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}{PODS_PATH}"
+        return f"https://127.0.0.1:{self.port}{WebhookPath.PODS.value}"
 
     async def ask(self, body: Any = None, **more: Any) -> int:
         """Send a review and return the status of the answer."""
@@ -84,7 +83,9 @@ async def shows(port: int, material: Material) -> bool:
     try:
         async with (
             ClientSession(connector=TCPConnector(ssl=trusting(material))) as session,
-            session.post(f"https://127.0.0.1:{port}{PODS_PATH}", data=review()) as answer,
+            session.post(
+                f"https://127.0.0.1:{port}{WebhookPath.PODS.value}", data=review()
+            ) as answer,
         ):
             return answer.status == 200
     except ClientError:
@@ -119,7 +120,7 @@ async def test_a_review_is_answered_and_what_is_none_fails_alone() -> None:
         assert await up.ask(headers={"Content-Encoding": "gzip"}) == 415
         async with up.session.post(up.url + "/else", data=b"{}") as answer:
             assert answer.status == 404
-            assert PODS_PATH in await answer.text()
+            assert WebhookPath.PODS.value in await answer.text()
         assert await up.ask() == 200
         assert up.counted("gated")
         assert up.counted("malformed")
@@ -216,7 +217,7 @@ async def test_a_replica_that_leaves_answers_for_a_while_and_sends_its_clients_a
     async with ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
         task = group.create_task(live())
         await began.wait()
-        url = f"https://127.0.0.1:{ports[0]}{PODS_PATH}"
+        url = f"https://127.0.0.1:{ports[0]}{WebhookPath.PODS.value}"
         async with session.post(url, data=review()) as answer:
             assert "Connection" not in answer.headers
         leaves.set()
@@ -231,7 +232,7 @@ async def test_a_replica_that_leaves_answers_for_a_while_and_sends_its_clients_a
 async def test_files_that_somebody_else_renews_are_taken_up_and_a_torn_pair_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.webhook.files.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("fairlead.webhook.keeper.LOOK_SECONDS", 0.05)
     options = WebhookOptions(host="127.0.0.1", port=0, directory=tmp_path)
     registry = CollectorRegistry()
     webhook = Webhook(options, FakeClient(), registry, clock=SystemClock(), rng=random.Random(1))

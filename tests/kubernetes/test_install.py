@@ -67,8 +67,7 @@ from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.install.history_storage import IS_DEFAULT
 from fairlead.install.manifests import NAME, Install, Manifest, manifests
 from fairlead.install.values import History, HistoryKind, Values
-from fairlead.kube.client import HttpClient
-from fairlead.kube.podlogs import HttpLogReader
+from fairlead.kube.client import HttpClient, HttpLogReader
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.runtime.logs import SILENT
 from fairlead.webhook.configuration import SERVICE

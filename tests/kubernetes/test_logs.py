@@ -33,8 +33,7 @@ from fairlead.app.messages import TOKEN_HEADER
 from fairlead.app.operator import Operator, OperatorSettings
 from fairlead.app.replica import LogSource, ReplicaSettings
 from fairlead.app.stores import open_stores
-from fairlead.kube.client import HttpClient
-from fairlead.kube.podlogs import HttpLogReader
+from fairlead.kube.client import HttpClient, HttpLogReader
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.runtime.logs import SILENT
 from fairlead.webhook import certificates

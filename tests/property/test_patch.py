@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from fairlead.api import crd
 from fairlead.api.meta import merge_diff
-from fairlead.api.resources import PODS
 from fairlead.api.status import ApiError
 from fairlead.api.validate import validate_job
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch, apply_strategic_patch
@@ -89,7 +88,7 @@ def test_a_json_patch_applies_or_raises_an_api_error(target: Any, ops: Any) -> N
 def test_a_strategic_patch_applies_or_raises_an_api_error(target: Any, patch: Any) -> None:
     before = copy.deepcopy((target, patch))
     with contextlib.suppress(ApiError):
-        apply_strategic_patch(target, patch, builtin_schema(PODS))
+        apply_strategic_patch(target, patch, builtin_schema("Pod"))
     assert (target, patch) == before
 
 
@@ -99,7 +98,7 @@ def _job_schema() -> Schema:
 
 
 JOB = _job_schema()
-SCHEMAS = st.sampled_from([JOB, builtin_schema(PODS)])
+SCHEMAS = st.sampled_from([JOB, builtin_schema("Pod")])
 
 
 @st.composite

@@ -22,7 +22,7 @@ ALLOWED = {
     "testing/": "the public test kit",
     "member/progress.py": "imported by programs inside a job",
     "kube/http1.py:_Incoming.on_": "called by httptools",
-    "metrics.py:_Scraped.collect": "called by prometheus_client",
+    "Metrics.collect": "called by prometheus_client",
     "kube/kubeconfig.py:load_connection": "connects programs beside the CLI",
     "embedded/virtual/nodes.py:VirtualNodes.fail_pod": "a fault to inject below a real API server",
     ".watch_count": "tells tests that no watch is left open",

@@ -41,7 +41,7 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.doctor.examiner import Examiner, Servers
 from fairlead.doctor.readers.prometheus import parse_jobs
-from fairlead.embedded.unscheduled import UnscheduledPods
+from fairlead.embedded.unscheduled import report_unscheduled
 from fairlead.model.pool_nodes import PoolNodes
 from fairlead.model.topology import DEFAULT_LEVELS, Level
 from fairlead.runtime.client import Client
@@ -271,7 +271,7 @@ class Controllers:
     async def _run_unscheduled(self) -> None:
         reader = MirrorReader()
         try:
-            UnscheduledPods(self.mirrors.pods, self._events, reader)
+            report_unscheduled(self.mirrors.pods, self._events, reader)
             await reader.wait_fault()
         finally:
             reader.close()

@@ -15,9 +15,8 @@ from fairlead.app.signals import stop_on_signals
 from fairlead.app.stores import open_stores
 from fairlead.controllers.logs import KeeperOptions
 from fairlead.input.errors import CliError, Code, fail
-from fairlead.kube.client import HttpClient
+from fairlead.kube.client import HttpClient, HttpLogReader
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
-from fairlead.kube.podlogs import HttpLogReader
 from fairlead.kube.protocol import HttpOptions
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.history import HistoryError

@@ -258,7 +258,7 @@ def _check(document: Document) -> list[Problem]:
     is_job = document.resource == JOBS
     is_ours = document.resource.api_version == names.API_VERSION
     kind = document.resource.kind
-    schema = _compiled_schema(kind) if is_ours else builtin_schema(document.resource)
+    schema = _compiled_schema(kind) if is_ours else builtin_schema(kind)
     body = dict(document.body)
     try:
         problems = [

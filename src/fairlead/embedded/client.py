@@ -1,7 +1,7 @@
 """The client protocol over a service in the same process: no copies, no wire, the same exceptions.
 
 Objects come as the structs that the store's records share, so that all readers of one version
-hold one object; pods share their equal parts too (`sharing.py`). A call lets the event loop turn at
+hold one object; pods share their equal parts too (`PodSharing`). A call lets the event loop turn at
 least once, as a call over a network would.
 """
 
@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import msgspec
 
+from fairlead.api.core import Container, Pod, PodSpec
 from fairlead.api.meta import to_wire
-from fairlead.api.status import ApiError, NotFound, Unavailable
-from fairlead.embedded.paths import read_path
+from fairlead.api.resources import Resource
+from fairlead.api.status import BadRequest, NotFound, Unavailable
+from fairlead.embedded.http.render import PlainRendering, whole
+from fairlead.embedded.http.request import resource_path, split_path
 from fairlead.embedded.resource_info import ResourceInfo
-from fairlead.embedded.sharing import PodSharing
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.verbs.options import (
     DeleteOptions,
@@ -39,25 +41,70 @@ from fairlead.runtime.client import (
     WatchEvent,
     WatchRequest,
 )
-from fairlead.runtime.unreadable import unreadable_of
+from fairlead.runtime.unreadable import UNDECODABLE, unreadable_of
 
 T = TypeVar("T")
 A = TypeVar("A")
-_UNDECODABLE = (msgspec.MsgspecError, RecursionError, ValueError)
 #: Python 3.11 takes 0.4 us to read a member from an Enum, a tenth of a whole `get`.
 _GET, _LIST, _CREATE, _PATCH, _DELETE, _DELETE_COLLECTION, _READ = Verb
+PARTS_MAX = 65_536
 _PLAIN = frozenset((dict, list, str, int, float, bool, type(None)))
+
+
+class PodSharing:
+    """One copy of what many pods say alike: the members of a gang differ in a few words each.
+
+    A decoded pod is mostly small texts: environment, tolerations, volumes, conditions. In a gang of
+    a thousand nearly all of them are equal, but each decoding makes new ones. After decoding, a
+    part that is equal to one seen before is replaced by that one, which more than halves what a pod
+    takes. Parts are immutable and equal, so no reader can tell. The table forgets everything when
+    it is full.
+    """
+
+    def __init__(self, parts_max: int = PARTS_MAX) -> None:
+        self._parts_max = parts_max
+        self._parts: dict[Any, Any] = {}
+
+    def share(self, obj: object, *, has_shared_spec: bool = False) -> None:
+        """Replace parts of a freshly decoded pod by equal ones; other kinds stay as they are.
+
+        With `has_shared_spec` the spec is made of shared parts already.
+        """
+        if type(obj) is not Pod:
+            return
+        if len(self._parts) >= self._parts_max:
+            self._parts.clear()
+        put = msgspec.structs.force_setattr
+        one = self._parts.setdefault
+        conditions = obj.status.conditions
+        if conditions:
+            put(obj.status, "conditions", one(conditions, conditions))
+        if has_shared_spec:
+            return
+        spec: PodSpec = obj.spec
+        put(spec, "tolerations", one(spec.tolerations, spec.tolerations))
+        put(spec, "volumes", one(spec.volumes, spec.volumes))
+        for container in spec.containers:
+            self._share_container(container)
+
+    def _share_container(self, container: Container) -> None:
+        put = msgspec.structs.force_setattr
+        one = self._parts.setdefault
+        put(container, "env", tuple([one(variable, variable) for variable in container.env]))
+        mounts, command = container.volume_mounts, container.command
+        put(container, "volume_mounts", one(mounts, mounts))
+        put(container, "command", one(command, command))
 
 
 class InProcessClient(Client):
     """The client of a service in this process."""
 
-    def __init__(self, service: Service, *, field_manager: str = "fairlead") -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
         self._is_open = True
         self._sharing = PodSharing()
         self._write = WriteOptions(
-            field_validation="Ignore", field_manager=field_manager, reads_model=True
+            field_validation="Ignore", field_manager="fairlead", reads_model=True
         )
         self._dry_run = replace(self._write, dry_run=True)
 
@@ -66,9 +113,7 @@ class InProcessClient(Client):
         if request.verb is _READ and self._is_open:
             await _turn()
             return cast("A", read_path(self._service, request.name, request.body or {}))
-        info = self._service.registry.of(request.resource) if self._is_open else None
-        if info is None:
-            raise self._not_served()
+        info = self._info(request.resource)
         verb, namespace, type_ = request.verb, request.namespace, request.resource.type
         if verb is _GET:
             await _turn()
@@ -123,19 +168,20 @@ class InProcessClient(Client):
             timeout_seconds=request.timeout_seconds,
             allow_bookmarks=request.allow_bookmarks,
         )
-        info = self._service.registry.of(request.resource) if self._is_open else None
-        if info is None:
-            raise self._not_served()
+        info = self._info(request.resource)
         return self._service.watch(info, request.namespace, options)
 
     async def close(self) -> None:
         """Further calls raise `Unavailable`."""
         self._is_open = False
 
-    def _not_served(self) -> ApiError:
+    def _info(self, resource: Resource[Any]) -> ResourceInfo:
         if not self._is_open:
-            return Unavailable("the client is closed")
-        return NotFound("the server could not find the requested resource")
+            raise Unavailable("the client is closed")
+        info = self._service.registry.of(resource)
+        if info is None:
+            raise NotFound("the server could not find the requested resource")
+        return info
 
     def _typed_list(self, page: Page, type_: type[T]) -> ObjectList[T]:
         items: list[T] = []
@@ -143,7 +189,7 @@ class InProcessClient(Client):
         for record in page.records:
             try:
                 items.append(self._typed(record, type_))
-            except _UNDECODABLE as error:
+            except UNDECODABLE as error:
                 unreadable.append(_unreadable(record, error))
         return ObjectList(tuple(items), page.resource_version, tuple(unreadable))
 
@@ -160,6 +206,35 @@ class InProcessClient(Client):
         obj = record.typed(type_)
         self._sharing.share(obj, has_shared_spec=record.has_shared_spec)
         return obj
+
+
+def read_path(service: Service, path: str, query: Mapping[str, str]) -> bytes:
+    """Return what the API answers to GET of a path, for readers in this process; ApiError.
+
+    Objects and pages of lists, as over HTTP; of the query: labelSelector, fieldSelector, limit,
+    continue. What only the HTTP server has (metrics, logs, proxies, discovery) is NotFound.
+    """
+    named = resource_path(split_path(path))
+    info = (
+        None if named is None else service.registry.find(named.group, named.version, named.plural)
+    )
+    if named is None or info is None or named.subresource:
+        raise NotFound(f"{path}: the server could not find the requested resource")
+    if named.name:
+        return whole(info, service.get(info, named.namespace, named.name))
+    limit = query.get("limit", "0")
+    if not limit.isdecimal():
+        raise BadRequest(f"query parameter limit: '{limit[:40]}' is not an integer")
+    page = service.list(
+        info, named.namespace,
+        ListOptions(
+            label_selector=query.get("labelSelector", ""),
+            field_selector=query.get("fieldSelector", ""),
+            limit=int(limit), continue_=query.get("continue", ""),
+        ),
+    )  # fmt: skip
+    rendering = PlainRendering(info)
+    return rendering.head(page) + b",".join(map(rendering.item, page.records)) + b"]}"
 
 
 @types.coroutine
@@ -214,7 +289,7 @@ class _TypedWatch(AsyncIterator[WatchEvent[T]]):
         obj = unreadable = None
         try:
             obj = None if record is None else self._client.shared(record, self._type)
-        except _UNDECODABLE as error:
+        except UNDECODABLE as error:
             assert record is not None
             unreadable = _unreadable(record, error)
         event = item.event = WatchEvent(item.type, obj, str(item.version), unreadable)

@@ -14,6 +14,7 @@ import msgspec
 
 from fairlead.embedded.resource_info import PrinterColumn, ResourceInfo, ScalePaths, SelectableField
 from fairlead.embedded.schema.schema import Schema, SchemaError, compile_schema
+from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
 
 _META = {"metadata.name": SelectableField(("metadata", "name"))}
@@ -75,18 +76,14 @@ class _Spec(_Part):
     conversion: dict[str, Any] | None = None
 
 
-def _map(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
 def problems(crd: Mapping[str, Any]) -> list[Finding]:
     """Return what is wrong with a definition."""
-    spec = _map(crd.get("spec"))
-    names, group = _map(spec.get("names")), spec.get("group")
+    spec = as_map(crd.get("spec"))
+    names, group = as_map(spec.get("names")), spec.get("group")
     found: list[Finding] = []
     for path, value in (
         ("spec.group", group),
@@ -116,7 +113,7 @@ def problems(crd: Mapping[str, Any]) -> list[Finding]:
     if spec["scope"] not in ("Namespaced", "Cluster"):
         why = 'supported values: "Cluster", "Namespaced"'
         found.append(Problem("spec.scope", ProblemType.NOT_SUPPORTED, why, spec["scope"]))
-    strategy = _map(spec.get("conversion")).get("strategy", "None")
+    strategy = as_map(spec.get("conversion")).get("strategy", "None")
     if strategy != "None":
         why = 'this server converts nothing; supported values: "None"'
         path = "spec.conversion.strategy"
@@ -125,15 +122,15 @@ def problems(crd: Mapping[str, Any]) -> list[Finding]:
 
 
 def _version_problems(versions: list[Any]) -> Iterable[Finding]:
-    storage = sum(_map(version).get("storage") is True for version in versions)
+    storage = sum(as_map(version).get("storage") is True for version in versions)
     if storage != 1:
         why = "must have exactly one version marked as storage version"
         yield Problem("spec.versions", ProblemType.INVALID, why, storage)
     for i, version in enumerate(versions):
         path = f"spec.versions[{i}]"
-        if not _map(version).get("name"):
+        if not as_map(version).get("name"):
             yield Problem(f"{path}.name", ProblemType.REQUIRED)
-        openapi = _map(_map(version).get("schema")).get("openAPIV3Schema")
+        openapi = as_map(as_map(version).get("schema")).get("openAPIV3Schema")
         if openapi is None:
             why = "schemas are required"
             yield Problem(f"{path}.schema.openAPIV3Schema", ProblemType.REQUIRED, why)
@@ -146,20 +143,20 @@ def _version_problems(versions: list[Any]) -> Iterable[Finding]:
 
 def admit(crd: dict[str, Any], now: str) -> None:
     """Fill in names and say in the status that the kind is served. Changes `crd` in place."""
-    spec = _map(crd.get("spec"))
-    names = dict(_map(spec.get("names")))
+    spec = as_map(crd.get("spec"))
+    names = dict(as_map(spec.get("names")))
     kind = str(names.get("kind", ""))
     names.setdefault("singular", kind.lower())
     names.setdefault("listKind", f"{kind}List")
     conversion = spec.get("conversion") or {"strategy": "None"}
     crd["spec"] = {**spec, "names": names, "conversion": conversion}
-    old = _map(crd.get("status"))
+    old = as_map(crd.get("status"))
     status: dict[str, Any] = dict(old)
     status["acceptedNames"] = names
     stored = _list(old.get("storedVersions"))
     for version in _list(spec.get("versions")):
-        name = _map(version).get("name")
-        if _map(version).get("storage") is True and name not in stored:
+        name = as_map(version).get("name")
+        if as_map(version).get("storage") is True and name not in stored:
             stored = [*stored, name]
     status["storedVersions"] = stored
     status["conditions"] = _list(old.get("conditions")) or [
@@ -187,7 +184,7 @@ def infos_of(crd: Mapping[str, Any]) -> list[ResourceInfo]:
 def _info(
     spec: Mapping[str, Any], names: Mapping[str, Any], version: Mapping[str, Any]
 ) -> ResourceInfo:
-    below = _map(version.get("subresources"))
+    below = as_map(version.get("subresources"))
     namespaced = spec["scope"] == "Namespaced"
     selectable = {
         field["jsonPath"].lstrip("."): SelectableField(_path(field["jsonPath"]))
@@ -205,12 +202,12 @@ def _info(
         selectable={**(_NAMESPACED_META if namespaced else _META), **selectable},
         unconditional_update_allowed=False,
         tracks_generation=True,
-        schema=_schema(version),
+        schema=compile_schema(version["schema"]["openAPIV3Schema"]),
         status_schema=_status_schema(version),
         printer_columns=tuple(
             PrinterColumn(
-                c["name"], c["type"], c["jsonPath"], c.get("format") or "",
-                c.get("description") or "", c.get("priority") or 0,
+                c["name"], c.get("description") or "", c["type"], c.get("format") or "",
+                c.get("priority") or 0, c["jsonPath"],
             )
             for c in _list(version.get("additionalPrinterColumns"))
         ),
@@ -218,12 +215,8 @@ def _info(
     )  # fmt: skip
 
 
-def _schema(version: Mapping[str, Any]) -> Schema:
-    return compile_schema(version["schema"]["openAPIV3Schema"])
-
-
 def _status_schema(version: Mapping[str, Any]) -> Schema | None:
-    status = _map(version["schema"]["openAPIV3Schema"].get("properties")).get("status")
+    status = as_map(version["schema"]["openAPIV3Schema"].get("properties")).get("status")
     if status is None:
         return None
     return compile_schema({"type": "object", "properties": {"status": status}})

@@ -10,16 +10,16 @@ Made for what clients do with them: `kubectl explain` finds the schema of a kind
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from fairlead import __version__
 from fairlead.api import builtin_schemas
 from fairlead.api.builtin_schemas import COMPLETE, METADATA, schema_of
-from fairlead.embedded.schema.schema import Schema
+from fairlead.embedded.resource_info import ResourceInfo
 
 __all__ = ["openapi_v2", "openapi_v3_group", "openapi_v3_index"]
 
@@ -60,52 +60,23 @@ _PATCHES = ("application/json-patch+json", "application/merge-patch+json")
 _STRATEGIC = "application/strategic-merge-patch+json"
 
 
-class Info(Protocol):
-    """What a document needs to know of a served kind; `registry.ResourceInfo` has it."""
+def openapi_v3_index(served: Sequence[ResourceInfo]) -> Document:
+    """Return `/openapi/v3`: for each group and version, the URL of its document, with its hash.
 
-    @property
-    def group(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def plural(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def namespaced(self) -> bool: ...
-    @property
-    def is_builtin(self) -> bool: ...
-    @property
-    def verbs(self) -> tuple[str, ...]: ...
-    @property
-    def subresources(self) -> tuple[str, ...]: ...
-    @property
-    def schema(self) -> Schema | None: ...
-
-
-class Served(Protocol):
-    """A registry: it lists what is served."""
-
-    def all(self) -> Iterable[Info]: ...
-
-
-Registry: TypeAlias = "Iterable[Info] | Served"
-
-
-def openapi_v3_index(registry: Registry) -> Document:
-    """Return `/openapi/v3`: for each group and version, the URL of its document, with its hash."""
+    `served` is in the order of `Registry.all`, here and below.
+    """
     paths: Document = {}
-    for group, version in sorted({(info.group, info.version) for info in _infos(registry)}):
+    for group, version in sorted({(info.group, info.version) for info in served}):
         path = f"apis/{group}/{version}" if group else f"api/{version}"
-        body = msgspec.json.encode(openapi_v3_group(registry, group, version))
+        body = msgspec.json.encode(openapi_v3_group(served, group, version))
         digest = hashlib.sha256(body).hexdigest()[:32].upper()
         paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
     return {"paths": paths}
 
 
-def openapi_v3_group(registry: Registry, group: str, version: str) -> Document | None:
+def openapi_v3_group(served: Sequence[ResourceInfo], group: str, version: str) -> Document | None:
     """Return the OpenAPI 3.0 document of one group and version, None when it is not served."""
-    infos = [i for i in _infos(registry) if (i.group, i.version) == (group, version)]
+    infos = [i for i in served if (i.group, i.version) == (group, version)]
     if not infos:
         return None
     components = _Components("#/components/schemas/")
@@ -119,26 +90,20 @@ def openapi_v3_group(registry: Registry, group: str, version: str) -> Document |
     }
 
 
-def openapi_v2(registry: Registry) -> Document:
+def openapi_v2(served: Sequence[ResourceInfo]) -> Document:
     """Return the Swagger 2.0 document of everything served, as JSON values.
 
     kubectl asks for it in protobuf only, and only where v3 is missing; other tools take JSON.
     """
-    infos = _infos(registry)
     components = _Components("#/definitions/", is_v2=True)
-    for info in infos:
+    for info in served:
         components.add_kind(info)
     return {
         "swagger": "2.0",
         "info": {"title": "Fairlead", "version": __version__},
-        "paths": _paths(infos, _operation_v2),
+        "paths": _paths(served, _operation_v2),
         "definitions": components.sorted(),
     }
-
-
-def _infos(registry: Registry) -> list[Info]:
-    infos = registry if isinstance(registry, Iterable) else registry.all()
-    return sorted(infos, key=lambda info: (info.group, info.version, info.plural))
 
 
 # --- components -------------------------------------------------------------------------------
@@ -152,11 +117,11 @@ def _package(group: str, version: str, *, is_builtin: bool) -> str:
     return ".".join([*reversed(group.split(".")), version])
 
 
-def _component_name(info: Info) -> str:
+def _component_name(info: ResourceInfo) -> str:
     return f"{_package(info.group, info.version, is_builtin=info.is_builtin)}.{info.kind}"
 
 
-def _gvk(info: Info) -> dict[str, str]:
+def _gvk(info: ResourceInfo) -> dict[str, str]:
     return {"group": info.group, "version": info.version, "kind": info.kind}
 
 
@@ -179,7 +144,7 @@ class _Components:
             self.schemas[name] = self._clean(schema_of(struct, self.reference))
         return self._ref(name)
 
-    def add_kind(self, info: Info) -> None:
+    def add_kind(self, info: ResourceInfo) -> None:
         """Add a kind and its list."""
         name = _component_name(info)
         schema: Document
@@ -199,7 +164,7 @@ class _Components:
         self.schemas[name] = schema
         self._add_list(info, name)
 
-    def _add_list(self, info: Info, name: str) -> None:
+    def _add_list(self, info: ResourceInfo, name: str) -> None:
         list_meta = f"{_META}.ListMeta"
         texts = ("continue", "resourceVersion", "selfLink")
         self.schemas.setdefault(list_meta, {
@@ -322,7 +287,7 @@ _ON_OBJECT = (
 _ON_STATUS = tuple(verb for verb in _ON_OBJECT if verb.name != "delete")
 
 
-def _paths(infos: Iterable[Info], operation: Any) -> Document:
+def _paths(infos: Iterable[ResourceInfo], operation: Any) -> Document:
     paths: Document = {}
     for info in infos:
         root = f"/apis/{info.group}/{info.version}" if info.group else f"/api/{info.version}"
@@ -370,7 +335,7 @@ def _names(verb: _Verb) -> tuple[str, ...]:
     return ("dryRun", "gracePeriodSeconds", "propagationPolicy") if verb.method == "delete" else ()
 
 
-def _base(info: Info, verb: _Verb, part: str) -> Document:
+def _base(info: ResourceInfo, verb: _Verb, part: str) -> Document:
     package = "".join(word.capitalize() for word in (info.group or "core").split("."))
     return {
         "operationId": f"{verb.name}{package}{info.version.capitalize()}{part}{info.kind}",
@@ -380,7 +345,7 @@ def _base(info: Info, verb: _Verb, part: str) -> Document:
     }
 
 
-def _operation_v3(info: Info, verb: _Verb, part: str) -> Document:
+def _operation_v3(info: ResourceInfo, verb: _Verb, part: str) -> Document:
     suffix = "List" if verb.name == "list" else ""
     schema = {"$ref": f"#/components/schemas/{_component_name(info)}{suffix}"}
     out = _base(info, verb, part)
@@ -396,7 +361,7 @@ def _operation_v3(info: Info, verb: _Verb, part: str) -> Document:
     return out
 
 
-def _operation_v2(info: Info, verb: _Verb, part: str) -> Document:
+def _operation_v2(info: ResourceInfo, verb: _Verb, part: str) -> Document:
     suffix = "List" if verb.name == "list" else ""
     schema = {"$ref": f"#/definitions/{_component_name(info)}{suffix}"}
     out = _base(info, verb, part)

@@ -19,6 +19,7 @@ import msgspec
 
 from fairlead.api import names
 from fairlead.api.times import parse_time
+from fairlead.embedded.resource_info import PrinterColumn
 
 Object: TypeAlias = Mapping[str, Any]
 Cell: TypeAlias = str | int | float | bool | None
@@ -32,21 +33,10 @@ _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86_400, 86_400 * 365
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One column; `priority` 0 always shows, 1 only with `-o wide`."""
-
-    name: str
-    description: str
-    type: str = "string"
-    format: str = ""
-    priority: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Printer:
     """Columns, and `cells(object, now)`, which gives one value per column."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[PrinterColumn, ...]
     cells: Callable[[Object, float], Cells]
 
     def definitions(self) -> list[dict[str, Any]]:
@@ -58,8 +48,8 @@ class Printer:
         ]  # fmt: skip
 
 
-_NAME = Column("Name", "Unique within its namespace.", format="name")
-_AGE = Column("Age", "Time since it was created.")
+_NAME = PrinterColumn("Name", "Unique within its namespace.", format="name")
+_AGE = PrinterColumn("Age", "Time since it was created.")
 
 
 def human_duration(seconds: float) -> str:
@@ -415,9 +405,9 @@ _CELLS: Mapping[str, Callable[[Object, float], Cells]] = {
 }  # fmt: skip
 
 
-def _columns_of(rows: Sequence[Sequence[str]]) -> tuple[Column, ...]:
+def _columns_of(rows: Sequence[Sequence[str]]) -> tuple[PrinterColumn, ...]:
     """Return the columns of rows of `printers.json`: name, description, and what sets it apart."""
-    columns: list[Column] = []
+    columns: list[PrinterColumn] = []
     for name, *rest in rows:
         if not rest:
             columns.append({"Name": _NAME, "Age": _AGE}[name])
@@ -425,7 +415,7 @@ def _columns_of(rows: Sequence[Sequence[str]]) -> tuple[Column, ...]:
         description, *marks = rest
         kind = next((mark for mark in marks if mark not in ("wide", "name")), "string")
         format_ = "name" if "name" in marks else ""
-        columns.append(Column(name, description, kind, format_, int("wide" in marks)))
+        columns.append(PrinterColumn(name, description, kind, format_, int("wide" in marks)))
     return tuple(columns)
 
 

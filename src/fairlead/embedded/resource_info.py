@@ -49,14 +49,14 @@ class NameRule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PrinterColumn:
-    """An additional printer column of a custom resource definition."""
+    """One column of a table; `priority` 0 always shows, 1 only with `-o wide`."""
 
     name: str
-    type: str
-    json_path: str
+    description: str
+    type: str = "string"
     format: str = ""
-    description: str = ""
     priority: int = 0
+    json_path: str = ""  # of an additional column of a custom resource definition
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,21 +20,17 @@ MESSAGE = (
 _DEFAULT_SCHEDULER = ("", "default-scheduler")
 
 
-class UnscheduledPods:
-    """Watches a mirror of pods. Make a new one after a fault."""
+def report_unscheduled(pods: Mirror[Pod], events: EventSink, reader: MirrorReader) -> None:
+    """Watch a mirror of pods; again, with a new reader, after a fault."""
 
-    def __init__(self, pods: Mirror[Pod], events: EventSink, reader: MirrorReader) -> None:
-        self._events = events
-        reader.follow(pods, self._changed)
-
-    def _changed(self, change: Change[Pod]) -> None:
+    def changed(change: Change[Pod]) -> None:
         pod = change.new
         if pod is None or pod.spec.node_name or not _waits(pod):
             return
         if change.old is None or not _waits(change.old):
-            self._events.record(
-                PODS, pod.metadata, EventKind.WARNING, reason=REASON, message=MESSAGE
-            )
+            events.record(PODS, pod.metadata, EventKind.WARNING, reason=REASON, message=MESSAGE)
+
+    reader.follow(pods, changed)
 
 
 def _waits(pod: Pod) -> bool:

@@ -21,7 +21,7 @@ import msgspec
 
 from fairlead.api.resources import Resource
 from fairlead.api.status import ApiError, InternalError, Unavailable
-from fairlead.kube.decoding import Decoders
+from fairlead.kube.decoding import DecodersByType
 from fairlead.kube.http1 import Answer, AnswerReader, ConnectError, Origin, RequestError, encode
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
 from fairlead.kube.protocol import (
@@ -71,7 +71,7 @@ class BlockingClient:
         self._origin = Origin.of(connection.server)
         self._connect = connect or connect_to
         self._kept: _Line | None = None
-        self._decoders: dict[type[Any], Decoders[Any]] = {}
+        self._decoders = DecodersByType()
 
     def close(self) -> None:
         """Close the kept connection."""
@@ -161,7 +161,7 @@ class BlockingClient:
 
     def call(self, request: Request[T]) -> T:
         """Send a request, as several where the API has no such one."""
-        asking = steps(request, self._decoders_of(request.resource), self.options.page_size)
+        asking = steps(request, self._decoders.of(request.resource), self.options.page_size)
         try:
             asked = next(asking)
             while True:
@@ -238,7 +238,7 @@ class BlockingClient:
         """
         selector = f"metadata.name={name}"
         request = WatchRequest(resource, resource_version, namespace, field_selector=selector)
-        decoders = self._decoders_of(resource)
+        decoders = self._decoders.of(resource)
         chunks = self.stream(watch_of(request), timeout_seconds=timeout_seconds)
         for line in self._lines(chunks):
             yield decoders.event(line)
@@ -252,12 +252,6 @@ class BlockingClient:
         rest = splitter.end()
         if rest:
             yield rest
-
-    def _decoders_of(self, resource: Resource[T]) -> Decoders[T]:
-        decoders = self._decoders.get(resource.type)
-        if decoders is None:
-            decoders = self._decoders[resource.type] = Decoders(resource)
-        return decoders
 
     def _encode(self, asked: HttpRequest) -> bytes:
         token = self.token()

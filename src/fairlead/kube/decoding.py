@@ -11,21 +11,20 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
+from msgspec.structs import force_setattr
 
-from fairlead.api.core import Node
+from fairlead.api.core import ContainerImage, Node
 from fairlead.api.meta import ListMeta, ObjectMeta
 from fairlead.api.resources import Resource
 from fairlead.api.status import InternalError, Status, error_from_status
 from fairlead.runtime.client import EventType, Unreadable, WatchEvent
-from fairlead.runtime.image_sharing import ImageSharing
-from fairlead.runtime.unreadable import DEPTH_MAX, cut, items_of, unreadable_of
+from fairlead.runtime.unreadable import DEPTH_MAX, UNDECODABLE, cut, items_of, unreadable_of
 
 T = TypeVar("T")
 
-#: What a decoder raises over what it is given: wrong types, no JSON, no UTF-8, nested too deep.
-UNDECODABLE = (msgspec.MsgspecError, RecursionError, ValueError)
 #: An item of a list stands in an array in an object.
 _ITEM_DEPTH = 3
+SETS_MAX, IMAGES_MAX = 16_384, 65_536
 
 
 class _Page(msgspec.Struct, Generic[T]):
@@ -72,6 +71,37 @@ _BOOKMARK_LINE = msgspec.json.Decoder(_BookmarkLine)
 _ERROR_LINE = msgspec.json.Decoder(_ErrorLine)
 _RAW_LINE = msgspec.json.Decoder(_Line[msgspec.Raw])
 _PAGE_META = msgspec.json.Decoder(_PageMeta)
+
+
+class ImageSharing:
+    """One copy of the images that many nodes report: of a set of images, and of each in a set.
+
+    A kubelet reports 50 images with several names each, some 15 kB. The nodes of a pool have most
+    of them in common. After decoding, a set that is equal to one seen before is replaced by that
+    one; of a new set each image is. So a node costs no more than a reference for each image, and
+    for images that did not change since its last report nothing. Images are immutable and equal, so
+    no reader can tell. The tables forget everything when they are full.
+    """
+
+    def __init__(self, sets_max: int = SETS_MAX, images_max: int = IMAGES_MAX) -> None:
+        self._sets_max, self._images_max = sets_max, images_max
+        self._sets: dict[tuple[ContainerImage, ...], tuple[ContainerImage, ...]] = {}
+        self._images: dict[ContainerImage, ContainerImage] = {}
+
+    def share(self, node: Node) -> None:
+        """Replace the images of a freshly decoded node by equal ones."""
+        images = node.status.images
+        if images:
+            force_setattr(node.status, "images", self._sets.get(images) or self._added(images))
+
+    def _added(self, images: tuple[ContainerImage, ...]) -> tuple[ContainerImage, ...]:
+        if len(self._sets) >= self._sets_max:
+            self._sets.clear()
+        if len(self._images) >= self._images_max:
+            self._images.clear()
+        shared = tuple([self._images.setdefault(image, image) for image in images])
+        self._sets[shared] = shared
+        return shared
 
 
 class Decoders(Generic[T]):
@@ -162,6 +192,20 @@ class Decoders(Generic[T]):
 
     def _refusal(self, error: Exception) -> InternalError:
         return InternalError(f"the server's {self._resource.kind} cannot be decoded: {error}")
+
+
+class DecodersByType:
+    """The decoders of each type that a client has asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[type[Any], Decoders[Any]] = {}
+
+    def of(self, resource: Resource[T]) -> Decoders[T]:
+        """Return the decoders of a resource's type."""
+        decoders = self._known.get(resource.type)
+        if decoders is None:
+            decoders = self._known[resource.type] = Decoders(resource)
+        return decoders
 
 
 def _bookmark_version(line: bytes) -> str:

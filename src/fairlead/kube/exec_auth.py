@@ -82,24 +82,11 @@ class _Asked:
 
 
 def run_plugin(connection: Connection) -> Credential:
-    """Run the connection's plugin and return what it answered; PluginError. Blocks."""
-    asked = _ask(connection)
-    try:
-        done = subprocess.run(
-            asked.command,
-            env=dict(asked.variables),
-            stdin=None if asked.is_interactive else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=None if asked.is_interactive else subprocess.PIPE,
-            timeout=asked.seconds_max,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise _too_slow(asked) from error
-    except OSError as error:
-        raise _not_started(asked.plugin, error) from error
-    _check_end(asked, done.returncode, done.stdout, done.stderr or b"")
-    return _parse(asked.plugin, done.stdout)
+    """Run the connection's plugin and return what it answered; PluginError. Blocks.
+
+    Not for a thread that runs an event loop.
+    """
+    return asyncio.run(run_plugin_beside(connection))
 
 
 async def run_plugin_beside(connection: Connection) -> Credential:

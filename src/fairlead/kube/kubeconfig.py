@@ -222,14 +222,8 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise KubeconfigError(f"{path}: {place}: not YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise KubeconfigError(f"{path}: not YAML: {error}") from error
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
-        raise KubeconfigError(
-            f"{path}: want a mapping with clusters, users and contexts, got a "
-            f"{type(document).__name__}"
-        )
-    return cast("dict[str, Any]", document)
+    document = {} if document is None else document
+    return _mapping(document, f"{path}", "a mapping with clusters, users and contexts")
 
 
 def _entries(document: Mapping[str, Any], section: Section, path: Path) -> list[Entry]:
@@ -348,12 +342,7 @@ def _credentials(user: Entry | None) -> dict[str, Any]:
 def _impersonation(user: Entry) -> dict[str, Any]:
     """Return the keyword arguments of Connection that say on whose behalf requests are made."""
     values, place = user.values, user.place
-    found: object = values.get("as-user-extra") or {}
-    if not isinstance(found, dict):
-        raise KubeconfigError(
-            f"{place}.as-user-extra: want a mapping, got a {type(found).__name__}"
-        )
-    extra = cast("dict[str, Any]", found)
+    extra = _mapping(values.get("as-user-extra") or {}, f"{place}.as-user-extra")
     out = {
         "impersonate_user": _text(values, "as", place),
         "impersonate_groups": tuple(map(str, _listed(values, "as-groups", place))),
@@ -375,9 +364,7 @@ def _exec_plugin(user: Entry | None, cluster: Entry) -> ExecPlugin | None:
     if user is None or not found:
         return None
     place = f"{user.place}.exec"
-    if not isinstance(found, dict):
-        raise KubeconfigError(f"{place}: want a mapping, got a {type(found).__name__}")
-    values = cast("dict[str, Any]", found)
+    values = _mapping(found, place)
     command = _text(values, "command", place)
     if not command:
         raise KubeconfigError(f"{place}.command: want the name of a program, got nothing")
@@ -412,6 +399,12 @@ def _listed(values: Mapping[str, Any], key: str, place: str) -> list[Any]:
     if not isinstance(listed, list):
         raise KubeconfigError(f"{place}.{key}: want a list, got a {type(listed).__name__}")
     return cast("list[Any]", listed)
+
+
+def _mapping(found: object, place: str, wanted: str = "a mapping") -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise KubeconfigError(f"{place}: want {wanted}, got a {type(found).__name__}")
+    return cast("dict[str, Any]", found)
 
 
 def _variables(values: Mapping[str, Any], place: str) -> list[tuple[str, str]]:

@@ -16,37 +16,33 @@ import select
 import socket
 import ssl
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import cast
 
 from fairlead.kube.http1 import Answer, AnswerReader, ConnectError, Origin, encode
-
-
-@dataclass(frozen=True, slots=True)
-class Http1Options:
-    """Limits of a pool."""
-
-    connections_max: int
-    connect_seconds: float
-    #: Of one answer's body, compressed or not.
-    body_bytes_max: int
-    #: A connection that was not used for so long is not used again.
-    keep_seconds: float
-    #: Sets the options of a new connection's socket.
-    prepare: Callable[[socket.socket], None]
+from fairlead.kube.protocol import HttpOptions
 
 
 class Http1Pool:
     """The connections to one server. Make and use it in one event loop."""
 
     def __init__(
-        self, server: str, tls: ssl.SSLContext | None, options: Http1Options, server_name: str = ""
+        self,
+        server: str,
+        tls: ssl.SSLContext | None,
+        options: HttpOptions,
+        prepare: Callable[[socket.socket], None],
+        *,
+        server_name: str = "",
     ) -> None:
-        """`server` is `http(s)://host[:port][/path]`; its certificate may be of `server_name`."""
+        """`server` is `http(s)://host[:port][/path]`; its certificate may be of `server_name`.
+
+        `prepare` sets the options of a new connection's socket.
+        """
         self._origin = Origin.of(server)
         self._tls = tls
         self._server_name = (server_name or self._origin.host) if tls else None
         self._options = options
+        self._prepare = prepare
         self._free = asyncio.Semaphore(options.connections_max)
         #: The one used last comes last.
         self._idle: list[_Connection] = []
@@ -108,13 +104,13 @@ class Http1Pool:
         try:
             async with asyncio.timeout(self._options.connect_seconds):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _Connection(self._options.body_bytes_max),
+                    lambda: _Connection(self._options.answer_bytes_max),
                     self._origin.host, self._origin.port,
                     ssl=self._tls, server_hostname=self._server_name,
                 )  # fmt: skip
         except OSError as error:  # TimeoutError is one
             raise ConnectError(str(error)) from error
-        connection.prepare(self._options.prepare)
+        connection.prepare(self._prepare)
         return connection
 
 

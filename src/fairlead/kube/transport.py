@@ -25,7 +25,7 @@ from fairlead.api.status import ApiError, Unauthorized, Unavailable
 from fairlead.kube.exec_auth import Credential, PluginCredentials, PluginError
 from fairlead.kube.http1 import Answer, ConnectError, RequestError
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
-from fairlead.kube.pool import Http1Options, Http1Pool
+from fairlead.kube.pool import Http1Pool
 from fairlead.kube.protocol import (
     JSON,
     HttpOptions,
@@ -79,7 +79,10 @@ class Transport:
         accept: str = JSON,
     ) -> bytes:
         """Send one request and return the whole body of a successful answer."""
-        asked = HttpRequest(method, path, params, body, content_type, accept)
+        return await self.send(HttpRequest(method, path, params, body, content_type, accept))
+
+    async def send(self, asked: HttpRequest) -> bytes:
+        """Do what `request` does."""
         send = self._send_by_proxy if self.connection.proxy_url else self._send
         answer = await self._respond(lambda headers: send(asked, headers), asked)
         return answer.body
@@ -131,12 +134,10 @@ class Transport:
 
     async def _send(self, asked: HttpRequest, headers: Headers) -> Answer:
         if self._pool is None:
-            options = Http1Options(
-                self.options.connections_max, self.options.connect_seconds,
-                self.options.answer_bytes_max, self.options.keep_seconds, self._probe,
+            self._pool = Http1Pool(
+                self.connection.server, self._tls, self.options, self._probe,
+                server_name=self.connection.server_name,
             )  # fmt: skip
-            connection = self.connection
-            self._pool = Http1Pool(connection.server, self._tls, options, connection.server_name)
         return await self._pool.request(asked.method, asked.target, headers, asked.body)
 
     async def _send_by_proxy(self, asked: HttpRequest, headers: Headers) -> Answer:

@@ -4,7 +4,7 @@ Each distinct image has a number, each node a column of the numbers of its image
 have one is a comparison of integers for all nodes, made when a member first asks for it, and kept:
 afterwards only the nodes whose images changed are looked at again. A status report that changes no
 image costs one comparison of references, as decoded nodes share their images
-(`runtime/image_sharing.py`).
+(`kube/decoding.py`).
 
 A kubelet reports its 50 largest images by default (`nodeStatusMaxImages`), each with 5 names at
 most. So an image that is not reported may still be there: this is a preference and never a

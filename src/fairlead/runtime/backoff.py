@@ -41,5 +41,10 @@ class Backoff:
 
 def delay_seconds(rng: random.Random, failures: int, options: BackoffOptions) -> float:
     """Return the jittered delay after `failures` earlier failures (0 gives the first step)."""
-    step = min(options.seconds * 2.0 ** min(failures, 60), options.seconds_max)
+    step = doubled(options.seconds, failures, options.seconds_max)
     return step * (0.5 + 0.5 * rng.random())
+
+
+def doubled(seconds: float, times: int, seconds_max: float) -> float:
+    """Return a delay that was doubled so many times, at most `seconds_max`."""
+    return min(seconds * 2.0 ** min(times, 60), seconds_max)

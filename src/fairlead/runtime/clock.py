@@ -11,6 +11,11 @@ import time
 from typing import Protocol
 
 
+def loop_time() -> float:
+    """Return the running loop's time in seconds, which is never set back."""
+    return asyncio.get_running_loop().time()
+
+
 class Clock(Protocol):
     """Where instants come from."""
 
@@ -35,4 +40,4 @@ class LoopClock:
 
     def now(self) -> float:
         """Return seconds since the Unix epoch."""
-        return self._epoch + asyncio.get_running_loop().time()
+        return self._epoch + loop_time()

@@ -19,25 +19,21 @@ from fairlead.decide.doctor.examination import Examination
 DoctorSource = Callable[[], Examination | None]
 
 
-class DoctorMetrics:
+class DoctorMetrics(Collector):
     """The series of the doctor."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register the series on `registry`, which must not have them yet."""
-        self._scraped = _Scraped()
-        registry.register(self._scraped)
+        self._source: DoctorSource | None = None
+        registry.register(self)
 
     def watch(self, source: DoctorSource | None) -> None:
         """Read this at each scrape; None: no more (this replica does not lead)."""
-        self._scraped.source = source
-
-
-class _Scraped(Collector):
-    def __init__(self) -> None:
-        self.source: DoctorSource | None = None
+        self._source = source
 
     def collect(self) -> Iterable[Metric]:
-        examination = self.source() if self.source is not None else None
+        """Return what is read at the scrape."""
+        examination = self._source() if self._source is not None else None
         if examination is None:
             return ()
         by_severity = Counter(each.severity for each in examination.found)
@@ -47,14 +43,14 @@ class _Scraped(Collector):
         )  # fmt: skip
         for severity in Severity:
             findings.add_metric([severity.value.lower()], by_severity[severity])
-        by_check = Counter((each.check, each.severity) for each in examination.found)
+        by_check = Counter((each.check, each.severity.value) for each in examination.found)
         checks = GaugeMetricFamily(
             "fairlead_doctor_check_findings",
             "Findings of each check that found something.",
             labels=["check", "severity"],
         )
-        for (check, severity), count in sorted(by_check.items(), key=_order):
-            checks.add_metric([check, severity.value.lower()], count)
+        for (check, severity), count in sorted(by_check.items()):
+            checks.add_metric([check, severity.lower()], count)
         results = GaugeMetricFamily(
             "fairlead_doctor_checks",
             "Checks by result: found, passed, unknown (could not be evaluated).",
@@ -73,8 +69,3 @@ class _Scraped(Collector):
             value=examination.requests,
         )
         return (findings, checks, results, ended, requests)
-
-
-def _order(item: tuple[tuple[str, Severity], int]) -> tuple[str, str]:
-    (check, severity), _ = item
-    return check, severity.value

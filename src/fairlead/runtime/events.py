@@ -151,7 +151,17 @@ class Recorder:
         key = _event_key(metadata, f"{self._component}\0{kind.value}\0{reason}\0{message}")
         noted = self._noted.pop(key, None)
         if noted is None:
-            body = self._body(resource, metadata, kind, reason=reason, message=message)
+            about = {
+                "kind": resource.kind, "apiVersion": resource.api_version,
+                "namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid,
+                "resourceVersion": metadata.resource_version,
+            }  # fmt: skip
+            body: dict[str, Any] = {
+                "involvedObject": {name: value for name, value in about.items() if value},
+                "type": kind.value, "reason": reason, "message": message,
+                "source": {"component": self._component},
+                "reportingComponent": self._component,
+            }  # fmt: skip
             noted = _Noted(key, body, first_at=now, last_at=now)
         self._noted[key] = noted
         noted.last_at = now
@@ -194,32 +204,6 @@ class Recorder:
         noted = self._noted.pop(key, None)
         if noted is not None:
             self.dropped_count += noted.unwritten
-
-    def _body(
-        self,
-        resource: Resource[Any],
-        metadata: ObjectMeta,
-        kind: EventKind,
-        *,
-        reason: str,
-        message: str,
-    ) -> dict[str, Any]:
-        involved = {
-            "kind": resource.kind,
-            "apiVersion": resource.api_version,
-            "namespace": metadata.namespace,
-            "name": metadata.name,
-            "uid": metadata.uid,
-            "resourceVersion": metadata.resource_version,
-        }
-        return {
-            "involvedObject": {name: value for name, value in involved.items() if value},
-            "type": kind.value,
-            "reason": reason,
-            "message": message,
-            "source": {"component": self._component},
-            "reportingComponent": self._component,
-        }
 
     async def _write(self, noted: _Noted) -> None:
         """Write one event's news, with retries; drop them when that does not help."""

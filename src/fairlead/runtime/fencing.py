@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from fairlead.api import names
 from fairlead.api.job import Job
@@ -72,8 +73,11 @@ async def fence(
 
     async def touch_all(rest: Iterator[Job]) -> None:
         for job in rest:
+            namespace, name = job.metadata.key
+            touch = partial(client.patch, JOBS.only_metadata, name, body, namespace=namespace)
             with suppress(NotFound):
-                barrier.expect(await _touch(client, job, body, rng=rng, options=options))
+                touched = await _through(touch, rng=rng, options=options)
+                barrier.expect(Written.of(JOBS, touched))
 
     async with asyncio.TaskGroup() as reading:
         reader = reading.create_task(mirror.run(), name="fence")
@@ -86,18 +90,6 @@ async def fence(
         await barrier.wait()
         reader.cancel()
     return len(jobs)
-
-
-async def _touch(
-    client: Client, job: Job, body: Mapping[str, Any], *, rng: random.Random, options: LeaderOptions
-) -> Written:
-    namespace, name = job.metadata.key
-    touched = await _through(
-        lambda: client.patch(JOBS.only_metadata, name, body, namespace=namespace),
-        rng=rng,
-        options=options,
-    )
-    return Written.of(JOBS, touched)
 
 
 async def _through(

@@ -61,19 +61,6 @@ class FleetSource:
     blind: Callable[[], Sequence[Finding] | None]
 
 
-class _Scraped(Collector):
-    def __init__(self) -> None:
-        self.source: FleetSource | None = None
-
-    def collect(self) -> Iterable[Metric]:
-        if self.source is None:
-            return ()
-        pools = sorted(self.source.pools(), key=_name)[:_POOLS_MAX]
-        fleet = self.source.fleet()
-        rails = _of_rails(fleet, self.source.blind())
-        return (*_of_pools(pools), *rails, _held(self.source.rulings()))
-
-
 def _of_pools(pools: Sequence[NodePool]) -> Iterable[Metric]:
     nodes = GaugeMetricFamily(
         "fairlead_pool_nodes",
@@ -188,13 +175,13 @@ def _budget(ruling: Ruling) -> str:
     return f"{scope} {_WINDOWS[int(ruling.facts['window'])]}"
 
 
-class FleetMetrics:
+class FleetMetrics(Collector):
     """The series of the fleet controller."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register the series on `registry`, which must not have them yet."""
-        self._scraped = _Scraped()
-        registry.register(self._scraped)
+        self._source: FleetSource | None = None
+        registry.register(self)
         self._calls = Histogram(
             "fairlead_fleet_cloud_call_duration_seconds",
             "Time of a call to a provider, by what it was asked and how it ended.",
@@ -217,7 +204,16 @@ class FleetMetrics:
 
     def watch(self, source: FleetSource | None) -> None:
         """Read this at each scrape; None: no more (this replica does not lead)."""
-        self._scraped.source = source
+        self._source = source
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what is read at the scrape."""
+        if self._source is None:
+            return ()
+        pools = sorted(self._source.pools(), key=lambda pool: pool.metadata.name)[:_POOLS_MAX]
+        fleet = self._source.fleet()
+        rails = _of_rails(fleet, self._source.blind())
+        return (*_of_pools(pools), *rails, _held(self._source.rulings()))
 
     def called(self, provider: ProviderType, call: Call, answer: Answer, seconds: float) -> None:
         """Note a call to a provider."""
@@ -230,7 +226,3 @@ class FleetMetrics:
     def demand_answered(self, seconds: float) -> None:
         """Note the first launch call for a job, so long after the job lacked nodes."""
         self._demand.observe(seconds)
-
-
-def _name(pool: NodePool) -> str:
-    return pool.metadata.name

@@ -11,13 +11,13 @@ are acted on side by side; `requeue` finds the object again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from fairlead.api.meta import ObjectMeta
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
+from fairlead.runtime.clock import loop_time
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.queue import KeyQueue
 from fairlead.runtime.set_aside import Entry, SetAside, Stage
@@ -63,7 +63,7 @@ class KeyedDecider(Generic[A]):
         self._on_fault = on_fault
         self._options = options or KeyedOptions()
         self._queue = KeyQueue[ObjectKey]()
-        self._instant = instant or _loop_time
+        self._instant = instant or loop_time
         #: What the wall clock shows beyond that, as of the last cycle.
         self._clock_offset = float("-inf")
 
@@ -125,10 +125,6 @@ class KeyedDecider(Generic[A]):
         if decision is not None:
             self._set_aside.clear(resource, key, Stage.DECIDE)
         return decision
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def part_key(key: ObjectKey, part: str) -> ObjectKey:

@@ -39,7 +39,7 @@ from fairlead.decide.lease import (
 )
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.client import Client
-from fairlead.runtime.clock import Clock
+from fairlead.runtime.clock import Clock, loop_time
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.wake_up import WakeUp
 
@@ -75,7 +75,7 @@ class Term:
     @property
     def is_over(self) -> bool:
         """True once others may hold the lease, or soon may."""
-        return asyncio.get_running_loop().time() >= self.deadline
+        return loop_time() >= self.deadline
 
     def end(self) -> None:
         """Let nothing more out."""
@@ -124,7 +124,7 @@ class LeaderElector:
         if self._looked_at is None:
             return False
         times = self._options.times
-        return asyncio.get_running_loop().time() - self._looked_at < times.duration_seconds
+        return loop_time() - self._looked_at < times.duration_seconds
 
     async def run(self, lead: Lead) -> None:
         """Campaign, lead, lose, campaign again, until cancelled.
@@ -148,7 +148,7 @@ class LeaderElector:
     async def _acquire(self) -> Term:
         failures = 0
         while True:
-            began_at = self._now()
+            began_at = loop_time()
             wait = self._options.times.look_every_seconds
             try:
                 async with asyncio.timeout(self._options.times.renew_seconds_max):
@@ -166,7 +166,7 @@ class LeaderElector:
         """Look, and take the lease if it is free. Return it, or how long to wait."""
         await self._look()
         assert self._seen is not None
-        options, now = self._options, self._now()
+        options, now = self._options, loop_time()
         step = campaign(self._seen, self.identity, options.times, now=now, wall=self._clock.now())
         try:
             match step:
@@ -194,7 +194,7 @@ class LeaderElector:
         self._note(lease)
 
     def _note(self, lease: Lease | None) -> None:
-        now = self._now()
+        now = loop_time()
         before = self.holder
         self._looked_at = now
         self._seen = see(self._seen, lease, now)
@@ -234,7 +234,7 @@ class LeaderElector:
         """Renew until the term's deadline has passed, the lease is another's, or work has ended."""
         wait = self._options.times.renew_every_seconds
         while not term.is_over:
-            if await ended.wait(min(self._jittered(wait), term.deadline - self._now())):
+            if await ended.wait(min(self._jittered(wait), term.deadline - loop_time())):
                 return
             wait = await self._renew(term)
         self._log.error("Lost the lease", identity=self.identity, holder=self.holder)
@@ -242,7 +242,7 @@ class LeaderElector:
     async def _renew(self, term: Term) -> float:
         """Try once to renew; return how long to wait for the next time."""
         times = self._options.times
-        began_at = self._now()
+        began_at = loop_time()
         try:
             async with asyncio.timeout_at(term.deadline):
                 lease = await self._patch(renewal(term.lease, self._clock.now()))
@@ -298,6 +298,3 @@ class LeaderElector:
 
     def _jittered(self, seconds: float) -> float:
         return seconds * (1.0 - self._options.jitter * self._rng.random())
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()

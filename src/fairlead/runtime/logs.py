@@ -43,14 +43,7 @@ class SilentLogger:
     def debug(self, event: str, **facts: Any) -> None:
         """Drop it."""
 
-    def info(self, event: str, **facts: Any) -> None:
-        """Drop it."""
-
-    def warning(self, event: str, **facts: Any) -> None:
-        """Drop it."""
-
-    def error(self, event: str, **facts: Any) -> None:
-        """Drop it."""
+    info = warning = error = debug
 
 
 SILENT = SilentLogger()

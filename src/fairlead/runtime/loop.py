@@ -40,7 +40,7 @@ from fairlead.api.status import (
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.barrier import Barrier, Written
-from fairlead.runtime.clock import Clock
+from fairlead.runtime.clock import Clock, loop_time
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.queue import KeyQueue
@@ -270,7 +270,7 @@ class ControllerLoop(Generic[A]):
             now = await self._wait(decision.wake_at)
 
     def _decide(self, now: float) -> Decision[A]:
-        for key in self._again.pop(_instant()):
+        for key in self._again.pop(loop_time()):
             self._controller.changed(key)
         self._woken.clear()
         self.cycle_count += 1
@@ -287,7 +287,7 @@ class ControllerLoop(Generic[A]):
             wake_at = self._due_at()  # what it has performed may have moved it
         again_at = self._again.wake_at()
         if again_at is not None:
-            again_at += now - _instant()
+            again_at += now - loop_time()
         deadlines = [at for at in (wake_at, again_at) if at is not None]
         if self._options.resync_seconds is not None:
             deadlines.append(now + self._options.resync_seconds)
@@ -328,7 +328,7 @@ class ControllerLoop(Generic[A]):
         until = self._not_before.get(key)
         if until is None:
             return False
-        if _instant() < until:
+        if loop_time() < until:
             self._again.add_at(key, until)
             return True
         del self._not_before[key]
@@ -378,7 +378,7 @@ class ControllerLoop(Generic[A]):
                 self._controller.faulted(action, error)
                 self._note(action, ActionResult.FAULT)
                 delay = delay_seconds(self._rng, self._failed(key), self._options.after_fault)
-                self._again.add_at(key, _instant() + delay)
+                self._again.add_at(key, loop_time() + delay)
                 return False
             else:
                 if written is not None:
@@ -405,7 +405,7 @@ class ControllerLoop(Generic[A]):
         else:
             delay = delay_seconds(self._rng, failures, self._options.again)
             asked = min(error.retry_after_seconds, self._options.again.retry_after_seconds_max)
-            until = _instant() + asked + delay
+            until = loop_time() + asked + delay
             self._again.add_at(key, until)
             if result is ActionResult.POSTPONED or isinstance(error, Unauthorized):
                 self._not_before[key] = until
@@ -437,8 +437,3 @@ class ControllerLoop(Generic[A]):
             reason=error.status.reason,
             error=error.message,
         )
-
-
-def _instant() -> float:
-    """Return the running loop's time, which is never set back: how long an object waits."""
-    return asyncio.get_running_loop().time()

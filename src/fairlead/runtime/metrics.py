@@ -49,130 +49,6 @@ _WITH_ROOM = frozenset(
 _TEAMS_MAX = 500
 
 
-class _Scraped(Collector):
-    """Gauges that are read at the scrape. Reading must not wait."""
-
-    def __init__(self) -> None:
-        self.mirrors: list[Mirror[Any]] = []
-        self.depths: dict[str, Callable[[], int]] = {}
-        self.set_aside: dict[str, SetAside] = {}
-        self.jobs: Callable[[], Iterable[Job]] | None = None
-        self.teams: Callable[[], Iterable[Team]] | None = None
-        self.events: Recorder | None = None
-
-    def collect(self) -> Iterable[Metric]:
-        lag = GaugeMetricFamily(
-            "fairlead_mirror_lag_seconds",
-            "Seconds since the API last said anything about this kind.",
-            labels=["kind"],
-        )
-        objects = GaugeMetricFamily(
-            "fairlead_mirror_objects", "Objects held of this kind.", labels=["kind"]
-        )
-        by_kind: dict[str, Mirror[Any]] = {}
-        undefined = GaugeMetricFamily(
-            "fairlead_kind_undefined",
-            "1 while the cluster has no definition of this kind, and so no such objects.",
-            labels=["kind"],
-        )
-        for mirror in self.mirrors:  # of several of one kind, the one that lags most
-            seen = by_kind.setdefault(mirror.kind, mirror)
-            if (mirror.seconds_since_contact or 0.0) > (seen.seconds_since_contact or 0.0):
-                by_kind[mirror.kind] = mirror
-        for kind, mirror in sorted(by_kind.items()):
-            seconds = mirror.seconds_since_contact
-            if seconds is not None:
-                lag.add_metric([kind], seconds)
-            objects.add_metric([kind], len(mirror))
-            if mirror.is_undefined:
-                undefined.add_metric([kind], 1)
-        depth = GaugeMetricFamily(
-            "fairlead_workqueue_depth", "Keys that wait to be looked at.", labels=["controller"]
-        )
-        for controller, read in sorted(self.depths.items()):
-            depth.add_metric([controller], read())
-        aside = GaugeMetricFamily(
-            "fairlead_objects_set_aside",
-            "Objects left alone because reading them or acting on them failed in our own code.",
-            labels=["reader", "kind"],
-        )
-        for reader, set_aside in sorted(self.set_aside.items()):
-            for kind, count in sorted(set_aside.counts().items()):
-                aside.add_metric([reader, kind], count)
-        dropped = CounterMetricFamily(
-            "fairlead_events_dropped", "Events that could not be written to the API."
-        )
-        if self.events is not None:
-            dropped.add_metric((), self.events.dropped_count)
-        return (lag, objects, undefined, depth, aside, dropped, *self._jobs(), *self._teams())
-
-    def _jobs(self) -> Iterable[Metric]:
-        """Yield the jobs by state and by the verdict of those that wait; a walk over all jobs."""
-        if self.jobs is None:
-            return
-        counts = {(state.value, ""): 0 for state in JobState}
-        for job in self.jobs():
-            cell = _cell(job)
-            counts[cell] = counts.get(cell, 0) + 1
-        jobs = GaugeMetricFamily(
-            "fairlead_jobs",
-            "Jobs by state; of jobs that wait or are held, also by the reason of the verdict.",
-            labels=["state", "reason"],
-        )
-        for cell, count in sorted(counts.items()):
-            jobs.add_metric(cell, count)
-        yield jobs
-        yield GaugeMetricFamily(
-            "fairlead_jobs_waiting_with_room",
-            "Jobs that wait although enough of what they ask for is free.",
-            value=sum(count for (_, reason), count in counts.items() if reason in _WITH_ROOM),
-        )
-
-    def _teams(self) -> Iterable[Metric]:
-        """Yield what each team has and uses, as the status of each Team says."""
-        if self.teams is None:
-            return
-        nodes = GaugeMetricFamily(
-            "fairlead_team_nodes",
-            "Nodes by team: owned and healthy, missing, used by itself, lent, borrowed.",
-            labels=["team", "kind"],
-        )
-        gpus = GaugeMetricFamily("fairlead_team_gpus", "GPUs that its jobs hold.", labels=["team"])
-        gpu_hours = GaugeMetricFamily(
-            "fairlead_team_gpu_hours",
-            "GPU-hours that its jobs have held, halved every half-life of its budget.",
-            labels=["team"],
-        )
-        jobs = GaugeMetricFamily(
-            "fairlead_team_jobs",
-            "Jobs by team: placed, waiting, submitted (not ended).",
-            labels=["team", "kind"],
-        )
-        limits = GaugeMetricFamily(
-            "fairlead_team_limit",
-            "Limits of a team's jobs: running, waiting, submitted, gpus; its budget: gpu_hours.",
-            labels=["team", "kind"],
-        )
-        for team in sorted(self.teams(), key=lambda team: team.metadata.name)[:_TEAMS_MAX]:
-            name, status, use = team.metadata.name, team.status, team.status.use
-            for kind, count in (
-                ("owned", status.nodes), ("missing", status.nodes_missing),
-                ("used", use.nodes_used), ("lent", use.nodes_lent),
-                ("borrowed", use.nodes_borrowed),
-            ):  # fmt: skip
-                nodes.add_metric([name, kind], count)
-            gpus.add_metric([name], use.gpus)
-            gpu_hours.add_metric([name], use.gpu_hours)
-            jobs.add_metric([name, "placed"], use.jobs_placed)
-            jobs.add_metric([name, "waiting"], use.jobs_waiting)
-            jobs.add_metric([name, "submitted"], use.jobs_submitted)
-            stated = asdict(team.spec.limits)
-            for kind, limit in {**stated, "gpu_hours": team.spec.budget.gpu_hours}.items():
-                if limit is not None:
-                    limits.add_metric([name, kind], limit)
-        yield from (nodes, gpus, gpu_hours, jobs, limits)
-
-
 def _cell(job: Job) -> tuple[str, str]:
     """Return a job's state and reason, both from closed sets whatever its status says."""
     state = job.status.state if job.status.state in _STATES else JobState.WAITING.value
@@ -182,7 +58,7 @@ def _cell(job: Job) -> tuple[str, str]:
     return state, verdict.reason
 
 
-class Metrics:
+class Metrics(Collector):
     """Everything Fairlead measures of itself. Also the loops' `LoopObserver`."""
 
     def __init__(
@@ -199,8 +75,13 @@ class Metrics:
         """
         self._registry = registry
         self._stopwatch = stopwatch
-        self._scraped = _Scraped()
-        registry.register(self._scraped)
+        self._mirrors: list[Mirror[Any]] = []
+        self._depths: dict[str, Callable[[], int]] = {}
+        self._set_aside: dict[str, SetAside] = {}
+        self._read_jobs: Callable[[], Iterable[Job]] | None = None
+        self._read_teams: Callable[[], Iterable[Team]] | None = None
+        self._events: Recorder | None = None
+        registry.register(self)
         self.fleet = FleetMetrics(registry)
         self.doctor = DoctorMetrics(registry)
         info = Gauge(
@@ -245,7 +126,7 @@ class Metrics:
 
     def watch_events(self, recorder: Recorder) -> None:
         """Report at each scrape how many events this recorder dropped."""
-        self._scraped.events = recorder
+        self._events = recorder
 
     def stopwatch(self) -> float:
         """Return an instant for durations."""
@@ -274,33 +155,146 @@ class Metrics:
 
     def watch_jobs(self, read: Callable[[], Iterable[Job]] | None) -> None:
         """Count these jobs at each scrape; None: no more (this replica does not lead)."""
-        self._scraped.jobs = read
+        self._read_jobs = read
 
     def watch_teams(self, read: Callable[[], Iterable[Team]] | None) -> None:
         """Report these teams at each scrape; None: no more (this replica does not lead)."""
-        self._scraped.teams = read
+        self._read_teams = read
 
     def watch_mirror(self, mirror: Mirror[Any]) -> None:
         """Report this mirror's lag and size at each scrape."""
-        self._scraped.mirrors.append(mirror)
+        self._mirrors.append(mirror)
 
     def forget_mirrors(self, mirrors: Iterable[Mirror[Any]]) -> None:
         """Report these no more (their controller was restarted)."""
         gone = list(mirrors)
-        self._scraped.mirrors = [m for m in self._scraped.mirrors if m not in gone]
+        self._mirrors = [m for m in self._mirrors if m not in gone]
 
     def watch_queue(self, controller: str, depth: Callable[[], int]) -> None:
         """Report a queue's depth at each scrape."""
-        self._scraped.depths[controller] = depth
+        self._depths[controller] = depth
 
     def watch_set_aside(self, set_aside: SetAside) -> None:
         """Report what this reader sets aside at each scrape, in place of one of its name."""
-        self._scraped.set_aside[set_aside.name] = set_aside
+        self._set_aside[set_aside.name] = set_aside
 
     def forget_queue(self, controller: str) -> None:
         """Report this queue no more."""
-        self._scraped.depths.pop(controller, None)
+        self._depths.pop(controller, None)
 
     def render(self) -> bytes:
         """Return all series as text of CONTENT_TYPE."""
         return generate_latest(self._registry)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what is read at the scrape. Reading must not wait."""
+        lag = GaugeMetricFamily(
+            "fairlead_mirror_lag_seconds",
+            "Seconds since the API last said anything about this kind.",
+            labels=["kind"],
+        )
+        objects = GaugeMetricFamily(
+            "fairlead_mirror_objects", "Objects held of this kind.", labels=["kind"]
+        )
+        by_kind: dict[str, Mirror[Any]] = {}
+        undefined = GaugeMetricFamily(
+            "fairlead_kind_undefined",
+            "1 while the cluster has no definition of this kind, and so no such objects.",
+            labels=["kind"],
+        )
+        for mirror in self._mirrors:  # of several of one kind, the one that lags most
+            seen = by_kind.setdefault(mirror.kind, mirror)
+            if (mirror.seconds_since_contact or 0.0) > (seen.seconds_since_contact or 0.0):
+                by_kind[mirror.kind] = mirror
+        for kind, mirror in sorted(by_kind.items()):
+            seconds = mirror.seconds_since_contact
+            if seconds is not None:
+                lag.add_metric([kind], seconds)
+            objects.add_metric([kind], len(mirror))
+            if mirror.is_undefined:
+                undefined.add_metric([kind], 1)
+        depth = GaugeMetricFamily(
+            "fairlead_workqueue_depth", "Keys that wait to be looked at.", labels=["controller"]
+        )
+        for controller, read in sorted(self._depths.items()):
+            depth.add_metric([controller], read())
+        aside = GaugeMetricFamily(
+            "fairlead_objects_set_aside",
+            "Objects left alone because reading them or acting on them failed in our own code.",
+            labels=["reader", "kind"],
+        )
+        for reader, set_aside in sorted(self._set_aside.items()):
+            for kind, count in sorted(set_aside.counts().items()):
+                aside.add_metric([reader, kind], count)
+        dropped = CounterMetricFamily(
+            "fairlead_events_dropped", "Events that could not be written to the API."
+        )
+        if self._events is not None:
+            dropped.add_metric((), self._events.dropped_count)
+        return (lag, objects, undefined, depth, aside, dropped, *self._jobs(), *self._teams())
+
+    def _jobs(self) -> Iterable[Metric]:
+        """Yield the jobs by state and by the verdict of those that wait; a walk over all jobs."""
+        if self._read_jobs is None:
+            return
+        counts = {(state.value, ""): 0 for state in JobState}
+        for job in self._read_jobs():
+            cell = _cell(job)
+            counts[cell] = counts.get(cell, 0) + 1
+        jobs = GaugeMetricFamily(
+            "fairlead_jobs",
+            "Jobs by state; of jobs that wait or are held, also by the reason of the verdict.",
+            labels=["state", "reason"],
+        )
+        for cell, count in sorted(counts.items()):
+            jobs.add_metric(cell, count)
+        yield jobs
+        yield GaugeMetricFamily(
+            "fairlead_jobs_waiting_with_room",
+            "Jobs that wait although enough of what they ask for is free.",
+            value=sum(count for (_, reason), count in counts.items() if reason in _WITH_ROOM),
+        )
+
+    def _teams(self) -> Iterable[Metric]:
+        """Yield what each team has and uses, as the status of each Team says."""
+        if self._read_teams is None:
+            return
+        nodes = GaugeMetricFamily(
+            "fairlead_team_nodes",
+            "Nodes by team: owned and healthy, missing, used by itself, lent, borrowed.",
+            labels=["team", "kind"],
+        )
+        gpus = GaugeMetricFamily("fairlead_team_gpus", "GPUs that its jobs hold.", labels=["team"])
+        gpu_hours = GaugeMetricFamily(
+            "fairlead_team_gpu_hours",
+            "GPU-hours that its jobs have held, halved every half-life of its budget.",
+            labels=["team"],
+        )
+        jobs = GaugeMetricFamily(
+            "fairlead_team_jobs",
+            "Jobs by team: placed, waiting, submitted (not ended).",
+            labels=["team", "kind"],
+        )
+        limits = GaugeMetricFamily(
+            "fairlead_team_limit",
+            "Limits of a team's jobs: running, waiting, submitted, gpus; its budget: gpu_hours.",
+            labels=["team", "kind"],
+        )
+        for team in sorted(self._read_teams(), key=lambda team: team.metadata.name)[:_TEAMS_MAX]:
+            name, status, use = team.metadata.name, team.status, team.status.use
+            for kind, count in (
+                ("owned", status.nodes), ("missing", status.nodes_missing),
+                ("used", use.nodes_used), ("lent", use.nodes_lent),
+                ("borrowed", use.nodes_borrowed),
+            ):  # fmt: skip
+                nodes.add_metric([name, kind], count)
+            gpus.add_metric([name], use.gpus)
+            gpu_hours.add_metric([name], use.gpu_hours)
+            jobs.add_metric([name, "placed"], use.jobs_placed)
+            jobs.add_metric([name, "waiting"], use.jobs_waiting)
+            jobs.add_metric([name, "submitted"], use.jobs_submitted)
+            stated = asdict(team.spec.limits)
+            for kind, limit in {**stated, "gpu_hours": team.spec.budget.gpu_hours}.items():
+                if limit is not None:
+                    limits.add_metric([name, kind], limit)
+        yield from (nodes, gpus, gpu_hours, jobs, limits)

@@ -16,6 +16,8 @@ from fairlead.runtime.client import Unreadable
 
 #: Levels of an object that are looked at; the types that we read have fewer than 20.
 DEPTH_MAX = 64
+#: What a decoder raises over what it is given: wrong types, no JSON, no UTF-8, nested too deep.
+UNDECODABLE = (msgspec.MsgspecError, RecursionError, ValueError)
 _WHY_LENGTH_MAX = 300
 
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)

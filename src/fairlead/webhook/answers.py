@@ -34,17 +34,7 @@ from fairlead.model.submitted import SubmittedTable
 from fairlead.model.teams import TeamTable
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.webhook import review
-from fairlead.webhook.configuration import (
-    CLUSTER_KINDS,
-    FLEETS_PATH,
-    JOB_DEFAULTS_PATH,
-    JOBS_PATH,
-    NODE_POOLS_PATH,
-    POD_TEAMS_PATH,
-    PODS_OF_NAMESPACES_PATH,
-    PODS_PATH,
-    TEAMS_PATH,
-)
+from fairlead.webhook.configuration import CLUSTER_KINDS, Path
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -52,20 +42,6 @@ TEXT = "text/plain"
 DAEMON_CONTROLLER = "system:serviceaccount:kube-system:daemon-set-controller"
 #: Causes of a refusal that its log line names.
 LOGGED_FIELDS_MAX = 10
-
-
-class Path(Enum):
-    """The paths that are answered."""
-
-    PODS = PODS_PATH
-    PODS_OF_NAMESPACES = PODS_OF_NAMESPACES_PATH
-    POD_TEAMS = POD_TEAMS_PATH
-    JOBS = JOBS_PATH
-    TEAMS = TEAMS_PATH
-    NODE_POOLS = NODE_POOLS_PATH
-    FLEETS = FLEETS_PATH
-    JOB_DEFAULTS = JOB_DEFAULTS_PATH
-    OTHER = ""
 
 
 class Outcome(Enum):
@@ -143,15 +119,15 @@ class Answers:
     def _method(self, path: Path) -> Callable[[bytes], Answer]:
         match path:
             case Path.PODS:
-                return self._pod
+                return partial(self._pod, OptIn.NONE)
             case Path.PODS_OF_NAMESPACES:
-                return self._pod_of_namespace
+                return partial(self._pod, OptIn.NAMESPACE)
             case Path.POD_TEAMS:
                 return self._pod_team
             case Path.JOBS:
                 return self._job
             case Path.TEAMS | Path.NODE_POOLS | Path.FLEETS:
-                return partial(self._cluster_object, CLUSTER_KINDS[path.value])
+                return partial(self._cluster_object, CLUSTER_KINDS[path])
             case Path.JOB_DEFAULTS:
                 return self._job_defaults
             case Path.OTHER:
@@ -159,18 +135,12 @@ class Answers:
             case _:
                 assert_never(path)
 
-    def _pod(self, body: bytes) -> Answer:
-        asked = review.decode_pod(body)
-        pod = asked.object or PodShape()
-        return self._judged(asked, pod, opt_in_of(pod, {}))
-
-    def _pod_of_namespace(self, body: bytes) -> Answer:
+    def _pod(self, inherits: OptIn, body: bytes) -> Answer:
+        """Gate a pod; `inherits` is how one opts in that says nothing itself."""
         asked = review.decode_pod(body)
         pod = asked.object or PodShape()
         own = opt_in_of(pod, {})
-        return self._judged(asked, pod, OptIn.NAMESPACE if own is OptIn.NONE else own)
-
-    def _judged(self, asked: review.Request[PodShape], pod: PodShape, opt_in: OptIn) -> Answer:
+        opt_in = inherits if own is OptIn.NONE else own
         if asked.operation != "CREATE":  # the gates of a pod that exists can only be taken away
             return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
         space = asked.namespace or pod.metadata.namespace

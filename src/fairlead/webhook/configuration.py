@@ -16,6 +16,7 @@ Sources: kubernetes.io/docs, "Dynamic Admission Control"; KEP-3716 (match condit
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 from fairlead.api import names
@@ -48,17 +49,24 @@ VALIDATING = Resource(
     ValidatingWebhookConfiguration, namespaced=False,
 )  # fmt: skip
 
-PODS_OF_NAMESPACES_PATH = "/mutate-pods/of-namespaces"
-PODS_PATH = "/mutate-pods"
-POD_TEAMS_PATH = "/mutate-pods/teams"
-JOBS_PATH = "/validate-jobs"
-JOB_DEFAULTS_PATH = "/mutate-jobs"
-TEAMS_PATH = "/validate-teams"
-NODE_POOLS_PATH = "/validate-nodepools"
-FLEETS_PATH = "/validate-fleets"
+
+class Path(Enum):
+    """The paths that are answered."""
+
+    PODS = "/mutate-pods"
+    PODS_OF_NAMESPACES = "/mutate-pods/of-namespaces"
+    POD_TEAMS = "/mutate-pods/teams"
+    JOBS = "/validate-jobs"
+    TEAMS = "/validate-teams"
+    NODE_POOLS = "/validate-nodepools"
+    FLEETS = "/validate-fleets"
+    JOB_DEFAULTS = "/mutate-jobs"
+    OTHER = ""
+
+
 #: Paths of kinds of the whole cluster.
-CLUSTER_KINDS: Mapping[str, Resource[Any]] = {
-    TEAMS_PATH: TEAMS, NODE_POOLS_PATH: NODE_POOLS, FLEETS_PATH: FLEETS,
+CLUSTER_KINDS: Mapping[Path, Resource[Any]] = {
+    Path.TEAMS: TEAMS, Path.NODE_POOLS: NODE_POOLS, Path.FLEETS: FLEETS,
 }  # fmt: skip
 
 #: What the server waits for us at most; afterwards the failure policy speaks.
@@ -78,33 +86,33 @@ def configurations(namespace: Any, service: str, ca_bundle: str) -> tuple[Manife
     `ca_bundle` is PEM in base64; without one the field is left out, for a CA injector to fill in.
     """
 
-    def client(path: str) -> Manifest:
-        target = {"namespace": namespace, "name": service, "path": path, "port": 443}
+    def client(path: Path) -> Manifest:
+        target = {"namespace": namespace, "name": service, "path": path.value, "port": 443}
         return {"service": target, **({"caBundle": ca_bundle} if ca_bundle else {})}
 
     never = {"key": NAMESPACE_NAME, "operator": "NotIn",
              "values": [*sorted(SYSTEM_NAMESPACES), namespace]}  # fmt: skip
     pods = _rule("", "v1", "pods", "CREATE")
-    of_namespaces = _gating(client(PODS_OF_NAMESPACES_PATH), pods, never)
+    of_namespaces = _gating(client(Path.PODS_OF_NAMESPACES), pods, never)
     of_pods = {
         **of_namespaces,
         "name": f"pods.{names.GROUP}",
-        "clientConfig": client(PODS_PATH),
+        "clientConfig": client(Path.PODS),
         "failurePolicy": "Ignore",
         "timeoutSeconds": IGNORED_TIMEOUT_SECONDS,
         "namespaceSelector": {"matchExpressions": [_term("NotIn", ENABLED), never]},
         "objectSelector": {"matchExpressions": [_term("In", ENABLED)]},
     }
-    of_teams, of_claims = _pod_teams(client(POD_TEAMS_PATH), pods, never)
+    of_teams, of_claims = _pod_teams(client(Path.POD_TEAMS), pods, never)
     jobs = {
-        **_judging(JOBS, client(JOBS_PATH), policy="Fail", timeout_seconds=TIMEOUT_SECONDS),
+        **_judging(JOBS, client(Path.JOBS), policy="Fail", timeout_seconds=TIMEOUT_SECONDS),
         "matchConditions": _conditions(JOB_CONDITIONS),
     }
     # The controllers resolve priorities themselves: a default that is missing is only not shown.
     job_defaults = {
         **jobs,
         "name": f"defaults.jobs.{names.GROUP}",
-        "clientConfig": client(JOB_DEFAULTS_PATH),
+        "clientConfig": client(Path.JOB_DEFAULTS),
         "failurePolicy": "Ignore",
         "timeoutSeconds": IGNORED_TIMEOUT_SECONDS,
         "reinvocationPolicy": "Never",

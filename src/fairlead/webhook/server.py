@@ -20,12 +20,13 @@ from typing import TypeAlias
 
 from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.webhook.answers import Answer, Answers, Outcome, Path, failed, path_of
+from fairlead.webhook.answers import Answer, Answers, Outcome, failed, path_of
 from fairlead.webhook.certificates import Pair, validity_of
-from fairlead.webhook.metrics import WebhookMetrics
+from fairlead.webhook.configuration import Path
 from fairlead.webhook.tls import load_pair, server_context
 
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -51,6 +52,33 @@ class ServerLimits:
     )
 
 
+_SECONDS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+
+
+class WebhookMetrics:
+    """Requests by path and outcome with their time, and until when the certificate is valid."""
+
+    def __init__(self, registry: CollectorRegistry, ends_at: Callable[[], float]) -> None:
+        """Register the series; `ends_at` is asked at each scrape, 0 for no certificate."""
+        self._requests = Histogram(
+            "fairlead_webhook_request_duration_seconds",
+            "Time from the request's head to its answer.",
+            ["path", "outcome"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        expiry = Gauge(
+            "fairlead_webhook_certificate_expiry_timestamp_seconds",
+            "When the certificate that is served ends; 0 without one.",
+            registry=registry,
+        )
+        expiry.set_function(ends_at)
+
+    def answered(self, path: Path, outcome: Outcome, seconds: float) -> None:
+        """Note one answer."""
+        self._requests.labels(path.name.lower(), outcome.value).observe(seconds)
+
+
 class _NotRead(Exception):
     """A body that is not read to its end; carries the answer."""
 
@@ -66,7 +94,6 @@ class WebhookServer:
         self,
         answers: Answers,
         *,
-        metrics: WebhookMetrics | None = None,
         limits: ServerLimits | None = None,
         log: Logger = SILENT,
         others: Mapping[str, Handler] | None = None,
@@ -74,7 +101,7 @@ class WebhookServer:
         """`others` answer the requests below a path; they say themselves what is wrong."""
         self._answers = answers
         self._others = dict(others or {})
-        self._metrics = metrics
+        self._metrics: WebhookMetrics | None = None
         self._limits = limits or ServerLimits()
         self._log = log
         self._context = server_context()

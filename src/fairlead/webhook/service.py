@@ -24,10 +24,8 @@ from fairlead.runtime.mirror import Change, Mirror
 from fairlead.webhook.answers import Answers
 from fairlead.webhook.certificates import Times
 from fairlead.webhook.configuration import PORT, SERVICE
-from fairlead.webhook.files import CertificateFiles
-from fairlead.webhook.keeper import CertificateKeeper, KeeperOptions
-from fairlead.webhook.metrics import WebhookMetrics
-from fairlead.webhook.server import Handler, WebhookServer
+from fairlead.webhook.keeper import CertificateFiles, CertificateKeeper, KeeperOptions
+from fairlead.webhook.server import Handler, WebhookMetrics, WebhookServer
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from fairlead.api.pod_parts import EnvFromSource, EnvironmentReference
 from fairlead.decide.jobs.members import checkpoint_volume, gang_map, missing_pods
 from fairlead.decide.jobs.pods import NO_PODS, JobPods, MemberPhase, read_member
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
-from fairlead.embedded.local.containers import PodFacts, launch_of
+from fairlead.embedded.local.containers import launch_of
 from fairlead.testing.builders import make_job, make_placement, make_role
 
 from .jobs_world import World, new_job
@@ -56,8 +56,7 @@ def _env(
         shared = gang_map(job, policy or JobsPolicy(), named.attempt(1))
         known[shared.metadata.name] = shared.data
     spec = replace(pod.spec.containers[container], command=("true",))
-    facts = PodFacts(pod_ip="10.0.0.9", host_ip="10.0.0.100")
-    launch = launch_of(pod, spec, facts, _Maps(known), mounts=(), base={}, cwd="/")
+    launch = launch_of(pod, spec, _Maps(known), pod_ip="10.0.0.9", mounts=(), base={}, cwd="/")
     return launch.env
 
 

@@ -38,7 +38,7 @@ from fairlead.install.values import Alerts, Metrics, Values
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.fleet_metrics import FleetSource
 from fairlead.runtime.logs import SILENT
-from fairlead.webhook.metrics import WebhookMetrics
+from fairlead.webhook.server import WebhookMetrics
 
 JOBS = {source: f"the-{source.name.lower()}" for source in Source}
 ETCD = Source.ETCD

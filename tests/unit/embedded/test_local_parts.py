@@ -9,17 +9,16 @@ import msgspec
 import pytest
 
 from fairlead.api.core import Pod
-from fairlead.embedded.local.addresses import Addresses
 from fairlead.embedded.local.containers import (
     ConfigMissing,
     Mount,
-    PodFacts,
     Unsupported,
     expand,
     launch_of,
     rewrite,
 )
-from fairlead.embedded.local.machine import Gpu, read_machine
+from fairlead.embedded.local.host import Addresses
+from fairlead.embedded.local.machine import read_machine
 from fairlead.embedded.local.memory import PAGE_BYTES, MemoryGroups, above_limit, kill_count
 from fairlead.embedded.local.poddir import PodDir, safe
 from fairlead.embedded.local.progress import ProgressFile
@@ -90,8 +89,8 @@ def env_of(
     launch = launch_of(
         pod,
         pod.spec.containers[0],
-        PodFacts("127.1.1.1", "127.0.0.1"),
         Config(config),
+        pod_ip="127.1.1.1",
         mounts=(),
         base={"PATH": "/bin"},
         cwd="/",
@@ -143,11 +142,6 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-class NoGpus:
-    def gpus(self) -> tuple[Gpu, ...]:
-        return ()
-
-
 GIB = 1 << 30
 
 
@@ -190,9 +184,9 @@ GIB = 1 << 30
 def test_limits_of_control_groups_count_when_they_are_tighter(
     tmp_path: Path, files: dict[str, str], milli: int | None, memory: int
 ) -> None:
-    machine = read_machine(NoGpus(), tree(tmp_path, files))
+    machine = read_machine(tuple, tree(tmp_path, files))
     assert machine.memory_bytes == memory
-    whole = read_machine(NoGpus(), tree(tmp_path / "plain", {})).cpu_milli
+    whole = read_machine(tuple, tree(tmp_path / "plain", {})).cpu_milli
     assert machine.cpu_milli == (whole if milli is None else milli)
 
 

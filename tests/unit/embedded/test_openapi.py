@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from fairlead.api import crd, names
-from fairlead.api.resources import ALL
+from fairlead.api.resources import ALL, Resource
 from fairlead.embedded.openapi import openapi_v2, openapi_v3_group, openapi_v3_index
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.schema import Schema, compile_schema
 
 
-@dataclass(frozen=True)
-class Served:
-    group: str
-    version: str
-    plural: str
-    kind: str
-    namespaced: bool
-    is_builtin: bool
-    schema: Schema | None = None
-    subresources: tuple[str, ...] = ("status",)
-    verbs: tuple[str, ...] = (
-        "create", "delete", "deletecollection", "get", "list", "patch", "update", "watch",
+def _info(key: Resource[Any], schema: Schema | None, *, is_builtin: bool) -> ResourceInfo:
+    return ResourceInfo(
+        key.group, key.version, key.plural, key.kind, namespaced=key.namespaced,
+        is_builtin=is_builtin, schema=schema, subresources=("status",),
     )  # fmt: skip
 
 
-def _served() -> list[Served]:
+def _served() -> tuple[ResourceInfo, ...]:
     schemas = {
         m["spec"]["names"]["kind"]: m["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
         for m in crd.manifests()
     }
     own = {r: compile_schema(schemas[r.kind]) for r in ALL if r.group == names.GROUP}
-    return [
-        Served(r.group, r.version, r.plural, r.kind, r.namespaced, r not in own, own.get(r))
-        for r in ALL
-    ]
+    return Registry(_info(r, own.get(r), is_builtin=r not in own) for r in ALL).all()
 
 
 SERVED = _served()
@@ -160,7 +150,7 @@ def test_v2_has_no_words_that_swagger_does_not_know() -> None:
 
 def test_a_custom_kind_without_a_schema_is_an_object_of_which_v2_says_no_more() -> None:
     schema = compile_schema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})
-    served = Served("e.com", "v1", "anys", "Any", True, False, schema)
+    served = _info(Resource("e.com", "v1", "anys", "Any", Any), schema, is_builtin=False)
     v2 = openapi_v2([served])["definitions"]["com.e.v1.Any"]
     gvk = [{"group": "e.com", "version": "v1", "kind": "Any"}]
     assert v2 == {"type": "object", "x-kubernetes-group-version-kind": gvk}

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.resources import CONFIG_MAPS, NODES, PODS, SERVICES
+from fairlead.api.resources import NODES, PODS, SERVICES
 from fairlead.api.status import ApiError, BadRequest, Invalid, TooLarge
 from fairlead.embedded import patch as patches
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch, apply_strategic_patch
 from fairlead.embedded.schema.schema import builtin_schema
 
-POD = builtin_schema(PODS)
+POD = builtin_schema("Pod")
 
 # RFC 7386, appendix A, as far as the patch is an object.
 MERGE_CASES: list[tuple[Any, Any, Any]] = [
@@ -174,7 +174,7 @@ def test_strategic_patch_knows_the_merge_keys_of_the_built_in_kinds(
 ) -> None:
     target = {field[0]: {field[1]: [{key: old, "x": 1}]}}
     patch = {field[0]: {field[1]: [{key: old, "y": 2}, {key: new}]}}
-    result = apply_strategic_patch(target, patch, builtin_schema(schema))
+    result = apply_strategic_patch(target, patch, builtin_schema(schema.kind))
     assert result[field[0]][field[1]] == [{key: old, "x": 1, "y": 2}, {key: new}]
 
 
@@ -306,6 +306,6 @@ def test_endless_nesting_is_a_bad_request_in_every_kind_of_patch() -> None:
     with pytest.raises(BadRequest, match="nested too deeply"):
         apply_merge_patch(deep, deep)
     with pytest.raises(BadRequest, match="nested too deeply"):
-        apply_strategic_patch(deep, deep, builtin_schema(CONFIG_MAPS))
+        apply_strategic_patch(deep, deep, builtin_schema("ConfigMap"))
     with pytest.raises(BadRequest, match="nested too deeply"):
         apply_json_patch(deep, [{"op": "add", "path": "/a" * 15_000, "value": 1}])

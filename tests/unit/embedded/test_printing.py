@@ -190,11 +190,11 @@ def test_a_path_that_makes_no_sense_is_refused_with_the_place(path: str) -> None
 
 def test_custom_columns_are_typed_and_blank_where_nothing_fits() -> None:
     printer = custom_printer((
-        PrinterColumn("State", "string", ".status.state"),
-        PrinterColumn("Count", "integer", ".status.state"),
-        PrinterColumn("Since", "date", ".metadata.creationTimestamp"),
-        PrinterColumn("Labels", "string", ".metadata.labels", priority=1),
-        PrinterColumn("Broken", "string", ".a["),
+        PrinterColumn("State", "", "string", json_path=".status.state"),
+        PrinterColumn("Count", "", "integer", json_path=".status.state"),
+        PrinterColumn("Since", "", "date", json_path=".metadata.creationTimestamp"),
+        PrinterColumn("Labels", "", "string", json_path=".metadata.labels", priority=1),
+        PrinterColumn("Broken", "", "string", json_path=".a["),
     ))  # fmt: skip
     obj = {"metadata": created(30, labels={"a": "b"}), "status": {"state": "Running"}}
     assert printer.cells(obj, NOW) == ["x", "Running", None, "30s", '{"a":"b"}', None]

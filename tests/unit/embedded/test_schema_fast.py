@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from fairlead.api.builtin_schemas import COMPLETE
 from fairlead.api.crd import manifests
-from fairlead.embedded import builtins
 from fairlead.embedded.schema.check import compile_check
 from fairlead.embedded.schema.fast import names_test, residual_schema, type_test
 from fairlead.embedded.schema.fill import EMBEDDED
@@ -79,7 +78,7 @@ def test_values_that_fit_take_the_fast_path() -> None:
 
 
 def test_a_pod_takes_the_fast_path_and_a_misspelt_field_does_not() -> None:
-    schema = builtin_schema(builtins.PODS)
+    schema = builtin_schema("Pod")
     body = pod_body("a")
     fits = names_test({**schema.openapi, EMBEDDED: True}, closed_by=COMPLETE)
     assert fits is not None

@@ -19,7 +19,7 @@ from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.storage.store import Store, StoreOptions
 from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WatchOptions, WriteOptions
-from fairlead.embedded.verbs.service import Service, ServiceOptions
+from fairlead.embedded.verbs.service import WATCH_BUFFER_MAX, Service
 from fairlead.runtime.client import EventType, PatchType, Propagation
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
@@ -27,11 +27,11 @@ from fairlead.sim.loop import run
 EPOCH = 1_700_000_000.0
 
 
-def make(store: Store, options: ServiceOptions | None = None) -> Service:
+def make(store: Store, watch_buffer_max: int = WATCH_BUFFER_MAX) -> Service:
     numbers = itertools.count(store.version)
     return Service(
         store, Registry.with_builtins(), LoopClock(EPOCH),
-        ids=lambda: f"uid-{next(numbers)}", rng=random.Random(3), options=options,
+        ids=lambda: f"uid-{next(numbers)}", rng=random.Random(3), watch_buffer_max=watch_buffer_max,
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def test_p44_a_watch_from_a_forgotten_version_is_expired() -> None:
 
 def test_p49_a_slow_watcher_is_ended_and_no_other_one_loses_anything() -> None:
     async def main() -> None:
-        service = make(Store.open(None), ServiceOptions(watch_buffer_max=10))
+        service = make(Store.open(None), watch_buffer_max=10)
         await service.bootstrap()
         options = WatchOptions(resource_version=str(service.store.version))
         slow = service.watch(CONFIG_MAPS, "", options)

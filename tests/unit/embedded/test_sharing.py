@@ -6,7 +6,7 @@ import msgspec
 from bench.objects import pod_body
 
 from fairlead.api.core import Node, Pod
-from fairlead.embedded.sharing import PodSharing
+from fairlead.embedded.client import PodSharing
 
 
 def decoded(name: str) -> Pod:

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from fairlead.api.resources import PODS
-from fairlead.embedded.unscheduled import MESSAGE, UnscheduledPods
+from fairlead.embedded.unscheduled import MESSAGE, report_unscheduled
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.reader import MirrorReader
@@ -30,7 +30,7 @@ def test_a_plain_pod_is_told_once_and_pods_that_something_places_never() -> None
     async def main() -> None:
         client, events = FakeClient(), Events()
         mirror = Mirror(client, PODS, clock=LoopClock(0.0), rng=random.Random(1))
-        UnscheduledPods(mirror, events, MirrorReader())
+        report_unscheduled(mirror, events, MirrorReader())
         container = {"name": "main", "image": "x"}
 
         async def make(name: str, **spec: Any) -> None:

@@ -14,11 +14,11 @@ from tests.unit.embedded.test_wal import SMALL, churn, contents, reopen, write
 from fairlead.api.status import InternalError
 from fairlead.embedded.storage import wal
 from fairlead.embedded.storage.store import Store, StoreOptions
-from fairlead.embedded.storage.wal import DiskFile, LogFile, LogOptions, sync_directory
+from fairlead.embedded.storage.wal import DiskFile, LogOptions, sync_directory
 
 
 def options(
-    open_file: Callable[[Path], LogFile] = DiskFile,
+    open_file: Callable[[Path], DiskFile] = DiskFile,
     sync: Callable[[Path], None] = sync_directory,
 ) -> StoreOptions:
     return StoreOptions(
@@ -55,7 +55,7 @@ def test_a_log_that_cannot_be_opened_leaves_the_old_one_in_use(tmp_path: Path) -
     (tmp_path / "foreign").write_bytes(b"x" * 100_000)
     foreign: list[int] = []
 
-    def open_file(path: Path) -> LogFile:
+    def open_file(path: Path) -> DiskFile:
         if path.name not in ("log-1", "snapshot-2.tmp") and len(foreign) < 3:
             foreign.append(os.open(tmp_path / "foreign", os.O_RDWR))
             raise OSError(errno.EMFILE, "Too many open files")

@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from fairlead.kube.http1 import HEAD_BYTES_MAX, Answer, ConnectError, RequestError
-from fairlead.kube.pool import Http1Options, Http1Pool
+from fairlead.kube.pool import Http1Pool
+from fairlead.kube.protocol import HttpOptions
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -58,10 +59,9 @@ async def pool_of(server: Server, **options: float) -> AsyncIterator[Http1Pool]:
 def _pool(port: int, **options: float) -> Http1Pool:
     given = {
         "connections_max": 4, "connect_seconds": 5.0, "keep_seconds": 50.0,
-        "body_bytes_max": 1 << 20, **options,
+        "answer_bytes_max": 1 << 20, **options,
     }  # fmt: skip
-    made = Http1Options(**given, prepare=lambda _: None)
-    return Http1Pool(f"http://127.0.0.1:{port}/base", None, made)
+    return Http1Pool(f"http://127.0.0.1:{port}/base", None, HttpOptions(**given), lambda _: None)
 
 
 def case(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.runtime.image_sharing import ImageSharing
+from fairlead.kube.decoding import ImageSharing
 from fairlead.testing.builders import make_node
 
 

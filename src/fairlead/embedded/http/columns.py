@@ -11,13 +11,13 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
 
-from fairlead.embedded.printing import GENERIC, Cell, Cells, Column, Object, Printer, age
+from fairlead.embedded.printing import GENERIC, Cell, Cells, Object, Printer, age
 from fairlead.embedded.resource_info import PrinterColumn
 
 #: One step of a path: from values to values.
@@ -75,23 +75,14 @@ def _compare(symbol: str, left: Any, right: Any) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Filter:
-    """Keeps the elements of a list for which the condition holds."""
+def _filter(path: tuple[Step, ...], symbol: str, wanted: Any, values: list[Any]) -> list[Any]:
+    """Return the elements of lists for which the condition holds."""
 
-    path: tuple[Step, ...]
-    symbol: str
-    value: Any
+    def holds(row: Any) -> bool:
+        found = evaluate(path, row)
+        return any(_compare(symbol, value, wanted) for value in found) if symbol else bool(found)
 
-    def __call__(self, values: list[Any]) -> list[Any]:
-        rows = [row for value in values if isinstance(value, list) for row in value]
-        return [row for row in rows if self._holds(row)]
-
-    def _holds(self, row: Any) -> bool:
-        found = evaluate(self.path, row)
-        if not self.symbol:
-            return bool(found)
-        return any(_compare(self.symbol, value, self.value) for value in found)
+    return [row for value in values if isinstance(value, list) for row in value if holds(row)]
 
 
 def _literal(text: str, path: str) -> Any:
@@ -114,7 +105,7 @@ def _step(match: re.Match[str], path: str) -> Step:
         return _every
     symbol = match["op"] or ""
     value = _literal(match["value"], path) if symbol else None
-    return _Filter(compile_path(match["path"]), symbol, value)
+    return partial(_filter, compile_path(match["path"]), symbol, value)
 
 
 def compile_path(text: str) -> tuple[Step, ...]:
@@ -157,21 +148,6 @@ def _cell(kind: str, value: Any, now: float) -> Cell:
     return msgspec.json.encode(value).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class _CustomCells:
-    """The cells of a custom object: its name, then one per column."""
-
-    columns: tuple[tuple[str, tuple[Step, ...]], ...]
-
-    def __call__(self, obj: Object, now: float) -> Cells:
-        cells = GENERIC.cells(obj, now)[:1]
-        for kind, steps in self.columns:
-            found = evaluate(steps, obj)
-            empty = not found or found[0] is None
-            cells.append(None if empty else _cell(kind, found[0], now))
-        return cells
-
-
 def custom_printer(columns: Sequence[PrinterColumn]) -> Printer:
     """Return the printer for `additionalPrinterColumns`; Name and Age when there are none.
 
@@ -179,7 +155,7 @@ def custom_printer(columns: Sequence[PrinterColumn]) -> Printer:
     """
     if not columns:
         return GENERIC
-    heads: list[Column] = [GENERIC.columns[0]]
+    heads = [GENERIC.columns[0]]
     compiled: list[tuple[str, tuple[Step, ...]]] = []
     for column in columns[:COLUMNS_MAX]:
         try:
@@ -188,13 +164,15 @@ def custom_printer(columns: Sequence[PrinterColumn]) -> Printer:
             steps = (_nothing,)
         compiled.append((column.type, steps))
         text = f"Custom resource definition column (in JSONPath format): {column.json_path}"
-        heads.append(
-            Column(
-                column.name,
-                column.description or text,
-                column.type,
-                column.format,
-                column.priority,
-            )
-        )
-    return Printer(tuple(heads), _CustomCells(tuple(compiled)))
+        heads.append(replace(column, description=column.description or text))
+
+    def cells_of(obj: Object, now: float) -> Cells:
+        """Return the name of an object, then one cell per column."""
+        cells = GENERIC.cells(obj, now)[:1]
+        for kind, path in compiled:
+            found = evaluate(path, obj)
+            empty = not found or found[0] is None
+            cells.append(None if empty else _cell(kind, found[0], now))
+        return cells
+
+    return Printer(tuple(heads), cells_of)

@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.embedded.http.reviews import REVIEWS, Review
-from fairlead.embedded.http.unserved import UNSERVED, Unserved
+from fairlead.embedded.http.only_created import REVIEWS, UNSERVED, Unserved
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 
@@ -43,6 +42,12 @@ class Document:
 
     body: bytes
     etag: str
+
+    @classmethod
+    def of(cls, value: Any) -> Document:
+        """Return the document of a JSON value."""
+        body = msgspec.json.encode(value)
+        return cls(body, f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"')
 
 
 def version_rank(version: str) -> tuple[int, int, int]:
@@ -70,7 +75,13 @@ def version_info() -> dict[str, str]:
 
 
 #: What is found by discovery and is in no registry.
-_ONLY_CREATED: tuple[Review | Unserved, ...] = (*REVIEWS, *UNSERVED)
+_ONLY_CREATED = tuple(
+    ResourceInfo(
+        kind.group, kind.version, kind.plural, kind.kind,
+        namespaced=isinstance(kind, Unserved), verbs=("create",),
+    )
+    for kind in (*REVIEWS, *UNSERVED)
+)  # fmt: skip
 
 
 def _subresource(info: ResourceInfo, sub: str) -> dict[str, Any]:
@@ -103,16 +114,6 @@ def _api_resources(info: ResourceInfo) -> list[dict[str, Any]]:
     return [entry, *(_subresource(info, sub) for sub in subs)]
 
 
-def _only_created(item: Review | Unserved) -> dict[str, Any]:
-    return {
-        "name": item.plural,
-        "singularName": item.kind.lower(),
-        "namespaced": item.namespaced,
-        "kind": item.kind,
-        "verbs": ["create"],
-    }
-
-
 def _kind(group: str, version: str, kind: str) -> dict[str, str]:
     return {"group": group, "version": version, "kind": kind}
 
@@ -139,16 +140,6 @@ def _aggregated(info: ResourceInfo) -> dict[str, Any]:
     return entry
 
 
-def _aggregated_only_created(item: Review | Unserved) -> dict[str, Any]:
-    return {
-        "resource": item.plural,
-        "responseKind": _kind(item.group, item.version, item.kind),
-        "scope": "Namespaced" if item.namespaced else "Cluster",
-        "singularResource": item.kind.lower(),
-        "verbs": ["create"],
-    }
-
-
 class Discovery:
     """Answers all discovery paths; documents are cached until the registry changes."""
 
@@ -156,10 +147,11 @@ class Discovery:
         self._registry = registry
         self._address = server_address
         self._revision = -1
-        self._documents: dict[tuple[str, ...], Document | None] = {}
+        self._documents: dict[tuple[str, ...], Document] = {}
         self._versions: dict[str, list[str]] = {}
 
-    def _cached(self, key: tuple[str, ...], make: Callable[[], Any]) -> Document | None:
+    def cached(self, key: tuple[str, ...], make: Callable[[], Any]) -> Document | None:
+        """Return what `make` makes, kept until the registry changes; None where it makes None."""
         if self._registry.revision != self._revision:
             self._revision = self._registry.revision
             self._documents = {}
@@ -170,21 +162,22 @@ class Discovery:
         value = make()
         if value is None:
             return None
-        body = msgspec.json.encode(value)
-        document = Document(body, f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"')
-        self._documents[key] = document
+        document = self._documents[key] = Document.of(value)
         return document
 
     def _group_versions(self) -> dict[str, list[str]]:
         versions: dict[str, list[str]] = {}
-        for item in (*self._registry.all(), *_ONLY_CREATED):
+        for item in self._all():
             known = versions.setdefault(item.group, [])
             if item.version not in known:
                 known.append(item.version)
         return {group: sorted(versions[group], key=version_rank) for group in sorted(versions)}
 
+    def _all(self) -> tuple[ResourceInfo, ...]:
+        return (*self._registry.all(), *_ONLY_CREATED)
+
     def _infos(self, group: str, version: str) -> list[ResourceInfo]:
-        return [i for i in self._registry.all() if (i.group, i.version) == (group, version)]
+        return [i for i in self._all() if (i.group, i.version) == (group, version)]
 
     def _group(self, group: str) -> dict[str, Any]:
         versions = [
@@ -195,7 +188,7 @@ class Discovery:
 
     def core_versions(self) -> Document | None:
         """/api."""
-        return self._cached(
+        return self.cached(
             ("api",),
             lambda: {
                 "kind": "APIVersions",
@@ -208,7 +201,7 @@ class Discovery:
 
     def groups(self) -> Document | None:
         """/apis."""
-        return self._cached(
+        return self.cached(
             ("apis",),
             lambda: {
                 "kind": "APIGroupList",
@@ -225,17 +218,13 @@ class Discovery:
                 return None
             return {"kind": "APIGroup", "apiVersion": "v1", **self._group(group)}
 
-        return self._cached(("apis", group), make)
+        return self.cached(("apis", group), make)
 
     def resources(self, group: str, version: str) -> Document | None:
         """/api/v1 and /apis/<group>/<version>; None when nothing is served there."""
 
         def make() -> dict[str, Any] | None:
-            entries: list[dict[str, Any]] = []
-            for info in self._infos(group, version):
-                entries.extend(_api_resources(info))
-            others = [o for o in _ONLY_CREATED if (o.group, o.version) == (group, version)]
-            entries.extend(_only_created(other) for other in others)
+            entries = [e for i in self._infos(group, version) for e in _api_resources(i)]
             if not entries:
                 return None
             return {
@@ -245,7 +234,7 @@ class Discovery:
                 "resources": entries,
             }
 
-        return self._cached(("resources", group, version), make)
+        return self.cached(("resources", group, version), make)
 
     def aggregated(self, version: str, *, core: bool) -> Document | None:
         """/api and /apis as APIGroupDiscoveryList of that version of its API."""
@@ -259,14 +248,12 @@ class Discovery:
                 "items": [self._aggregated_group(group) for group in groups],
             }
 
-        return self._cached(("aggregated", version, str(core)), make)
+        return self.cached(("aggregated", version, str(core)), make)
 
     def _aggregated_group(self, group: str) -> dict[str, Any]:
         versions: list[dict[str, Any]] = []
         for version in self._versions[group]:
-            others = [o for o in _ONLY_CREATED if (o.group, o.version) == (group, version)]
             resources = [_aggregated(info) for info in self._infos(group, version)]
-            resources += [_aggregated_only_created(other) for other in others]
             versions.append({"version": version, "resources": resources, "freshness": "Current"})
         metadata = {"name": group, "creationTimestamp": None} if group else {}
         return {"metadata": metadata, "versions": versions}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
+from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from fairlead.embedded.http.discovery import Discovery, Document, version_info
-from fairlead.embedded.http.negotiate import PLAIN, Target, negotiate
+from fairlead.embedded.http.negotiate import DISCOVERY_FORMS, PLAIN, negotiate
 from fairlead.embedded.http.request import PathNotFound
 from fairlead.embedded.http.respond import json_answer, value_answer
 from fairlead.embedded.openapi import openapi_v2, openapi_v3_group, openapi_v3_index
@@ -27,8 +26,6 @@ class Documents:
     def __init__(self, registry: Registry, server_address: str) -> None:
         self._registry = registry
         self._discovery = Discovery(registry, server_address)
-        self._openapi: dict[tuple[str, ...], Document] = {}
-        self._revision = -1
 
     def answer(self, request: web.BaseRequest, segments: list[str]) -> web.Response:
         """Return the document at that path; PathNotFound when there is none."""
@@ -55,7 +52,7 @@ class Documents:
                 raise PathNotFound("404 page not found")
 
     def _root(self, request: web.BaseRequest, *, core: bool) -> web.Response:
-        accepted = negotiate(request.headers.get("Accept", ""), Target.DISCOVERY)
+        accepted = negotiate(request.headers.get("Accept", ""), DISCOVERY_FORMS)
         if accepted is PLAIN:
             plain = self._discovery.core_versions() if core else self._discovery.groups()
             return _send(request, plain)
@@ -71,13 +68,9 @@ class Documents:
         return sorted({*paths, "/readyz", "/version"})
 
     def _answer_openapi(self, request: web.BaseRequest, rest: list[str]) -> web.Response:
-        if self._revision != self._registry.revision:
-            self._revision = self._registry.revision
-            self._openapi = {}
-        key = tuple(rest)
-        document = self._openapi.get(key)
+        document = self._discovery.cached(("openapi", *rest), lambda: self._make_openapi(rest))
         if document is None:
-            document = self._openapi[key] = self._make_openapi(rest)
+            raise PathNotFound("404 page not found")
         given = request.query.get("hash", "")
         if rest[0] != "v3" or not given:
             return _send(request, document)
@@ -90,22 +83,18 @@ class Documents:
         response.headers["Cache-Control"] = "public, immutable"
         return response
 
-    def _make_openapi(self, rest: list[str]) -> Document:
+    def _make_openapi(self, rest: list[str]) -> Any:
         match rest:
             case ["v2"]:
-                value = openapi_v2(self._registry)
+                return openapi_v2(self._registry.all())
             case ["v3"]:
-                value = openapi_v3_index(self._registry)
+                return openapi_v3_index(self._registry.all())
             case ["v3", "api", version]:
-                value = openapi_v3_group(self._registry, "", version)
+                return openapi_v3_group(self._registry.all(), "", version)
             case ["v3", "apis", group, version]:
-                value = openapi_v3_group(self._registry, group, version)
+                return openapi_v3_group(self._registry.all(), group, version)
             case _:
-                value = None
-        if value is None:
-            raise PathNotFound("404 page not found")
-        body = msgspec.json.encode(value)
-        return Document(body, f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"')
+                return None
 
 
 def _takes_only_protobuf(request: web.BaseRequest) -> bool:

@@ -38,31 +38,11 @@ class Accepted:
 
 
 PLAIN = Accepted()
-_OBJECT_FORMS = (Form.PLAIN, Form.TABLE, Form.METADATA)
-_LIST_FORMS = (Form.PLAIN, Form.TABLE, Form.METADATA_LIST)
-_WATCH_FORMS = (Form.PLAIN, Form.TABLE, Form.METADATA)
-_DISCOVERY_FORMS = (Form.PLAIN, Form.DISCOVERY)
-
-
-class Target(Enum):
-    """What is asked for; the value is the forms that it can take."""
-
-    OBJECT = "object"
-    LIST = "list"
-    WATCH = "watch"
-    DISCOVERY = "discovery"
-    REVIEW = "review"
-
-    @property
-    def forms(self) -> tuple[Form, ...]:
-        """The forms that it can be sent in."""
-        return {
-            Target.OBJECT: _OBJECT_FORMS,
-            Target.LIST: _LIST_FORMS,
-            Target.WATCH: _WATCH_FORMS,
-            Target.DISCOVERY: _DISCOVERY_FORMS,
-            Target.REVIEW: (Form.PLAIN,),
-        }[self]
+#: The forms that an object, alone or in an event of a watch, a list ... can be sent in.
+OBJECT_FORMS = (Form.PLAIN, Form.TABLE, Form.METADATA)
+LIST_FORMS = (Form.PLAIN, Form.TABLE, Form.METADATA_LIST)
+DISCOVERY_FORMS = (Form.PLAIN, Form.DISCOVERY)
+REVIEW_FORMS = (Form.PLAIN,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +69,11 @@ def _clauses(header: str) -> list[_Clause]:
     return sorted(clauses, key=lambda clause: -clause.quality)
 
 
-def _serve(clause: _Clause, target: Target) -> Accepted | None:
+def _serve(clause: _Clause, forms: tuple[Form, ...]) -> Accepted | None:
     if clause.media not in _JSON_RANGES:
         return None
     wanted = clause.parameters.get("as", "")
-    form = next((form for form in target.forms if form.value == wanted), None)
+    form = next((form for form in forms if form.value == wanted), None)
     if form is None:
         return None
     if form is Form.PLAIN:
@@ -106,13 +86,13 @@ def _serve(clause: _Clause, target: Target) -> Accepted | None:
     return Accepted(form, version) if known else None
 
 
-def negotiate(header: str, target: Target) -> Accepted:
-    """Return the best form for the Accept header; NotAcceptable when there is none."""
+def negotiate(header: str, forms: tuple[Form, ...]) -> Accepted:
+    """Return the best of these forms for the Accept header; NotAcceptable when there is none."""
     if header in ("", "*/*", "application/json"):
         return PLAIN
     if len(header) <= ACCEPT_LENGTH_MAX:
         for clause in _clauses(header):
-            accepted = _serve(clause, target)
+            accepted = _serve(clause, forms)
             if accepted is not None:
                 return accepted
     raise NotAcceptable(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from aiohttp import web
 
@@ -11,8 +12,9 @@ from fairlead.api.status import BadRequest, NotFound
 from fairlead.api.times import parse_time
 from fairlead.embedded.http.logs import LINES_MAX, LogOptions, LogSource
 from fairlead.embedded.http.request import Query
-from fairlead.embedded.http.stream_text import stream_text
 from fairlead.runtime.clock import Clock
+
+_LOOK_SECONDS = 0.5  # between two looks whether the reader is gone
 
 
 def log_options(query: Query, clock: Clock) -> LogOptions:
@@ -79,3 +81,45 @@ class PodLogs:
         return await stream_text(
             request, pieces, content_type="text/plain", is_stopping=self._is_stopping
         )
+
+
+async def stream_text(
+    request: web.BaseRequest,
+    pieces: AsyncIterator[bytes],
+    *,
+    content_type: str,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> web.StreamResponse:
+    """Answer with the pieces, which are closed at the end; `is_stopping` ends the answer."""
+    response = web.StreamResponse(headers={"Content-Type": content_type})
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    async with asyncio.TaskGroup() as group:
+        copying = group.create_task(_copy(pieces, response))
+        looking = group.create_task(_look(request, copying, is_stopping))
+        copying.add_done_callback(lambda _: looking.cancel())
+    return response
+
+
+async def _look(
+    request: web.BaseRequest, copying: asyncio.Task[None], is_stopping: Callable[[], bool]
+) -> None:
+    """Stop the copying when its reader is gone: a quiet log does not notice by itself."""
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        transport = request.transport
+        if transport is None or transport.is_closing() or is_stopping():
+            copying.cancel()
+            return
+
+
+async def _copy(pieces: AsyncIterator[bytes], response: web.StreamResponse) -> None:
+    try:
+        await response.write(b"")  # the headers at once: a follower waits for them
+        async for piece in pieces:
+            await response.write(piece)
+    except ConnectionError:
+        return
+    finally:
+        if isinstance(pieces, AsyncGenerator):
+            await pieces.aclose()

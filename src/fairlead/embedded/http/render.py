@@ -7,10 +7,11 @@ forms splice the stored metadata likewise. Tables decode each object once to com
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -64,28 +65,30 @@ def _list_meta(page: Page) -> bytes:
     return _encode(meta)
 
 
-class Rendering(Protocol):
+class Rendering(ABC):
     """How objects, lists and bookmarks of one kind are written."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def one(self, record: Record) -> bytes:
         """Return a single object, as it is answered or put into a watch event."""
-        ...
 
+    @abstractmethod
     def head(self, page: Page) -> bytes:
         """Return what comes before the items of a list."""
-        ...
 
     def item(self, record: Record) -> bytes:
         """Return one item; items are joined by commas, and `]}` closes the list."""
-        ...
+        return self.one(record)
 
+    @abstractmethod
     def bookmark(self, version: int, annotations: str) -> bytes:
         """Return the object of a BOOKMARK event; `annotations` is JSON, "" for none."""
-        ...
 
     def after_first(self) -> Rendering:
         """Return how a stream goes on after its first event."""
-        ...
+        return self
 
 
 def _bookmark_meta(version: int, annotations: str) -> str:
@@ -94,7 +97,7 @@ def _bookmark_meta(version: int, annotations: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PlainRendering:
+class PlainRendering(Rendering):
     """Objects as they are. Items of built-in lists carry no kind, as upstream."""
 
     info: ResourceInfo
@@ -118,13 +121,9 @@ class PlainRendering:
         """Return an empty object of the kind with the version."""
         return self.info.prefix + _bookmark_meta(version, annotations).encode() + b"}"
 
-    def after_first(self) -> Rendering:
-        """Return the same."""
-        return self
-
 
 @dataclass(frozen=True, slots=True)
-class MetadataRendering:
+class MetadataRendering(Rendering):
     """PartialObjectMetadata: for clients that only watch names, labels and owners."""
 
     version: str
@@ -140,22 +139,14 @@ class MetadataRendering:
         """Return the list's kind and metadata."""
         return self._prefix("PartialObjectMetadataList") + _list_meta(page) + b',"items":['
 
-    def item(self, record: Record) -> bytes:
-        """Give the same as for a single object."""
-        return self.one(record)
-
     def bookmark(self, version: int, annotations: str) -> bytes:
         """Return metadata with only the version."""
         meta = _bookmark_meta(version, annotations).removeprefix('"metadata":')
         return self._prefix("PartialObjectMetadata") + meta.encode() + b"}"
 
-    def after_first(self) -> Rendering:
-        """Return the same."""
-        return self
-
 
 @dataclass(frozen=True, slots=True)
-class TableRendering:
+class TableRendering(Rendering):
     """meta.k8s.io Table, for kubectl. Of a stream, the first event alone has the columns."""
 
     info: ResourceInfo

@@ -7,9 +7,8 @@ notion of is refused with the code that makes clients fall back.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import web
@@ -22,8 +21,16 @@ from fairlead.api.status import (
     StatusDetails,
     UnsupportedMediaType,
 )
-from fairlead.embedded.http.duplicates import duplicate_fields
-from fairlead.embedded.http.negotiate import PLAIN, Accepted, Target, negotiate
+from fairlead.embedded.http.negotiate import (
+    LIST_FORMS,
+    OBJECT_FORMS,
+    PLAIN,
+    REVIEW_FORMS,
+    Accepted,
+    Form,
+    negotiate,
+)
+from fairlead.embedded.http.only_created import REVIEWS_BY_PATH, UNSERVED_BY_PATH, Review
 from fairlead.embedded.http.podlogs import PodLogs
 from fairlead.embedded.http.query_options import delete_options, list_options, write_options
 from fairlead.embedded.http.render import (
@@ -42,13 +49,18 @@ from fairlead.embedded.http.request import (
     as_object,
     decode_body,
     decode_json,
+    duplicate_fields,
     media_type,
     read_body,
     unsupported,
 )
-from fairlead.embedded.http.respond import json_answer, success_answer, value_answer
-from fairlead.embedded.http.reviews import REVIEWS_BY_PATH, Review
-from fairlead.embedded.http.unserved import UNSERVED_BY_PATH
+from fairlead.embedded.http.respond import (
+    begin_json,
+    json_answer,
+    success_answer,
+    value_answer,
+    write_pieces,
+)
 from fairlead.embedded.http.watching import Watching, WatchRequest
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch
 from fairlead.embedded.registry import Registry
@@ -78,20 +90,26 @@ class Call:
     path: ResourcePath
     info: ResourceInfo
     query: Query
+    #: For the headers of the answer.
+    warnings: list[str] = field(default_factory=list[str])
 
     @property
     def key(self) -> tuple[str, str]:
         """(namespace, name)."""
         return (self.path.namespace, self.path.name)
 
-    def accepted(self, target: Target) -> Accepted:
+    def accepted(self, forms: tuple[Form, ...]) -> Accepted:
         """Return the form that the client wants."""
         header = self.request.headers.get("Accept", "")
-        return PLAIN if header == "application/json" else negotiate(header, target)
+        return PLAIN if header == "application/json" else negotiate(header, forms)
 
     def include(self) -> IncludeObject:
         """Return what table rows are to carry."""
         return self.query.choice("includeObject", IncludeObject) or IncludeObject.METADATA
+
+    def write_options(self) -> WriteOptions:
+        """Return the options of a write."""
+        return write_options(self.request.method, self.query, self.warnings)
 
 
 class Resources:
@@ -188,9 +206,8 @@ class Resources:
                 return await self._logs.answer(call.request, record.typed(Pod), call.query)
             case ("binding", "POST"):
                 body = as_object(await self._body(call))
-                warnings: list[str] = []
-                await self._service.bind(call.key, body, self._write_options(call, warnings))
-                return success_answer(201, warnings=warnings)
+                await self._service.bind(call.key, body, call.write_options())
+                return success_answer(201, warnings=call.warnings)
             case ("eviction", "POST"):
                 return await self._evict(call)
             case ("scale", "GET"):
@@ -213,23 +230,22 @@ class Resources:
     # Reads -----------------------------------------------------------------------------------
 
     def _get(self, call: Call) -> web.Response:
-        accepted = call.accepted(Target.OBJECT)
+        accepted = call.accepted(OBJECT_FORMS)
         asked = call.query.text("resourceVersion")
         if asked and not (asked.isascii() and asked.isdigit()):
             raise BadRequest(f"query parameter resourceVersion: '{asked[:40]}' is not a number")
-        record = self._service.get(call.info, *call.key)
-        if accepted is PLAIN:
-            return json_answer(whole(call.info, record))
-        return self._one(call, record, accepted)
+        return self._one(call, self._service.get(call.info, *call.key), accepted)
 
     def _one(
-        self, call: Call, record: Record, accepted: Accepted, *, status: int = 200
+        self, call: Call, record: Record, accepted: Accepted, status: int = 200
     ) -> web.Response:
+        if accepted is PLAIN:
+            return json_answer(whole(call.info, record), status, warnings=call.warnings)
         render = rendering(call.info, accepted, call.include(), self._clock)
-        return json_answer(render.one(record), status)
+        return json_answer(render.one(record), status, warnings=call.warnings)
 
     async def _list(self, call: Call) -> web.StreamResponse:
-        accepted = call.accepted(Target.LIST)
+        accepted = call.accepted(LIST_FORMS)
         render = rendering(call.info, accepted, call.include(), self._clock)
         query = call.query
         if query.is_given("sendInitialEvents"):
@@ -242,16 +258,10 @@ class Resources:
         second = next(pieces, None)
         if second is None:
             return json_answer(first)
-        response = web.StreamResponse(
-            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
-        )
-        response.enable_chunked_encoding()
-        await response.prepare(call.request)
+        response = await begin_json(call.request)
         await response.write(first)
         await response.write(second)
-        for piece in pieces:
-            await response.write(piece)
-            await asyncio.sleep(0)  # a fast reader never makes `write` wait: give others a turn
+        await write_pieces(response, pieces)
         return response
 
     async def _watch(self, call: Call) -> web.StreamResponse:
@@ -267,7 +277,7 @@ class Resources:
                 query.flag("sendInitialEvents") if query.is_given("sendInitialEvents") else None
             ),
         )
-        accepted = call.accepted(Target.WATCH)
+        accepted = call.accepted(OBJECT_FORMS)
         watch = WatchRequest(call.info, call.path.namespace, options, accepted, call.include())
         return await self._watching.answer(call.request, watch)
 
@@ -277,7 +287,7 @@ class Resources:
         body = await read_body(call.request, self._limits)
         return decode_body(body, media_type(call.request), self._limits)
 
-    async def _object_body(self, call: Call, warnings: list[str]) -> dict[str, Any]:
+    async def _object_body(self, call: Call) -> dict[str, Any]:
         """The body as an object of the kind that the path names."""
         raw = await read_body(call.request, self._limits)
         content_type = media_type(call.request)
@@ -290,37 +300,26 @@ class Resources:
                     f'{call.info.kind} in version "{call.info.version}" cannot be handled as a '
                     f"{call.info.kind}: strict decoding error: {', '.join(texts)}"
                 )
-            warnings += texts
+            call.warnings.extend(texts)
         _check_kind(call.info, body)
         return dict(body)
 
-    def _write_options(self, call: Call, warnings: list[str]) -> WriteOptions:
-        return write_options(call.request.method, call.query, warnings)
-
-    def _written(
-        self, call: Call, record: Record, warnings: list[str], *, status: int = 200
-    ) -> web.Response:
-        accepted = call.accepted(Target.OBJECT)
-        if accepted is PLAIN:
-            return json_answer(whole(call.info, record), status, warnings=warnings)
-        render = rendering(call.info, accepted, call.include(), self._clock)
-        return json_answer(render.one(record), status, warnings=warnings)
+    def _written(self, call: Call, record: Record, status: int = 200) -> web.Response:
+        return self._one(call, record, call.accepted(OBJECT_FORMS), status)
 
     async def _create(self, call: Call) -> web.Response:
         if call.info.namespaced and not call.path.namespace:
             raise errors.method_not_allowed(call.info, "create without a namespace in the path")
-        call.accepted(Target.OBJECT)  # refuse before writing, not after
-        warnings: list[str] = []
-        options = self._write_options(call, warnings)
-        body = await self._object_body(call, warnings)
+        call.accepted(OBJECT_FORMS)  # refuse before writing, not after
+        options = call.write_options()
+        body = await self._object_body(call)
         record = await self._service.create(call.info, call.path.namespace, body, options)
-        return self._written(call, record, warnings, status=201)
+        return self._written(call, record, 201)
 
     async def _replace(self, call: Call) -> web.Response:
-        call.accepted(Target.OBJECT)
-        warnings: list[str] = []
-        options = self._write_options(call, warnings)
-        body = await self._object_body(call, warnings)
+        call.accepted(OBJECT_FORMS)
+        options = call.write_options()
+        body = await self._object_body(call)
         status = 200
         if call.info.create_on_update_allowed and not call.path.subresource:
             existing = self._service.store.latest(call.info.name, call.key)
@@ -328,7 +327,7 @@ class Resources:
         record = await self._service.replace(
             call.info, call.key, body, options, subresource=call.path.subresource
         )
-        return self._written(call, record, warnings, status=status)
+        return self._written(call, record, status)
 
     async def _patch_body(self, call: Call) -> tuple[PatchType, Any]:
         """The patch and its type; 415 for types that we do not have, so that clients fall back."""
@@ -348,9 +347,8 @@ class Resources:
         return patch_type, decode_json(body, self._limits)
 
     async def _patch(self, call: Call) -> web.Response:
-        call.accepted(Target.OBJECT)
-        warnings: list[str] = []
-        options = self._write_options(call, warnings)
+        call.accepted(OBJECT_FORMS)
+        options = call.write_options()
         patch_type, patch = await self._patch_body(call)
         if call.query.is_given("force"):
             raise BadRequest("query parameter force is only for server-side apply")
@@ -362,11 +360,10 @@ class Resources:
             patch_type=patch_type,
             subresource=call.path.subresource,
         )
-        return self._written(call, record, warnings)
+        return self._written(call, record)
 
     async def _put_scale(self, call: Call) -> web.Response:
-        warnings: list[str] = []
-        options = self._write_options(call, warnings)
+        options = call.write_options()
         if call.request.method == "PUT":
             body: Any = await self._body(call)
         else:
@@ -375,7 +372,7 @@ class Resources:
             apply = apply_json_patch if patch_type is PatchType.JSON else apply_merge_patch
             body = apply(scale, patch)
         scale = await self._service.put_scale(call.info, call.key, as_object(body), options)
-        return value_answer(scale, warnings=warnings)
+        return value_answer(scale, warnings=call.warnings)
 
     # Deletes ---------------------------------------------------------------------------------
 
@@ -390,17 +387,16 @@ class Resources:
 
     async def _delete(self, call: Call) -> web.Response:
         options = delete_options(call.query, await self._delete_body(call))
-        call.accepted(Target.OBJECT)  # refuse before writing, not after
-        warnings: list[str] = []
-        options = replace(options, warn=warnings.append)
+        call.accepted(OBJECT_FORMS)  # refuse before writing, not after
+        options = replace(options, warn=call.warnings.append)
         result = await self._service.delete(call.info, call.key, options)
         record = result.record
         if not result.removed or call.info.plural == "pods":
-            return self._written(call, record, warnings)
+            return self._written(call, record)
         details = {"name": record.name, "kind": call.info.plural, "uid": record.uid}
         if call.info.group:
             details["group"] = call.info.group
-        return success_answer(200, details, warnings=warnings)
+        return success_answer(200, details, warnings=call.warnings)
 
     async def _delete_collection(self, call: Call) -> web.Response:
         options = delete_options(call.query, await self._delete_body(call))
@@ -415,10 +411,9 @@ class Resources:
         if body.get("kind", "Eviction") != "Eviction":
             raise BadRequest(f"the body of an eviction is an Eviction, got {body['kind']!r}")
         given = body.get("deleteOptions") or {}
-        warnings: list[str] = []
-        options = replace(delete_options(call.query, as_object(given)), warn=warnings.append)
+        options = replace(delete_options(call.query, as_object(given)), warn=call.warnings.append)
         await self._service.evict(call.key, options)
-        return success_answer(201, warnings=warnings)
+        return success_answer(201, warnings=call.warnings)
 
     async def _review(self, request: web.BaseRequest, review: Review) -> web.Response:
         if request.method != "POST":
@@ -426,7 +421,7 @@ class Resources:
                 f"{review.plural} can only be created",
                 details=StatusDetails(group=review.group, kind=review.plural),
             )
-        negotiate(request.headers.get("Accept", ""), Target.REVIEW)
+        negotiate(request.headers.get("Accept", ""), REVIEW_FORMS)
         body = await read_body(request, self._limits)
         value = as_object(decode_body(body, media_type(request), self._limits))
         return value_answer(review.answer(value), 201)

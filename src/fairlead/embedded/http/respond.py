@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,6 +34,21 @@ def json_answer(
 def value_answer(value: Any, status: int = 200, *, warnings: Sequence[str] = ()) -> web.Response:
     """Return a JSON value."""
     return json_answer(msgspec.json.encode(value), status, warnings=warnings)
+
+
+async def begin_json(request: web.BaseRequest) -> web.StreamResponse:
+    """Begin an answer of JSON in chunks; its head goes out with the first of them."""
+    response = web.StreamResponse(headers={"Content-Type": _JSON, "Cache-Control": _NO_STORE})
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    return response
+
+
+async def write_pieces(response: web.StreamResponse, pieces: Iterable[bytes]) -> None:
+    """Write chunks with back-pressure; a fast reader never makes `write` wait: others get turns."""
+    for piece in pieces:
+        await response.write(piece)
+        await asyncio.sleep(0)
 
 
 def text_answer(text: str, status: int = 200) -> web.Response:

@@ -81,35 +81,6 @@ class ServerLimits:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One answered request, for metrics: what was asked, the code, and how long it took."""
-
-    method: str
-    resource: str  # plural, "" when the path names none
-    subresource: str
-    is_stream: bool
-    code: int
-    seconds: float
-
-
-Observer: TypeAlias = Callable[[Observation], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Extras:
-    """What else is served: extra path prefixes, behind the same token, and who watches requests.
-
-    A prefix such as "/fairlead/v1" covers itself and all below it; "/metrics" is one of them.
-    `not_ready` names the parts of the process that do not work now, for /readyz.
-    """
-
-    extensions: Mapping[str, Handler] = field(default_factory=dict)
-    logs: LogSource | None = None
-    observer: Observer | None = None
-    not_ready: Callable[[], Sequence[str]] = tuple
-
-
 class _ClientsFault(logging.Filter):
     """Drops what the protocol layer logs of clients' faults, each with a traceback of ours:
 
@@ -125,7 +96,12 @@ class _ClientsFault(logging.Filter):
 
 
 class Server:
-    """A running API server. `url` is what goes into a kubeconfig."""
+    """A running API server. `url` is what goes into a kubeconfig.
+
+    `extensions` serve path prefixes, behind the same token: "/fairlead/v1" covers itself and all
+    below it; "/metrics" is one of them. `not_ready` names the parts of the process that do not work
+    now, for /readyz.
+    """
 
     connections: Connections
 
@@ -134,7 +110,9 @@ class Server:
         service: Service,
         token: str,
         *,
-        extras: Extras,
+        extensions: Mapping[str, Handler],
+        logs: LogSource | None,
+        not_ready: Callable[[], Sequence[str]],
         limits: ServerLimits,
         clock: Clock,
     ) -> None:
@@ -147,14 +125,14 @@ class Server:
         )
         self.in_flight = 0
         self._credentials = b"Bearer " + token.encode()
-        self._extras = extras
+        self._extensions = extensions
+        self._not_ready = not_ready
         self._streams = 0
         self._is_stopping = False
-        self._loop = asyncio.get_running_loop()
         self._resources = Resources(
             service,
             watching=Watching(service, self.broadcaster, clock),
-            logs=PodLogs(extras.logs, clock, lambda: self._is_stopping),
+            logs=PodLogs(logs, clock, lambda: self._is_stopping),
             clock=clock,
             limits=limits.body,
         )
@@ -189,32 +167,18 @@ class Server:
 
         `settle` is called when it has shown the token.
         """
-        started = self._loop.time()
-        observed = _Observed()
         try:
-            response = await self._answer(request, observed, settle)
+            return await self._answer(request, settle)
         except ApiError as error:
-            response = error_answer(error)
+            return error_answer(error)
         except ConnectionError:
             raise  # the client has gone; aiohttp ends the connection quietly
         except Exception:  # the top-level place: a fault of ours must not take the server along
             _LOGGER.exception("fault while answering %s %s", request.method, request.path)
-            response = error_answer(InternalError("an error on the server; its log says more"))
-        if self._extras.observer is not None:
-            self._extras.observer(
-                Observation(
-                    request.method,
-                    observed.resource,
-                    observed.subresource,
-                    observed.is_stream,
-                    response.status,
-                    self._loop.time() - started,
-                )
-            )
-        return response
+            return error_answer(InternalError("an error on the server; its log says more"))
 
     async def _answer(
-        self, request: web.BaseRequest, observed: _Observed, settle: Callable[[], None]
+        self, request: web.BaseRequest, settle: Callable[[], None]
     ) -> web.StreamResponse:
         path, _, raw_query = request.raw_path.partition("?")
         if path not in _OPEN_PATHS:
@@ -224,7 +188,7 @@ class Server:
         target = resource_path(segments)
         query = Query(raw_query)
         query.check_timeout()
-        if target is not None and observed.look(target, query):
+        if target is not None and _is_stream(target, query):
             return await self._stream(request, target, query)
         if self.in_flight >= self.limits.requests_in_flight_max:
             raise TooManyRequests(
@@ -276,38 +240,32 @@ class Server:
 
     def _health(self, probe: str) -> web.Response:
         """Answer as kube-apiserver does: alive while it answers, ready while all parts work."""
-        failing = self._extras.not_ready() if probe == "readyz" else ()
+        failing = self._not_ready() if probe == "readyz" else ()
         if not failing:
             return text_answer("ok")
         lines = "".join(f"[-]{name} failed: reason withheld\n" for name in failing)
         return text_answer(f"[+]ping ok\n{lines}{probe} check failed\n", 500)
 
     def _extension(self, segments: list[str]) -> Handler | None:
-        for prefix, handler in self._extras.extensions.items():
+        for prefix, handler in self._extensions.items():
             wanted = prefix.strip("/").split("/")
             if segments[: len(wanted)] == wanted:
                 return handler
         return None
 
 
-class _Observed:
-    """What is known of a request as it is taken apart."""
+def _is_stream(path: ResourcePath, query: Query) -> bool:
+    """True when the answer to what is asked for may never end."""
+    if path.subresource == "log":
+        return query.flag("follow")
+    return not path.name and query.flag("watch")
 
-    __slots__ = ("is_stream", "resource", "subresource")
 
-    def __init__(self) -> None:
-        self.resource = ""
-        self.subresource = ""
-        self.is_stream = False
-
-    def look(self, path: ResourcePath, query: Query) -> bool:
-        """Read off what is asked for; true when the answer may never end."""
-        self.resource, self.subresource = path.plural, path.subresource
-        if path.subresource == "log":
-            self.is_stream = query.flag("follow")
-        elif not path.name:
-            self.is_stream = query.flag("watch")
-        return self.is_stream
+def _protocol_logger() -> logging.Logger:
+    quiet = logging.getLogger(f"{__name__}.protocol")
+    if not quiet.filters:
+        quiet.addFilter(_ClientsFault())
+    return quiet
 
 
 @asynccontextmanager
@@ -319,7 +277,6 @@ async def serve(
     port: int = 0,
     extensions: Mapping[str, Handler] | None = None,
     logs: LogSource | None = None,
-    observer: Observer | None = None,
     not_ready: Callable[[], Sequence[str]] = tuple,
     limits: ServerLimits | None = None,
     clock: Clock | None = None,
@@ -327,19 +284,19 @@ async def serve(
 ) -> AsyncGenerator[Server]:
     """Serve the API until the block is left; then end watches cleanly and close connections.
 
-    Port 0 takes a free one. OSError when the address cannot be had (in use, not ours).
+    `Server` says what `extensions` and `not_ready` are. Port 0 takes a free one. OSError when the
+    address cannot be had (in use, not ours).
     """
     limits = limits or ServerLimits()
     server = Server(
         service,
         token,
-        extras=Extras(extensions or {}, logs, observer, not_ready),
+        extensions=extensions or {},
+        logs=logs,
+        not_ready=not_ready,
         limits=limits,
         clock=clock or SystemClock(),
     )
-    quiet = logging.getLogger(f"{__name__}.protocol")
-    if not quiet.filters:
-        quiet.addFilter(_ClientsFault())
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         transport = request.transport
@@ -353,7 +310,7 @@ async def serve(
         lingering_time=limits.linger_seconds,
         auto_decompress=False,
         max_line_size=32 * 1024,
-        logger=quiet,
+        logger=_protocol_logger(),
     )
     server.connections = connections = Connections(protocol, limits.connections, tls)
     unsubscribe = service.store.subscribe(server.broadcaster.publish)

@@ -9,7 +9,7 @@ lost or doubled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from aiohttp import web
@@ -26,6 +26,7 @@ from fairlead.embedded.http.render import (
     rendering,
     status_line,
 )
+from fairlead.embedded.http.respond import begin_json, write_pieces
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Record
 from fairlead.embedded.verbs.options import WatchOptions, WatchStart
@@ -85,12 +86,6 @@ def _pieces(start: WatchStart, stream: _Stream) -> Iterator[bytes]:
         yield b"".join(lines)
 
 
-async def _write_all(response: web.StreamResponse, pieces: Iterable[bytes]) -> None:
-    for piece in pieces:
-        await response.write(piece)
-        await asyncio.sleep(0)
-
-
 class Watching:
     """Answers watch requests, all through one broadcaster."""
 
@@ -115,12 +110,8 @@ class Watching:
         start = self._service.watch_start(watch.info, watch.namespace, watch.options)
         render = rendering(watch.info, watch.accepted, watch.include, self._clock)
         stream = _Stream(render)
-        response = web.StreamResponse(
-            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
-        )
-        response.enable_chunked_encoding()
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds(watch.options)
-        await response.prepare(request)
+        response = await begin_json(request)
         await response.write(b"")  # sends the headers now: the first event may take long to come
         try:
             start = await self._catch_up(response, start, watch, stream)
@@ -159,7 +150,7 @@ class Watching:
         """
         owes_bookmark = watch.options.send_initial_events and watch.options.allow_bookmarks
         while True:
-            await _write_all(response, _pieces(start, stream))
+            await write_pieces(response, _pieces(start, stream))
             if owes_bookmark:  # exactly once: informers wait for it (KEP-3157)
                 owes_bookmark = False
                 await response.write(stream.bookmark(start.from_version, _INITIAL_EVENTS_END))

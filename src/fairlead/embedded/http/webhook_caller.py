@@ -16,7 +16,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from fairlead.api.webhooks import WebhookClientConfig
-from fairlead.embedded.http.reviews import GROUPS, USER
+from fairlead.embedded.http.only_created import GROUPS, USER
+from fairlead.embedded.http.request import read_at_most
 from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.webhooks.registry import CallFailed
 from fairlead.embedded.webhooks.review import User
@@ -69,7 +70,9 @@ class HttpWebhookCaller:
             url, data=body, headers=headers, ssl=context, allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=timeout_seconds),
         ) as response:  # fmt: skip
-            answer = await _read(response)
+            answer = await read_at_most(response.content, ANSWER_BYTES_MAX)
+            if answer is None:
+                raise CallFailed(f"the answer is larger than {ANSWER_BYTES_MAX} bytes")
             if not 200 <= response.status < 300:
                 text = answer[:EXCERPT_CHARACTERS_MAX].decode("utf-8", "replace")
                 raise CallFailed(f'Post "{url}": the webhook answered {response.status}: {text}')
@@ -84,17 +87,6 @@ class HttpWebhookCaller:
             if len(self._contexts) > CONTEXTS_CACHED_MAX:
                 self._contexts.popitem(last=False)
         return context
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in response.content.iter_any():
-        size += len(part)
-        if size > ANSWER_BYTES_MAX:
-            raise CallFailed(f"the answer is larger than {ANSWER_BYTES_MAX} bytes")
-        parts.append(part)
-    return b"".join(parts)
 
 
 @asynccontextmanager

@@ -20,6 +20,8 @@ from fairlead.api import quantity
 from fairlead.api.core import Container, EnvVarSource, KeySelector, Pod
 from fairlead.api.pod_parts import DownwardVolumeSource
 
+HOST_IP = "127.0.0.1"
+_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _FIELD_KEY = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
 
 
@@ -49,14 +51,6 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class PodFacts:
-    """What field references may ask for beyond the pod's own object."""
-
-    pod_ip: str
-    host_ip: str
-
-
-@dataclass(frozen=True, slots=True)
 class Launch:
     """How to start a container."""
 
@@ -80,23 +74,11 @@ class References(Protocol):
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
     """Return `text` with `$(NAME)` replaced; `$$` gives `$`; what is unknown stays."""
-    out: list[str] = []
-    i = 0
-    while i < len(text):
-        if text[i] != "$" or i + 1 == len(text):
-            out.append(text[i])
-            i += 1
-        elif text[i + 1] == "$":
-            out.append("$")
-            i += 2
-        elif text[i + 1] == "(" and (end := text.find(")", i)) > 0:
-            name = text[i + 2 : end]
-            out.append(variables.get(name, text[i : end + 1]))
-            i = end + 1
-        else:
-            out.append(text[i : i + 2])
-            i += 2
-    return "".join(out)
+
+    def value(match: re.Match[str]) -> str:
+        return "$" if match[1] is None else variables.get(match[1], match[0])
+
+    return _REFERENCE.sub(value, text)
 
 
 def rewrite(text: str, mounts: Sequence[Mount]) -> str:
@@ -115,9 +97,9 @@ def rewrite(text: str, mounts: Sequence[Mount]) -> str:
 def launch_of(
     pod: Pod,
     container: Container,
-    facts: PodFacts,
     references: References,
     *,
+    pod_ip: str,
     mounts: Sequence[Mount],
     base: Mapping[str, str],
     cwd: str,
@@ -131,7 +113,7 @@ def launch_of(
         if variable.value_from is None:
             declared[variable.name] = expand(variable.value, declared)
             continue
-        value = _value_from(pod, variable.value_from, facts, references)
+        value = _value_from(pod, variable.value_from, pod_ip, references)
         if value is not None:
             declared[variable.name] = value
     words = [expand(word, declared) for word in (*container.command, *container.args)]
@@ -180,32 +162,30 @@ def _key(what: str, ref: KeySelector, data: Mapping[str, str] | None) -> str | N
     raise ConfigMissing(f'{what} "{ref.name}"{key} not found', CONFIG_ERROR)
 
 
-def _value_from(
-    pod: Pod, source: EnvVarSource, facts: PodFacts, references: References
-) -> str | None:
+def _value_from(pod: Pod, source: EnvVarSource, pod_ip: str, references: References) -> str | None:
     """Return the value; None when an optional reference has none."""
-    if source.config_map_key_ref is not None:
-        ref = source.config_map_key_ref
-        return _key("configmap", ref, references.config_map(ref.name))
-    if source.secret_key_ref is not None:
-        ref = source.secret_key_ref
-        return _key("secret", ref, references.secret(ref.name))
+    for what, ref, find in (
+        ("configmap", source.config_map_key_ref, references.config_map),
+        ("secret", source.secret_key_ref, references.secret),
+    ):
+        if ref is not None:
+            return _key(what, ref, find(ref.name))
     if source.field_ref is not None:
-        return _field(pod, source.field_ref.field_path, facts)
+        return _field(pod, source.field_ref.field_path, pod_ip)
     raise Unsupported(
         "the local node knows valueFrom with configMapKeyRef, secretKeyRef and fieldRef only"
     )
 
 
-def _field(pod: Pod, path: str, facts: PodFacts) -> str:
+def _field(pod: Pod, path: str, pod_ip: str) -> str:
     """Return the field's value; an absent label or annotation gives "" (as the kubelet does)."""
     known = {
         **_own_fields(pod),
         "spec.nodeName": pod.spec.node_name,
-        "status.podIP": facts.pod_ip,
-        "status.podIPs": facts.pod_ip,
-        "status.hostIP": facts.host_ip,
-        "status.hostIPs": facts.host_ip,
+        "status.podIP": pod_ip,
+        "status.podIPs": pod_ip,
+        "status.hostIP": HOST_IP,
+        "status.hostIPs": HOST_IP,
     }
     return _known_field(pod, path, known)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fairlead.api import names
 from fairlead.api.core import Pod
-from fairlead.embedded.local.poddir import safe, write_file
+from fairlead.embedded.local.poddir import made, safe, write_file
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger
 
@@ -103,13 +103,13 @@ def open_logs(logs: Path, pod: Pod) -> dict[str, str]:
     out: dict[str, str] = {}
     for container in pod.spec.containers:
         path = log_path(logs, pod, container.name)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made(path.parent)
         if path.exists():
             _set_aside(path)
         live_mark(path).touch(mode=0o600)
         path.touch(mode=0o600)
         link = index_entry(logs, pod.metadata.namespace, pod.metadata.name, container.name)
-        link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made(link.parent)
         fresh = link.with_name(f".{link.name}.new")
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(path)
@@ -129,7 +129,7 @@ def _set_older_job_aside(logs: Path, pod: Pod) -> None:
         return
     if known:
         folder.rename(folder.with_name(f"{job}{SEPARATOR}{safe(known)}"))
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made(folder)
     write_file(folder / UID_FILE, uid.encode())
 
 

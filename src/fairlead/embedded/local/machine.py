@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 _MACHINE = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
 
@@ -26,39 +26,31 @@ class Gpu:
     memory_bytes: int
 
 
-class GpuProbe(Protocol):
-    """Finds the GPUs of this machine."""
+def nvml_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs in index order, as NVIDIA's management library has them.
 
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs in index order; () when there are none, or no driver."""
-        ...
-
-
-class NvmlProbe:
-    """Asks NVIDIA's management library; without the library or the driver there are no GPUs."""
-
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs in index order; () when there are none, or no driver."""
-        try:
-            import pynvml as nvml
-        except ImportError:
-            return ()
-        try:
-            nvml.nvmlInit()
-        except nvml.NVMLError:
-            return ()
-        found: list[Gpu] = []
-        try:
-            for index in range(nvml.nvmlDeviceGetCount()):
-                device = nvml.nvmlDeviceGetHandleByIndex(index)
-                uuid, model = nvml.nvmlDeviceGetUUID(device), nvml.nvmlDeviceGetName(device)
-                memory = int(nvml.nvmlDeviceGetMemoryInfo(device).total)
-                found.append(Gpu(index, _text(uuid), _text(model), memory))
-        except nvml.NVMLError:
-            return tuple(found)
-        finally:
-            nvml.nvmlShutdown()
+    () when there are none, or without the library or the driver.
+    """
+    try:
+        import pynvml as nvml
+    except ImportError:
+        return ()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return ()
+    found: list[Gpu] = []
+    try:
+        for index in range(nvml.nvmlDeviceGetCount()):
+            device = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid, model = nvml.nvmlDeviceGetUUID(device), nvml.nvmlDeviceGetName(device)
+            memory = int(nvml.nvmlDeviceGetMemoryInfo(device).total)
+            found.append(Gpu(index, _text(uuid), _text(model), memory))
+    except nvml.NVMLError:
         return tuple(found)
+    finally:
+        nvml.nvmlShutdown()
+    return tuple(found)
 
 
 def _text(value: str | bytes) -> str:
@@ -72,14 +64,14 @@ class Machine:
     cpu_milli: int
     memory_bytes: int
     gpus: tuple[Gpu, ...]
-    boot_id: str
+    boot_id: str  # process ids mean nothing across boots
     machine_id: str
     kernel: str
     os_image: str
     architecture: str
 
 
-def read_machine(probe: GpuProbe, root: Path = Path("/")) -> Machine:
+def read_machine(gpus: Callable[[], tuple[Gpu, ...]], root: Path = Path("/")) -> Machine:
     """Return what the machine has; OSError when proc is not mounted."""
     groups = _control_groups(root)
     cpu_milli = len(os.sched_getaffinity(0)) * 1000
@@ -89,21 +81,17 @@ def read_machine(probe: GpuProbe, root: Path = Path("/")) -> Machine:
     return Machine(
         cpu_milli=min(cpu_milli, quota) if quota else cpu_milli,
         memory_bytes=min(memory, limit) if limit else memory,
-        gpus=probe.gpus(),
-        boot_id=_read(root / "proc/sys/kernel/random/boot_id"),
-        machine_id=_read(root / "etc/machine-id"),
+        gpus=gpus(),
+        boot_id=read_text(root / "proc/sys/kernel/random/boot_id"),
+        machine_id=read_text(root / "etc/machine-id"),
         kernel=platform.release(),
         os_image=_os_image(root),
         architecture=_MACHINE.get(platform.machine(), platform.machine()),
     )
 
 
-def boot_id(root: Path = Path("/")) -> str:
-    """Return the id of this boot of the machine; process ids mean nothing across boots."""
-    return _read(root / "proc/sys/kernel/random/boot_id")
-
-
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return what a file of the kernel holds, stripped; "" when it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -111,7 +99,7 @@ def _read(path: Path) -> str:
 
 
 def _os_image(root: Path) -> str:
-    for line in _read(root / "etc/os-release").splitlines():
+    for line in read_text(root / "etc/os-release").splitlines():
         if line.startswith("PRETTY_NAME="):
             return line.partition("=")[2].strip('"')
     return platform.system()
@@ -127,7 +115,7 @@ def _memory_total(root: Path) -> int:
 def _control_groups(root: Path) -> tuple[Path, ...]:
     """Return the directories of the own control groups and their parents, innermost first."""
     out: dict[Path, None] = {}
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
@@ -150,10 +138,10 @@ def _cpu_quota_milli(groups: tuple[Path, ...]) -> int:
     """Return the tightest CPU quota in milli-CPU; 0 when there is none."""
     found: list[int] = []
     for group in groups:
-        quota, _, period = _read(group / "cpu.max").partition(" ")
+        quota, _, period = read_text(group / "cpu.max").partition(" ")
         if not quota:
-            quota = _read(group / "cpu.cfs_quota_us")
-            period = _read(group / "cpu.cfs_period_us")
+            quota = read_text(group / "cpu.cfs_quota_us")
+            period = read_text(group / "cpu.cfs_period_us")
         if quota.isdigit() and period.isdigit() and int(period):
             found.append(max(int(quota) * 1000 // int(period), 1))
     return min(found, default=0)
@@ -164,7 +152,7 @@ def _memory_limit(groups: tuple[Path, ...]) -> int:
     found: list[int] = []
     for group in groups:
         for name in ("memory.max", "memory.limit_in_bytes"):
-            text = _read(group / name)
+            text = read_text(group / name)
             if text.isdigit() and int(text) < 1 << 60:
                 found.append(int(text))
     return min(found, default=0)

@@ -17,6 +17,8 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from fairlead.embedded.local.machine import read_text
+
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PROC = Path("/proc")
 _VERSION_2 = {"memory.max": "limit", "memory.swap.max": "0", "memory.oom.group": "1"}
@@ -48,11 +50,7 @@ class MemoryGroups:
 
 def _bases(root: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     """Yield directories in which groups can be made, and the files that limit a group there."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         mount = root / "sys/fs/cgroup"
@@ -60,19 +58,14 @@ def _bases(root: Path) -> Iterator[tuple[Path, dict[str, str]]]:
             own = mount / path.strip("/")
             # With processes of its own a group has none below it: then beside ours.
             for base in (own, own.parent) if own != mount else (own,):
-                if "memory" in _words(base / "cgroup.subtree_control") and _is_writable(base):
+                if "memory" in read_text(base / "cgroup.subtree_control").split() and _is_writable(
+                    base
+                ):
                     yield base, _VERSION_2
         elif "memory" in controllers.split(","):
             own = mount / controllers / path.strip("/")
             if (own / "memory.limit_in_bytes").exists() and _is_writable(own):
                 yield own, _VERSION_1
-
-
-def _words(file: Path) -> list[str]:
-    try:
-        return file.read_text().split()
-    except OSError:
-        return []
 
 
 def _is_writable(group: Path) -> bool:
@@ -82,7 +75,7 @@ def _is_writable(group: Path) -> bool:
 def kill_count(group: Path) -> int:
     """Return how many processes of the group the kernel has killed for their memory."""
     for file in ("memory.events", "memory.oom_control"):
-        words = _words(group / file)
+        words = read_text(group / file).split()
         if "oom_kill" in words[:-1]:
             return int(words[words.index("oom_kill") + 1])
     return 0
@@ -126,17 +119,10 @@ def proportional_bytes(pids: Iterable[int], proc: Path = PROC) -> int:
     """Return the memory of processes, each shared page divided by the number of its users."""
     total = 0
     for pid in pids:
-        for line in _lines(proc / str(pid) / "smaps_rollup"):
+        for line in read_text(proc / str(pid) / "smaps_rollup").splitlines():
             if line.startswith("Pss:"):
                 total += int(line.split()[1]) * 1024
     return total
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text().splitlines()
-    except OSError:
-        return []
 
 
 def above_limit(limits: dict[int, int], proc: Path = PROC) -> dict[int, int]:

@@ -18,9 +18,9 @@ from fairlead.api.core import Pod
 from fairlead.api.times import parse_time
 from fairlead.decide.jobs.progress import read_progress
 from fairlead.embedded.local.containers import (
+    HOST_IP,
     ConfigMissing,
     Launch,
-    PodFacts,
     Unsupported,
     launch_of,
 )
@@ -44,8 +44,8 @@ from fairlead.embedded.virtual.status import (
     Waiting,
     terminated,
 )
+from fairlead.runtime.backoff import doubled
 
-HOST_IP = "127.0.0.1"
 GRACE_SECONDS = 30
 GRACE_SECONDS_MAX = 2**31 - 1  # a timer of the event loop cannot be set beyond the calendar
 NODE_RESTARTED = "NodeRestarted"
@@ -69,7 +69,8 @@ class LocalPod:
         self._rejected = False
         self._over: Phase | None = None
         self._deleted = asyncio.Event()
-        self._gone = False
+        #: True once the pod is gone from the API.
+        self.is_gone = False
         self._grace_seconds = float(GRACE_SECONDS)
         self._scope: asyncio.Timeout | None = None
         self._stopper = Stopper(host.options.kill_seconds)
@@ -79,11 +80,6 @@ class LocalPod:
     def runs(self) -> list[Run]:
         """Return the runs that are alive."""
         return [t.run for t in self._tracks if t.run is not None and t.run.is_held]
-
-    @property
-    def is_gone(self) -> bool:
-        """True once the pod is gone from the API."""
-        return self._gone
 
     # Events
 
@@ -97,7 +93,7 @@ class LocalPod:
 
     def gone(self) -> None:
         """Take note that the pod is gone from the API: kill at once."""
-        self._gone = True
+        self.is_gone = True
         self._delete(0.0)
 
     def _delete(self, grace_seconds: float) -> None:
@@ -123,7 +119,7 @@ class LocalPod:
         await self._deleted.wait()
         await self._stop(self._grace_seconds)
         await self._end_logs()
-        if not self._gone:
+        if not self.is_gone:
             await self._sync()
             await self._host.confirm_deletion(self.pod)
         self._host.release(self.pod)
@@ -194,7 +190,6 @@ class LocalPod:
         started = self.pod.status.start_time
         while self._record is None:
             try:
-                self.directory.create()
                 record = PodRecordFile(
                     namespace=self.pod.metadata.namespace,
                     name=self.pod.metadata.name,
@@ -337,8 +332,8 @@ class LocalPod:
             launch = launch_of(
                 pod,
                 container,
-                PodFacts(record.address, HOST_IP),
                 config,
+                pod_ip=record.address,
                 mounts=self.directory.mounts(pod, container.name, self._volumes),
                 base=self._host.base_environment(record.gpus.get(container.name, ())),
                 cwd=str(self.directory.work(container.name)),
@@ -392,10 +387,8 @@ class LocalPod:
         ran = (ended.finished_at or 0.0) - (ended.started_at or 0.0)
         if ran >= options.restart_back_off_reset_seconds:
             track.failures = 0
-        seconds = min(
-            options.restart_back_off_seconds * 2.0 ** min(track.failures, 60),
-            options.restart_back_off_seconds_max,
-        )
+        first, most = options.restart_back_off_seconds, options.restart_back_off_seconds_max
+        seconds = doubled(first, track.failures, most)
         track.failures += 1
         track.last, track.run = ended, None
         message = f"back-off {seconds:g}s restarting container {track.spec.name}"
@@ -417,7 +410,7 @@ class LocalPod:
         runs = self.runs
         if not runs:
             return
-        if not self._gone:
+        if not self.is_gone:
             self._host.event(self.pod, "Killing", f"stopping, within {grace_seconds:g}s")
         async with asyncio.TaskGroup() as group:
             for run in runs:
@@ -426,10 +419,7 @@ class LocalPod:
             if track.run is not None and not isinstance(track.state, Terminated):
                 track.state = outcome(track.run, self._host.now())
         if self._deleted.is_set() and self._over is None:
-            failed = any(
-                isinstance(t.state, Terminated) and t.state.exit_code for t in self._tracks
-            )
-            self._over = Phase.FAILED if failed else Phase.SUCCEEDED
+            self._over = self._final_phase()
 
     def _final_phase(self) -> Phase:
         failed = any(isinstance(t.state, Terminated) and t.state.exit_code for t in self._tracks)

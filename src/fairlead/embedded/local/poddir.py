@@ -17,8 +17,9 @@ import asyncio
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -32,8 +33,9 @@ from fairlead.embedded.local.containers import (
     downward_files,
 )
 
+F = TypeVar("F", bound=msgspec.Struct)
+
 RUNS_KEPT_MAX = 2
-REMOVED_PER_TURN_MAX = 64
 _SAFE = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")
 _KEY = re.compile(r"^[-._A-Za-z0-9]{1,253}$")
 
@@ -60,13 +62,29 @@ def safe(name: str) -> str:
     return name
 
 
-def write_file(path: Path, content: bytes, mode: int = 0o600) -> None:
+def made(folder: Path) -> Path:
+    """Return the folder, made, for the user alone, if it is not there; OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def write_file(path: Path, content: bytes) -> None:
     """Write a file whole or not at all; OSError."""
     temporary = path.with_name(f".{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
     temporary.replace(path)
+
+
+def read_struct(path: Path, type_: type[F]) -> F | None:
+    """Return what a JSON file holds, None when there is none; OSError, also when damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=type_)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise OSError(f"{path} is damaged: {error}") from error
 
 
 class PodDir:
@@ -80,24 +98,13 @@ class PodDir:
         """The pod's uid, which names the directory."""
         return self.path.name
 
-    def create(self) -> None:
-        """Make the directory, for the user alone; OSError."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-
     def read(self) -> PodRecordFile | None:
         """Return the record, None when there is none (the pod never got that far); OSError."""
-        try:
-            raw = (self.path / "pod.json").read_bytes()
-        except FileNotFoundError:
-            return None
-        try:
-            return msgspec.json.decode(raw, type=PodRecordFile)
-        except msgspec.DecodeError as error:
-            raise OSError(f"{self.path / 'pod.json'} is damaged: {error}") from error
+        return read_struct(self.path / "pod.json", PodRecordFile)
 
     def write(self, record: PodRecordFile) -> None:
-        """Write the record; OSError."""
-        write_file(self.path / "pod.json", msgspec.json.encode(record))
+        """Write the record, and make the directory; OSError."""
+        write_file(made(self.path) / "pod.json", msgspec.json.encode(record))
 
     # Containers
 
@@ -112,17 +119,14 @@ class PodDir:
 
     def new_run(self, container: str, number: int) -> Path:
         """Make the directory of start `number` and drop all but the latest few; OSError."""
-        path = self.path / "containers" / safe(container) / str(number)
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = made(self.path / "containers" / safe(container) / str(number))
         for old in self.runs(container)[:-RUNS_KEPT_MAX]:
             shutil.rmtree(old)  # a handful of small files
         return path
 
     def work(self, container: str) -> Path:
         """Return the container's default working directory, made if absent; OSError."""
-        path = self.path / "work" / safe(container)
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return path
+        return made(self.path / "work" / safe(container))
 
     # Volumes
 
@@ -142,12 +146,9 @@ class PodDir:
         if volume.downward_api is not None:
             return _write_files(path, downward_files(pod, volume.downward_api))
         if volume.empty_dir is not None:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return path
+            return made(path)
         if volume.persistent_volume_claim is not None:
-            path = claims / safe(volume.persistent_volume_claim.claim_name)
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return path
+            return made(claims / safe(volume.persistent_volume_claim.claim_name))
         if volume.host_path is not None:
             return _host_path(volume.host_path.path, volume.host_path.type)
         raise Unsupported(
@@ -158,8 +159,7 @@ class PodDir:
     def mounts(self, pod: Pod, container: str, volumes: dict[str, Path]) -> tuple[Mount, ...]:
         """Return the container's mounts; Unsupported when one names no volume or escapes it."""
         spec = next(c for c in pod.spec.containers if c.name == container)
-        termination_log = self.path / "containers" / safe(container) / "termination-log"
-        termination_log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        termination_log = made(self.path / "containers" / safe(container)) / "termination-log"
         termination_log.touch()
         out = [Mount(progress_file(spec), str(termination_log))]
         for mount in spec.volume_mounts:
@@ -171,28 +171,23 @@ class PodDir:
                     raise Unsupported(f"subPath {mount.sub_path!r} leads out of its volume")
                 real = real / mount.sub_path
                 if not real.is_file():
-                    real.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    made(real)
             out.append(Mount(mount.mount_path, str(real)))
         return tuple(out)
 
     # End
 
     async def remove(self, trash: Path) -> None:
-        """Remove the directory: out of sight at once, then bit by bit, so that the loop goes on."""
-        target = self._move(trash)
-        if target is not None:
-            await remove_tree(target)
-
-    def _move(self, trash: Path) -> Path | None:
-        trash.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Remove the directory: out of sight at once, then beside the event loop."""
         try:
-            return self.path.rename(trash / self.path.name)
+            target = self.path.rename(made(trash) / self.path.name)
         except FileNotFoundError:
-            return None
+            return
+        await remove_tree(target)
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made(folder)
     for name, content in sorted(files.items()):
         if not _KEY.fullmatch(name) or name in (".", ".."):
             raise Unsupported(f"{name!r} cannot be the name of a volume's file")
@@ -218,21 +213,5 @@ def _host_path(path: str, kind: str) -> Path:
 
 
 async def remove_tree(path: Path) -> None:
-    """Remove a tree, giving other tasks a turn all the time; what cannot be removed stays."""
-    for count, entry in enumerate(_bottom_up(path)):
-        try:
-            if entry.is_dir() and not entry.is_symlink():
-                entry.rmdir()
-            else:
-                entry.unlink()
-        except OSError:
-            continue  # the directory above stays, too; the next start tries again
-        if count % REMOVED_PER_TURN_MAX == 0:
-            await asyncio.sleep(0)
-
-
-def _bottom_up(path: Path) -> Iterator[Path]:
-    for folder, folders, files in os.walk(path, topdown=False):
-        for name in files + folders:
-            yield Path(folder) / name
-    yield path
+    """Remove a tree, in a thread; what cannot be removed stays, and the next start tries again."""
+    await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)

@@ -21,7 +21,7 @@ from fairlead.api import quantity
 from fairlead.embedded.local.containers import Launch
 from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.memory import MemoryGroups, kill_count, remove_group
-from fairlead.embedded.local.poddir import write_file
+from fairlead.embedded.local.poddir import read_struct, write_file
 
 F = TypeVar("F", bound=msgspec.Struct)
 
@@ -71,14 +71,18 @@ class ExitFile(msgspec.Struct, frozen=True, rename="camel"):
     finished_at: float = 0.0
 
 
-def start_ticks(pid: int) -> int | None:
-    """Return a process's start time in clock ticks since boot, None when there is none."""
+def _stat(pid: int) -> list[bytes] | None:
+    """Return what follows a process's name in proc_pid_stat(5), None when there is none."""
     try:
-        raw = Path(f"/proc/{pid}/stat").read_bytes()
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = raw.rpartition(b")")[2].split()
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return a process's start time in clock ticks since boot, None when there is none."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 class Run:
@@ -91,11 +95,6 @@ class Run:
         self._popen: subprocess.Popen[bytes] | None = None
         self._started_pipe: int | None = None
         self._measured: tuple[int, int] | None = None
-
-    @property
-    def number(self) -> int:
-        """Which start of the container this is, from 0."""
-        return int(self.path.name)
 
     def start(self, launch: Launch, log: Path, limits: LogLimits, groups: MemoryGroups) -> None:
         """Start a shim; OSError. The program itself follows within some 20 ms."""
@@ -254,14 +253,7 @@ class Run:
         return (self.path / name).stat().st_mtime
 
     def _decode(self, name: str, type_: type[F]) -> F | None:
-        try:
-            raw = (self.path / name).read_bytes()
-        except FileNotFoundError:
-            return None
-        try:
-            return msgspec.json.decode(raw, type=type_)
-        except msgspec.DecodeError as error:
-            raise OSError(f"{self.path / name} is damaged: {error}") from error
+        return read_struct(self.path / name, type_)
 
     def last_words(self) -> str:
         """Return the last line that the shim wrote to its standard error."""
@@ -347,14 +339,5 @@ async def _readable(descriptor: int) -> None:
 
 def _session_members(session: int) -> list[int]:
     """Return the processes of a session; its number is not used again while any of them lives."""
-    out: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            raw = (entry / "stat").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(raw.rpartition(b")")[2].split()[3]) == session:
-            out.append(int(entry.name))
-    return sorted(out)
+    pids = sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [pid for pid in pids if (stat := _stat(pid)) is not None and int(stat[3]) == session]

@@ -36,14 +36,8 @@ ATTEMPT_MAX = 1_000_000
 #: Of a number; Python refuses to read 4,300 and more.
 DIGITS_MAX = 19
 VIRTUAL = "virtual"
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveOptions:
-    """How often to look: at files that are followed, and at the job they belong to."""
-
-    poll_seconds: float = 0.15
-    job_poll_seconds: float = 1.0
+#: Between two looks at files that are followed, and at the job they belong to.
+POLL_SECONDS, JOB_POLL_SECONDS = 0.15, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +125,9 @@ class LogArchive:
     of jobs are read then, and there are no objects.
     """
 
-    def __init__(
-        self, data_dir: Path, client: Client | None, *, options: ArchiveOptions | None = None
-    ) -> None:
+    def __init__(self, data_dir: Path, client: Client | None) -> None:
         self._logs = data_dir / "logs"
         self._client = client
-        self._options = options or ArchiveOptions()
 
     # Pods
 
@@ -198,7 +189,7 @@ class LogArchive:
                     return
             if not live:
                 return
-            await asyncio.sleep(self._options.poll_seconds)
+            await asyncio.sleep(POLL_SECONDS)
 
     # Jobs
 
@@ -216,10 +207,9 @@ class LogArchive:
         near names.
         """
         found = self.list_job(namespace, job)
-        if found is None:
-            await self._require_job(namespace, job)
-            return JobLogs(namespace, job, ())
-        return found
+        if found is None and await self._find_job(namespace, job) is None:
+            raise await self._unknown(namespace, job)
+        return found or JobLogs(namespace, job, ())
 
     async def read_job(self, namespace: str, job: str, query: JobLogQuery) -> AsyncIterator[bytes]:
         """Return a job's logs, tasks side by side when there are several.
@@ -270,7 +260,7 @@ class LogArchive:
             current = attempt
             while True:
                 if not over and loop.time() >= next_look:
-                    next_look = loop.time() + self._options.job_poll_seconds
+                    next_look = loop.time() + JOB_POLL_SECONDS
                     found = await self._find_job(namespace, job, query.uid)
                     current = attempt if found is None else found.status.attempt
                     over = found is None or found.is_finished or current > attempt
@@ -281,7 +271,7 @@ class LogArchive:
                     await asyncio.sleep(0)
                 if over and not live:
                     break
-                await asyncio.sleep(self._options.poll_seconds)
+                await asyncio.sleep(POLL_SECONDS)
             if pinned or current <= attempt:
                 return
             attempt += 1
@@ -298,10 +288,6 @@ class LogArchive:
                 return None
             raise
         return found if uid in (None, found.metadata.uid) else None
-
-    async def _require_job(self, namespace: str, job: str) -> None:
-        if await self._find_job(namespace, job) is None:
-            raise await self._unknown(namespace, job)
 
     async def _unknown(self, namespace: str, job: str) -> NotFound:
         """Return the error for a name that no job and no log has, with the nearest ones."""

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from fairlead.api.status import StatusCause
 from fairlead.embedded.schema.fill import EMBEDDED, PRESERVE
-from fairlead.embedded.schema.values import compile_pattern, type_name
+from fairlead.embedded.schema.values import as_map, compile_pattern, type_name
 
 Json: TypeAlias = Mapping[str, Any]
 
@@ -125,7 +125,7 @@ def _texts(schema: Json, path: str) -> Iterator[StatusCause]:
         for i, value in enumerate(_list(schema.get(key))):
             if not isinstance(value, Mapping):
                 yield _invalid(f"{path}.{key}[{i}]", value, "must be a schema")
-    for name, value in _map(schema.get("properties")).items():
+    for name, value in as_map(schema.get("properties")).items():
         if not isinstance(value, Mapping):
             yield _invalid(f"{path}.properties[{name}]", value, "must be a schema")
     if isinstance(schema.get("pattern"), str):
@@ -141,10 +141,6 @@ def _texts(schema: Json, path: str) -> Iterator[StatusCause]:
 
 def _list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
-
-
-def _map(value: Any) -> Json:
-    return value if isinstance(value, Mapping) else {}
 
 
 # --- structure --------------------------------------------------------------------------------
@@ -180,7 +176,7 @@ def _children(schema: Json, path: str, level: Level, depth: int) -> Iterator[Sta
         yield from _node(items, f"{path}.items", Level.ITEM, depth + 1)
     elif schema.get("type") == "array":
         yield _required(f"{path}.items", "must be specified")
-    for name, below in _map(schema.get("properties")).items():
+    for name, below in as_map(schema.get("properties")).items():
         if isinstance(below, Mapping):
             yield from _node(below, f"{path}.properties[{name}]", Level.FIELD, depth + 1)
     extra = schema.get("additionalProperties")
@@ -252,15 +248,15 @@ def _lists(schema: Json, path: str) -> Iterator[StatusCause]:
 def _map_keys(schema: Json, keys: Sequence[Any], path: str) -> Iterator[StatusCause]:
     if not keys:
         yield _required(f"{path}.{LIST_KEYS}", f"must not be empty if {LIST_TYPE} is map")
-    items = _map(schema.get("items"))
+    items = as_map(schema.get("items"))
     if items.get("type") != "object":
         yield _invalid(f"{path}.items.type", items.get("type"), "must be object if list is a map")
-    properties, required = _map(items.get("properties")), _list(items.get("required"))
+    properties, required = as_map(items.get("properties")), _list(items.get("required"))
     for i, key in enumerate(keys):
         if not isinstance(key, str) or key not in properties:
             why = f"entries in {LIST_KEYS} must all be names of item properties"
             yield _invalid(f"{path}.{LIST_KEYS}[{i}]", key, why)
-        elif key not in required and _map(properties[key]).get("default") is None:
+        elif key not in required and as_map(properties[key]).get("default") is None:
             yield _required(
                 f"{path}.items.properties[{key}].default",
                 f"this property is in {LIST_KEYS}, so it must have a default or be a required "
@@ -271,14 +267,14 @@ def _map_keys(schema: Json, keys: Sequence[Any], path: str) -> Iterator[StatusCa
 def _metadata(schema: Json, path: str, level: Level) -> Iterator[StatusCause]:
     if level is not Level.ROOT and not schema.get(EMBEDDED):
         return
-    properties = _map(schema.get("properties"))
+    properties = as_map(schema.get("properties"))
     for key, wanted in (("kind", "string"), ("apiVersion", "string"), ("metadata", "object")):
         below = properties.get(key)
         if isinstance(below, Mapping) and below.get("type") != wanted:
             at = f"{path}.properties[{key}].type"
             yield _invalid(at, below.get("type"), f"must be {wanted}")
-    metadata = _map(properties.get("metadata"))
-    restricted = _map(metadata.get("properties")).keys() - {"name", "generateName"}
+    metadata = as_map(properties.get("metadata"))
+    restricted = as_map(metadata.get("properties")).keys() - {"name", "generateName"}
     if level is Level.ROOT and (
         restricted or metadata.keys() - {"type", "properties", "description"}
     ):
@@ -290,20 +286,17 @@ def _metadata(schema: Json, path: str, level: Level) -> Iterator[StatusCause]:
 
 
 def _junctors(schema: Json, path: str, depth: int) -> Iterator[StatusCause]:
-    for key in ("allOf", "anyOf", "oneOf"):
-        for i, below in enumerate(_list(schema.get(key))):
-            skip = schema.get(INT_OR_STRING) and _is_int_or_string(key, i, schema, below)
-            if isinstance(below, Mapping) and not skip:
-                yield from _nested(below, f"{path}.{key}[{i}]", depth + 1)
-    if isinstance(schema.get("not"), Mapping):
-        yield from _nested(schema["not"], f"{path}.not", depth + 1)
+    for at, below in _alternatives(schema):
+        skip = schema.get(INT_OR_STRING) and _is_int_or_string(at, schema, below)
+        if isinstance(below, Mapping) and not skip:
+            yield from _nested(below, f"{path}.{at}", depth + 1)
 
 
-def _is_int_or_string(key: str, index: int, schema: Json, below: Any) -> bool:
+def _is_int_or_string(at: str, schema: Json, below: Any) -> bool:
     """The two forms in which int-or-string may say its types: anyOf, or that in the first allOf."""
-    if key == "anyOf":
+    if at.startswith("anyOf"):
         return tuple(_list(schema.get("anyOf"))) == _INT_OR_STRING_ANY
-    return key == "allOf" and index == 0 and below == {"anyOf": list(_INT_OR_STRING_ANY)}
+    return at == "allOf[0]" and below == {"anyOf": list(_INT_OR_STRING_ANY)}
 
 
 def _nested(schema: Json, path: str, depth: int) -> Iterator[StatusCause]:
@@ -317,7 +310,7 @@ def _nested(schema: Json, path: str, depth: int) -> Iterator[StatusCause]:
             yield _forbidden(f"{path}.{key}", "must be empty to be structural")
     if schema.get(CEL):
         yield _forbidden(f"{path}.{CEL}", "must be empty to be structural")
-    for name, below in _map(schema.get("properties")).items():
+    for name, below in as_map(schema.get("properties")).items():
         at = f"{path}.properties[{name}]"
         if name == "metadata":
             yield _forbidden(at, "must not be specified in a nested context")
@@ -332,12 +325,9 @@ def _nested(schema: Json, path: str, depth: int) -> Iterator[StatusCause]:
 
 
 def _completeness(schema: Json, path: str) -> Iterator[StatusCause]:
-    for key in ("allOf", "anyOf", "oneOf"):
-        for i, below in enumerate(_list(schema.get(key))):
-            yield from _covered(below, schema, f"{path}.{key}[{i}]", path)
-    if isinstance(schema.get("not"), Mapping):
-        yield from _covered(schema["not"], schema, f"{path}.not", path)
-    for name, below in _map(schema.get("properties")).items():
+    for at, below in _alternatives(schema):
+        yield from _covered(below, schema, f"{path}.{at}", path)
+    for name, below in as_map(schema.get("properties")).items():
         yield from _completeness(below, f"{path}.properties[{name}]")
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), Mapping):
@@ -345,8 +335,8 @@ def _completeness(schema: Json, path: str) -> Iterator[StatusCause]:
 
 
 def _covered(nested: Json, outside: Json, path: str, at: str) -> Iterator[StatusCause]:
-    known = _map(outside.get("properties"))
-    for name, below in _map(nested.get("properties")).items():
+    known = as_map(outside.get("properties"))
+    for name, below in as_map(nested.get("properties")).items():
         where = f"{at}.properties[{name}]"
         if name in known:
             yield from _covered(below, known[name], f"{path}.properties[{name}]", where)
@@ -358,8 +348,14 @@ def _covered(nested: Json, outside: Json, path: str, at: str) -> Iterator[Status
             yield from _covered(nested["items"], items, f"{path}.items", f"{at}.items")
         else:
             yield _required(f"{at}.items", f"because it is defined in {path}.items")
+    for suffix, below in _alternatives(nested):
+        yield from _covered(below, outside, f"{path}.{suffix}", at)
+
+
+def _alternatives(schema: Json) -> Iterator[tuple[str, Any]]:
+    """Yield the schemas of all junctors of a node, and where they stand below it."""
     for key in ("allOf", "anyOf", "oneOf"):
-        for i, below in enumerate(_list(nested.get(key))):
-            yield from _covered(below, outside, f"{path}.{key}[{i}]", at)
-    if isinstance(nested.get("not"), Mapping):
-        yield from _covered(nested["not"], outside, f"{path}.not", at)
+        for i, below in enumerate(_list(schema.get(key))):
+            yield f"{key}[{i}]", below
+    if isinstance(schema.get("not"), Mapping):
+        yield "not", schema["not"]

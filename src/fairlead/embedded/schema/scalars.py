@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -156,23 +158,14 @@ def _format(name: str, test: Callable[[Any], bool]) -> Check:
 def _number_checks(schema: Json) -> list[Check]:
     checks: list[Check] = []
     least, most, step = schema.get("minimum"), schema.get("maximum"), schema.get("multipleOf")
-    if least is not None:
-        if schema.get("exclusiveMinimum"):
-            checks.append(_rule(lambda v: v > least, f"%s in body should be greater than {least}"))
-        else:
-            checks.append(
-                _rule(
-                    lambda v: v >= least,
-                    f"%s in body should be greater than or equal to {least}",
-                )
-            )
-    if most is not None:
-        if schema.get("exclusiveMaximum"):
-            checks.append(_rule(lambda v: v < most, f"%s in body should be less than {most}"))
-        else:
-            checks.append(
-                _rule(lambda v: v <= most, f"%s in body should be less than or equal to {most}")
-            )
+    for bound, exclusive, (beyond, up_to), words in (
+        (least, "exclusiveMinimum", (operator.lt, operator.le), "greater"),
+        (most, "exclusiveMaximum", (operator.gt, operator.ge), "less"),
+    ):
+        if bound is not None:
+            test, more = (beyond, "") if schema.get(exclusive) else (up_to, " or equal to")
+            words = f"{words} than{more} {bound}"
+            checks.append(_rule(partial(test, bound), f"%s in body should be {words}"))
     if step:
         checks.append(
             _rule(lambda v: _is_multiple(v, step), f"%s in body should be a multiple of {step}")

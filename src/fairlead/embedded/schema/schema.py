@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -56,20 +56,6 @@ class SchemaError(ValueError):
     def __init__(self, causes: Iterable[StatusCause]) -> None:
         self.causes = tuple(causes)
         super().__init__("; ".join(f"{cause.field}: {cause.message}" for cause in self.causes))
-
-
-class Kind(Protocol):
-    """What names a kind: `registry.ResourceInfo` and `api.resources.Resource` both do."""
-
-    @property
-    def group(self) -> str:
-        """The API group, "" for the core group."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """The kind, in CamelCase."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,13 +215,9 @@ def _object_meta(*, closed: bool) -> Json:
     return schema
 
 
-def builtin_schema(resource: Kind) -> Schema:
-    """Return the schema of a built-in kind; one that only knows metadata for others."""
-    return _builtin(resource.kind)
-
-
 @functools.cache
-def _builtin(kind: str) -> Schema:
+def builtin_schema(kind: str) -> Schema:
+    """Return the schema of a built-in kind; one that only knows metadata for others."""
     metadata = {"metadata": _object_meta(closed=False)}
     unknown: dict[str, Any] = {"type": "object", PRESERVE: True, "properties": metadata}
     openapi = schema_of(kind) if kind in builtin_schemas.names() else unknown

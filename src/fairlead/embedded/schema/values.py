@@ -11,7 +11,8 @@ import base64
 import binascii
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fairlead.api import quantity, times
@@ -28,6 +29,11 @@ _NOT_IN_PYTHON = re.compile(r"\\[pPQCE]|\[\[:")
 
 INT32 = (-(2**31), 2**31 - 1)
 INT64 = (-(2**63), 2**63 - 1)
+
+
+def as_map(value: Any) -> Mapping[str, Any]:
+    """Return a mapping as it is, and an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def type_name(value: Any) -> str:
@@ -49,18 +55,10 @@ def type_name(value: Any) -> str:
             return "object"
 
 
-def _time(text: str) -> None:
-    times.parse_time(text)
-
-
 def _date(text: str) -> None:
     if not _DATE.fullmatch(text):
         raise ValueError(text)
     times.parse_time(f"{text}T00:00:00Z")
-
-
-def _base64(text: str) -> None:
-    base64.b64decode(text, validate=True)
 
 
 def _matches(pattern: re.Pattern[str]) -> Callable[[str], None]:
@@ -73,10 +71,10 @@ def _matches(pattern: re.Pattern[str]) -> Callable[[str], None]:
 
 #: Each raises ValueError for a text that is not of the format.
 _FORMATS: dict[str, Callable[[str], object]] = {
-    "date-time": _time,
-    "datetime": _time,
+    "date-time": times.parse_time,
+    "datetime": times.parse_time,
     "date": _date,
-    "byte": _base64,
+    "byte": partial(base64.b64decode, validate=True),
     "ipv4": ipaddress.IPv4Address,
     "ipv6": ipaddress.IPv6Address,
     "cidr": lambda text: ipaddress.ip_network(text, strict=False),

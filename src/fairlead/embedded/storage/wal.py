@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 from fairlead.embedded.storage.frames import (
     Entry,
@@ -85,28 +84,8 @@ class DamagedData(StoreError):
         self.offset = offset
 
 
-class LogFile(Protocol):
-    """A file that is appended to. Tests put faults in here."""
-
-    def write(self, data: bytes) -> None:
-        """Append all of `data`, or raise OSError."""
-        ...
-
-    def sync(self) -> None:
-        """Return once everything is on disk."""
-        ...
-
-    def truncate(self, size: int) -> None:
-        """Cut the file."""
-        ...
-
-    def close(self) -> None:
-        """Close it."""
-        ...
-
-
 class DiskFile:
-    """A real file, opened for appending."""
+    """A file, opened for appending. Tests derive classes with faults from it."""
 
     def __init__(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -147,7 +126,7 @@ class LogOptions:
     """How the log behaves. `open_file` and `sync_directory` are where tests put faults in."""
 
     compact_bytes_min: int = 64 << 20  # a shorter log is never compacted
-    open_file: Callable[[Path], LogFile] = DiskFile
+    open_file: Callable[[Path], DiskFile] = DiskFile
     sync_directory: Callable[[Path], None] = sync_directory
 
 
@@ -431,7 +410,7 @@ class Log:
         )
         self._compaction.start()
 
-    def _open_new(self, path: Path) -> LogFile:
+    def _open_new(self, path: Path) -> DiskFile:
         file = self._options.open_file(path)
         try:
             self._options.sync_directory(self._directory)

@@ -28,6 +28,14 @@ def check_preconditions(info: ResourceInfo, name: str, before: Obj, metadata: Ob
         raise errors.conflict(info, name, why)
 
 
+def put_or_drop(obj: Obj, field: str, value: Any) -> None:
+    """Set a field, or take it away where its value would be empty."""
+    if value:
+        obj[field] = value
+    else:
+        obj.pop(field, None)
+
+
 def restrict(info: ResourceInfo, old: Obj, new: Obj, sub: str) -> tuple[Obj, Obj]:
     """Return the object with only those changes that this (sub-)resource may make."""
     metadata = new["metadata"]
@@ -40,11 +48,7 @@ def restrict(info: ResourceInfo, old: Obj, new: Obj, sub: str) -> tuple[Obj, Obj
     kept = dict(old["metadata"])
     if sub == "finalize":
         kept_spec = dict(old.get("spec") or {})
-        finalizers = (new.get("spec") or {}).get("finalizers")
-        if finalizers:
-            kept_spec["finalizers"] = finalizers
-        else:
-            kept_spec.pop("finalizers", None)
+        put_or_drop(kept_spec, "finalizers", (new.get("spec") or {}).get("finalizers"))
         return {**old, "spec": kept_spec, "metadata": kept}, kept
     if (
         info.is_builtin

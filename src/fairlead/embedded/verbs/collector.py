@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, assert_never
 
@@ -26,6 +25,7 @@ from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.verbs import deletion, writes
+from fairlead.embedded.verbs.changes import put_or_drop
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.deletion import FOREGROUND, ORPHAN
 from fairlead.embedded.verbs.kinds import CRD_FINALIZER, NAMESPACE_FINALIZER
@@ -37,7 +37,7 @@ from fairlead.runtime.wake_up import WakeUp
 Place = tuple[str, Key]
 
 STEP_MAX = 64  # looks between two turns of the event loop
-EVENTS_TTL_SECONDS = 3600.0
+EVENTS_TTL_SECONDS = 3600.0  # core/v1 events, after their last change
 SWEEP_PAUSE_SECONDS = 0.01
 
 
@@ -67,19 +67,11 @@ def _head(record: Record) -> _Metadata:
     return _HEAD.decode(record.data).metadata
 
 
-@dataclass(frozen=True, slots=True)
-class CollectorOptions:
-    """`events_ttl_seconds` is how long core/v1 events live after their last change."""
-
-    events_ttl_seconds: float = EVENTS_TTL_SECONDS
-
-
 class Collector:
     """The sweeps. Call `note` with every batch of store events, and keep `run` running."""
 
-    def __init__(self, context: Context, options: CollectorOptions) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._options = options
         self._queue: dict[tuple[Task, Place], None] = {}
         self._dependents: dict[str, dict[Place, None]] = {}  # owner uid → what it owns
         self._waiting: dict[str, Place] = {}  # uid of an owner in foreground deletion
@@ -132,7 +124,7 @@ class Collector:
                 self._queue[Task.DEPENDENT, place] = None
         if info is builtins.EVENTS:
             self._expiring.pop(record.key, None)
-            deadline = self._context.clock.now() + self._options.events_ttl_seconds
+            deadline = self._context.clock.now() + EVENTS_TTL_SECONDS
             self._expiring[record.key] = deadline
         if not record.is_deleting:
             return
@@ -233,7 +225,8 @@ class Collector:
             case Task.DEFINITION:
                 self._look_at_definition(record)
             case Task.CONTENT:
-                self._look_at_content(info, record)
+                if not record.is_deleting:
+                    deletion.delete(self._context, info, record.key, DeleteOptions())
             case _:
                 assert_never(task)
 
@@ -307,10 +300,7 @@ class Collector:
         def change(obj: dict[str, Any]) -> dict[str, Any]:
             metadata = obj["metadata"]
             references = [r for r in metadata.get("ownerReferences", ()) if r["uid"] in uids]
-            if references:
-                metadata["ownerReferences"] = references
-            else:
-                metadata.pop("ownerReferences", None)
+            put_or_drop(metadata, "ownerReferences", references)
             return obj
 
         writes.overwrite(self._context, info, record.key, change, options=WriteOptions())
@@ -345,10 +335,7 @@ class Collector:
         def change(obj: dict[str, Any]) -> dict[str, Any]:
             metadata = obj["metadata"]
             left = [f for f in metadata.get("finalizers", ()) if f != finalizer]
-            if left:
-                metadata["finalizers"] = left
-            else:
-                metadata.pop("finalizers", None)
+            put_or_drop(metadata, "finalizers", left)
             return obj
 
         writes.overwrite(self._context, info, key, change, options=WriteOptions())
@@ -359,10 +346,6 @@ class Collector:
         """Look at all objects of a table (in a namespace) to delete them."""
         for record in self._context.store.records(name, namespace):
             self._queue[Task.CONTENT, (name, record.key)] = None
-
-    def _look_at_content(self, info: ResourceInfo, record: Record) -> None:
-        if not record.is_deleting:
-            deletion.delete(self._context, info, record.key, DeleteOptions())
 
     def _look_at_namespace(self, record: Record) -> None:
         if not record.is_deleting:
@@ -379,10 +362,7 @@ class Collector:
         def change(obj: dict[str, Any]) -> dict[str, Any]:
             spec = dict(obj.get("spec") or {})
             left = [f for f in spec.get("finalizers", ()) if f != NAMESPACE_FINALIZER]
-            if left:
-                spec["finalizers"] = left
-            else:
-                spec.pop("finalizers", None)
+            put_or_drop(spec, "finalizers", left)
             return {**obj, "spec": spec}
 
         writes.overwrite(

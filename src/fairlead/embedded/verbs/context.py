@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Generic, TypeVar
 
 from fairlead.api.core import PriorityClass
 from fairlead.api.resources import TEAMS
@@ -13,65 +14,50 @@ from fairlead.api.team import Team
 from fairlead.api.times import format_time
 from fairlead.embedded.builtins import PRIORITY_CLASSES
 from fairlead.embedded.registry import Registry
+from fairlead.embedded.storage.records import Record
 from fairlead.embedded.storage.store import Store
 from fairlead.model.priorities import PriorityTable
 from fairlead.model.teams import TeamTable
 from fairlead.runtime.clock import Clock
 
+T = TypeVar("T")
+
 INSTANTS_CACHED_MAX = 16  # many writes fall into one second
+_format = lru_cache(maxsize=INSTANTS_CACHED_MAX)(format_time)
 
 
 def _nobody() -> bool:
     return False
 
 
-class Priorities:
-    """The PriorityClasses, read again only when one has changed."""
+class Digest(Generic[T]):
+    """What is made of all objects of a table, made again only when one has changed."""
 
-    __slots__ = ("_at", "_default", "_table")
+    __slots__ = ("_at", "_made", "_make", "_name")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, make: Callable[[list[Record]], T]) -> None:
+        self._name = name
+        self._make = make
         self._at = -1
-        self._default: PriorityClass | None = None
-        self._table = PriorityTable()
+        self._made = make([])
 
-    def default(self, store: Store) -> PriorityClass | None:
-        """Return the global default; the lowest, should there be several."""
-        self._read(store)
-        return self._default
-
-    def table(self, store: Store) -> PriorityTable:
-        """Return the values of all classes."""
-        self._read(store)
-        return self._table
-
-    def _read(self, store: Store) -> None:
-        at = store.changed_at(PRIORITY_CLASSES.name)
-        if at == self._at:
-            return
-        classes = [r.typed(PriorityClass) for r in store.records(PRIORITY_CLASSES.name)]
-        defaults = [c for c in classes if c.global_default]
-        self._default = min(defaults, key=lambda c: c.value, default=None)
-        self._table = PriorityTable(classes)
-        self._at = at
-
-
-class Teams:
-    """The teams, read again only when one has changed."""
-
-    __slots__ = ("_at", "_table")
-
-    def __init__(self) -> None:
-        self._at = -1
-        self._table = TeamTable()
-
-    def table(self, store: Store) -> TeamTable:
-        """Return all teams."""
-        at = store.changed_at(TEAMS.name)
+    def of(self, store: Store) -> T:
+        """Return it as of the last visible write."""
+        at = store.changed_at(self._name)
         if at != self._at:
-            self._table = TeamTable(r.typed(Team) for r in store.records(TEAMS.name))
-            self._at = at
-        return self._table
+            self._made, self._at = self._make(store.records(self._name)), at
+        return self._made
+
+
+def _priorities(records: list[Record]) -> tuple[PriorityTable, PriorityClass | None]:
+    """Return the values of all classes, and the global default; the lowest of several."""
+    classes = [record.typed(PriorityClass) for record in records]
+    defaults = [each for each in classes if each.global_default]
+    return PriorityTable(classes), min(defaults, key=lambda each: each.value, default=None)
+
+
+def _teams(records: list[Record]) -> TeamTable:
+    return TeamTable(record.typed(Team) for record in records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +73,11 @@ class Context:
     ids: Callable[[], str]
     rng: random.Random
     can_call_webhooks: Callable[[], bool] = _nobody
-    priorities: Priorities = field(default_factory=Priorities)
-    teams: Teams = field(default_factory=Teams)
+    priorities: Digest[tuple[PriorityTable, PriorityClass | None]] = field(
+        default_factory=lambda: Digest(PRIORITY_CLASSES.name, _priorities)
+    )
+    teams: Digest[TeamTable] = field(default_factory=lambda: Digest(TEAMS.name, _teams))
 
     def now_text(self) -> str:
         """Return the clock's instant as it stands in objects: RFC 3339, whole seconds."""
         return _format(int(self.clock.now() // 1))
-
-
-@lru_cache(maxsize=INSTANTS_CACHED_MAX)
-def _format(second: int) -> str:
-    return format_time(second)

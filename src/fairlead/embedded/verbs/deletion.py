@@ -15,7 +15,7 @@ from fairlead.api.times import format_time, parse_time
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, record_typed
 from fairlead.embedded.verbs import errors
-from fairlead.embedded.verbs.changes import is_free
+from fairlead.embedded.verbs.changes import is_free, put_or_drop
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.kinds import strategy_of
 from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult
@@ -72,10 +72,7 @@ def _set_finalizers(metadata: dict[str, Any], propagation: Propagation | None) -
         finalizers.append(ORPHAN)
     elif propagation is Propagation.FOREGROUND:
         finalizers.append(FOREGROUND)
-    if finalizers:
-        metadata["finalizers"] = finalizers
-    else:
-        metadata.pop("finalizers", None)
+    put_or_drop(metadata, "finalizers", finalizers)
 
 
 def _mark(

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 from fairlead.api.status import (
     AlreadyExists,
-    BadRequest,
     Conflict,
     Expired,
     Forbidden,
@@ -127,25 +126,25 @@ Finding: TypeAlias = Problem | StatusCause
 def invalid(info: ResourceInfo, name: str, findings: Sequence[Finding]) -> Invalid:
     """422 that names every field: `Pod "x" is invalid: ...`."""
     causes = tuple(f.cause if isinstance(f, Problem) else f for f in findings)
-    texts = [f"{cause.field}: {cause.message}" for cause in causes]
-    body = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     qualified = f"{info.kind}.{info.group}" if info.group else info.kind
     return Invalid(
-        f'{qualified} "{name}" is invalid: {body}',
+        f'{qualified} "{name}" is invalid: {_joined(causes)}',
         details=StatusDetails(name=name, group=info.group, kind=info.kind, causes=causes),
     )
 
 
 def invalid_options(kind: str, *problems: Problem) -> Invalid:
     """422 for the options of a request, e.g. `ListOptions.meta.k8s.io "" is invalid: ...`."""
-    texts = [f"{p.field}: {p.message}" for p in problems]
-    body = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    causes = tuple(p.cause for p in problems)
     return Invalid(
-        f'{kind}.meta.k8s.io "" is invalid: {body}',
-        details=StatusDetails(
-            group="meta.k8s.io", kind=kind, causes=tuple(p.cause for p in problems)
-        ),
+        f'{kind}.meta.k8s.io "" is invalid: {_joined(causes)}',
+        details=StatusDetails(group="meta.k8s.io", kind=kind, causes=causes),
     )
+
+
+def _joined(causes: Sequence[StatusCause]) -> str:
+    texts = [f"{cause.field}: {cause.message}" for cause in causes]
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
 def no_version(info: ResourceInfo, name: str) -> Invalid:
@@ -161,11 +160,6 @@ def no_version(info: ResourceInfo, name: str) -> Invalid:
 def unknown_resource() -> NotFound:
     """404 for a resource that a known group and version does not have."""
     return NotFound("the server could not find the requested resource", details=StatusDetails())
-
-
-def bad_request(message: str) -> BadRequest:
-    """400."""
-    return BadRequest(message)
 
 
 def forbidden(info: ResourceInfo, name: str, why: str, *causes: StatusCause) -> Forbidden:

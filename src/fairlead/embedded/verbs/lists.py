@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fairlead.api.selectors import Selector, SelectorError, parse_fields, parse_labels
-from fairlead.api.status import Invalid
+from fairlead.api.status import BadRequest
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.verbs import errors
@@ -43,11 +43,11 @@ def selection(
         labels = parse_labels(label_selector)
         fields = parse_fields(field_selector)
     except SelectorError as error:
-        raise errors.bad_request(str(error)) from None
+        raise BadRequest(str(error)) from None
     for requirement in fields.requirements:
         if requirement.key not in info.selectable:
             known = ", ".join(sorted(info.selectable))
-            raise errors.bad_request(
+            raise BadRequest(
                 f'Unable to find "{info.api_version}, Resource={info.plural}" that match '
                 f'label selector "{label_selector}", field selector "{field_selector}": '
                 f"field label not supported: {requirement.key} (supported: {known})"
@@ -132,16 +132,16 @@ def _page(
 
 def _parse_token(options: ListOptions) -> tuple[int, Key]:
     if options.resource_version not in ("", "0"):
-        raise errors.bad_request("specifying resource version is not allowed when using continue")
+        raise BadRequest("specifying resource version is not allowed when using continue")
     try:
         padding = "=" * (-len(options.continue_) % 4)
         raw = base64.b64decode(options.continue_ + padding, altchars=b"-_", validate=True)
         token = msgspec.json.decode(raw, type=_Token)
     except (binascii.Error, ValueError) as error:
-        raise errors.bad_request(f"continue key is not valid: {error}") from None
+        raise BadRequest(f"continue key is not valid: {error}") from None
     namespace, slash, name = token.start.partition("/")
     if token.v != "meta.k8s.io/v1" or not slash or token.rv < _LATEST:
-        raise errors.bad_request("continue key is not valid: not a token of this server")
+        raise BadRequest("continue key is not valid: not a token of this server")
     return token.rv, (namespace, name)
 
 
@@ -153,7 +153,7 @@ def _format_token(version: int, after: Key) -> str:
 def parse_version(text: str) -> int:
     """Return the number of a resourceVersion; BadRequest when it is none."""
     if not text.isascii() or not text.isdigit() or len(text) > 19:
-        raise errors.bad_request(f'resourceVersion: Invalid value: "{text}": must be a number')
+        raise BadRequest(f'resourceVersion: Invalid value: "{text}": must be a number')
     return int(text)
 
 
@@ -169,11 +169,6 @@ def _snapshot_version(context: Context, options: ListOptions) -> int:
     return asked if exact else _LATEST
 
 
-def invalid_list_options(*problems: Problem) -> Invalid:
-    """422 for options of a list or watch that don't go together."""
-    return errors.invalid_options("ListOptions", *problems)
-
-
 def _check_match(options: ListOptions) -> None:
     match = options.resource_version_match
     if not match:
@@ -187,13 +182,15 @@ def _check_match(options: ListOptions) -> None:
         why = "resourceVersionMatch is forbidden when continue is provided"
         found.append(Problem(field, forbidden, why))
     if found:
-        raise invalid_list_options(*found)
+        raise errors.invalid_options("ListOptions", *found)
     if match not in ("Exact", "NotOlderThan"):
         why = 'supported values: "Exact", "NotOlderThan"'
-        raise invalid_list_options(Problem(field, ProblemType.NOT_SUPPORTED, why, match))
+        raise errors.invalid_options(
+            "ListOptions", Problem(field, ProblemType.NOT_SUPPORTED, why, match)
+        )
     if match == "Exact" and options.resource_version == "0":
         why = 'resourceVersionMatch "Exact" is forbidden for resourceVersion "0"'
-        raise invalid_list_options(Problem(field, forbidden, why))
+        raise errors.invalid_options("ListOptions", Problem(field, forbidden, why))
 
 
 def _check_initial_events(options: WatchOptions) -> None:
@@ -203,13 +200,15 @@ def _check_initial_events(options: WatchOptions) -> None:
     if options.send_initial_events is None:
         if match:
             why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-            raise invalid_list_options(Problem(field, forbidden, why))
+            raise errors.invalid_options("ListOptions", Problem(field, forbidden, why))
     elif not match:
         why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-        raise invalid_list_options(Problem(field, forbidden, why))
+        raise errors.invalid_options("ListOptions", Problem(field, forbidden, why))
     elif match != "NotOlderThan":
         why = 'supported values: "NotOlderThan"'
-        raise invalid_list_options(Problem(field, ProblemType.NOT_SUPPORTED, why, match))
+        raise errors.invalid_options(
+            "ListOptions", Problem(field, ProblemType.NOT_SUPPORTED, why, match)
+        )
 
 
 def watch_start(

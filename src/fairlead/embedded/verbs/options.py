@@ -15,8 +15,8 @@ from fairlead.embedded.verbs.watch_filter import WatchFilter
 from fairlead.runtime.client import EventType, Propagation
 
 
-def _no_warning(_text: str) -> None:
-    return None
+def no_warning(_text: str) -> None:
+    """Drop what belongs into `Warning:` headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class WriteOptions:
     dry_run: bool = False
     field_validation: str = "Warn"
     field_manager: str = ""
-    warn: Callable[[str], None] = _no_warning
+    warn: Callable[[str], None] = no_warning
     is_draft: bool = False
     reads_model: bool = False
 
@@ -71,7 +71,7 @@ class DeleteOptions:
     uid: str | None = None
     resource_version: str | None = None
     dry_run: bool = False
-    warn: Callable[[str], None] = _no_warning
+    warn: Callable[[str], None] = no_warning
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def _set_priority(context: Context, pod_name: str, spec: Obj) -> None:
             raise errors.forbidden(PODS, pod_name, why)
         found = record.typed(core.PriorityClass)
     else:
-        found = context.priorities.default(context.store)
+        found = context.priorities.of(context.store)[1]
     value, policy = (found.value, found.preemption_policy) if found else (0, "PreemptLowerPriority")
     asked = spec.get("priority")
     if asked is not None and asked != value:
@@ -132,7 +132,7 @@ def _set_team(context: Context, metadata: Obj, spec: Obj) -> bool:
 
     Forbidden where it claims those of other teams.
     """
-    teams = context.teams.table(context.store)
+    teams = context.teams.of(context.store)
     if not len(teams) or spec.get("nodeName") or _is_member(metadata):
         return False
     own = msgspec.convert(spec.get("tolerations") or [], tuple[core.Toleration, ...])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from fairlead.api.status import AlreadyExists, NotFound, UnsupportedMediaType
@@ -23,7 +22,7 @@ from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs import deletion, errors, lists, subresources, writes
 from fairlead.embedded.verbs.cluster_objects import Address, ClusterObjects
-from fairlead.embedded.verbs.collector import Collector, CollectorOptions
+from fairlead.embedded.verbs.collector import Collector
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.options import (
     DeleteOptions,
@@ -47,12 +46,8 @@ NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 PRIORITIES = (("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000))
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceOptions:
-    """Limits and lifetimes."""
-
-    watch_buffer_max: int = 65_536  # events on their way to one in-process watcher
-    collector: CollectorOptions = field(default_factory=CollectorOptions)
+#: Events on their way to one in-process watcher.
+WATCH_BUFFER_MAX = 65_536
 
 
 class Service:
@@ -66,13 +61,12 @@ class Service:
         *,
         ids: Callable[[], str],
         rng: random.Random,
-        options: ServiceOptions | None = None,
+        watch_buffer_max: int = WATCH_BUFFER_MAX,
     ) -> None:
         """Serve `store`. `ids` gives a new uid per call, `rng` picks generated names.
 
         `registry` gets the kinds of the definitions that the store already holds.
         """
-        options = options or ServiceOptions()
         self.store = store
         self.registry = registry
         #: Attach a caller to it, and admission webhooks are called.
@@ -82,8 +76,8 @@ class Service:
         for record in store.records(builtins.CRDS.name):
             self._serve(record)
         store.subscribe(self._note_definitions)
-        self._hub = WatchHub(store, buffer_max=options.watch_buffer_max)
-        self._collector = Collector(self._context, options.collector)
+        self._hub = WatchHub(store, buffer_max=watch_buffer_max)
+        self._collector = Collector(self._context)
         store.subscribe(self._collector.note)
         self._taints = TaintEviction(self._context)
         store.subscribe(self._taints.note)
@@ -343,7 +337,7 @@ def _change(
                     "the body of the request was in an unknown format - accepted media types "
                     "include: application/json-patch+json, application/merge-patch+json"
                 )
-            schema = builtin_schema(info)
+            schema = builtin_schema(info.kind)
             return lambda obj: apply_strategic_patch(obj, patch, schema)
         case _:
             assert_never(patch_type)

@@ -1,4 +1,4 @@
-"""Checks of an object's structure: types of built-in kinds, and the schema of custom ones.
+"""Checks of an object's structure: types of built-in kinds, schemas of custom ones, our own rules.
 
 Every object is decoded into its read model when it is encoded for the store, which is proof enough
 of its types. Only one that fails goes through the compiled schema, which words the error as the API
@@ -7,22 +7,33 @@ server does and knows which nulls mean a missing field.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from fairlead.api import names
+from fairlead.api.job import Job
+from fairlead.api.status import BadRequest, StatusCause
+from fairlead.decide.admission.cluster_kinds import RULES, judge_cluster_object
+from fairlead.decide.admission.jobs import judge_job, priority_to_set
+from fairlead.decide.admission.teams import team_to_set
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.schema import Schema, builtin_schema, strict_errors
-from fairlead.embedded.verbs import errors, own_rules
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding
 from fairlead.embedded.verbs.options import WriteOptions
+from fairlead.model.submitted import SubmittedTable
+from fairlead.model.team_use import Account
+from fairlead.model.teams import TeamTable
 
 Obj = dict[str, Any]
+_JOBS = f"jobs.{names.GROUP}"
 
 
 def report_unknown_fields(info: ResourceInfo, obj: Obj, options: WriteOptions) -> None:
     """Warn of, or refuse if Strict, unknown fields of a built-in kind. They are kept."""
     if info.is_builtin and options.field_validation != "Ignore":
-        _report(info, builtin_schema(info).unknown_fields(obj), options)
+        _report(info, builtin_schema(info.kind).unknown_fields(obj), options)
 
 
 def repair(info: ResourceInfo, obj: Obj) -> Obj:
@@ -30,7 +41,7 @@ def repair(info: ResourceInfo, obj: Obj) -> Obj:
 
     BadRequest names the field whose type is wrong. Of custom resources only metadata is looked at.
     """
-    schema = info.schema if not info.is_builtin else builtin_schema(info)
+    schema = info.schema if not info.is_builtin else builtin_schema(info.kind)
     if schema is None:
         return obj
     schema.require_decodable(obj, kind=info.kind, version=info.api_version)
@@ -61,7 +72,7 @@ def admit(
             part, findings = _admit(info, info.status_schema, {"status": obj["status"]}, options)
             return {**obj, **part}, findings
     obj, findings = _admit(info, schema, obj, options)
-    obj, more = own_rules.admit(context, info, obj, old=old, known=findings)
+    obj, more = _admit_own(context, info, obj, old=old, known=findings)
     return obj, [*findings, *more]
 
 
@@ -82,9 +93,47 @@ def _report(info: ResourceInfo, unknown: list[str], options: WriteOptions) -> No
     if not unknown:
         return
     if options.field_validation == "Strict":
-        raise errors.bad_request(
+        raise BadRequest(
             f'{info.kind} in version "{info.version}" cannot be handled as a {info.kind}: '
             f"{strict_errors(unknown)}"
         )
     for path in unknown:
         options.warn(f'unknown field "{path}"')
+
+
+def _admit_own(
+    context: Context, info: ResourceInfo, obj: Obj, *, old: Obj | None, known: Sequence[Finding]
+) -> tuple[Obj, list[StatusCause]]:
+    """Return a defaulted object of our own kinds, and what is wrong with it beyond `known`.
+
+    Asks `decide.admission`, which the webhook asks as well: after the schema, on every create and
+    every write that changes more than metadata and status.
+    """
+    if info.name in RULES:
+        seen = {finding.field for finding in known}
+        causes = judge_cluster_object(info.name, obj, old)
+        return obj, [cause for cause in causes if cause.field not in seen]
+    if info.name != _JOBS:
+        return obj, []
+    classes = context.priorities.of(context.store)[0]
+    teams = context.teams.of(context.store)
+    namespace = str(obj["metadata"].get("namespace") or "")
+    defaults = {
+        "priority": priority_to_set(obj, old, classes),
+        "team": team_to_set(obj, teams, namespace, None),
+    }
+    found = {field: value for field, value in defaults.items() if value is not None}
+    if found:
+        obj = {**obj, "spec": {**obj["spec"], **found}}
+    fields = [finding.field for finding in known]
+    count = partial(_count, context, teams)
+    return obj, judge_job(obj, old, classes=classes, teams=teams, known=fields, count=count)
+
+
+def _count(context: Context, teams: TeamTable, account: Account) -> int:
+    """Return the unfinished jobs of an account; asked only where a limit depends on it."""
+    team, table = teams.get(account.team), SubmittedTable()
+    for namespace in team.spec.namespaces if team is not None else ():
+        for record in context.store.records(_JOBS, namespace):
+            table.put(record.typed(Job))
+    return table.count(teams, account)

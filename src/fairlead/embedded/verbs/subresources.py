@@ -12,9 +12,10 @@ from typing import Any
 
 from fairlead.api import core
 from fairlead.api.selectors import OPERATORS, Operator, Requirement, Selector
-from fairlead.api.status import InternalError, StatusCause, StatusDetails, TooManyRequests
+from fairlead.api.status import Conflict, InternalError, StatusCause, StatusDetails, TooManyRequests
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import FieldPath, ResourceInfo, ScalePaths
+from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.verbs import changes, errors, writes
 from fairlead.embedded.verbs.context import Context
@@ -25,13 +26,11 @@ from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult, WriteOp
 
 def bind(context: Context, key: Key, binding: Mapping[str, Any], options: WriteOptions) -> Record:
     """Give a pod its node. Conflict when it has one, is going away, is gated or has another uid."""
-    target = binding.get("target")
-    node = target.get("name") if isinstance(target, Mapping) else None
+    node = as_map(binding.get("target")).get("name")
     if not isinstance(node, str) or not node:
         problem = Problem("target.name", ProblemType.REQUIRED)
         raise errors.invalid(builtins.PODS, key[1], [problem])
-    metadata = binding.get("metadata")
-    given: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
+    given = as_map(binding.get("metadata"))
 
     def change(pod: dict[str, Any]) -> dict[str, Any]:
         _check_bindable(pod, key[1], given)
@@ -54,23 +53,18 @@ def bind(context: Context, key: Key, binding: Mapping[str, Any], options: WriteO
 def _check_bindable(pod: Mapping[str, Any], name: str, given: Mapping[str, Any]) -> None:
     why = ""
     spec, metadata = pod.get("spec") or {}, pod["metadata"]
-    if given.get("uid") and given["uid"] != metadata["uid"]:
-        why = (
-            f"Precondition failed: UID in precondition: {given['uid']}, UID in object meta: "
-            f"{metadata['uid']}"
-        )
-    elif "deletionTimestamp" in metadata:
+    changes.check_preconditions(builtins.PODS, name, metadata, {"uid": given.get("uid")})
+    if "deletionTimestamp" in metadata:
         why = f"pod {name} is being deleted, cannot be assigned to a host"
     elif spec.get("nodeName"):
         why = f'pod {name} is already assigned to node "{spec["nodeName"]}"'
     elif spec.get("schedulingGates"):
         why = f"pod {name} has non-empty .spec.schedulingGates"
     if why:
-        error = errors.conflict(builtins.PODS, name, why)
-        if given.get("uid") and given["uid"] != metadata["uid"]:
-            raise error
-        text = error.message.replace("fulfilled on pods ", "fulfilled on pods/binding ")
-        raise type(error)(text, details=StatusDetails(name=name, kind="pods/binding"))
+        raise Conflict(
+            f'Operation cannot be fulfilled on pods/binding "{name}": {why}',
+            details=StatusDetails(name=name, kind="pods/binding"),
+        )
 
 
 # ---------------------------------------------------------------------- eviction
@@ -224,14 +218,7 @@ def put_scale(
             obj["metadata"]["resourceVersion"] = version
         return obj
 
-    record = writes.patch(context, info, key, _detached(change), options=options)
+    record = writes.patch(
+        context, info, key, lambda obj: change(changes.copy(obj)), options=options
+    )
     return record, _scale(paths, record)
-
-
-def _detached(change: Any) -> Any:
-    """Let `change` write into its argument."""
-
-    def call(obj: dict[str, Any]) -> Any:
-        return change(changes.copy(obj))
-
-    return call

@@ -9,7 +9,7 @@ image, because nodes of the embedded cluster run processes of this machine.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -101,14 +101,8 @@ def metadata_problems(info: ResourceInfo, metadata: ObjectMeta) -> list[Problem]
     return found
 
 
-@lru_cache(maxsize=_LABELS_CACHED_MAX)
-def _is_key(text: str) -> bool:
-    return is_qualified_name(text)
-
-
-@lru_cache(maxsize=_LABELS_CACHED_MAX)
-def _is_value(text: str) -> bool:
-    return is_label_value(text)
+_is_key = lru_cache(maxsize=_LABELS_CACHED_MAX)(is_qualified_name)
+_is_value = lru_cache(maxsize=_LABELS_CACHED_MAX)(is_label_value)
 
 
 def _label_problems(labels: Mapping[str, str]) -> Iterable[Problem]:
@@ -280,7 +274,7 @@ def pod_update_problems(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[
         found.append(Problem("spec.tolerations", ProblemType.FORBIDDEN, why))
     free = {"schedulingGates", "tolerations", "containers", "initContainers"}
     free.add("activeDeadlineSeconds")
-    if gates_before and _contains(new.get("nodeSelector"), old.get("nodeSelector")):
+    if gates_before and _selector_items(old) <= _selector_items(new):
         free.add("nodeSelector")
     if gates_before and _is_narrowed(new.get("affinity") or {}, old.get("affinity") or {}):
         free.add("affinity")
@@ -298,8 +292,8 @@ def _items(spec: Mapping[str, Any], field: str) -> Sequence[Any]:
     return spec.get(field) or ()
 
 
-def _contains(new: Mapping[str, str] | None, old: Mapping[str, str] | None) -> bool:
-    return all((new or {}).get(key) == value for key, value in (old or {}).items())
+def _selector_items(spec: Mapping[str, Any]) -> ItemsView[str, str]:
+    return (spec.get("nodeSelector") or {}).items()
 
 
 def _is_narrowed(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:

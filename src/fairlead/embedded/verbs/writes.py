@@ -10,11 +10,12 @@ admission and defaults, rules, no-op check, generation, store.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any
 
 import msgspec
 
-from fairlead.api.status import AlreadyExists, StatusCause
+from fairlead.api.status import AlreadyExists, BadRequest, StatusCause
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Known, Record, draft_of, record_typed
@@ -22,7 +23,6 @@ from fairlead.embedded.verbs import changes, errors, structural, validation
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
 from fairlead.embedded.verbs.kinds import strategy_of
-from fairlead.embedded.verbs.metadata import metadata_of
 from fairlead.embedded.verbs.options import WriteOptions
 from fairlead.embedded.verbs.pod_shapes import PodShape
 
@@ -39,18 +39,71 @@ _NOT_GIVEN = frozenset((*_SERVER_OWNED, *_NEVER_STORED, "resourceVersion"))
 MALFORMED_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
 
 Obj = dict[str, Any]
+#: As in Go, what is empty of these is as good as not there.
+_OPTIONAL = ("labels", "annotations", "finalizers", "ownerReferences", "generateName")
+_Time = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class _Given(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Metadata as a client may write it; null means missing.
+
+    What maps and lists hold is looked at when the object is decoded.
+    """
+
+    name: str | None = None
+    generate_name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    self_link: str | None = None
+    generation: int | None = None
+    creation_timestamp: _Time | None = None
+    deletion_timestamp: _Time | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, Any] | None = None
+    annotations: dict[str, Any] | None = None
+    owner_references: list[Any] | None = None
+    finalizers: list[Any] | None = None
+    managed_fields: list[Any] | None = None
+
+
+def metadata_of(info: ResourceInfo, body: Obj) -> Obj:
+    """Return a copy of a body's metadata, without what is empty; BadRequest for a wrong type.
+
+    What the server owns is thrown away unread, and what is empty counts as not there; so types must
+    be looked at before, as Go does by decoding. The happy path is one conversion in C; words for
+    what is wrong come from the kind's schema.
+    """
+    metadata = body.get("metadata")
+    if metadata is None:
+        metadata = {}
+    if not isinstance(metadata, dict):
+        raise BadRequest("metadata: must be an object")
+    try:
+        msgspec.convert(metadata, _Given)
+    except msgspec.ValidationError as error:
+        structural.repair(info, {"metadata": metadata})  # has the words for most
+        raise BadRequest(
+            f'{info.kind} in version "{info.api_version}" cannot be handled as a {info.kind}: '
+            f"metadata: {error}"
+        ) from None
+    out = dict(metadata)
+    for field in _OPTIONAL:
+        if field in out and not out[field]:  # a map, a list, a text or null by now
+            del out[field]
+    return out
 
 
 def check_kind(info: ResourceInfo, body: Obj) -> None:
     """Take `kind` and `apiVersion` out of a body; BadRequest when they are of another kind."""
     api_version, kind = body.pop("apiVersion", None), body.pop("kind", None)
     if api_version not in (None, "", info.api_version):
-        raise errors.bad_request(
+        raise BadRequest(
             f"the API version in the data ({api_version}) does not match the expected API version "
             f"({info.api_version})"
         )
     if kind not in (None, "", info.kind):
-        raise errors.bad_request(
+        raise BadRequest(
             f"the kind in the data ({kind}) does not match the expected kind ({info.kind})"
         )
 
@@ -59,15 +112,13 @@ def _check_namespace(info: ResourceInfo, namespace: str, metadata: Obj) -> None:
     given = metadata.get("namespace")
     if not info.namespaced:
         if given:
-            raise errors.bad_request(
-                f"namespace '{given}' was given, but {info.name} are not namespaced"
-            )
+            raise BadRequest(f"namespace '{given}' was given, but {info.name} are not namespaced")
         metadata.pop("namespace", None)
         return
     if not namespace:
-        raise errors.bad_request("an empty namespace may not be set during creation")
+        raise BadRequest("an empty namespace may not be set during creation")
     if given and given != namespace:
-        raise errors.bad_request(
+        raise BadRequest(
             f"the namespace of the provided object ({given}) does not match the namespace sent on "
             f"the request ({namespace})"
         )
@@ -88,7 +139,7 @@ def create(
     body["metadata"] = metadata = metadata_of(info, body)
     _check_namespace(info, namespace, metadata)
     if metadata.get("resourceVersion"):
-        raise errors.bad_request("resourceVersion should not be set on objects to be created")
+        raise BadRequest("resourceVersion should not be set on objects to be created")
     if not _NOT_GIVEN.isdisjoint(metadata):
         for field in [field for field in metadata if field in _NOT_GIVEN]:
             del metadata[field]
@@ -204,26 +255,22 @@ def _encode(
     try:
         return record_typed(info, key, version, obj), obj
     except msgspec.ValidationError as error:
-        raise errors.bad_request(
+        raise BadRequest(
             f'{info.kind} in version "{info.version}" cannot be handled as a {info.kind}: {error}'
         ) from None
 
 
 def _dry(info: ResourceInfo, key: Key, obj: Obj, version: str) -> Record:
     """The object that would be stored, under the version that it has now."""
-    record = record_typed(info, key, 0, obj)
+    return _under_version(record_typed(info, key, 0, obj), obj, version)
+
+
+def _under_version(record: Record, obj: Obj, version: str) -> Record:
+    """The answer to a write that stored nothing, or removed: under the version before, if any."""
     if version:
         obj["metadata"]["resourceVersion"] = version
     else:
         del obj["metadata"]["resourceVersion"]
-    record.data = msgspec.json.encode(obj, order="sorted")
-    record.drop_caches()
-    return record
-
-
-def _under_version(record: Record, obj: Obj, version: str) -> Record:
-    """The answer to the write that removed an object: it shows the version that it replaced."""
-    obj["metadata"]["resourceVersion"] = version
     record.data = msgspec.json.encode(obj, order="sorted")
     record.drop_caches()
     return record
@@ -251,12 +298,12 @@ def replace(
     _check_namespace(info, key[0], metadata)
     name = metadata.get("name")
     if not name:
-        raise errors.bad_request(
+        raise BadRequest(
             f"the name of the object ({key[1]} based on URL) was undeterminable: name must be "
             "provided"
         )
     if name != key[1]:
-        raise errors.bad_request(
+        raise BadRequest(
             f"the name of the object ({name}) does not match the name on the URL ({key[1]})"
         )
     if current is None:
@@ -294,7 +341,7 @@ def patch(
     old = current.around_spec() if only_status and is_closed else current.plain()
     new = change({"kind": info.kind, "apiVersion": info.api_version, **old})
     if not isinstance(new, dict):
-        raise errors.bad_request("the patched object is no JSON object")
+        raise BadRequest("the patched object is no JSON object")
     if new.get("kind") == info.kind and new.get("apiVersion") == info.api_version:
         del new["kind"], new["apiVersion"]
     else:
@@ -304,7 +351,7 @@ def patch(
     else:
         new["metadata"] = metadata = metadata_of(info, new)
     if metadata.get("name") not in (key[1], None):
-        raise errors.bad_request(
+        raise BadRequest(
             f"the name of the object ({metadata['name']}) does not match the name on the URL "
             f"({key[1]})"
         )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from fairlead.api import names, quantity
 from fairlead.api.core import Node
@@ -21,6 +21,8 @@ from fairlead.embedded.virtual.profile import NodeShape
 from fairlead.embedded.virtual.status import Readiness, node_conditions
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
+
+T = TypeVar("T")
 
 REGION = "topology.kubernetes.io/region"
 VIRTUAL = "virtual"
@@ -133,15 +135,11 @@ async def shrink_fleet(client: Client, fleet: NodeFleet) -> tuple[str, ...]:
     for job in (await client.list(JOBS)).items:
         if job.status.placement is not None and not job.is_finished:
             used.update(nodes_of(job.status.placement))
-    leaving = iter([name for name in extra if name not in used])
 
-    async def work(names_: Iterator[str]) -> None:
-        for name in names_:
-            await client.delete(NODES, name)
+    async def remove(name: str) -> None:
+        await client.delete(NODES, name)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(CREATES_PARALLEL_MAX):
-            group.create_task(work(leaving))
+    await _side_by_side(remove, [name for name in extra if name not in used])
     return tuple(name for name in extra if name in used)
 
 
@@ -156,21 +154,14 @@ async def ensure_fleet(client: Client, fleet: NodeFleet, clock: Clock) -> FleetR
         n.metadata.name: n for n in (await client.list(NODES, label_selector=selector)).items
     }
     wanted = {fleet.name(i): i for i in range(fleet.count)}
-    missing = iter([i for name, i in wanted.items() if name not in present])
+    missing = [index for name, index in wanted.items() if name not in present]
     created: dict[str, Node] = {}
 
-    async def work(indices: Iterator[int]) -> None:
-        for index in indices:
-            body = node_object(fleet, index, clock.now())
-            try:
-                node = await client.create(NODES, body)
-            except AlreadyExists:
-                node = await client.get(NODES, fleet.name(index))
-            created[node.metadata.name] = node
+    async def make(index: int) -> None:
+        node = await create_node(client, node_object(fleet, index, clock.now()))
+        created[node.metadata.name] = node
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(CREATES_PARALLEL_MAX, fleet.count)):
-            group.create_task(work(missing))
+    await _side_by_side(make, missing)
     nodes = {**present, **created}
     return FleetReport(
         created=len(created),
@@ -184,3 +175,24 @@ async def ensure_fleet(client: Client, fleet: NodeFleet, clock: Clock) -> FleetR
         ),
         nodes=tuple(nodes[name] for name in sorted(nodes)),
     )
+
+
+async def create_node(client: Client, body: Mapping[str, Any]) -> Node:
+    """Create a node, and return it as stored; one that exists already is kept as it is."""
+    try:
+        return await client.create(NODES, body)
+    except AlreadyExists:
+        return await client.get(NODES, body["metadata"]["name"])
+
+
+async def _side_by_side(act: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:
+    """Act on all items, on CREATES_PARALLEL_MAX at a time."""
+    rest = iter(items)
+
+    async def work() -> None:
+        for item in rest:
+            await act(item)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(CREATES_PARALLEL_MAX, len(items))):
+            group.create_task(work())

@@ -16,7 +16,6 @@ import asyncio
 import random
 import zlib
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,11 +23,12 @@ from fairlead.api import names, quantity
 from fairlead.api.core import ConfigMap, Node, Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
-from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound
+from fairlead.api.status import ApiError, Conflict, NotFound
 from fairlead.embedded.virtual.fleet import (
     VIRTUAL,
     FleetReport,
     NodeFleet,
+    create_node,
     ensure_fleet,
     host_address,
 )
@@ -54,21 +54,13 @@ from fairlead.runtime.reader import MirrorReader, follow
 COMPONENT = "fairlead-virtual-nodes"
 #: Until a cluster notices that a machine has ended, as kube-controller-manager does.
 _DETECT_SECONDS = 40.0
+#: Limits of the machinery, not of what is simulated (that is the profile).
+WRITES_PARALLEL_MAX, TIMERS_BATCH_MAX = 64, 256
+_BACKOFF = BackoffOptions(seconds=0.1, seconds_max=10.0)
 #: A speed at which a second of work takes 30 years.
 STALLED = 1e-9
 #: Addresses in the range of `host_address`.
 _ADDRESSES = (1 << 22) - 2
-
-
-@dataclass(frozen=True, slots=True)
-class VirtualOptions:
-    """Limits of the machinery, not of what is simulated (that is the profile)."""
-
-    writes_parallel_max: int = 64
-    timers_batch_max: int = 256
-    backoff: BackoffOptions = field(
-        default_factory=lambda: BackoffOptions(seconds=0.1, seconds_max=10.0)
-    )
 
 
 class VirtualNodes:
@@ -87,7 +79,6 @@ class VirtualNodes:
         *,
         clock: Clock,
         rng: random.Random,
-        options: VirtualOptions | None = None,
         log: Logger = SILENT,
         pods: Mirror[Pod] | None = None,
         reader: MirrorReader | None = None,
@@ -98,7 +89,6 @@ class VirtualNodes:
         self._client = client
         self._clock = clock
         self._rng = rng
-        self._options = options or VirtualOptions()
         self._log = log
         self._timers = Timers()
         self._timer_wake = asyncio.Event()
@@ -163,7 +153,7 @@ class VirtualNodes:
                 if self._reader is not None:
                     group.create_task(self._reader.wait_fault())
                 group.create_task(self._run_timers())
-                for _ in range(self._options.writes_parallel_max):
+                for _ in range(WRITES_PARALLEL_MAX):
                     group.create_task(self._run_writer())
                 await asyncio.get_running_loop().create_future()
             finally:
@@ -256,12 +246,8 @@ class VirtualNodes:
         number = zlib.crc32(metadata["name"].encode()) % _ADDRESSES
         addresses = [{"type": "InternalIP", "address": host_address(number)}]
         status = {**body["status"], "conditions": conditions, "addresses": addresses}
-        try:
-            node = await self._client.create(
-                NODES, {**body, "metadata": metadata, "status": status}
-            )
-        except AlreadyExists:
-            node = await self._client.get(NODES, metadata["name"])
+        whole = {**body, "metadata": metadata, "status": status}
+        node = await create_node(self._client, whole)
         self._nodes[node.metadata.name] = _node_record(node)
 
     async def unregister(self, name: str) -> None:
@@ -309,7 +295,7 @@ class VirtualNodes:
             while (action := self._timers.pop_due(self._clock.now())) is not None:
                 action()
                 count += 1
-                if count % self._options.timers_batch_max == 0:
+                if count % TIMERS_BATCH_MAX == 0:
                     await asyncio.sleep(0)
             self._timer_wake.clear()
             head = self._timers.head
@@ -344,7 +330,7 @@ class VirtualNodes:
             finally:
                 record.writing = False
             if retry:
-                delay = delay_seconds(self._rng, record.failures, self._options.backoff)
+                delay = delay_seconds(self._rng, record.failures, _BACKOFF)
                 record.failures += 1
                 self._set_timer(self._clock.now() + delay, partial(self._enqueue, record))
             elif self._must_write(record):

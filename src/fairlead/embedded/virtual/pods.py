@@ -30,8 +30,8 @@ from fairlead.embedded.virtual.records import (
     NodeRecord,
     PodRecord,
     Want,
+    status_patch,
 )
-from fairlead.embedded.virtual.render import status_patch
 from fairlead.embedded.virtual.stage_sampler import StageSampler, exit_code, resume_step
 from fairlead.embedded.virtual.status import (
     ConfigNeeds,
@@ -40,6 +40,7 @@ from fairlead.embedded.virtual.status import (
     pod_requests,
     terminated,
 )
+from fairlead.runtime.backoff import doubled
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change, Mirror
 
@@ -152,7 +153,7 @@ class PodLives:
             record.generation += 1
             if record.stage is not None:
                 record.stage_at = now + max(record.stage_at - now, 0.0) * factor
-                self._at(record, record.stage_at, self._end_due)
+                self._at(record, record.stage_at, self._finish_stage)
             if record.step_at:
                 record.step_at = now + max(record.step_at - now, 0.0) * factor
                 self._at(record, record.step_at, self._progress_due)
@@ -276,7 +277,7 @@ class PodLives:
                 seconds = max(seconds - resumed * spec.step_seconds, 0.0)
             end_at = max(record.started_at + seconds, now)
             record.stage_at = self._at_speed(record, end_at)
-            self._at(record, record.stage_at, self._end_due)
+            self._at(record, record.stage_at, self._finish_stage)
         reports = spec is not None and (
             spec.all_members or record.pod.metadata.labels.get(names.RANK, "0") == "0"
         )
@@ -304,9 +305,6 @@ class PodLives:
         record.progress = msgspec.json.encode(report).decode()
         self._want(record, Want.PROGRESS)
         self._schedule_progress(record)
-
-    def _end_due(self, record: PodRecord) -> None:
-        self._finish_stage(record)
 
     def _finish_stage(self, record: PodRecord) -> None:
         stage = record.stage
@@ -346,10 +344,8 @@ class PodLives:
 
     def _back_off(self, record: PodRecord) -> None:
         profile = self._profile
-        seconds = min(
-            profile.restart_back_off_seconds * 2.0 ** min(record.restart_count, 60),
-            profile.restart_back_off_seconds_max,
-        )
+        first, most = profile.restart_back_off_seconds, profile.restart_back_off_seconds_max
+        seconds = doubled(first, record.restart_count, most)
         record.state = PodState.BACK_OFF
         record.changed_at = self._clock.now()
         record.generation += 1

@@ -53,7 +53,7 @@ class StageSampler:
             stage
             for stage, selector in self._stages[state]
             if (not selector or selector.matches(labels))
-            and (not stage.match.annotations or _has(annotations, stage.match.annotations))
+            and stage.match.annotations.items() <= annotations.items()
         ]
         if not stages:
             return None
@@ -103,10 +103,6 @@ def resume_step(pod: Pod) -> int:
             if variable.name == names.ENV_RESUME_STEP and text.isascii() and text.isdigit():
                 return int(text)
     return 0
-
-
-def _has(annotations: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    return all(annotations.get(key) == value for key, value in wanted.items())
 
 
 def _weighted(stages: list[Stage], rng: random.Random) -> Stage:

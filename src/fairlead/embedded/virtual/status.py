@@ -233,10 +233,10 @@ _READY_TAINT = {
 }
 
 
-def node_conditions(readiness: Readiness, now: float, message: str = "") -> list[dict[str, Any]]:
+def node_conditions(readiness: Readiness, now: float) -> list[dict[str, Any]]:
     """Return a node's standard conditions."""
     instant = format_time(now)
-    reason, default = _READY_REASON[readiness]
+    reason, message = _READY_REASON[readiness]
     stamps = {"lastHeartbeatTime": instant, "lastTransitionTime": instant}
     pressures = [
         {"type": f"{kind}Pressure", "status": "False", "reason": f"NoPressure{kind}", **stamps}
@@ -246,7 +246,7 @@ def node_conditions(readiness: Readiness, now: float, message: str = "") -> list
         "type": names.READY,
         "status": readiness.value,
         "reason": reason,
-        "message": message or default,
+        "message": message,
         **stamps,
     }
     return [*pressures, ready]

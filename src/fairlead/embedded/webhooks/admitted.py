@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 from fairlead.api.status import Conflict
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import ResourceInfo
+from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.verbs import changes, deletion, errors, subresources, writes
 from fairlead.embedded.verbs.context import Context
-from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult, WriteOptions
+from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult, WriteOptions, no_warning
 from fairlead.embedded.webhooks.match import Asked, Attributes, KindName, Operation
 from fairlead.embedded.webhooks.registry import Webhooks
 from fairlead.embedded.webhooks.review import internal
@@ -86,7 +87,7 @@ class Admitted:
             )  # fmt: skip
 
         if asked.operation is Operation.CREATE:  # a PUT that creates
-            draft(replace(options, dry_run=True, warn=_quiet))  # checks the name in the body
+            draft(replace(options, dry_run=True, warn=no_warning))  # checks the name in the body
             metadata = {**_metadata(body), "resourceVersion": ""}
             return await self.create(asked.info, key[0], {**body, "metadata": metadata}, options)
         return await self._update(asked, key, draft, options)
@@ -265,13 +266,9 @@ def _with_one_id(context: Context) -> Context:
     return replace(context, ids=lambda: uid)
 
 
-def _quiet(_text: str) -> None:
-    return None
-
-
 def _once_checked(options: WriteOptions) -> WriteOptions:
     """Return the options of later parts: what there is to warn of was said with the draft."""
-    return replace(options, field_validation="Ignore", warn=_quiet)
+    return replace(options, field_validation="Ignore", warn=no_warning)
 
 
 def _whole(info: ResourceInfo, record: Record) -> Obj:
@@ -283,8 +280,7 @@ def _kind(info: ResourceInfo) -> KindName:
 
 
 def _metadata(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    metadata = body.get("metadata")
-    return metadata if isinstance(metadata, Mapping) else {}
+    return as_map(body.get("metadata"))
 
 
 def _namespace_of(info: ResourceInfo, namespace: str, body: Mapping[str, Any]) -> str:

@@ -89,7 +89,7 @@ def _check_base64(info: ResourceInfo, text: str) -> None:
 
 
 def _undecodable(info: ResourceInfo, why: str) -> BadRequest:
-    return errors.bad_request(
+    return BadRequest(
         f'{info.kind} in version "{info.version}" cannot be handled as a {info.kind}: {why}'
     )
 

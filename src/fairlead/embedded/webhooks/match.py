@@ -48,11 +48,6 @@ class KindName:
     version: str
     kind: str
 
-    @property
-    def api_version(self) -> str:
-        """`v1` or `group/version`."""
-        return f"{self.group}/{self.version}" if self.group else self.version
-
 
 @dataclass(frozen=True, slots=True)
 class Attributes:

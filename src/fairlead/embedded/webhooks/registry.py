@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
-from fairlead.api.status import ApiError
+from fairlead.api.status import ApiError, BadRequest
 from fairlead.api.webhooks import WebhookClientConfig
 from fairlead.embedded import builtins
 from fairlead.embedded.registry import Registry
@@ -38,7 +38,6 @@ from fairlead.embedded.webhooks.review import (
     User,
     call_failed,
     denial,
-    no_dry_run,
     patched,
     read_answer,
     request_body,
@@ -62,14 +61,6 @@ class WebhookCaller(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """Who calls, and in whose name."""
-
-    caller: WebhookCaller
-    user: User
-
-
 class Webhooks:
     """The configured webhooks of one store."""
 
@@ -78,7 +69,8 @@ class Webhooks:
         self._store = store
         self._registry = registry
         self._ids = ids
-        self._line: _Line | None = None
+        self._caller: WebhookCaller | None = None
+        self._user = User("", ())  # in whose name the caller calls
         self._mutating: tuple[Hook, ...] = ()
         self._validating: tuple[Hook, ...] = ()
         self._revision = -1
@@ -91,16 +83,16 @@ class Webhooks:
     @property
     def can_call(self) -> bool:
         """True while a caller is attached."""
-        return self._line is not None
+        return self._caller is not None
 
     def attach(self, caller: WebhookCaller, user: User) -> None:
         """Call webhooks through `caller` from now on, in the name of `user`."""
-        self._line = _Line(caller, user)
+        self._caller, self._user = caller, user
         self._arm()
 
     def detach(self) -> None:
         """Call no webhook from now on."""
-        self._line = None
+        self._caller = None
         self._arm()
 
     def _note(self, events: Sequence[StoreEvent]) -> None:
@@ -122,7 +114,7 @@ class Webhooks:
         self._arm()
 
     def _arm(self) -> None:
-        self.is_active = self._line is not None and bool(self._mutating or self._validating)
+        self.is_active = self._caller is not None and bool(self._mutating or self._validating)
 
     def concern(self, asked: Asked) -> bool:
         """True when the rules of some webhook select the request; selectors may still exempt it.
@@ -174,10 +166,11 @@ class Webhooks:
         `settle` defaults an object that a webhook has changed. ApiError when one refuses the
         request, or fails and its failurePolicy is Fail.
         """
-        rounds = _Rounds()
+        called: list[Hook] = []  # since the last change, of those that are called again
+        to_reinvoke: list[Hook] = []  # what they have seen was changed after them
         for number in (0, 1):
             for hook in self._mutating:
-                if number and hook not in rounds.to_reinvoke:
+                if number and hook not in to_reinvoke:
                     continue
                 invocation = self._invocation(hook, attributes)
                 if invocation is None:
@@ -185,9 +178,10 @@ class Webhooks:
                 obj = await self._changed(invocation, attributes, warn)
                 if obj is not None:
                     attributes = replace(attributes, object=settle(obj))
-                    rounds.note_change()
+                    to_reinvoke += called
+                    called.clear()
                 if hook.is_reinvoked:
-                    rounds.note_call(hook)
+                    called.append(hook)
         return attributes.object
 
     async def _changed(
@@ -246,18 +240,19 @@ class Webhooks:
         self, invocation: Invocation, attributes: Attributes, *, is_mutating: bool
     ) -> Answer | None:
         """Return a webhook's answer; None when the call failed and it is failing open."""
-        hook, line = invocation.hook, self._line
+        hook, caller = invocation.hook, self._caller
         webhook = hook.webhook
         if attributes.is_dry_run and webhook.side_effects not in ("None", "NoneOnDryRun"):
-            raise no_dry_run(webhook.name)
-        if line is None:  # the server has stopped since the request came
+            text = f'admission webhook "{webhook.name}" does not support dry run'
+            raise BadRequest(text)
+        if caller is None:  # the server has stopped since the request came
             if hook.is_failing_open:
                 return None
             raise call_failed(webhook.name, "the API server is stopping")
         uid = self._ids()
-        body = request_body(uid, invocation, attributes, line.user)
+        body = request_body(uid, invocation, attributes, self._user)
         try:
-            raw = await line.caller.call(
+            raw = await caller.call(
                 webhook.client_config, body, timeout_seconds=webhook.timeout_seconds or 1
             )
             return read_answer(uid, raw, is_mutating=is_mutating)
@@ -268,20 +263,3 @@ class Webhooks:
         if hook.is_failing_open:
             return None
         raise call_failed(webhook.name, why)
-
-
-class _Rounds:
-    """Which webhooks are called again: those whose object another one changed after them."""
-
-    def __init__(self) -> None:
-        self.to_reinvoke: list[Hook] = []
-        self._called: list[Hook] = []
-
-    def note_change(self) -> None:
-        """The object has changed: all that were called before want to see it."""
-        self.to_reinvoke += self._called
-        self._called.clear()
-
-    def note_call(self, hook: Hook) -> None:
-        """A webhook that may be called again was called."""
-        self._called.append(hook)

@@ -17,7 +17,6 @@ import msgspec
 from fairlead.api.meta import Wire
 from fairlead.api.status import (
     ApiError,
-    BadRequest,
     InternalError,
     Status,
     StatusCause,
@@ -188,11 +187,6 @@ def denial(name: str, status: Status) -> ApiError:
     return error_from_status(
         msgspec.structs.replace(status, message=message, code=code, status="Failure")
     )
-
-
-def no_dry_run(name: str) -> ApiError:
-    """Return the 400 of a dry run that a webhook cannot take part in."""
-    return BadRequest(f'admission webhook "{name}" does not support dry run')
 
 
 def call_failed(name: str, why: str) -> ApiError:
