@@ -26,7 +26,7 @@ from fairlead.doctor.examine import Report, examine
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.metrics import START, BadPage, Scrapes, pair, parse_page
 from fairlead.doctor.monitoring.query import JOBS
-from fairlead.doctor.readers.budget import Budget, ReadPath, carry_out_async
+from fairlead.doctor.readers.budget import Budget, ReadPath
 from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.etcd import EtcdReader
 from fairlead.doctor.readers.flags import flags_of_objects
@@ -119,8 +119,8 @@ class Examiner:
         before = self._before
         if before is None:
             before, _ = await self._scrape(read, members)
-        reader = ClusterReader(self._counted())
-        objects = await carry_out_async(reader.read(), read)
+        reader = ClusterReader(read, self._counted())
+        objects = await reader.read()
         now, absent = await self._scrape(read, members)
         scrapes, single = _pairs(before, now)
         kept = {key: each for key, each in before.items() if key not in now} | now

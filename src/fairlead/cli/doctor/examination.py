@@ -31,7 +31,7 @@ from fairlead.doctor.output.junit import junit
 from fairlead.doctor.output.page import html_page
 from fairlead.doctor.output.plain import check_values, report_values
 from fairlead.doctor.output.text import WIDTH_DEFAULT, check_lines, report_lines
-from fairlead.doctor.readers.budget import BudgetedGet, carry_out
+from fairlead.doctor.readers.budget import BudgetedGet, finished
 from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.etcd import EtcdReader
 from fairlead.doctor.readers.flags import BadManifest, Manifests, flags_of_objects, read_manifests
@@ -204,10 +204,10 @@ def _facts(
     else:
         get = BudgetedGet(_get(common))
         common.note("reading the Kubernetes API")
-        reader = ClusterReader()
-        objects = carry_out(reader.read(), get)
+        reader = ClusterReader(get.read)
+        objects = finished(reader.read())
         nodes = nodes or reader.nodes
-        kubelets = kubelets or carry_out(reader.kubelet_configs(objects.nodes), get)
+        kubelets = kubelets or finished(reader.kubelet_configs(objects.nodes))
         flags = flags or flags_of_objects(objects)
         absent |= reader.absent()
         node_facts = _of_pods(common, options, objects.nodes or (), absent) | node_facts

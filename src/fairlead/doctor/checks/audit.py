@@ -7,8 +7,17 @@ from collections.abc import Iterator
 from fairlead.doctor.audit.cost import is_unbounded
 from fairlead.doctor.audit.summary import AuditSummary, Caller
 from fairlead.doctor.audit.tally import Key
-from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_CRITICAL, IS_INFO, IS_WARNING, critical, info, warning
+from fairlead.doctor.check import (
+    IS_CRITICAL,
+    IS_INFO,
+    IS_WARNING,
+    Check,
+    Reading,
+    Side,
+    critical,
+    info,
+    warning,
+)
 from fairlead.doctor.facts import Facts, Source
 
 U = (Source.AUDIT,)

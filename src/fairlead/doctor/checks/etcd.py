@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_CRITICAL, IS_WARNING, critical, info, warning
+from fairlead.doctor.check import (
+    IS_CRITICAL,
+    IS_WARNING,
+    Check,
+    Reading,
+    Side,
+    critical,
+    info,
+    warning,
+)
 from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Recorded, Value
 from fairlead.doctor.facts import Facts, Source
 

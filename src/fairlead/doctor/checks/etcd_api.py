@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.doctor.check import Check, Reading
-from fairlead.doctor.checks.levels import IS_CRITICAL, IS_INFO, IS_WARNING, critical, warning
+from fairlead.doctor.check import (
+    IS_CRITICAL,
+    IS_INFO,
+    IS_WARNING,
+    Check,
+    Reading,
+    critical,
+    warning,
+)
 from fairlead.doctor.etcd_state import Member
 from fairlead.doctor.facts import Facts, Source
 from fairlead.input.printable import printable

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.doctor.audit.event import seconds_of
-from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_INFO, IS_WARNING, critical, info, warning
+from fairlead.doctor.check import IS_INFO, IS_WARNING, Check, Reading, Side, critical, info, warning
 from fairlead.doctor.expressions import Quantile, Recorded
 from fairlead.doctor.facts import Facts, Source
 

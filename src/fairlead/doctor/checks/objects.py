@@ -6,8 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_CRITICAL, IS_WARNING, critical, info, warning
+from fairlead.doctor.check import (
+    IS_CRITICAL,
+    IS_WARNING,
+    Check,
+    Reading,
+    Side,
+    critical,
+    info,
+    warning,
+)
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.objects import Node, Objects, Webhook, WebhookConfiguration, Workload
 

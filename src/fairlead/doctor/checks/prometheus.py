@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.doctor.check import Check, Reading
-from fairlead.doctor.checks.levels import critical, info, warning
+from fairlead.doctor.check import Check, Reading, critical, info, warning
 from fairlead.doctor.expressions import Quantile, Rate, Ratio, Recorded, Value
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob

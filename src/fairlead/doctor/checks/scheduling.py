@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_WARNING, critical, warning
+from fairlead.doctor.check import IS_WARNING, Check, Reading, Side, critical, warning
 from fairlead.doctor.checks.objects import gpu_nodes
 from fairlead.doctor.expressions import Quantile, Rate, Value
 from fairlead.doctor.facts import Facts, Source

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.api.quantity import QuantityError, parse
-from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_WARNING, critical, info, warning
+from fairlead.doctor.check import IS_WARNING, Check, Reading, Side, critical, info, warning
 from fairlead.doctor.checks.objects import dns_deployments, is_spread
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.objects import Container, Workload
