@@ -5,7 +5,7 @@ Values of several instances are never averaged: each instance gives readings of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fairlead.doctor.check import Reading
@@ -28,6 +28,17 @@ def subject_of(instance: str, labels: Mapping[str, str], by: tuple[str, ...]) ->
     return " ".join([instance, *parts])
 
 
+def _sums(
+    instance: str, samples: Iterable[tuple[dict[str, str], float]], by: tuple[str, ...]
+) -> dict[str, float]:
+    """Return the sums of the samples of an instance by what the readings are about."""
+    sums: dict[str, float] = {}
+    for labels, value in samples:
+        subject = subject_of(instance, labels, by)
+        sums[subject] = sums.get(subject, 0.0) + value
+    return sums
+
+
 def _window(family: Family) -> str:
     if family.seconds is None:
         return "since the process started"
@@ -48,11 +59,8 @@ class Value:
     def __call__(self, facts: Facts) -> Iterator[Reading]:
         """Yield a reading per instance and group."""
         for instance, family in facts.family(self.source, self.name):
-            sums: dict[str, float] = {}
-            for labels, value in family.values():
-                subject = subject_of(instance, labels, self.by)
-                sums[subject] = sums.get(subject, 0.0) + value * self.factor
-            for subject, value in sums.items():
+            samples = ((labels, value * self.factor) for labels, value in family.values())
+            for subject, value in _sums(instance, samples, self.by).items():
                 yield Reading(subject, value, f"{self.name} = {value:,.4g}")
 
 
@@ -69,9 +77,7 @@ class Ratio:
         """Yield a reading per instance and group."""
         divisors: dict[str, float] = {}
         for instance, family in facts.family(self.source, self.over):
-            for labels, value in family.values():
-                subject = subject_of(instance, labels, self.by)
-                divisors[subject] = divisors.get(subject, 0.0) + value
+            divisors |= _sums(instance, family.values(), self.by)
         for reading in Value(self.source, self.name, self.by)(facts):
             divisor = divisors.get(reading.subject, 0.0)
             if divisor > 0:
@@ -94,12 +100,12 @@ class Rate:
         for instance, family in facts.family(self.source, self.name, is_lazy=self.is_lazy):
             if not family.seconds:
                 raise facts.missing(self.source, f"{self.name}: one scrape gives no rate")
-            sums: dict[str, float] = {}
-            for labels, increase in family.increases():
-                if _matches(labels, self.match):
-                    subject = subject_of(instance, labels, self.by)
-                    sums[subject] = sums.get(subject, 0.0) + increase / family.seconds
-            for subject, rate in sums.items():
+            rises = (
+                (labels, increase / family.seconds)
+                for labels, increase in family.increases()
+                if _matches(labels, self.match)
+            )
+            for subject, rate in _sums(instance, rises, self.by).items():
                 yield Reading(subject, rate, f"{self.name}: {rate:,.4g} /s {_window(family)}")
 
 
@@ -114,11 +120,7 @@ class Increase:
     def __call__(self, facts: Facts) -> Iterator[Reading]:
         """Yield a reading per instance and group."""
         for instance, family in facts.family(self.source, self.name):
-            sums: dict[str, float] = {}
-            for labels, increase in family.increases():
-                subject = subject_of(instance, labels, self.by)
-                sums[subject] = sums.get(subject, 0.0) + increase
-            for subject, rise in sums.items():
+            for subject, rise in _sums(instance, family.increases(), self.by).items():
                 yield Reading(subject, rise, f"{self.name}: +{rise:,.4g} {_window(family)}")
 
 
@@ -136,17 +138,15 @@ class CodeShare:
     by: tuple[str, ...] = NO_LABELS
     count_min: float = 50.0
 
+    def _is_bad(self, labels: Mapping[str, str]) -> bool:
+        return labels.get(self.label, "").startswith(self.prefix)
+
     def __call__(self, facts: Facts) -> Iterator[Reading]:
         """Yield a reading per instance and group."""
         for instance, family in facts.family(self.source, self.name):
-            all_: dict[str, float] = {}
-            bad: dict[str, float] = {}
-            for labels, increase in family.increases():
-                subject = subject_of(instance, labels, self.by)
-                all_[subject] = all_.get(subject, 0.0) + increase
-                if labels.get(self.label, "").startswith(self.prefix):
-                    bad[subject] = bad.get(subject, 0.0) + increase
-            for subject, total in all_.items():
+            rises = list(family.increases())
+            bad = _sums(instance, (each for each in rises if self._is_bad(each[0])), self.by)
+            for subject, total in _sums(instance, rises, self.by).items():
                 if total >= self.count_min:
                     count = bad.get(subject, 0.0)
                     text = (f"{count:,.0f} of {total:,.0f} in {self.name} have {self.label} "

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fairlead.doctor.audit.distinct import Distinct
 from fairlead.doctor.audit.event import TEXT_MAX, Caller
 from fairlead.doctor.audit.request import Request
+from fairlead.doctor.audit.summary import Key
 
 KEYS_MAX = 20_000
 SECONDS_MAX = 200_000
@@ -29,18 +30,6 @@ CLOCK_STEPS = "durations below zero, taken as zero (clock steps)"
 LONG_RUNNING = frozenset(("watch", "connect"))
 _DIGITS = np.array([0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18, 20, 21, 22, 23, 24, 25])
 _MARKS = {4: 45, 7: 45, 10: 84, 13: 58, 16: 58, 19: 46, 26: 90}
-
-
-class Key(NamedTuple):
-    """What costs are added up by."""
-
-    principal: str
-    program: str
-    workload: str
-    verb: str
-    resource: str
-    scope: str
-    shape: str
 
 
 OTHER = Key("(others)", "", "", "", "", "", "")

@@ -23,9 +23,7 @@ P = (Source.ETCD_API,)
 def corrupt(facts: Facts) -> Iterator[Reading]:
     """Read whether a member has raised the alarm CORRUPT."""
     etcd = facts.seen_etcd()
-    if etcd.alarms is None:
-        raise facts.missing(Source.ETCD_API)
-    for alarm in etcd.alarms:
+    for alarm in facts.seen(etcd.alarms, Source.ETCD_API):
         is_corrupt = alarm.kind == "CORRUPT"
         yield Reading(
             etcd.name_of(alarm.member), float(is_corrupt), f"alarm {printable(alarm.kind)}"
@@ -33,10 +31,7 @@ def corrupt(facts: Facts) -> Iterator[Reading]:
 
 
 def _members(facts: Facts) -> tuple[Member, ...]:
-    members = facts.seen_etcd().members
-    if members is None:
-        raise facts.missing(Source.ETCD_API)
-    return members
+    return facts.seen(facts.seen_etcd().members, Source.ETCD_API)
 
 
 def unstarted(facts: Facts) -> Iterator[Reading]:

@@ -62,9 +62,7 @@ def gpu_series(facts: Facts) -> Iterator[Reading]:
 
 
 def _scrape_jobs(facts: Facts) -> tuple[ScrapeJob, ...]:
-    if facts.scrape_jobs is None:
-        raise facts.missing(Source.RECORDED, "its configuration was not read")
-    return facts.scrape_jobs
+    return facts.seen(facts.scrape_jobs, Source.RECORDED, "its configuration was not read")
 
 
 def unlimited(facts: Facts) -> Iterator[Reading]:
