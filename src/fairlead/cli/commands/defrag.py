@@ -14,7 +14,7 @@ from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.cli.cluster_settings import read_settings
-from fairlead.cli.common import Common, Format, common, dump, now
+from fairlead.cli.common import Common, common, now
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import read_status
 from fairlead.cli.fit import read_state
@@ -91,8 +91,8 @@ def defrag(
     state = PlacementState(cluster, order=FairShareOrder(cluster))
     key = found.metadata.key
     moves, retry_at = find_moves(state, key, settings.placement_policy(), instant)
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.emit(dump(moves_facts(state, moves), common_.format))
+    if common_.is_structured:
+        common_.data(moves_facts(state, moves))
     else:
         common_.emit(moves_text(state, moves, retry_at - instant))
     if applies and moves is not None and moves.moves:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from fairlead.cli.common import Common, Format, common, now
+from fairlead.cli.common import Common, Format, common, now, seconds_of
 from fairlead.cli.completers import words
 from fairlead.cli.lookup import clean_reference
 from fairlead.cli.past import past_lines
-from fairlead.cli.text import parse_duration
 from fairlead.cli.views.history import COLUMNS, NAMESPACE_COLUMN, history_rows
 from fairlead.input.errors import Code, fail
 
@@ -57,10 +56,7 @@ def history(
     """
     query = {"limit": str(limit)}
     if since is not None:
-        try:
-            query["since"] = f"{now() - parse_duration(since):.3f}"
-        except ValueError as error:
-            raise fail(Code.BAD_VALUE, f"--since: {error}") from error
+        query["since"] = f"{now() - seconds_of(since, '--since'):.3f}"
     wanted = {
         "name": clean_reference(job) if job else "",
         "state": state[:1].upper() + state[1:],
@@ -71,10 +67,10 @@ def history(
     if job and not lines:
         raise fail(Code.NO_SUCH_JOB, f"no job '{job}' that matches has ended",
                    help=("fairlead history lists all of them",))  # fmt: skip
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.structured("List", [line.document for line in lines], is_list=job is None)
+    if common_.is_structured:
+        common_.structured([line.document for line in lines], is_list=job is None)
     elif common_.format is Format.NAME:
-        common_.emit("".join(f"{line.name}\n" for line in lines))
+        common_.lines(line.name for line in lines)
     else:
         spread = common_.all_namespaces
         columns = (NAMESPACE_COLUMN, *COLUMNS) if spread else COLUMNS

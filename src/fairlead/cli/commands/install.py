@@ -56,7 +56,7 @@ def install(
 
     if is_dry and is_check:
         raise fail(Code.BAD_COMBINATION, "--dry-run and --check do not go together")
-    is_structured = common_.format in (Format.JSON, Format.YAML)
+    is_structured = common_.is_structured
     if is_structured and is_check:
         raise fail(Code.BAD_COMBINATION, "--check prints lines: it does not go with -o")
     values = _values(values_file, image, replicas)
@@ -173,7 +173,7 @@ def _apply(common_: Common, chosen: Install) -> None:
     )
     from fairlead.install.manifests import label_of, manifests, unwanted
 
-    is_structured = common_.format in (Format.JSON, Format.YAML)
+    is_structured = common_.is_structured
 
     def say(line: str) -> None:
         if is_structured:

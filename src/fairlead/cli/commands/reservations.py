@@ -9,7 +9,6 @@ from fairlead.api.resources import NODES, TEAMS
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.cli.common import Common, Format, common, now
 from fairlead.cli.views.reservations import COLUMNS, NodeLabels, labels_of, reservation_rows
-from fairlead.input.errors import Exit
 
 
 @click.command(
@@ -21,7 +20,7 @@ from fairlead.input.errors import Exit
     """
 )
 @common()
-def reservations(common_: Common) -> int:
+def reservations(common_: Common) -> None:
     """Show reservations: nodes that only jobs of a team which name them may use.
 
     An administrator writes them into the team (spec.reservations). Other jobs do not start on these
@@ -32,18 +31,18 @@ def reservations(common_: Common) -> int:
         teams = sorted(api.list(TEAMS), key=lambda team: team.metadata.name)
     except NotFound:
         teams = []
-    if common_.format in (Format.JSON, Format.YAML):
+    if common_.is_structured:
         items = [
             {"team": team.metadata.name, **to_wire(each)}
             for team in teams
             for each in team.spec.reservations
         ]
-        common_.structured("List", items, is_list=True)
-        return Exit.OK
+        common_.structured(items)
+        return
     if common_.format is Format.NAME:
         names = (each.name for team in teams for each in team.spec.reservations)
-        common_.emit("".join(f"{name}\n" for name in names))
-        return Exit.OK
+        common_.lines(names)
+        return
     nodes: NodeLabels | None = None
     try:
         nodes = labels_of(api.list(NODES))
@@ -51,4 +50,3 @@ def reservations(common_: Common) -> int:
         common_.note("note: you may not list nodes, so those that are reserved are not counted")
     rows = reservation_rows(teams, nodes, now())
     common_.table(COLUMNS, rows, empty="no reservations; docs/operations/teams.md shows one")
-    return Exit.OK

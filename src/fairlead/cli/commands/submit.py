@@ -16,7 +16,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, SECRETS
 from fairlead.api.simulated import is_simulated
-from fairlead.cli.common import Common, Format, common, now
+from fairlead.cli.common import Common, common, now
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.fit import check_fit
 from fairlead.cli.flags import FLAGS, Flag, FlagValue, FlagValues, merge
@@ -275,17 +275,17 @@ def _show_dry_run(common_: Common, prepared: _Prepared, program: Program) -> Non
     body = {key: value for key, value in to_wire(job).items() if key != "status"}
     objects.append({"apiVersion": JOBS.api_version, "kind": JOBS.kind, **body})
     common_.note("Dry run: nothing was stored.")
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.structured("List", objects, is_list=len(objects) > 1)
+    if common_.is_structured:
+        common_.structured(objects, is_list=len(objects) > 1)
     else:
         common_.emit(f"{prepared.name}\n")
 
 
 def _show_stored(common_: Common, stored: list[dict[str, Any]], shown: list[str]) -> None:
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.structured("List", stored, is_list=len(stored) > 1)
+    if common_.is_structured:
+        common_.structured(stored, is_list=len(stored) > 1)
     else:
-        common_.emit("".join(f"{name}\n" for name in shown))
+        common_.lines(shown)
 
 
 # Manifests

@@ -63,7 +63,7 @@ def uninstall(
         inventory = take_inventory(api, options)
         lines = list(steps(inventory, options))
         if is_dry:
-            common_.emit("".join(f"{line}\n" for line in lines))
+            common_.lines(lines)
             return Exit.OK
         _refuse(inventory, options, is_deleting=delete_jobs)
         if lines and not yes:

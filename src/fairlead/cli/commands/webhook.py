@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fairlead.cli.common import Common, Format, common, dump
+from fairlead.cli.common import Common, common
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 
 
@@ -84,10 +84,10 @@ def _judge_file(common_: Common, file: str, labels: Mapping[str, str]) -> int:
             common_.note(f"{where}: the webhook has nothing to do with {kind}")
         else:
             findings.append(finding)
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.emit(dump([finding.facts() for finding in findings], common_.format))
+    if common_.is_structured:
+        common_.data([finding.facts() for finding in findings])
     else:
-        common_.emit("".join(f"{line}\n" for each in findings for line in each.lines()))
+        common_.lines(line for each in findings for line in each.lines())
     return Exit.FAILED if any(each.is_refused for each in findings) else Exit.OK
 
 
@@ -159,10 +159,10 @@ def _explain(common_: Common, name: str) -> int:
     finding = PodFinding(
         f"Pod {space}/{shape.shown_name}", space, judge_shape(judged, space, around)
     )
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.emit(dump(finding.facts(), common_.format))
+    if common_.is_structured:
+        common_.data(finding.facts())
     else:
-        common_.emit("".join(f"{line}\n" for line in finding.lines()))
+        common_.lines(finding.lines())
     if not own:
         common_.note("No API server asks: this cluster has no webhook; see fairlead install.")
     if shape.spec.node_name:

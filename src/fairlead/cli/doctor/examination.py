@@ -54,7 +54,7 @@ def list_checks(common: Common, format_: str) -> int:
         width = max(len(check.id) for check in CHECKS)
         lines = (f"{each.id:<{width}}  {each.worst.word:<8}  {each.title}" for each in CHECKS)
         columns = text_width(sys.maxsize)
-        common.emit("".join(f"{cut_end(line, columns)}\n" for line in lines))
+        common.lines(cut_end(line, columns) for line in lines)
     else:
         common.emit(dump([check_values(each) for each in CHECKS], Format(format_)))
     return Exit.OK
@@ -73,7 +73,7 @@ def explain_check(common: Common, name: str, format_: str) -> int:
         common.emit(dump(check_values(check), Format(format_)))
     else:
         lines = check_lines(check, width=text_width(WIDTH_DEFAULT))
-        common.emit("".join(f"{line}\n" for line in lines))
+        common.lines(lines)
     return Exit.OK
 
 
