@@ -9,6 +9,7 @@ though the API itself would only drop them.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from fairlead.api.resources import ALL, JOBS, TEAMS, Resource
 from fairlead.api.status import BadRequest, StatusCause
 from fairlead.cli.request import clean_name
 from fairlead.cli.wording import reword
-from fairlead.input.errors import Code, Problem
+from fairlead.input.errors import Code, Problem, fail
 from fairlead.input.suggest import nearest
 from fairlead.input.yamlmarks import (
     BYTES_MAX,
@@ -92,25 +93,21 @@ def _quotes(message: str, scalar: object) -> str:
     return ""
 
 
-def read_bytes(path: str, standard_input: Iterator[bytes]) -> tuple[bytes, tuple[Problem, ...]]:
-    """Return the content of a file ("-": of standard input), or the problem that stopped it."""
-    if path == STANDARD_INPUT:
-        data = b""
-        for chunk in standard_input:
-            data += chunk
-            if len(data) > BYTES_MAX:
-                break
-    else:
-        try:
+def read_bytes(path: str) -> bytes:
+    """Return the content of a file ("-": of standard input); CliError."""
+    try:
+        if path == STANDARD_INPUT:
+            data = sys.stdin.buffer.read(BYTES_MAX + 1)
+        else:
             with Path(path).open("rb") as file:
                 data = file.read(BYTES_MAX + 1)
-        except OSError as error:
-            message = f"'{path}' cannot be read: {error.strerror}"
-            return b"", (Problem(Code.MANIFEST_UNREADABLE, message),)
+    except OSError as error:
+        message = f"'{path}' cannot be read: {error.strerror}"
+        raise fail(Code.MANIFEST_UNREADABLE, message) from error
     if len(data) > BYTES_MAX:
         message = f"'{path}' is larger than {BYTES_MAX >> 20} MiB"
-        return b"", (Problem(Code.MANIFEST_TOO_LARGE, message),)
-    return data, ()
+        raise fail(Code.MANIFEST_TOO_LARGE, message)
+    return data
 
 
 def parse_manifest(data: bytes, file: str) -> tuple[tuple[Document, ...], tuple[Problem, ...]]:

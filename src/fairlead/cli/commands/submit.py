@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -291,19 +290,11 @@ def _show_stored(common_: Common, stored: list[dict[str, Any]], shown: list[str]
 # Manifests
 
 
-def _standard_input() -> Iterator[bytes]:
-    while chunk := sys.stdin.buffer.read(64 * 1024):
-        yield chunk
-
-
 def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
     from fairlead.cli.manifest import parse_manifest, read_bytes
 
     shown = "stdin" if file == "-" else file
-    data, problems = read_bytes(file, _standard_input())
-    documents: tuple[Document, ...] = ()
-    if not problems:
-        documents, problems = parse_manifest(data, shown)
+    documents, problems = parse_manifest(read_bytes(file), shown)
     problems = (*problems, *_other_kinds(documents, shown))
     if problems:
         raise CliError(problems)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +13,8 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, TEAMS
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.team import Team
-from fairlead.app.controller_settings import ControllerSettings
-from fairlead.cli.cluster_settings import read_settings
+from fairlead.cli.cluster_settings import settings_or_defaults
 from fairlead.cli.common import Common, Format, common, dump, now
-from fairlead.cli.embedded import read_status
 from fairlead.cli.manifest import Document, parse_manifest, read_bytes
 from fairlead.cli.teams_import import NAMESPACES_NOTE, teams_of
 from fairlead.cli.transport import Api
@@ -116,10 +113,7 @@ def plan(common_: Common, *, file: str, prune: bool) -> None:
         msgspec.structs.replace(team, status=before[name].status) if name in before else team
         for name, team in sorted(merged.items())
     ]
-    settings = read_settings(api, read_status(api))
-    if settings is None:
-        common_.note("note: the settings of the controllers cannot be read; defaults are assumed")
-        settings = ControllerSettings()
+    settings = settings_or_defaults(common_, api)
     # Members' pods are covered by their jobs' claims; only others take room of their own.
     others = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
     cluster = Cluster(api.list(NODES), api.list(JOBS), others, list(before.values()))
@@ -197,10 +191,7 @@ def _config_map(file: str) -> dict[str, str]:
 
 
 def _documents(file: str) -> tuple[Document, ...]:
-    data, problems = read_bytes(file, iter(lambda: sys.stdin.buffer.read(65_536), b""))
-    documents: tuple[Document, ...] = ()
-    if not problems:
-        documents, problems = parse_manifest(data, "stdin" if file == "-" else file)
+    documents, problems = parse_manifest(read_bytes(file), "stdin" if file == "-" else file)
     if problems:
         raise CliError(problems)
     return documents

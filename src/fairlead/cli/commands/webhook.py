@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -96,11 +95,8 @@ def _objects(file: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     from fairlead.cli.manifest import read_bytes
     from fairlead.input.yamlmarks import TooLarge, read_documents, to_plain
 
-    data, problems = read_bytes(file, iter(lambda: sys.stdin.buffer.read(65_536), b""))
-    if problems:
-        raise CliError(problems)
     try:
-        documents, mistakes = read_documents(data.decode("utf-8-sig"))
+        documents, mistakes = read_documents(read_bytes(file).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         message = f"'{file}': byte {error.start} is not UTF-8"
         raise CliError(Problem(Code.MANIFEST_UNREADABLE, message)) from error

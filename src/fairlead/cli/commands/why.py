@@ -17,7 +17,7 @@ from fairlead.api.resources import NODE_POOLS, NODES, PRIORITY_CLASSES
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.messages import ClusterStatus
-from fairlead.cli.cluster_settings import read_settings
+from fairlead.cli.cluster_settings import NOT_READ, read_settings
 from fairlead.cli.common import Common, Format, common, now
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import read_status
@@ -201,9 +201,7 @@ class _Asking:
             )
             return None
         if settings is None:
-            self._common.note(
-                "note: the settings of the controllers cannot be read; defaults are assumed"
-            )
+            self._common.note(NOT_READ)
         health = NodeHealth()
         for node in nodes:
             health.put(node, self.instant)
