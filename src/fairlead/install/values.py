@@ -23,6 +23,8 @@ from fairlead.input.sections import Section, Tree, load
 REPLICAS_MAX = 10
 
 Texts = dict[str, str]
+#: The default of a mapping: a new one without entries.
+_EMPTY: Any = field(default_factory=dict[str, Any])
 
 
 class PullPolicy(Enum):
@@ -134,9 +136,7 @@ class ServiceMonitor(Section, frozen=True):
 
     enabled: Annotated[bool, Meta(description="Make it; takes metrics.service.")] = False
     interval: Annotated[str, Meta(min_length=1, description="Time between two scrapes.")] = "30s"
-    labels: Annotated[Texts, Meta(description="Labels by which a Prometheus selects it.")] = field(
-        default_factory=dict[str, str]
-    )
+    labels: Annotated[Texts, Meta(description="Labels by which a Prometheus selects it.")] = _EMPTY
 
 
 class Alerts(Section, frozen=True):
@@ -150,9 +150,7 @@ class Alerts(Section, frozen=True):
             description="URL where you serve docs/reference, for runbook_url; empty: no links.",
         ),
     ] = ""
-    labels: Annotated[Texts, Meta(description="Labels by which a Prometheus selects it.")] = field(
-        default_factory=dict[str, str]
-    )
+    labels: Annotated[Texts, Meta(description="Labels by which a Prometheus selects it.")] = _EMPTY
 
 
 class Dashboards(Section, frozen=True):
@@ -207,9 +205,7 @@ class CertManager(Section, frozen=True):
     """Let cert-manager keep the webhook's certificate, which Fairlead otherwise does itself."""
 
     enabled: Annotated[bool, Meta(description="Make a Certificate; needs its kinds.")] = False
-    issuer_ref: Annotated[Tree, Meta(description="Who signs it: {name: ..., kind: ...}.")] = field(
-        default_factory=dict[str, Any]
-    )
+    issuer_ref: Annotated[Tree, Meta(description="Who signs it: {name: ..., kind: ...}.")] = _EMPTY
 
 
 class Webhook(Section, frozen=True):
@@ -222,9 +218,7 @@ class Webhook(Section, frozen=True):
 class ServiceAccount(Section, frozen=True):
     """Account of the controllers."""
 
-    annotations: Annotated[Texts, Meta(description="Its annotations.")] = field(
-        default_factory=dict[str, str]
-    )
+    annotations: Annotated[Texts, Meta(description="Its annotations.")] = _EMPTY
 
 
 class Crds(Section, frozen=True):
@@ -291,20 +285,12 @@ class Values(Section, frozen=True):
             "limits": {"memory": "1Gi"},
         }
     )
-    node_selector: Annotated[Texts, Meta(description="Labels of nodes for the pods.")] = field(
-        default_factory=dict[str, str]
-    )
+    node_selector: Annotated[Texts, Meta(description="Labels of nodes for the pods.")] = _EMPTY
     tolerations: Annotated[tuple[Tree, ...], Meta(description="Tolerations of the pods.")] = ()
-    affinity: Annotated[Tree, Meta(description="Affinity of the pods.")] = field(
-        default_factory=dict[str, Any]
-    )
+    affinity: Annotated[Tree, Meta(description="Affinity of the pods.")] = _EMPTY
     priority_class_name: Annotated[str, Meta(description="Priority class of the pods.")] = ""
-    pod_annotations: Annotated[Texts, Meta(description="Annotations of the pods.")] = field(
-        default_factory=dict[str, str]
-    )
-    pod_labels: Annotated[Texts, Meta(description="Further labels of the pods.")] = field(
-        default_factory=dict[str, str]
-    )
+    pod_annotations: Annotated[Texts, Meta(description="Annotations of the pods.")] = _EMPTY
+    pod_labels: Annotated[Texts, Meta(description="Further labels of the pods.")] = _EMPTY
     extra_args: Annotated[
         tuple[str, ...], Meta(description="Further arguments of fairlead controller.")
     ] = ()
