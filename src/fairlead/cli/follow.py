@@ -12,8 +12,7 @@ from fairlead.api.job import Job, JobState
 from fairlead.api.simulated import is_simulated
 from fairlead.api.status import NotFound, Unavailable
 from fairlead.cli.common import Common
-from fairlead.cli.embedded import is_embedded
-from fairlead.cli.logstream import LogQuery, stream_logs
+from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
 from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import (
     SIMULATED,

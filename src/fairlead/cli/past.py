@@ -15,7 +15,7 @@ from fairlead.app.messages import Book, FleetLine, HistoryLine
 from fairlead.cli.archive import Archive, NoArchive, direct_store, no_archive
 from fairlead.cli.common import Common
 from fairlead.cli.connect import Choice, stopped_data
-from fairlead.cli.logstream import LogQuery
+from fairlead.cli.embedded import LogQuery
 from fairlead.cli.transport import Api
 from fairlead.input.errors import Code, fail
 

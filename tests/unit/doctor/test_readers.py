@@ -20,7 +20,7 @@ from fairlead.doctor.readers.flags import (
     parse_flags,
     read_manifests,
 )
-from fairlead.doctor.readers.nodefile import parse_node_facts
+from fairlead.doctor.readers.node_pods import parse_node_facts
 
 
 class Server:

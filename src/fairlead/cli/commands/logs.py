@@ -12,9 +12,8 @@ from fairlead.api.job import Job
 from fairlead.api.status import NotFound, Unavailable
 from fairlead.cli.common import Common, common
 from fairlead.cli.completers import complete_jobs
-from fairlead.cli.embedded import is_embedded
+from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
 from fairlead.cli.follow import detached_text, member_chunks, write_logs
-from fairlead.cli.logstream import LogQuery, stream_logs
 from fairlead.cli.lookup import clean_reference, missing_job
 from fairlead.cli.past import DEFAULT_NAMESPACE, past_logs, stopped
 from fairlead.cli.transport import Api
