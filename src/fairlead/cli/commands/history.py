@@ -12,6 +12,7 @@ from fairlead.cli.completers import words
 from fairlead.cli.lookup import clean_reference
 from fairlead.cli.past import past_lines
 from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.views.words import reason_words
 from fairlead.decide.words import duration
 from fairlead.input.errors import Code, fail
 
@@ -131,7 +132,7 @@ def history_rows(
 def _why(line: HistoryLine) -> str:
     if line.state == "Succeeded" or not line.reason:
         return NONE
-    return f"{line.reason}: {line.message}" if line.message else line.reason
+    return reason_words(line.reason, line.message)
 
 
 def _between(start_ms: int | None, end_ms: int | None) -> str:

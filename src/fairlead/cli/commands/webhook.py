@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import click
@@ -84,9 +85,9 @@ def _judge_file(common_: Common, file: str, labels: Mapping[str, str]) -> int:
         else:
             findings.append(finding)
     if common_.is_structured:
-        common_.data([finding.facts() for finding in findings])
+        common_.data([finding.facts for finding in findings])
     else:
-        common_.lines(line for each in findings for line in each.lines())
+        common_.lines(line for each in findings for line in each.lines)
     return Exit.FAILED if any(each.is_refused for each in findings) else Exit.OK
 
 
@@ -127,12 +128,11 @@ def _explain(common_: Common, name: str) -> int:
     from fairlead.api.resources import NAMESPACES, PODS
     from fairlead.api.status import NotFound
     from fairlead.cli.lookup import clean_reference
-    from fairlead.cli.views.webhook import Around, PodFinding, judge_shape
+    from fairlead.cli.views.webhook import Around, judge_shape, pod_finding
     from fairlead.decide.admission.pod_gates import PodShape, Rules
     from fairlead.webhook.configuration import MUTATING, NAME
 
-    api = common_.connect()
-    try:
+    with closing(common_.connect()) as api:
         space = common_.space(api.connection.namespace)
         try:
             body = api.get(PODS.raw, clean_reference(name), namespace=space)
@@ -146,19 +146,17 @@ def _explain(common_: Common, name: str) -> int:
             own = _own_namespace(api.get(MUTATING.raw, NAME))
         except NotFound:
             own = ""
-    finally:
-        api.close()
     shape = msgspec.convert(body, PodShape)
     spec = msgspec.structs.replace(shape.spec, node_name=None)
     judged = msgspec.structs.replace(shape, spec=spec)
     around = Around(space, labels, Rules(own_namespace=own) if own else Rules())
-    finding = PodFinding(
+    finding = pod_finding(
         f"Pod {space}/{shape.shown_name}", space, judge_shape(judged, space, around)
     )
     if common_.is_structured:
-        common_.data(finding.facts())
+        common_.data(finding.facts)
     else:
-        common_.lines(finding.lines())
+        common_.lines(finding.lines)
     if not own:
         common_.note("No API server asks: this cluster has no webhook; see fairlead install.")
     if shape.spec.node_name:

@@ -184,17 +184,11 @@ def _kubelet(name: str) -> dict[str, object]:
     return inner if isinstance(inner, dict) else {}
 
 
-def _facts(
-    common: Common, options: Mapping[str, Any], files: _Files
-) -> tuple[Facts, int]:  # fmt: skip
+def _facts(common: Common, options: Mapping[str, Any], files: _Files) -> tuple[Facts, int]:
     """Return all facts and the number of requests that the API server answered for them."""
     targets = _url_targets(options, files)
-    objects, absent, nodes, flags = (
-        None,
-        dict[Source, str](),
-        options["nodes"] or None,
-        files.manifests.flags,
-    )
+    objects, absent = None, dict[Source, str]()
+    nodes, flags = options["nodes"] or None, files.manifests.flags
     kubelets: dict[str, dict[str, object]] = dict(files.kubelets)
     node_facts = files.node_facts
     get: BudgetedGet | None = None
