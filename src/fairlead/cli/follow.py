@@ -118,7 +118,7 @@ def _stream(common_: Common, api: Api, key: tuple[str, str], query: LogQuery) ->
 
 
 def member_chunks(
-    common_: Common, api: Api, key: tuple[str, str], query: LogQuery, history: str = ""
+    common_: Common, api: Api, key: tuple[str, str], query: LogQuery, *, history: str = ""
 ) -> Iterator[bytes]:
     """Return the logs of a job's members, from the archive of `history` those that are gone."""
     from fairlead.cli.archive import Archive, direct_store

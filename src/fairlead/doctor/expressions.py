@@ -49,18 +49,16 @@ def _window(family: Family) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The latest value of a gauge, summed by the labels `by`, times `factor`."""
+    """The latest value of a gauge, summed by the labels `by`."""
 
     source: Source
     name: str
     by: tuple[str, ...] = NO_LABELS
-    factor: float = 1.0
 
     def __call__(self, facts: Facts) -> Iterator[Reading]:
         """Yield a reading per instance and group."""
         for instance, family in facts.family(self.source, self.name):
-            samples = ((labels, value * self.factor) for labels, value in family.values())
-            for subject, value in _sums(instance, samples, self.by).items():
+            for subject, value in _sums(instance, family.values(), self.by).items():
                 yield Reading(subject, value, f"{self.name} = {value:,.4g}")
 
 

@@ -56,7 +56,7 @@ def make_check(measure: Any, *levels: Level, side: Side = Side.ABOVE) -> Check:
 @pytest.mark.parametrize(
     ("measure", "value", "guard"),
     [
-        (Value(ETCD, "a", ("x",), 2.0), 'sum by (instance, x) (a{job=~"the-etcd"}) * 2', ""),
+        (Value(ETCD, "a", ("x",)), 'sum by (instance, x) (a{job=~"the-etcd"})', ""),
         (
             Ratio(ETCD, "a", "b"),
             'sum by (instance) (a{job=~"the-etcd"}) / (sum by (instance) (b{job=~"the-etcd"}) > 0)',

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from fairlead.api.status import Expired, Forbidden, NotFound
+from fairlead.api.status import Expired
 from fairlead.app.decision_file import (
     FILE_BYTES_MAX,
     DecisionFileError,
@@ -126,15 +126,8 @@ def _listed(common_: Common, limit: int) -> list[DecisionLine]:
 
 def _lines(common_: Common, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
     """Yield what the cluster of `fairlead up` answers, or the controller of another one."""
-    api = common_.connect()
     try:
-        yield from api.lines(path, query)
-    except (NotFound, Forbidden):
-        pass  # not a cluster of fairlead up
-    else:
-        return
-    try:
-        yield from Archive(api).decision_lines(path, query)
+        yield from Archive(common_.connect()).cluster_lines(path, query)
     except NoArchive as error:
         raise fail(
             Code.REFUSED, "the scheduler's decisions cannot be read through the controller",

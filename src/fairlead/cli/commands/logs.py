@@ -101,7 +101,7 @@ def _show_members(
     common_: Common, api: Api, key: tuple[str, str], *, query: LogQuery, history: str
 ) -> int:
     """Show the logs of a job on a real cluster, whose API server knows members, not jobs."""
-    if not sum(map(write_logs, member_chunks(common_, api, key, query, history))):
+    if not sum(map(write_logs, member_chunks(common_, api, key, query, history=history))):
         _explain_silence(common_, api, key)
     return Exit.OK
 
