@@ -60,11 +60,6 @@ class Common:
         """Return the namespace to work in: the flag's, else the kubeconfig's."""
         return self.namespace or default
 
-    @property
-    def scope(self) -> str | None:
-        """The namespace flag's value; None for all namespaces."""
-        return None if self.all_namespaces else self.namespace
-
     def note(self, text: str) -> None:
         """Tell the person something, on stderr, unless -q."""
         if not self.quiet:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import compress
 
 from fairlead.doctor.check import Reading
 from fairlead.doctor.facts import Facts, Source
@@ -136,14 +137,12 @@ class CodeShare:
     by: tuple[str, ...] = NO_LABELS
     count_min: float = 50.0
 
-    def _is_bad(self, labels: Mapping[str, str]) -> bool:
-        return labels.get(self.label, "").startswith(self.prefix)
-
     def __call__(self, facts: Facts) -> Iterator[Reading]:
         """Yield a reading per instance and group."""
         for instance, family in facts.family(self.source, self.name):
             rises = list(family.increases())
-            bad = _sums(instance, (each for each in rises if self._is_bad(each[0])), self.by)
+            is_bad = [labels.get(self.label, "").startswith(self.prefix) for labels, _ in rises]
+            bad = _sums(instance, compress(rises, is_bad), self.by)
             for subject, total in _sums(instance, rises, self.by).items():
                 if total >= self.count_min:
                     count = bad.get(subject, 0.0)

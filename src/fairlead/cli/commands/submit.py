@@ -243,7 +243,8 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
     taken = taken_names(api, space)
     missing = [after.job for after in request.after if after.job not in taken]
     if missing:
-        raise CliError([_missing_dependency(api, space, name) for name in missing])
+        code = Code.NO_SUCH_DEPENDENCY
+        raise CliError([missing_job(api, space, name, code=code) for name in missing])
     origin = Origin(str(Path.cwd()), local_user(), os.environ)
     if request.chdir is not None:
         request = replace(request, chdir=str(Path(request.chdir).expanduser().absolute()))
@@ -260,10 +261,6 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
         common_.note,
     )
     return _Prepared(submission, pick_name(naming, taken))
-
-
-def _missing_dependency(api: Api, space: str, name: str) -> Problem:
-    return missing_job(api, space, name, code=Code.NO_SUCH_DEPENDENCY)
 
 
 def _show_dry_run(common_: Common, prepared: _Prepared, program: Program) -> None:
