@@ -18,7 +18,7 @@ import click
 
 from fairlead.cli.completers import complete_namespaces, words
 from fairlead.cli.connect import Choice, find_connection
-from fairlead.cli.table import WIDTH_DEFAULT, Align, Column, Row, render_table
+from fairlead.cli.table import WIDTH_DEFAULT, Column, Row, render_table
 from fairlead.cli.text import parse_duration
 from fairlead.input.errors import Code, fail
 
@@ -94,7 +94,7 @@ class Common:
             self.note(empty)
             return
         is_wide = self.format is Format.WIDE
-        width = terminal_width() if sys.stdout.isatty() else None
+        width = text_width(0) or None
         text = render_table(columns, rows, width=width, wide=is_wide, headers=self.headers)
         self.emit(_colored(text, self.headers) if self.color else text)
 
@@ -143,14 +143,11 @@ def _colored(text: str, headers: bool) -> str:  # noqa: FBT001
     return "\n".join(out) + "\n"
 
 
-def terminal_width() -> int:
-    """Return the terminal's width in columns."""
-    return shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns
-
-
 def text_width(otherwise: int) -> int:
     """Return the columns for text on stdout: the terminal's; what is given where it is none."""
-    return terminal_width() if sys.stdout.isatty() else otherwise
+    if not sys.stdout.isatty():
+        return otherwise
+    return shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns
 
 
 def now() -> float:
@@ -244,17 +241,3 @@ def _collect(options: dict[str, Any]) -> Common:
         quiet=options.pop("quiet"),
         verbosity=options.pop("verbose"),
     )
-
-
-__all__ = [
-    "Align",
-    "Column",
-    "Common",
-    "Format",
-    "Row",
-    "common",
-    "dump",
-    "now",
-    "terminal_width",
-    "text_width",
-]
