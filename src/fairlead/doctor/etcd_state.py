@@ -10,15 +10,21 @@ import msgspec
 from fairlead.input.printable import printable
 
 
+class _Header(msgspec.Struct, frozen=True):
+    member_id: int = 0
+
+
 class Status(msgspec.Struct, frozen=True, rename="camel"):
     """The answer to `/v3/maintenance/status`. Fields that are zero are left out by etcd."""
 
+    header: _Header = _Header()
     version: str = ""
     db_size: int = 0
     db_size_in_use: int = 0
     #: 0: a version before 3.6, which does not say.
     db_size_quota: int = 0
     leader: int = 0
+    raft_term: int = 0
     raft_index: int = 0
     raft_applied_index: int = 0
     errors: tuple[str, ...] = ()
