@@ -57,7 +57,7 @@ def page() -> str:
         "",
         *block(help_text("")),
     ]
-    for title, part in SECTIONS:
+    for title, part in SECTIONS.items():
         lines += [f"## {title}", ""]
         for name in part:
             lines += sections(name)

@@ -36,6 +36,7 @@ from fairlead.app.messages import ClusterStatus, FleetLine, NodeCounts, ServiceH
 from fairlead.app.run_file import Running
 from fairlead.app.settings import Settings
 from fairlead.cli.app import ENTRIES, cli
+from fairlead.cli.commands import history as history_view
 from fairlead.cli.common import Format, dump
 from fairlead.cli.fit import check_fit
 from fairlead.cli.jobspec import Origin, Program, Script, build_job, build_script_map, to_manifest
@@ -44,7 +45,6 @@ from fairlead.cli.request import JobRequest, Target
 from fairlead.cli.table import render_table
 from fairlead.cli.views import cluster as cluster_view
 from fairlead.cli.views import fleet as fleet_view
-from fairlead.cli.views import history as history_view
 from fairlead.cli.views import jobs as jobs_view
 from fairlead.cli.views import nodes as nodes_view
 from fairlead.cli.views.plan import plan_lines, submitted_line

@@ -99,7 +99,7 @@ TABLE = {
 def _cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(Common, "connect", lambda _self, **_: TeamsApi())
-    monkeypatch.setattr("fairlead.cli.commands.teams.read_status", lambda _api: None)
+    monkeypatch.setattr("fairlead.cli.cluster_settings.read_status", lambda _api: None)
     monkeypatch.setattr("fairlead.cli.commands.teams.now", lambda: NOW)
 
 

@@ -19,7 +19,7 @@ from msgspec import Meta
 from fairlead.api.causes import LABEL
 from fairlead.api.names import BALLOON_IMAGE, ZONE
 from fairlead.api.selectors import is_qualified_name
-from fairlead.input.sections import Section, load
+from fairlead.input.sections import Section, about, load, within
 from fairlead.model.topology import DEFAULT_LEVELS, Level
 
 if TYPE_CHECKING:
@@ -48,74 +48,67 @@ class PlacementSettings(Section, frozen=True):
 
     starvation_seconds: Annotated[
         int,
-        Meta(ge=0, le=YEAR, description="A job that has waited so long at the head of the queue "
-             "keeps later jobs off the nodes that it could use; 0: from the start."),
+        within(0, YEAR, "A job that has waited so long at the head of the queue keeps later jobs "
+                        "off the nodes that it could use; 0: from the start."),
     ] = 900  # fmt: skip
     backfills: Annotated[
         bool,
-        Meta(description="Later jobs may use these nodes where that does not delay it, by the "
-             "jobs' time limits (EASY backfill); false: none may."),
+        about("Later jobs may use these nodes where that does not delay it, by the jobs' time "
+              "limits (EASY backfill); false: none may."),
     ] = True  # fmt: skip
     backfill_reservations_max: Annotated[
         int,
-        Meta(ge=1, le=32, description="Room is kept for so many jobs that could use the same "
-             "node. 1: no later job delays the first one that waits (EASY backfill). More: none "
-             "delays any of these (conservative backfill)."),
+        within(1, 32, "Room is kept for so many jobs that could use the same node. 1: no later job "
+                      "delays the first one that waits (EASY backfill). More: none delays any of "
+                      "these (conservative backfill)."),
     ] = 1  # fmt: skip
     predictions_seconds_max: Annotated[
         int,
-        Meta(ge=0, le=YEAR, description="For so long after `starvationSeconds` jobs without a time "
-             "limit count there by the run times of past jobs of their user, name and size; 0: "
-             "never."),
+        within(0, YEAR, "For so long after `starvationSeconds` jobs without a time limit count "
+                        "there by the run times of past jobs of their user, name and size; 0: "
+                        "never."),
     ] = 14_400  # fmt: skip
     repair_hold_seconds: Annotated[
         int,
-        Meta(ge=0, le=DAY, description="A gang that finds no replacement for its lost nodes for "
-             "so long releases all its nodes."),
+        within(0, DAY, "A gang that finds no replacement for its lost nodes for so long releases "
+                       "all its nodes."),
     ] = 300  # fmt: skip
     suspect_seconds: Annotated[
         int,
-        Meta(ge=0, le=YEAR, description="For so long a node that an attempt lost, or that was not "
-             "ready for a time, takes members only after the other nodes with as many devices "
-             "free; 0: it does not."),
+        within(0, YEAR, "For so long a node that an attempt lost, or that was not ready for a "
+                        "time, takes members only after the other nodes with as many devices free; "
+                        "0: it does not."),
     ] = 3_600  # fmt: skip
     preempts: Annotated[
-        bool,
-        Meta(description="Jobs of higher priority preempt running jobs of lower priority."),
+        bool, about("Jobs of higher priority preempt running jobs of lower priority.")
     ] = True
     preempts_adopted: Annotated[
-        bool,
-        Meta(description="Gangs of other tools may be preempted: their pods are deleted for it."),
+        bool, about("Gangs of other tools may be preempted: their pods are deleted for it.")
     ] = False
     preemption_min_run_seconds: Annotated[
-        int,
-        Meta(ge=0, le=YEAR, description="A job that has run for less since its start is not "
-             "preempted."),
-    ] = 60  # fmt: skip
+        int, within(0, YEAR, "A job that has run for less since its start is not preempted.")
+    ] = 60
     defragments: Annotated[
         bool,
-        Meta(description="Running gangs are moved to other nodes for a job that has waited at the "
-             "head of the queue for starvationSeconds, where that makes room for it."),
+        about("Running gangs are moved to other nodes for a job that has waited at the head of the "
+              "queue for starvationSeconds, where that makes room for it."),
     ] = False  # fmt: skip
     defragments_on_request: Annotated[
         bool,
-        Meta(description="They are also moved for a waiting job with the annotation "
-             "fairlead.dev/defragment: \"true\" (fairlead defrag JOB)."),
+        about("They are also moved for a waiting job with the annotation fairlead.dev/defragment: "
+              "\"true\" (fairlead defrag JOB)."),
     ] = False  # fmt: skip
     move_min_run_seconds: Annotated[
-        int,
-        Meta(ge=0, le=YEAR, description="A job that has run for less since its start is not "
-             "moved."),
-    ] = 1800  # fmt: skip
+        int, within(0, YEAR, "A job that has run for less since its start is not moved.")
+    ] = 1800
     moves_max: Annotated[
         int,
-        Meta(ge=1, le=1000, description="Gangs that are moved at a time, for one job or to empty "
-             "nodes of pools."),
+        within(1, 1000, "Gangs that are moved at a time, for one job or to empty nodes of pools."),
     ] = 8  # fmt: skip
     consolidation_horizon_seconds: Annotated[
         int,
-        Meta(ge=0, le=YEAR, description="In node pools that are consolidated, gangs are moved off "
-             "a node only if what they lose is less than keeping the node for so long; 0: never."),
+        within(0, YEAR, "In node pools that are consolidated, gangs are moved off a node only if "
+                        "what they lose is less than keeping the node for so long; 0: never."),
     ] = 3_600  # fmt: skip
 
 
@@ -123,54 +116,49 @@ class JobsSettings(Section, frozen=True):
     """Life of a job: limits, and how long each kind of trouble may last."""
 
     infrastructure_limit_max: Annotated[
-        int,
-        Meta(ge=0, le=1_000_000, description="Ceiling of restart.infrastructureLimit of all jobs."),
-    ] = 1000  # fmt: skip
+        int, within(0, 1_000_000, "Ceiling of restart.infrastructureLimit of all jobs.")
+    ] = 1000
     node_lost_grace_seconds: Annotated[
-        int, Meta(ge=1, le=DAY, description="A node that is not ready for longer counts as lost.")
+        int, within(1, DAY, "A node that is not ready for longer counts as lost.")
     ] = 40
     bind_patience_seconds: Annotated[
         int,
-        Meta(ge=1, le=HOUR, description="A pinned member that kube-scheduler refuses for longer "
-             "releases its node."),
+        within(1, HOUR, "A pinned member that kube-scheduler refuses for longer releases its "
+                        "node."),
     ] = 10  # fmt: skip
     native_patience_seconds: Annotated[
-        int,
-        Meta(ge=1, le=DAY, description="A native gang that is not bound for longer releases its "
-             "place."),
-    ] = 60  # fmt: skip
+        int, within(1, DAY, "A native gang that is not bound for longer releases its place.")
+    ] = 60
     held_back_patience_seconds: Annotated[
         int,
-        Meta(ge=1, le=HOUR, description="Pods that a quota or a starting API server refuses are "
-             "retried for so long before the attempt ends."),
+        within(1, HOUR, "Pods that a quota or a starting API server refuses are retried for so "
+                        "long before the attempt ends."),
     ] = 30  # fmt: skip
     refused_backoff_seconds_max: Annotated[
         int,
-        Meta(ge=1, le=DAY, description="Longest wait between two attempts of a job whose pods a "
-             "quota or a policy refuses."),
+        within(1, DAY, "Longest wait between two attempts of a job whose pods a quota or a policy "
+                       "refuses."),
     ] = 300  # fmt: skip
     start_error_grace_seconds: Annotated[
         int,
-        Meta(ge=0, le=DAY, description="A container that cannot be started (image, configuration) "
-             "may recover for so long."),
+        within(0, DAY, "A container that cannot be started (image, configuration) may recover for "
+                       "so long."),
     ] = 60  # fmt: skip
     start_seconds_max: Annotated[
-        int,
-        Meta(ge=1, le=7 * DAY, description="A member that has not started for longer ends the "
-             "attempt."),
-    ] = 1800  # fmt: skip
+        int, within(1, 7 * DAY, "A member that has not started for longer ends the attempt.")
+    ] = 1800
     checkpoint_wait_seconds: Annotated[
         int,
-        Meta(ge=0, le=DAY, description="A gang that is preempted and reports checkpoints may take "
-             "so long to save one more."),
+        within(0, DAY, "A gang that is preempted and reports checkpoints may take so long to save "
+                       "one more."),
     ] = 120  # fmt: skip
     maintenance_drain_seconds: Annotated[
         int,
-        Meta(ge=0, le=DAY, description="A gang leaves a node so long before the maintenance that "
-             "its cloud has announced."),
+        within(0, DAY, "A gang leaves a node so long before the maintenance that its cloud has "
+                       "announced."),
     ] = 300  # fmt: skip
     keep_finished_pods_seconds: Annotated[
-        int, Meta(ge=0, le=YEAR, description="Pods of jobs that have ended are kept for so long.")
+        int, within(0, YEAR, "Pods of jobs that have ended are kept for so long.")
     ] = 3600
 
 
@@ -179,40 +167,31 @@ class AdoptionSettings(Section, frozen=True):
 
     bind_patience_seconds: Annotated[
         int,
-        Meta(ge=1, le=HOUR, description="A released pod that its scheduler refuses for longer "
-             "releases its place."),
+        within(1, HOUR, "A released pod that its scheduler refuses for longer releases its place."),
     ] = 10  # fmt: skip
     refusals_max: Annotated[
-        int,
-        Meta(ge=1, le=1000, description="After so many such refusals in a row the whole gang "
-             "queues again."),
-    ] = 5  # fmt: skip
+        int, within(1, 1000, "After so many such refusals in a row the whole gang queues again.")
+    ] = 5
     again_seconds_max: Annotated[
-        int,
-        Meta(ge=10, le=DAY, description="Longest wait of such a gang before it queues again."),
-    ] = 600  # fmt: skip
+        int, within(10, DAY, "Longest wait of such a gang before it queues again.")
+    ] = 600
     idle_seconds_max: Annotated[
-        int,
-        Meta(ge=0, le=DAY, description="A gang whose pods are all gone keeps its place for so "
-             "long."),
-    ] = 60  # fmt: skip
+        int, within(0, DAY, "A gang whose pods are all gone keeps its place for so long.")
+    ] = 60
     keep_finished_seconds: Annotated[
         int,
-        Meta(ge=0, le=YEAR, description="The job of a gang that has ended and has no owner is "
-             "kept for so long."),
+        within(0, YEAR, "The job of a gang that has ended and has no owner is kept for so long."),
     ] = 3600  # fmt: skip
 
 
 class TeamsSettings(Section, frozen=True):
     """Shares of teams: how fast nodes change hands, and what is kept together."""
 
-    changes_max: Annotated[
-        int, Meta(ge=1, le=1000, description="Nodes that change hands per second.")
-    ] = 50
+    changes_max: Annotated[int, within(1, 1000, "Nodes that change hands per second.")] = 50
     exchange_seconds: Annotated[
         int,
-        Meta(ge=0, le=YEAR, description="A job that has kept nodes of other teams for so long gets "
-             "them for its team, in exchange for nodes of the team that it does not use."),
+        within(0, YEAR, "A job that has kept nodes of other teams for so long gets them for its "
+                        "team, in exchange for nodes of the team that it does not use."),
     ] = 3600  # fmt: skip
     block_key: Annotated[
         str,
@@ -226,12 +205,10 @@ class DoctorSettings(Section, frozen=True):
 
     enabled: Annotated[
         bool,
-        Meta(description="Examine the control plane from time to time; false: the doctor does "
-             "nothing, and has no rights."),
+        about("Examine the control plane from time to time; false: the doctor does nothing, and "
+              "has no rights."),
     ] = True  # fmt: skip
-    interval_seconds: Annotated[
-        int, Meta(ge=60, le=1200, description="Time between two examinations.")
-    ] = 300
+    interval_seconds: Annotated[int, within(60, 1200, "Time between two examinations.")] = 300
     metrics: Annotated[
         tuple[Annotated[str, Meta(pattern=_PAGE)], ...],
         Meta(max_length=32, description="Pages of metrics beside those of the API server, each "
@@ -269,13 +246,11 @@ class BalloonSettings(Section, frozen=True):
              "does nothing, with its digest."),
     ] = BALLOON_IMAGE  # fmt: skip
     changes_max: Annotated[
-        int, Meta(ge=1, le=1000, description="Balloons that are created or deleted per second.")
+        int, within(1, 1000, "Balloons that are created or deleted per second.")
     ] = 50
     evictions_max: Annotated[
-        int,
-        Meta(ge=1, le=10_000, description="Balloons that leave for real work per second, beside "
-             "these."),
-    ] = 500  # fmt: skip
+        int, within(1, 10_000, "Balloons that leave for real work per second, beside these.")
+    ] = 500
 
 
 class LevelSettings(Section, frozen=True):

@@ -35,7 +35,7 @@ from fairlead.api.core import (
     PriorityClass,
 )
 from fairlead.api.image_names import full_image_name, images_of
-from fairlead.api.job import Job
+from fairlead.api.job import Job, Role
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_pool import NodePool, NodePoolStatus, Provider
 from fairlead.api.placement import Placement
@@ -335,9 +335,7 @@ def _reduced(each: _Object, images: _Images) -> _Object:
     metadata = _reduced_metadata(each.metadata)
     match each:
         case Job():
-            roles = tuple(
-                replace(r, template=_reduced_template(r.template, images)) for r in each.spec.roles
-            )
+            roles = tuple(_reduced_role(role, images) for role in each.spec.roles)
             progress = each.status.progress
             if progress is not None:
                 progress = replace(progress, ignored_line="")
@@ -364,22 +362,19 @@ def _reduced_metadata(metadata: ObjectMeta) -> ObjectMeta:
     return replace(metadata, annotations=kept)
 
 
-def _reduced_template(template: PodTemplate, images: _Images) -> PodTemplate:
-    return PodTemplate(_reduced_metadata(template.metadata), _reduced_spec(template.spec, images))
+def _reduced_role(role: Role, images: _Images) -> Role:
+    metadata, spec = role.template.metadata, role.template.spec
+    template = PodTemplate(_reduced_metadata(metadata), _reduced_spec(spec, images))
+    return replace(role, template=template)
 
 
 def _reduced_spec(spec: PodSpec, images: _Images | None = None) -> PodSpec:
     """Return a spec with what the planner reads of it; of a pod that is no image."""
     return replace(
-        spec, volumes=(), containers=_reduced_containers(spec.containers, images),
-        init_containers=_reduced_containers(spec.init_containers, images),
+        spec, volumes=(),
+        containers=tuple(_reduced_container(each, images) for each in spec.containers),
+        init_containers=tuple(_reduced_container(each, images) for each in spec.init_containers),
     )  # fmt: skip
-
-
-def _reduced_containers(
-    containers: Iterable[Container], images: _Images | None
-) -> tuple[Container, ...]:
-    return tuple(_reduced_container(each, images) for each in containers)
 
 
 def _reduced_container(container: Container, images: _Images | None) -> Container:

@@ -75,8 +75,7 @@ class Extensions:
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
         _only_get(request)
-        body = self._parts.metrics.render()
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+        return _body(self._parts.metrics.render(), CONTENT_TYPE)
 
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         _only_get(request)
@@ -84,7 +83,7 @@ class Extensions:
         Query(raw_query)  # refuses what is no query
         match split_path(path)[_ROOT_SEGMENTS:]:
             case ["status"]:
-                return _json(msgspec.json.encode(await self.status()))
+                return _body(msgspec.json.encode(await self.status()), "application/json")
             case ["history"]:
                 return await self._records(Book.JOBS, dict(request.query))
             case ["fleet", "history"]:
@@ -95,10 +94,10 @@ class Extensions:
                 return await answer_job_logs(archive, request, (namespace, job), parameters)
             case ["decisions"]:
                 log = self._parts.decisions()
-                return _lines(await decision_lines(log, dict(request.query), asyncio.to_thread))
+                return _body(await decision_lines(log, dict(request.query), asyncio.to_thread))
             case ["decisions", number]:
                 log = self._parts.decisions()
-                return _lines(await decision_file(log, number, asyncio.to_thread))
+                return _body(await decision_file(log, number, asyncio.to_thread))
             case _:
                 raise PathNotFound("404 page not found")
 
@@ -131,15 +130,11 @@ class Extensions:
         return counts
 
     async def _records(self, book: Book, parameters: Mapping[str, str]) -> web.StreamResponse:
-        return _lines(b"".join(await record_lines(self._parts.history, book, parameters)))
+        return _body(b"".join(await record_lines(self._parts.history, book, parameters)))
 
 
-def _lines(body: bytes) -> web.Response:
-    return web.Response(body=body, headers={"Content-Type": "application/x-ndjson"})
-
-
-def _json(body: bytes) -> web.Response:
-    return web.Response(body=body, headers={"Content-Type": "application/json"})
+def _body(body: bytes, content_type: str = "application/x-ndjson") -> web.Response:
+    return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 def _only_get(request: web.BaseRequest) -> None:

@@ -167,8 +167,8 @@ class Operator:
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         """Ready to act or to take over: it knows who leads; who leads has all controllers ready."""
-        lines = [_line("lease", is_ok=self.elector.is_in_touch, text=f"held by {self._holder()}")]
-        is_ok = self.elector.is_in_touch
+        is_ok, holder = self.elector.is_in_touch, self.elector.holder or "nobody"
+        lines = [_line("lease", is_ok=is_ok, text=f"held by {holder}")]
         if self.elector.term is not None:
             controllers = self._replica.controllers
             health = controllers.health() if controllers is not None else Health(True, ())
@@ -182,9 +182,6 @@ class Operator:
             lines.append(_line("webhook", is_ok=self.webhook.is_ready, text=text))
             is_ok = is_ok and self.webhook.is_ready
         return _answer(is_ok=is_ok, lines=lines)
-
-    def _holder(self) -> str:
-        return self.elector.holder or "nobody"
 
     async def _scrape(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})

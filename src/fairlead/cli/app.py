@@ -26,81 +26,57 @@ PROGRAM = "fairlead"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One sub-command: the module and attribute where it lives, and its line in the help."""
+    """One sub-command: the module that has it under its name, and its line in the help."""
 
     module: str
-    attribute: str
     line: str
 
 
-SECTIONS: tuple[tuple[str, dict[str, Entry]], ...] = (
-    (
-        "Jobs",
-        {
-            "submit": Entry("submit", "submit", "Queue a script or a manifest as a job."),
-            "run": Entry("submit", "run", "Queue a command as a job and follow it."),
-            "ps": Entry("jobs", "ps", "Show jobs: live ones and the last few."),
-            "why": Entry("why", "why", "Explain why jobs wait, or what they do."),
-            "logs": Entry("logs", "logs", "Show a job's logs, also after it is gone."),
-            "wait": Entry("wait", "wait", "Block until jobs reach a state."),
-            "cancel": Entry("change", "cancel", "Stop jobs for good."),
-            "hold": Entry("change", "hold", "Give a job's nodes back and keep the job."),
-            "release": Entry("change", "release", "Let held jobs go on."),
-            "history": Entry("history", "history", "Show jobs that have ended."),
-            "usage": Entry("usage", "usage", "Show GPU-hours: held, busy, borrowed and lost."),
-        },
-    ),
-    (
-        "Cluster",
-        {
-            "up": Entry("cluster", "up", "Start a cluster on this machine."),
-            "status": Entry("cluster", "status", "Show how the cluster on this machine does."),
-            "down": Entry(
-                "cluster", "down", "Stop the cluster on this machine; its state is kept."
-            ),
-            "nodes": Entry("nodes", "nodes", "Show nodes, grouped by pool and state."),
-            "fleet": Entry("fleet", "fleet", "Show node pools, and what holds each back."),
-            "defrag": Entry("defrag", "defrag", "Show which gangs would move to free nodes."),
-            "decisions": Entry(
-                "decisions", "decisions", "Show what the scheduler decided, and make it again."
-            ),
-            "teams": Entry("teams", "teams", "Show teams: their shares, and what they use."),
-            "quota": Entry("teams", "quota", "Show what a team was promised, has and uses."),
-            "reservations": Entry(
-                "reservations",
-                "reservations",
-                "Show reservations: nodes that only jobs of a team which name them may use.",
-            ),
-            "install": Entry("install", "install", "Put Fairlead on a Kubernetes cluster."),
-            "uninstall": Entry("uninstall", "uninstall", "Take Fairlead off a Kubernetes cluster."),
-            "controller": Entry(
-                "controller", "controller", "Run the controllers on a Kubernetes cluster."
-            ),
-            "webhook": Entry(
-                "webhook", "webhook", "Show what the webhook does to new pods and jobs."
-            ),
-            "doctor": Entry(
-                "doctor", "doctor", "Find what will hurt the control plane, and give the fix."
-            ),
-        },
-    ),
-    (
-        "Simulation",
-        {
-            "sim": Entry("sim", "sim", "Simulate a cluster under a load."),
-        },
-    ),
-    (
-        "Tool",
-        {
-            "completion": Entry(
-                "tool", "completion", "Print the completion script of bash, zsh or fish."
-            ),
-            "version": Entry("tool", "version", "Print the version."),
-        },
-    ),
-)
-ENTRIES: dict[str, Entry] = {name: entry for _, part in SECTIONS for name, entry in part.items()}
+SECTIONS: dict[str, dict[str, Entry]] = {
+    "Jobs": {
+        "submit": Entry("submit", "Queue a script or a manifest as a job."),
+        "run": Entry("submit", "Queue a command as a job and follow it."),
+        "ps": Entry("jobs", "Show jobs: live ones and the last few."),
+        "why": Entry("why", "Explain why jobs wait, or what they do."),
+        "logs": Entry("logs", "Show a job's logs, also after it is gone."),
+        "wait": Entry("wait", "Block until jobs reach a state."),
+        "cancel": Entry("change", "Stop jobs for good."),
+        "hold": Entry("change", "Give a job's nodes back and keep the job."),
+        "release": Entry("change", "Let held jobs go on."),
+        "history": Entry("history", "Show jobs that have ended."),
+        "usage": Entry("usage", "Show GPU-hours: held, busy, borrowed and lost."),
+    },
+    "Cluster": {
+        "up": Entry("cluster", "Start a cluster on this machine."),
+        "status": Entry("cluster", "Show how the cluster on this machine does."),
+        "down": Entry("cluster", "Stop the cluster on this machine; its state is kept."),
+        "nodes": Entry("nodes", "Show nodes, grouped by pool and state."),
+        "fleet": Entry("fleet", "Show node pools, and what holds each back."),
+        "defrag": Entry("defrag", "Show which gangs would move to free nodes."),
+        "decisions": Entry("decisions", "Show what the scheduler decided, and make it again."),
+        "teams": Entry("teams", "Show teams: their shares, and what they use."),
+        "quota": Entry("teams", "Show what a team was promised, has and uses."),
+        "reservations": Entry(
+            "reservations",
+            "Show reservations: nodes that only jobs of a team which name them may use.",
+        ),
+        "install": Entry("install", "Put Fairlead on a Kubernetes cluster."),
+        "uninstall": Entry("uninstall", "Take Fairlead off a Kubernetes cluster."),
+        "controller": Entry("controller", "Run the controllers on a Kubernetes cluster."),
+        "webhook": Entry("webhook", "Show what the webhook does to new pods and jobs."),
+        "doctor": Entry("doctor", "Find what will hurt the control plane, and give the fix."),
+    },
+    "Simulation": {
+        "sim": Entry("sim", "Simulate a cluster under a load."),
+    },
+    "Tool": {
+        "completion": Entry("tool", "Print the completion script of bash, zsh or fish."),
+        "version": Entry("tool", "Print the version."),
+    },
+}
+ENTRIES: dict[str, Entry] = {
+    name: entry for part in SECTIONS.values() for name, entry in part.items()
+}
 
 
 class LazyGroup(click.Group):
@@ -116,7 +92,7 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module = importlib.import_module(f"fairlead.cli.commands.{entry.module}")
-        command: click.Command = getattr(module, entry.attribute)
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def resolve_command(
@@ -135,7 +111,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections without importing any command."""
-        for title, part in SECTIONS:
+        for title, part in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, entry.line) for name, entry in part.items()])
 

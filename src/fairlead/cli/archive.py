@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from fairlead.api.status import ApiError, Expired
+from fairlead.api.status import ApiError, Expired, Forbidden, NotFound
 from fairlead.app.messages import (
     ACCOUNT,
     NOT_LEADER,
@@ -71,9 +71,16 @@ class Archive:
 
         yield from _run(read)
 
-    def decision_lines(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
-        """Yield JSON lines of the scheduler's decisions; NoArchive, CliError, Expired."""
-        return self._proxied(path, query)
+    def cluster_lines(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+        """Yield what a cluster of `fairlead up` answers, or the controller of another one.
+
+        NoArchive, CliError, Expired.
+        """
+        assert self.api is not None
+        try:
+            yield from self.api.lines(path, query)
+        except (NotFound, Forbidden):  # not a cluster of fairlead up
+            yield from self._proxied(path, query)
 
     def logs(
         self, key: tuple[str, str], attempt: int | None, *, uid: str = ""

@@ -13,7 +13,11 @@ from fairlead.api.resources import CONFIG_MAPS
 from fairlead.api.status import ApiError
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.messages import SETTINGS_FILE, SETTINGS_KEY, ClusterStatus
+from fairlead.cli.common import Common
+from fairlead.cli.embedded import read_status
 from fairlead.cli.transport import Api
+
+NOT_READ = "note: the settings of the controllers cannot be read; defaults are assumed"
 
 
 def read_settings(api: Api, status: ClusterStatus | None) -> ControllerSettings | None:
@@ -29,3 +33,11 @@ def read_settings(api: Api, status: ClusterStatus | None) -> ControllerSettings 
         return msgspec.convert(yaml.safe_load(found.data[SETTINGS_FILE]), ControllerSettings)
     except (ApiError, KeyError, yaml.YAMLError, msgspec.ValidationError):
         return None
+
+
+def settings_or_defaults(common_: Common, api: Api) -> ControllerSettings:
+    """Return the controllers' settings; the defaults, with a note, when they cannot be read."""
+    settings = read_settings(api, read_status(api))
+    if settings is None:
+        common_.note(NOT_READ)
+    return settings or ControllerSettings()

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
@@ -18,7 +18,8 @@ import click
 
 from fairlead.cli.completers import complete_namespaces, words
 from fairlead.cli.connect import Choice, find_connection
-from fairlead.cli.table import WIDTH_DEFAULT, Align, Column, Row, render_table
+from fairlead.cli.table import WIDTH_DEFAULT, Column, Row, render_table
+from fairlead.cli.text import parse_duration
 from fairlead.input.errors import Code, fail
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,11 +60,6 @@ class Common:
         """Return the namespace to work in: the flag's, else the kubeconfig's."""
         return self.namespace or default
 
-    @property
-    def scope(self) -> str | None:
-        """The namespace flag's value; None for all namespaces."""
-        return None if self.all_namespaces else self.namespace
-
     def note(self, text: str) -> None:
         """Tell the person something, on stderr, unless -q."""
         if not self.quiet:
@@ -79,23 +75,36 @@ class Common:
         sys.stdout.write(text)
         sys.stdout.flush()
 
+    def lines(self, lines: Iterable[object]) -> None:
+        """Write data to stdout, a line each."""
+        self.emit("".join(f"{line}\n" for line in lines))
+
+    @property
+    def is_structured(self) -> bool:
+        """True for -o json and -o yaml."""
+        return self.format in (Format.JSON, Format.YAML)
+
+    def data(self, value: Any) -> None:
+        """Write a value to stdout as JSON or YAML."""
+        self.emit(dump(value, self.format))
+
     def table(self, columns: Sequence[Column], rows: Sequence[Row], *, empty: str) -> None:
         """Write a table to stdout; with no rows say `empty` on stderr instead."""
         if not rows:
             self.note(empty)
             return
         is_wide = self.format is Format.WIDE
-        width = terminal_width() if sys.stdout.isatty() else None
+        width = text_width(0) or None
         text = render_table(columns, rows, width=width, wide=is_wide, headers=self.headers)
         self.emit(_colored(text, self.headers) if self.color else text)
 
-    def structured(self, kind: str, items: Iterable[Any], *, is_list: bool) -> None:
+    def structured(self, items: Iterable[Any], *, is_list: bool = True) -> None:
         """Write objects as JSON or YAML: one as itself, several as a List of the API's form."""
         objects = list(items)
         value: Any = objects[0] if len(objects) == 1 and not is_list else {
-            "apiVersion": "v1", "kind": kind, "items": objects, "metadata": {},
+            "apiVersion": "v1", "kind": "List", "items": objects, "metadata": {},
         }  # fmt: skip
-        self.emit(dump(value, self.format))
+        self.data(value)
 
 
 def dump(value: Any, format_: Format) -> str:
@@ -134,14 +143,11 @@ def _colored(text: str, headers: bool) -> str:  # noqa: FBT001
     return "\n".join(out) + "\n"
 
 
-def terminal_width() -> int:
-    """Return the terminal's width in columns."""
-    return shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns
-
-
 def text_width(otherwise: int) -> int:
     """Return the columns for text on stdout: the terminal's; what is given where it is none."""
-    return terminal_width() if sys.stdout.isatty() else otherwise
+    if not sys.stdout.isatty():
+        return otherwise
+    return shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns
 
 
 def now() -> float:
@@ -198,15 +204,23 @@ def _options(*, output: bool, cluster: bool) -> list[Callable[[Any], Any]]:
     return options
 
 
-def check_format(given: str, known: tuple[str, ...]) -> None:
-    """Refuse a value of -o that is not known; CliError."""
+def seconds_of(text: str, flag: str) -> float:
+    """Return the seconds of a flag's duration; CliError."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise fail(Code.BAD_VALUE, f"{flag}: {error}") from error
+
+
+def check_choice(given: str, known: Collection[str], flag: str) -> None:
+    """Refuse a value of a flag that is not known, with the nearest one that is; CliError."""
     if given not in known:
         from fairlead.input.suggest import nearest
 
         near = nearest(given, known)
         raise fail(
-            Code.BAD_VALUE, f"-o: '{given}' must be one of {', '.join(known)}",
-            help=(f"-o {near}",) if near else (),
+            Code.BAD_VALUE, f"{flag}: '{given}' must be one of {', '.join(known)}",
+            help=(f"{flag} {near}",) if near else (),
         )  # fmt: skip
 
 
@@ -214,7 +228,7 @@ def _collect(options: dict[str, Any]) -> Common:
     """Take the common flags out of `options`."""
     given: str = options.pop("output", "table")
     known = {format_.value: format_ for format_ in Format}
-    check_format(given, tuple(known))
+    check_choice(given, known, "-o")
     no_color = options.pop("no_color") or bool(os.environ.get("NO_COLOR"))
     return Common(
         format=known[given],
@@ -227,17 +241,3 @@ def _collect(options: dict[str, Any]) -> Common:
         quiet=options.pop("quiet"),
         verbosity=options.pop("verbose"),
     )
-
-
-__all__ = [
-    "Align",
-    "Column",
-    "Common",
-    "Format",
-    "Row",
-    "common",
-    "dump",
-    "now",
-    "terminal_width",
-    "text_width",
-]

@@ -12,8 +12,7 @@ from fairlead.api.job import Job, JobState
 from fairlead.api.simulated import is_simulated
 from fairlead.api.status import NotFound, Unavailable
 from fairlead.cli.common import Common
-from fairlead.cli.embedded import is_embedded
-from fairlead.cli.logstream import LogQuery, stream_logs
+from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
 from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import (
     SIMULATED,
@@ -99,10 +98,11 @@ def _state_line(job: Job) -> str:
     return text if text.startswith(f"{state}: ") else f"{state}: {text}"
 
 
-def write_logs(chunk: bytes) -> None:
-    """Write bytes to stdout at once."""
+def write_logs(chunk: bytes) -> int:
+    """Write bytes to stdout at once; return how many."""
     sys.stdout.buffer.write(chunk)
     sys.stdout.buffer.flush()
+    return len(chunk)
 
 
 def _discard_output() -> None:
@@ -114,10 +114,17 @@ def _stream(common_: Common, api: Api, key: tuple[str, str], query: LogQuery) ->
     """Return the logs of a job; a server of its own knows jobs, any other one only members."""
     if is_embedded(api):
         return stream_logs(api, key, query)
+    return member_chunks(common_, api, key, query)
+
+
+def member_chunks(
+    common_: Common, api: Api, key: tuple[str, str], query: LogQuery, *, history: str = ""
+) -> Iterator[bytes]:
+    """Return the logs of a job's members, from the archive of `history` those that are gone."""
     from fairlead.cli.archive import Archive, direct_store
     from fairlead.cli.memberlogs import MemberLogs
 
-    archive = Archive(api, direct_store("", os.environ))
+    archive = Archive(api, direct_store(history, os.environ))
     return MemberLogs(api, archive, key, query, common_.note).stream()
 
 

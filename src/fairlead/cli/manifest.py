@@ -9,6 +9,7 @@ though the API itself would only drop them.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,7 @@ from fairlead.api import names
 from fairlead.api.resources import ALL, JOBS, TEAMS, Resource
 from fairlead.api.status import BadRequest, StatusCause
 from fairlead.cli.request import clean_name
-from fairlead.cli.wording import reword
-from fairlead.input.errors import Code, Problem
+from fairlead.input.errors import Code, Problem, fail
 from fairlead.input.suggest import nearest
 from fairlead.input.yamlmarks import (
     BYTES_MAX,
@@ -92,25 +92,21 @@ def _quotes(message: str, scalar: object) -> str:
     return ""
 
 
-def read_bytes(path: str, standard_input: Iterator[bytes]) -> tuple[bytes, tuple[Problem, ...]]:
-    """Return the content of a file ("-": of standard input), or the problem that stopped it."""
-    if path == STANDARD_INPUT:
-        data = b""
-        for chunk in standard_input:
-            data += chunk
-            if len(data) > BYTES_MAX:
-                break
-    else:
-        try:
+def read_bytes(path: str) -> bytes:
+    """Return the content of a file ("-": of standard input); CliError."""
+    try:
+        if path == STANDARD_INPUT:
+            data = sys.stdin.buffer.read(BYTES_MAX + 1)
+        else:
             with Path(path).open("rb") as file:
                 data = file.read(BYTES_MAX + 1)
-        except OSError as error:
-            message = f"'{path}' cannot be read: {error.strerror}"
-            return b"", (Problem(Code.MANIFEST_UNREADABLE, message),)
+    except OSError as error:
+        message = f"'{path}' cannot be read: {error.strerror}"
+        raise fail(Code.MANIFEST_UNREADABLE, message) from error
     if len(data) > BYTES_MAX:
         message = f"'{path}' is larger than {BYTES_MAX >> 20} MiB"
-        return b"", (Problem(Code.MANIFEST_TOO_LARGE, message),)
-    return data, ()
+        raise fail(Code.MANIFEST_TOO_LARGE, message)
+    return data
 
 
 def parse_manifest(data: bytes, file: str) -> tuple[tuple[Document, ...], tuple[Problem, ...]]:
@@ -354,3 +350,51 @@ def _known_fields(openapi: Mapping[str, Any], path: str) -> Mapping[str, Any]:
         elif part == "metadata":
             schema = schema_of("ObjectMeta")
     return schema.get("properties") or {}
+
+
+_TYPES = {
+    "integer": "a whole number", "number": "a number", "string": "a text",
+    "boolean": "true or false",
+    "object": "a mapping of fields", "array": "a list",
+}  # fmt: skip
+_TYPE = re.compile(r"in body must be of type (\w+)")
+_EXPECTED_INT = "Expected `int`, got "  # msgspec, of 1e3 and the like
+_BOUND = re.compile(r"in body should (?:be|have) ((?:greater|less) than(?: or equal to)? \S+|"
+                    r"at (?:least|most) .+)$")  # fmt: skip
+_ITEMS = re.compile(r"should have (at (?:least|most) \d+ \w+)")
+_SUPPORTED = re.compile(r"^Unsupported value: .*?: supported values: (.*)$")
+_PREFIX = re.compile(r"^(?:Invalid value|Forbidden|Duplicate value|Too long|Too many)(?:: |$)")
+QUANTITY = "numkKMGTP"
+
+
+def reword(message: str, field: str, got: str | None) -> tuple[str, str]:
+    """Return (message, help) for a finding on `field`; `got` is the value if a scalar.
+
+    The API words its findings as Kubernetes does (`Invalid value: "string": spec.x in body must be
+    of type integer: "string"`), for tools. At the terminal the value itself and what is accepted
+    are said.
+    """
+    shown = f"'{got}' " if got is not None else ""
+    name = re.sub(r"^.*\.", "", field)
+    if message.startswith("Required value"):
+        rest = message.removeprefix("Required value").removeprefix(": ")
+        return (f"'{name}' is missing" + (f": {rest}" if rest else ""), "")
+    if match := _SUPPORTED.match(message):
+        accepted = re.findall(r'"([^"]*)"', match[1])
+        near = nearest(got or "", accepted)
+        return f"{shown}must be one of {', '.join(accepted)}", f"write {near}" if near else ""
+    if message.startswith("Duplicate value"):
+        return f"{message.partition(': ')[2] or name} stands twice; each must be different", ""
+    if match := _TYPE.search(message):
+        return f"{shown}must be {_TYPES.get(match[1], match[1])}", ""
+    if _EXPECTED_INT in message:
+        return f"{shown}must be a whole number", ""
+    if QUANTITY in message and "should match" in message:
+        return f"{shown}is not a quantity such as 500m, 8 or 16Gi", ""
+    if match := _ITEMS.search(message) or _BOUND.search(message):
+        verb = "must have" if match.re is _ITEMS else "must be"
+        bound = re.sub(r"\b1 items$", "1 item", match[1].rstrip("."))
+        return f"{shown}{verb} {bound}", ""
+    without = _PREFIX.sub("", message)
+    without = re.sub(r'^"(?:[^"\\]|\\.)*": |^\S+: ', "", without) if without != message else without
+    return (f"{shown}{without}" if got is not None and shown not in without else without), ""

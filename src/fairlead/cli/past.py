@@ -10,12 +10,11 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from fairlead.api.job import Job
-from fairlead.api.status import Forbidden, NotFound
 from fairlead.app.messages import Book, FleetLine, HistoryLine
 from fairlead.cli.archive import Archive, NoArchive, direct_store, no_archive
 from fairlead.cli.common import Common
 from fairlead.cli.connect import Choice, stopped_data
-from fairlead.cli.logstream import LogQuery
+from fairlead.cli.embedded import LogQuery
 from fairlead.cli.transport import Api
 from fairlead.input.errors import Code, fail
 
@@ -122,14 +121,11 @@ def _stopped_lines(data: Path, book: Book, query: Mapping[str, str]) -> list[byt
 
 def _raw_lines(source: _Source, book: Book, query: Mapping[str, str]) -> Iterator[bytes]:
     """Yield the records as JSON lines: from the store named, the cluster, or its controller."""
-    if source.api is not None:
-        try:
-            yield from source.api.lines(f"/fairlead/v1/{book.value}", query)
-        except (NotFound, Forbidden):
-            pass  # not a cluster of fairlead up
-        else:
-            return
+    archive = Archive(source.api, source.direct)
     try:
-        yield from Archive(source.api, source.direct).record_lines(book, query)
+        if source.api is not None:
+            yield from archive.cluster_lines(f"/fairlead/v1/{book.value}", query)
+        else:
+            yield from archive.record_lines(book, query)
     except NoArchive as error:
         raise no_archive("the history", error) from error

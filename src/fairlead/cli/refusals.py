@@ -17,6 +17,10 @@ from fairlead.input.errors import CliError, Code, Problem
 
 #: In the message of an API server (apiserver, admission/plugin/webhook/errors).
 _WEBHOOK = "failed calling webhook"
+_CODES: tuple[tuple[type[ApiError], Code], ...] = (
+    (Unauthorized, Code.UNAUTHORIZED), (Forbidden, Code.FORBIDDEN),
+    (AlreadyExists, Code.NAME_IN_USE), (Conflict, Code.CONFLICT), (Unavailable, Code.UNREACHABLE),
+)  # fmt: skip
 
 
 def from_api(error: ApiError) -> CliError:
@@ -39,22 +43,12 @@ def from_api(error: ApiError) -> CliError:
 
 
 def _code(error: ApiError) -> Code:
-    if isinstance(error, Unauthorized):
-        return Code.UNAUTHORIZED
-    if isinstance(error, Forbidden):
-        return Code.FORBIDDEN
-    if isinstance(error, AlreadyExists):
-        return Code.NAME_IN_USE
-    if isinstance(error, Conflict):
-        return Code.CONFLICT
     if isinstance(error, NotFound):
         details = error.status.details
         return Code.NO_SUCH_JOB if details and details.kind == "jobs" else Code.BAD_ANSWER
-    if isinstance(error, Unavailable):
-        return Code.UNREACHABLE
     if isinstance(error, InternalError):
         return Code.UNREACHABLE if _WEBHOOK in error.message else Code.BAD_ANSWER
-    return Code.REFUSED
+    return next((code for kind, code in _CODES if isinstance(error, kind)), Code.REFUSED)
 
 
 def _help(error: ApiError) -> tuple[str, ...]:

@@ -20,13 +20,13 @@ from typing import Any
 from fairlead.api import cluster_report
 from fairlead.api.status import ApiError
 from fairlead.decide.doctor.examination import Examination, Found
-from fairlead.doctor.check import Check, Severity
+from fairlead.doctor.check import Check
 from fairlead.doctor.etcd_state import EtcdState
 from fairlead.doctor.examine import Report, examine
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.metrics import START, BadPage, Scrapes, pair, parse_page
 from fairlead.doctor.monitoring.query import JOBS
-from fairlead.doctor.readers.budget import Budget, ReadPath, carry_out_async
+from fairlead.doctor.readers.budget import Budget, ReadPath
 from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.etcd import EtcdReader
 from fairlead.doctor.readers.flags import flags_of_objects
@@ -36,11 +36,6 @@ from fairlead.doctor.readers.web import Web, mounted_access
 from fairlead.doctor.registry import CHECKS, wanted_samples
 from fairlead.runtime.clock import Clock
 
-_SEVERITY: Mapping[Severity, cluster_report.Severity] = {
-    Severity.CRITICAL: cluster_report.Severity.CRITICAL,
-    Severity.WARNING: cluster_report.Severity.WARNING,
-    Severity.INFO: cluster_report.Severity.INFO,
-}
 #: Larger pages are parsed in a thread, so that the controllers go on meanwhile.
 _INLINE_BYTES_MAX = 64 << 10
 _NO_RIGHT = {
@@ -119,8 +114,8 @@ class Examiner:
         before = self._before
         if before is None:
             before, _ = await self._scrape(read, members)
-        reader = ClusterReader(self._counted())
-        objects = await carry_out_async(reader.read(), read)
+        reader = ClusterReader(read, self._counted())
+        objects = await reader.read()
         now, absent = await self._scrape(read, members)
         scrapes, single = _pairs(before, now)
         kept = {key: each for key, each in before.items() if key not in now} | now
@@ -217,10 +212,14 @@ def _pairs(
 def _examination(report: Report, *, at: float, requests: int) -> Examination:
     found = tuple(
         Found(
-            each.check.id, _SEVERITY[each.severity], each.subject, each.check.title, each.evidence
+            each.check.id,
+            cluster_report.Severity[each.severity.name],
+            each.subject,
+            each.check.title,
+            each.evidence,
         )
         for each in report.findings
-    )
+    )  # fmt: skip
     return Examination(
         at, found, tuple(each.check.id for each in report.unknown),
         tuple(each.check.id for each in report.passed),

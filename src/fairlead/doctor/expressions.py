@@ -5,8 +5,9 @@ Values of several instances are never averaged: each instance gives readings of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import compress
 
 from fairlead.doctor.check import Reading
 from fairlead.doctor.facts import Facts, Source
@@ -28,6 +29,17 @@ def subject_of(instance: str, labels: Mapping[str, str], by: tuple[str, ...]) ->
     return " ".join([instance, *parts])
 
 
+def _sums(
+    instance: str, samples: Iterable[tuple[dict[str, str], float]], by: tuple[str, ...]
+) -> dict[str, float]:
+    """Return the sums of the samples of an instance by what the readings are about."""
+    sums: dict[str, float] = {}
+    for labels, value in samples:
+        subject = subject_of(instance, labels, by)
+        sums[subject] = sums.get(subject, 0.0) + value
+    return sums
+
+
 def _window(family: Family) -> str:
     if family.seconds is None:
         return "since the process started"
@@ -38,21 +50,16 @@ def _window(family: Family) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The latest value of a gauge, summed by the labels `by`, times `factor`."""
+    """The latest value of a gauge, summed by the labels `by`."""
 
     source: Source
     name: str
     by: tuple[str, ...] = NO_LABELS
-    factor: float = 1.0
 
     def __call__(self, facts: Facts) -> Iterator[Reading]:
         """Yield a reading per instance and group."""
         for instance, family in facts.family(self.source, self.name):
-            sums: dict[str, float] = {}
-            for labels, value in family.values():
-                subject = subject_of(instance, labels, self.by)
-                sums[subject] = sums.get(subject, 0.0) + value * self.factor
-            for subject, value in sums.items():
+            for subject, value in _sums(instance, family.values(), self.by).items():
                 yield Reading(subject, value, f"{self.name} = {value:,.4g}")
 
 
@@ -69,9 +76,7 @@ class Ratio:
         """Yield a reading per instance and group."""
         divisors: dict[str, float] = {}
         for instance, family in facts.family(self.source, self.over):
-            for labels, value in family.values():
-                subject = subject_of(instance, labels, self.by)
-                divisors[subject] = divisors.get(subject, 0.0) + value
+            divisors |= _sums(instance, family.values(), self.by)
         for reading in Value(self.source, self.name, self.by)(facts):
             divisor = divisors.get(reading.subject, 0.0)
             if divisor > 0:
@@ -94,12 +99,12 @@ class Rate:
         for instance, family in facts.family(self.source, self.name, is_lazy=self.is_lazy):
             if not family.seconds:
                 raise facts.missing(self.source, f"{self.name}: one scrape gives no rate")
-            sums: dict[str, float] = {}
-            for labels, increase in family.increases():
-                if _matches(labels, self.match):
-                    subject = subject_of(instance, labels, self.by)
-                    sums[subject] = sums.get(subject, 0.0) + increase / family.seconds
-            for subject, rate in sums.items():
+            rises = (
+                (labels, increase / family.seconds)
+                for labels, increase in family.increases()
+                if _matches(labels, self.match)
+            )
+            for subject, rate in _sums(instance, rises, self.by).items():
                 yield Reading(subject, rate, f"{self.name}: {rate:,.4g} /s {_window(family)}")
 
 
@@ -114,11 +119,7 @@ class Increase:
     def __call__(self, facts: Facts) -> Iterator[Reading]:
         """Yield a reading per instance and group."""
         for instance, family in facts.family(self.source, self.name):
-            sums: dict[str, float] = {}
-            for labels, increase in family.increases():
-                subject = subject_of(instance, labels, self.by)
-                sums[subject] = sums.get(subject, 0.0) + increase
-            for subject, rise in sums.items():
+            for subject, rise in _sums(instance, family.increases(), self.by).items():
                 yield Reading(subject, rise, f"{self.name}: +{rise:,.4g} {_window(family)}")
 
 
@@ -139,14 +140,10 @@ class CodeShare:
     def __call__(self, facts: Facts) -> Iterator[Reading]:
         """Yield a reading per instance and group."""
         for instance, family in facts.family(self.source, self.name):
-            all_: dict[str, float] = {}
-            bad: dict[str, float] = {}
-            for labels, increase in family.increases():
-                subject = subject_of(instance, labels, self.by)
-                all_[subject] = all_.get(subject, 0.0) + increase
-                if labels.get(self.label, "").startswith(self.prefix):
-                    bad[subject] = bad.get(subject, 0.0) + increase
-            for subject, total in all_.items():
+            rises = list(family.increases())
+            is_bad = [labels.get(self.label, "").startswith(self.prefix) for labels, _ in rises]
+            bad = _sums(instance, compress(rises, is_bad), self.by)
+            for subject, total in _sums(instance, rises, self.by).items():
                 if total >= self.count_min:
                     count = bad.get(subject, 0.0)
                     text = (f"{count:,.0f} of {total:,.0f} in {self.name} have {self.label} "

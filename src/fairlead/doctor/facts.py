@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 from fairlead.doctor.audit.summary import AuditSummary
 from fairlead.doctor.etcd_state import EtcdState
@@ -15,6 +16,8 @@ from fairlead.doctor.metrics import START, Family, Scrapes
 from fairlead.doctor.objects import Objects
 from fairlead.doctor.prometheus.drops import Series
 from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob
+
+T = TypeVar("T")
 
 
 class Source(Enum):
@@ -124,42 +127,37 @@ class Facts:
             reason = f"{source.value}: {what}"
         return NotSeen(source, reason)
 
+    def seen(self, part: T | None, source: Source, what: str = "") -> T:
+        """Return a part that was seen; NotSeen for None, with what to say of it."""
+        if part is None:
+            raise self.missing(source, what)
+        return part
+
     def nodes_count(self) -> int:
         """Return the number of nodes; NotSeen when it is not known."""
-        if self.nodes is None:
-            raise self.missing(Source.API, "the number of nodes is not known; see --nodes")
-        return self.nodes
+        what = "the number of nodes is not known; see --nodes"
+        return self.seen(self.nodes, Source.API, what)
 
     def seen_objects(self) -> Objects:
         """Return the objects of the Kubernetes API; NotSeen."""
-        if self.objects is None:
-            raise self.missing(Source.API)
-        return self.objects
+        return self.seen(self.objects, Source.API)
 
     def seen_etcd(self) -> EtcdState:
         """Return what etcd's own API says; NotSeen."""
-        if self.etcd is None:
-            raise self.missing(Source.ETCD_API)
-        return self.etcd
+        return self.seen(self.etcd, Source.ETCD_API)
 
     def seen_audit(self) -> AuditSummary:
         """Return the summary of the audit log; NotSeen."""
-        if self.audit is None:
-            raise self.missing(Source.AUDIT)
-        return self.audit
+        return self.seen(self.audit, Source.AUDIT)
 
     def seen_series(self) -> Series:
         """Return the status of Prometheus' TSDB; NotSeen."""
-        if self.series is None:
-            raise self.missing(Source.RECORDED)
-        return self.series
+        return self.seen(self.series, Source.RECORDED)
 
     def seen_flags(self, component: str) -> Mapping[str, str]:
         """Return the flags of a component; NotSeen."""
-        found = self.flags.get(component)
-        if found is None:
-            raise self.missing(Source.FLAGS, f"no flags of {component} were seen")
-        return found
+        what = f"no flags of {component} were seen"
+        return self.seen(self.flags.get(component), Source.FLAGS, what)
 
     def family(
         self, source: Source, name: str, *, is_lazy: bool = False

@@ -60,7 +60,6 @@ class PodSpec(Object, frozen=True):
     node_name: str = ""
     host_network: bool = False
     dns_policy: str = "ClusterFirst"
-    dns_config: dict[str, object] | None = None
     priority_class_name: str = ""
     affinity: Affinity | None = None
     topology_spread_constraints: list[dict[str, object]] = []
@@ -173,19 +172,10 @@ class WebhookConfiguration(Object, frozen=True):
     webhooks: list[Webhook] = []
 
 
-class FlowSchemaSpec(Object, frozen=True):
-    """Level and subjects of a FlowSchema."""
-
-    priority_level_configuration: dict[str, str] = {}
-    matching_precedence: int = 1000
-    rules: list[dict[str, object]] = []
-
-
 class FlowSchema(Object, frozen=True):
     """A FlowSchema."""
 
     metadata: Metadata = Metadata()
-    spec: FlowSchemaSpec = FlowSchemaSpec()
 
 
 class Condition(Object, frozen=True):

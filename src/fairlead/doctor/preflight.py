@@ -13,7 +13,6 @@ from typing import Any
 
 from fairlead.doctor.audit.cost import SHARE_MAX, Model, bytes_per_request, seats
 from fairlead.doctor.audit.summary import GROWS_WITH_NODES, AuditSummary, Caller
-from fairlead.doctor.audit.tally import Key
 
 WRITES = frozenset(("create", "update", "patch", "delete"))
 SHARE_WARNING = 0.1
@@ -131,8 +130,6 @@ def _forecast(
     caller: Caller, trace: AuditSummary, model: Model, *, growth: float, copies: float,
     is_everywhere: bool,
 ) -> Forecast:  # fmt: skip
-    key = Key(caller.principal, caller.program, caller.workload, caller.verb, caller.resource,
-              caller.scope, caller.shape)  # fmt: skip
     plain = caller.resource.partition("/")[0]
     is_larger = plain in GROWS_WITH_NODES and caller.scope == "cluster"
     reads_all = caller.verb in ("list", "watch") and "spec.nodeName" not in caller.shape
@@ -147,14 +144,14 @@ def _forecast(
     if grows and pages:
         rate *= growth  # more pages of the same size
     length = growth if grows and not pages and caller.verb == "list" else 1.0
-    held = rate * caller.latency_mean_seconds * length * seats(key, larger)
+    held = rate * caller.latency_mean_seconds * length * seats(caller.key, larger)
     if caller.verb == "watch":
         held = 0.0
         sent: float | None = _watched(caller, trace, model, growth if grows else 1.0) * (
             caller.nodes * copies
         )
     else:
-        each = bytes_per_request(key, larger)
+        each = bytes_per_request(caller.key, larger)
         sent = None if each is None else each * rate
     return Forecast(
         caller.does, caller.shape, rate, held, sent, int(is_everywhere) + int(grows),

@@ -9,7 +9,6 @@ from fairlead.doctor.checks import (
     autoscaler,
     components,
     etcd,
-    etcd_api,
     network,
     nodes,
     objects,
@@ -23,7 +22,6 @@ from fairlead.doctor.facts import Source
 
 CHECKS: tuple[Check, ...] = (
     *etcd.CHECKS,
-    *etcd_api.CHECKS,
     *apiserver.CHECKS,
     *audit.CHECKS,
     *objects.CHECKS,

@@ -36,6 +36,16 @@ class Section(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     """A group of fields."""
 
 
+def about(text: str) -> Meta:
+    """Return what a field is for, which the reference and the schema say."""
+    return Meta(description=text)
+
+
+def within(least: int, most: int, text: str) -> Meta:
+    """Return the bounds of a number, both inclusive, and what it is for."""
+    return Meta(ge=least, le=most, description=text)
+
+
 def merged(default: Any, given: Any) -> Any:
     """Return what Helm makes of both: mappings are joined, null takes a default's entry away."""
     if not isinstance(default, dict) or not isinstance(given, dict):

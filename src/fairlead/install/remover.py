@@ -125,7 +125,10 @@ def _jobs(api: BlockingClient, *, of_groups: bool | None = None) -> list[Manifes
 def _gated(api: BlockingClient) -> list[Manifest]:
     """Return pods that wait for our gate."""
     pods = api.list(PODS.raw, field_selector="status.phase=Pending")
-    return [pod for pod in pods if _has_gate(pod)]
+    return [
+        pod for pod in pods
+        if any(each["name"] == names.GANG_GATE for each in pod["spec"].get("schedulingGates") or ())
+    ]  # fmt: skip
 
 
 def _foreign(api: BlockingClient, namespace: str) -> Iterator[str]:
@@ -138,10 +141,6 @@ def _foreign(api: BlockingClient, namespace: str) -> Iterator[str]:
         plural = path.rpartition("/")[2]
         names_ = (f"{plural}/{each['metadata']['name']}" for each in body.get("items") or ())
         yield from [name for name in names_ if name not in _EVERYWHERE][:1]
-
-
-def _has_gate(pod: Manifest) -> bool:
-    return any(gate["name"] == names.GANG_GATE for gate in pod["spec"].get("schedulingGates") or ())
 
 
 def _key(thing: Manifest) -> str:

@@ -18,11 +18,13 @@ from msgspec import Meta, field
 from fairlead import __version__
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.controller_settings import conflicts as settings_conflicts
-from fairlead.input.sections import Section, Tree, load
+from fairlead.input.sections import Section, Tree, about, load, within
 
 REPLICAS_MAX = 10
 
 Texts = dict[str, str]
+#: The default of a mapping: a new one without entries.
+_EMPTY: Any = field(default_factory=dict[str, Any])
 
 
 class PullPolicy(Enum):
@@ -67,13 +69,13 @@ class Image(Section, frozen=True):
     """Image of the controllers."""
 
     repository: Annotated[str, Meta(min_length=1, description="Registry and name.")] = "fairlead"
-    tag: Annotated[str, Meta(description="Tag; not used with a digest.")] = __version__
+    tag: Annotated[str, about("Tag; not used with a digest.")] = __version__
     digest: Annotated[
         str,
         Meta(pattern="^(sha256:[0-9a-f]{64})?$",
              description="Digest (sha256:...), which names one image for ever."),
     ] = ""  # fmt: skip
-    pull_policy: Annotated[PullPolicy, Meta(description="When a node fetches the image.")] = (
+    pull_policy: Annotated[PullPolicy, about("When a node fetches the image.")] = (
         PullPolicy.IF_NOT_PRESENT
     )
 
@@ -81,9 +83,7 @@ class Image(Section, frozen=True):
 class LeaderElection(Section, frozen=True):
     """Who of the replicas acts."""
 
-    lease_seconds: Annotated[
-        int, Meta(ge=2, le=3600, description="A leader silent for so long is replaced.")
-    ] = 15
+    lease_seconds: Annotated[int, within(2, 3600, "A leader silent for so long is replaced.")] = 15
 
 
 class Sqlite(Section, frozen=True):
@@ -91,11 +91,9 @@ class Sqlite(Section, frozen=True):
 
     size: Annotated[str, Meta(min_length=1, description="Size of the volume.")] = "1Gi"
     storage_class_name: Annotated[
-        str, Meta(description="Class of the volume; empty: the cluster's default.")
+        str, about("Class of the volume; empty: the cluster's default.")
     ] = ""
-    access_mode: Annotated[AccessMode, Meta(description="Access mode of the volume.")] = (
-        AccessMode.ONCE
-    )
+    access_mode: Annotated[AccessMode, about("Access mode of the volume.")] = AccessMode.ONCE
 
 
 class Postgres(Section, frozen=True):
@@ -113,8 +111,7 @@ class History(Section, frozen=True):
     """Jobs that have ended."""
 
     kind: Annotated[
-        HistoryKind,
-        Meta(description="memory (lost with the leader), sqlite (on a volume), or postgres."),
+        HistoryKind, about("memory (lost with the leader), sqlite (on a volume), or postgres.")
     ] = HistoryKind.MEMORY
     sqlite: Sqlite = Sqlite()
     postgres: Postgres = Postgres()
@@ -123,7 +120,7 @@ class History(Section, frozen=True):
 class MetricsService(Section, frozen=True):
     """Service in front of /metrics."""
 
-    enabled: Annotated[bool, Meta(description="Make it.")] = True
+    enabled: Annotated[bool, about("Make it.")] = True
     annotations: Annotated[Texts, Meta(description="Its annotations.")] = field(
         default_factory=lambda: {"prometheus.io/scrape": "true", "prometheus.io/port": "8080"}
     )
@@ -132,17 +129,15 @@ class MetricsService(Section, frozen=True):
 class ServiceMonitor(Section, frozen=True):
     """For the Prometheus operator, whose kind must be there."""
 
-    enabled: Annotated[bool, Meta(description="Make it; takes metrics.service.")] = False
+    enabled: Annotated[bool, about("Make it; takes metrics.service.")] = False
     interval: Annotated[str, Meta(min_length=1, description="Time between two scrapes.")] = "30s"
-    labels: Annotated[Texts, Meta(description="Labels by which a Prometheus selects it.")] = field(
-        default_factory=dict[str, str]
-    )
+    labels: Annotated[Texts, about("Labels by which a Prometheus selects it.")] = _EMPTY
 
 
 class Alerts(Section, frozen=True):
     """Rules for the Prometheus operator, whose kind must be there."""
 
-    enabled: Annotated[bool, Meta(description="Make the PrometheusRule.")] = False
+    enabled: Annotated[bool, about("Make the PrometheusRule.")] = False
     runbook_url: Annotated[
         str,
         Meta(
@@ -150,17 +145,15 @@ class Alerts(Section, frozen=True):
             description="URL where you serve docs/reference, for runbook_url; empty: no links.",
         ),
     ] = ""
-    labels: Annotated[Texts, Meta(description="Labels by which a Prometheus selects it.")] = field(
-        default_factory=dict[str, str]
-    )
+    labels: Annotated[Texts, about("Labels by which a Prometheus selects it.")] = _EMPTY
 
 
 class Dashboards(Section, frozen=True):
     """Boards for Grafana, in a ConfigMap."""
 
-    enabled: Annotated[bool, Meta(description="Make the ConfigMap.")] = False
-    labels: Annotated[Texts, Meta(description="Labels by which Grafana's sidecar finds it.")] = (
-        field(default_factory=lambda: {"grafana_dashboard": "1"})
+    enabled: Annotated[bool, about("Make the ConfigMap.")] = False
+    labels: Annotated[Texts, about("Labels by which Grafana's sidecar finds it.")] = field(
+        default_factory=lambda: {"grafana_dashboard": "1"}
     )
 
 
@@ -176,16 +169,14 @@ class Metrics(Section, frozen=True):
 class PodDisruptionBudget(Section, frozen=True):
     """Limit on voluntary disruptions of the controllers."""
 
-    enabled: Annotated[bool, Meta(description="Make it.")] = True
+    enabled: Annotated[bool, about("Make it.")] = True
     max_unavailable: Annotated[int, Meta(ge=1, description="Replicas that may be away.")] = 1
 
 
 class NetworkPolicy(Section, frozen=True):
     """Who may connect to the controllers."""
 
-    enabled: Annotated[
-        bool, Meta(description="Let in nothing but what is named here, and probes.")
-    ] = False
+    enabled: Annotated[bool, about("Let in nothing but what is named here, and probes.")] = False
     scrapers_from: Annotated[
         tuple[Tree, ...],
         Meta(description="Peers that may read metrics; empty: all."),
@@ -196,55 +187,48 @@ class NetworkPolicy(Section, frozen=True):
     )
     api_servers_from: Annotated[
         tuple[Tree, ...],
-        Meta(
-            description="Peers that may reach webhook and archive, such as [{ipBlock: {cidr: "
-            "192.0.2.0/28}}] of the API servers; empty: all."
-        ),
-    ] = ()
+        about("Peers that may reach webhook and archive, such as [{ipBlock: {cidr: 192.0.2.0/28}}] "
+              "of the API servers; empty: all."),
+    ] = ()  # fmt: skip
 
 
 class CertManager(Section, frozen=True):
     """Let cert-manager keep the webhook's certificate, which Fairlead otherwise does itself."""
 
-    enabled: Annotated[bool, Meta(description="Make a Certificate; needs its kinds.")] = False
-    issuer_ref: Annotated[Tree, Meta(description="Who signs it: {name: ..., kind: ...}.")] = field(
-        default_factory=dict[str, Any]
-    )
+    enabled: Annotated[bool, about("Make a Certificate; needs its kinds.")] = False
+    issuer_ref: Annotated[Tree, about("Who signs it: {name: ..., kind: ...}.")] = _EMPTY
 
 
 class Webhook(Section, frozen=True):
     """Webhook that holds pods which opt in back until their gang has its place."""
 
-    enabled: Annotated[bool, Meta(description="Serve it, and have API servers ask it.")] = True
+    enabled: Annotated[bool, about("Serve it, and have API servers ask it.")] = True
     cert_manager: CertManager = CertManager()
 
 
 class ServiceAccount(Section, frozen=True):
     """Account of the controllers."""
 
-    annotations: Annotated[Texts, Meta(description="Its annotations.")] = field(
-        default_factory=dict[str, str]
-    )
+    annotations: Annotated[Texts, about("Its annotations.")] = _EMPTY
 
 
 class Crds(Section, frozen=True):
     """Our kinds."""
 
-    install: Annotated[bool, Meta(description="Install and upgrade them.")] = True
-    keep: Annotated[
-        bool, Meta(description="Let helm uninstall leave them; with them, all jobs would go.")
-    ] = True
+    install: Annotated[bool, about("Install and upgrade them.")] = True
+    keep: Annotated[bool, about("Let helm uninstall leave them; with them, all jobs would go.")] = (
+        True
+    )
 
 
 class DoctorSecrets(Section, frozen=True):
     """Secrets for the servers of settings.doctor; the pods also start without them."""
 
     etcd_secret_name: Annotated[
-        str, Meta(description="Secret with ca.crt, tls.crt and tls.key; empty: none.")
+        str, about("Secret with ca.crt, tls.crt and tls.key; empty: none.")
     ] = ""
     prometheus_secret_name: Annotated[
-        str,
-        Meta(description="Secret with ca.crt, and token or login (user:password); empty: none."),
+        str, about("Secret with ca.crt, and token or login (user:password); empty: none.")
     ] = ""
 
 
@@ -253,29 +237,21 @@ class Values(Section, frozen=True):
 
     image: Image = Image()
     image_pull_secrets: Annotated[
-        tuple[Tree, ...], Meta(description="Secrets for a private registry: [{name: ...}].")
+        tuple[Tree, ...], about("Secrets for a private registry: [{name: ...}].")
     ] = ()
-    replicas: Annotated[
-        int, Meta(ge=1, le=REPLICAS_MAX, description="One leads, the others stand by.")
-    ] = 2
+    replicas: Annotated[int, within(1, REPLICAS_MAX, "One leads, the others stand by.")] = 2
     leader_election: LeaderElection = LeaderElection()
     binding: Annotated[
         Binding,
-        Meta(
-            description="native, pinned: kube-scheduler binds, small gangs as its own where it has "
-            "those (native); direct: Fairlead; a node's label wins."
-        ),
-    ] = Binding.NATIVE
-    log_level: Annotated[LogLevel, Meta(description="How much the controllers say.")] = (
-        LogLevel.INFO
-    )
+        about("native, pinned: kube-scheduler binds, small gangs as its own where it has those "
+              "(native); direct: Fairlead; a node's label wins."),
+    ] = Binding.NATIVE  # fmt: skip
+    log_level: Annotated[LogLevel, about("How much the controllers say.")] = LogLevel.INFO
     checkpoint_root: Annotated[
         str,
-        Meta(
-            description="Directory of the nodes under which jobs get checkpoints; with mode "
-            "1777 members of any user may write there."
-        ),
-    ] = ""
+        about("Directory of the nodes under which jobs get checkpoints; with mode 1777 members of "
+              "any user may write there."),
+    ] = ""  # fmt: skip
     history: History = History()
     metrics: Metrics = Metrics()
     doctor: DoctorSecrets = DoctorSecrets()
@@ -291,25 +267,15 @@ class Values(Section, frozen=True):
             "limits": {"memory": "1Gi"},
         }
     )
-    node_selector: Annotated[Texts, Meta(description="Labels of nodes for the pods.")] = field(
-        default_factory=dict[str, str]
-    )
-    tolerations: Annotated[tuple[Tree, ...], Meta(description="Tolerations of the pods.")] = ()
-    affinity: Annotated[Tree, Meta(description="Affinity of the pods.")] = field(
-        default_factory=dict[str, Any]
-    )
-    priority_class_name: Annotated[str, Meta(description="Priority class of the pods.")] = ""
-    pod_annotations: Annotated[Texts, Meta(description="Annotations of the pods.")] = field(
-        default_factory=dict[str, str]
-    )
-    pod_labels: Annotated[Texts, Meta(description="Further labels of the pods.")] = field(
-        default_factory=dict[str, str]
-    )
-    extra_args: Annotated[
-        tuple[str, ...], Meta(description="Further arguments of fairlead controller.")
-    ] = ()
+    node_selector: Annotated[Texts, about("Labels of nodes for the pods.")] = _EMPTY
+    tolerations: Annotated[tuple[Tree, ...], about("Tolerations of the pods.")] = ()
+    affinity: Annotated[Tree, about("Affinity of the pods.")] = _EMPTY
+    priority_class_name: Annotated[str, about("Priority class of the pods.")] = ""
+    pod_annotations: Annotated[Texts, about("Annotations of the pods.")] = _EMPTY
+    pod_labels: Annotated[Texts, about("Further labels of the pods.")] = _EMPTY
+    extra_args: Annotated[tuple[str, ...], about("Further arguments of fairlead controller.")] = ()
     extra_env: Annotated[
-        tuple[Tree, ...], Meta(description="Further environment: [{name: ..., value: ...}].")
+        tuple[Tree, ...], about("Further environment: [{name: ..., value: ...}].")
     ] = ()
 
 

@@ -11,7 +11,7 @@ from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound, StatusDetails
 from fairlead.app.messages import ArchivedLog
 from fairlead.cli.archive import NoArchive
-from fairlead.cli.logstream import LogQuery
+from fairlead.cli.embedded import LogQuery
 from fairlead.cli.memberlogs import MemberLogs
 from fairlead.input.errors import CliError
 from fairlead.testing.builders import make_job

@@ -15,6 +15,7 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
+from fairlead.cli.commands import history
 from fairlead.cli.table import Align, Column, render_table
 from fairlead.cli.text import (
     bytes_text,
@@ -23,7 +24,7 @@ from fairlead.cli.text import (
     parse_duration,
     parse_slurm_time,
 )
-from fairlead.cli.views import fleet, history, jobs, nodes, teams
+from fairlead.cli.views import fleet, jobs, nodes, teams
 from fairlead.decide.words import duration
 from fairlead.input.suggest import nearest
 

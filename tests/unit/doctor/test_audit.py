@@ -16,12 +16,11 @@ from tests.unit.doctor.audit_log import Log, cluster_log, with_agent
 from fairlead.cli.main import guarded
 from fairlead.doctor.audit import files
 from fairlead.doctor.audit.cost import Model, seats, summarise
-from fairlead.doctor.audit.distinct import Distinct
 from fairlead.doctor.audit.event import owner_of, program_of, seconds_of
 from fairlead.doctor.audit.parallel import read_logs
 from fairlead.doctor.audit.request import parse_uri
-from fairlead.doctor.audit.summary import AuditSummary
-from fairlead.doctor.audit.tally import Key
+from fairlead.doctor.audit.summary import AuditSummary, Key
+from fairlead.doctor.audit.tally import Distinct
 from fairlead.doctor.check import Unknown, evaluate
 from fairlead.doctor.examine import examine
 from fairlead.doctor.facts import Facts

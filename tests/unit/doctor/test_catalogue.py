@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.doctor.facts import Source
-from fairlead.doctor.readers.nodefile import parse_node_facts
+from fairlead.doctor.readers.node_pods import parse_node_facts
 from fairlead.doctor.registry import BY_ID, CHECKS
 
 ROOT = Path(__file__).parents[3]

@@ -18,8 +18,7 @@ from fairlead.app.operator import Operator, OperatorSettings
 from fairlead.app.replica import ReplicaSettings
 from fairlead.cli.main import guarded
 from fairlead.decide.doctor.examination import Examination
-from fairlead.doctor.check import Check, Level, Severity, Side
-from fairlead.doctor.checks.levels import critical, warning
+from fairlead.doctor.check import Check, Level, Severity, Side, critical, warning
 from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Recorded, Value
 from fairlead.doctor.facts import Source
 from fairlead.doctor.monitoring.alerts import OWN, groups, of_checks
@@ -57,7 +56,7 @@ def make_check(measure: Any, *levels: Level, side: Side = Side.ABOVE) -> Check:
 @pytest.mark.parametrize(
     ("measure", "value", "guard"),
     [
-        (Value(ETCD, "a", ("x",), 2.0), 'sum by (instance, x) (a{job=~"the-etcd"}) * 2', ""),
+        (Value(ETCD, "a", ("x",)), 'sum by (instance, x) (a{job=~"the-etcd"})', ""),
         (
             Ratio(ETCD, "a", "b"),
             'sum by (instance) (a{job=~"the-etcd"}) / (sum by (instance) (b{job=~"the-etcd"}) > 0)',

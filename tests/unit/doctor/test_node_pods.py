@@ -23,10 +23,10 @@ from fairlead.doctor.readers.node_pods import (
     SCRIPT,
     NodePodReader,
     PodSettings,
+    parse_node_facts,
     pod_on,
     sampled,
 )
-from fairlead.doctor.readers.nodefile import parse_node_facts
 
 SETTINGS = PodSettings(1, "tools", "busybox:1.36", "run-1")
 FACTS = b"kernel/pid_max = 32768\nfairlead.arp_table_fulls = 3\n"

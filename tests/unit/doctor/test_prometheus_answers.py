@@ -13,8 +13,7 @@ from tests.unit.doctor.facts_of import scraped
 from tests.unit.doctor.loopback import Answer, loopback
 
 from fairlead.cli.main import guarded
-from fairlead.doctor.check import Check, Finding, Passed, Unknown, evaluate
-from fairlead.doctor.checks.levels import warning
+from fairlead.doctor.check import Check, Finding, Passed, Unknown, evaluate, warning
 from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Value
 from fairlead.doctor.facts import Facts, Reading, Source
 from fairlead.doctor.monitoring.query import query_of

@@ -12,7 +12,7 @@ from tests.unit.doctor.facts_of import seen
 
 from fairlead.api.status import Forbidden, Unavailable
 from fairlead.doctor.facts import Source
-from fairlead.doctor.readers.budget import BudgetedGet, carry_out
+from fairlead.doctor.readers.budget import BudgetedGet, finished
 from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.flags import (
     BadManifest,
@@ -20,7 +20,7 @@ from fairlead.doctor.readers.flags import (
     parse_flags,
     read_manifests,
 )
-from fairlead.doctor.readers.nodefile import parse_node_facts
+from fairlead.doctor.readers.node_pods import parse_node_facts
 
 
 class Server:
@@ -49,8 +49,8 @@ def test_the_number_of_requests_does_not_depend_on_the_number_of_nodes() -> None
     for remaining in (0, 7_450):
         server = Server(remaining)
         get = BudgetedGet(server)
-        reader = ClusterReader()
-        carry_out(reader.read(), get)
+        reader = ClusterReader(get.read)
+        finished(reader.read())
         assert reader.nodes == 50 + remaining
         counts.append(get.requests)
         assert all("limit" in query for path, query in server.asked
@@ -59,23 +59,23 @@ def test_the_number_of_requests_does_not_depend_on_the_number_of_nodes() -> None
 
 
 def test_what_is_forbidden_is_absent_with_the_reason() -> None:
-    reader = ClusterReader()
-    objects = carry_out(reader.read(), Server(denied="webhookconfigurations"))
+    reader = ClusterReader(BudgetedGet(Server(denied="webhookconfigurations")).read)
+    objects = finished(reader.read())
     assert objects.webhooks is None
     assert objects.deployments == ()
     assert "forbidden" in reader.absent()[Source.API]
 
 
 def test_a_server_that_refuses_everything_gives_unknown_and_no_error() -> None:
-    reader = ClusterReader()
-    objects = carry_out(reader.read(), Server(denied="/"))
+    reader = ClusterReader(BudgetedGet(Server(denied="/")).read)
+    objects = finished(reader.read())
     assert (objects.version, objects.counts, objects.nodes, reader.nodes) == ("", {}, None, None)
     assert "/version is forbidden" in reader.absent()[Source.API]
 
 
 def test_an_answer_that_is_no_json_is_a_problem_and_no_error() -> None:
-    reader = ClusterReader()
-    assert carry_out(reader.read(), lambda _path, _query: b"<html>").version == ""
+    reader = ClusterReader(BudgetedGet(lambda _path, _query: b"<html>").read)
+    assert finished(reader.read()).version == ""
     assert reader.problems
 
 

@@ -51,10 +51,10 @@ def apply_change(common_: Common, change: Change, jobs: tuple[str, ...]) -> None
         problem = _change_one(common_, api, change, (space, name))
         if problem is not None:
             problems.append(problem)
-        elif common_.format in (Format.JSON, Format.YAML):
+        elif common_.is_structured:
             changed.append(api.get(JOBS.raw, name, namespace=space))
     if changed:
-        common_.structured("List", changed, is_list=len(jobs) > 1)
+        common_.structured(changed, is_list=len(jobs) > 1)
     if problems:
         raise CliError(problems)
 
@@ -80,7 +80,7 @@ def _change_one(common_: Common, api: Api, change: Change, key: tuple[str, str])
         api.patch(JOBS, name, change.patch, namespace=space)
     except NotFound:
         return missing_job(api, space, name)
-    if common_.format not in (Format.JSON, Format.YAML):
+    if not common_.is_structured:
         common_.emit(f"{name}\n" if common_.format is Format.NAME else f"{name} {change.done}\n")
     return None
 

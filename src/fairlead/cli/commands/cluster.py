@@ -29,7 +29,7 @@ from fairlead.app.settings import (
     resolve_profile,
     settle,
 )
-from fairlead.cli.common import Common, Format, common, dump, now
+from fairlead.cli.common import Common, Format, common, now
 from fairlead.cli.completers import complete_profiles
 from fairlead.cli.connect import Choice, default_data_directory, find_connection
 from fairlead.cli.views.cluster import first_commands, status_facts, status_text
@@ -213,8 +213,8 @@ def status(common_: Common, *, data: str) -> int:
             help=(f"its log: {path / LOG_FILE}",),
         )  # fmt: skip
     facts = status_facts(running, found, size_bytes(path), now())
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.emit(dump(facts, common_.format))
+    if common_.is_structured:
+        common_.data(facts)
     elif common_.format is Format.NAME:
         common_.emit(f"{running.server}\n")
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from fairlead.api.status import Expired, Forbidden, NotFound
+from fairlead.api.status import Expired
 from fairlead.app.decision_file import (
     FILE_BYTES_MAX,
     DecisionFileError,
@@ -21,7 +21,7 @@ from fairlead.app.decision_file import (
 from fairlead.app.decision_query import LIMIT_DEFAULT
 from fairlead.app.messages import DECISIONS_PATH, DecisionLine
 from fairlead.cli.archive import Archive, NoArchive
-from fairlead.cli.common import Common, Format, common, dump, text_width
+from fairlead.cli.common import Common, Format, common, text_width
 from fairlead.cli.views.decisions import COLUMNS, decision_rows, replay_text
 from fairlead.controllers.decision_log import CYCLES_MAX
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
@@ -53,10 +53,10 @@ def decisions(common_: Common, *, limit: int) -> int:
     if click.get_current_context().invoked_subcommand is not None:
         return Exit.OK
     lines = _listed(common_, limit)
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.structured("List", [msgspec.to_builtins(line) for line in lines], is_list=True)
+    if common_.is_structured:
+        common_.structured([msgspec.to_builtins(line) for line in lines])
     elif common_.format is Format.NAME:
-        common_.emit("".join(f"{line.cycle}\n" for line in lines))
+        common_.lines(line.cycle for line in lines)
     else:
         common_.table(COLUMNS, decision_rows(lines), empty="the scheduler has not decided yet")
     return Exit.OK
@@ -101,12 +101,12 @@ def replay(common_: Common, *, file: str) -> int:
     made = _made_again(recorded, file)
     digest = digest_of(made)
     is_same = list(made) == list(recorded.actions) and digest == recorded.digest
-    if common_.format in (Format.JSON, Format.YAML):
+    if common_.is_structured:
         facts = {
             "cycle": recorded.cycle, "same": is_same, "digest": digest,
             "recordedDigest": recorded.digest, "actions": msgspec.to_builtins(made),
         }  # fmt: skip
-        common_.emit(dump(facts, common_.format))
+        common_.data(facts)
     else:
         common_.emit(replay_text(recorded, made, text_width(0) or None))
     if is_same:
@@ -126,15 +126,8 @@ def _listed(common_: Common, limit: int) -> list[DecisionLine]:
 
 def _lines(common_: Common, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
     """Yield what the cluster of `fairlead up` answers, or the controller of another one."""
-    api = common_.connect()
     try:
-        yield from api.lines(path, query)
-    except (NotFound, Forbidden):
-        pass  # not a cluster of fairlead up
-    else:
-        return
-    try:
-        yield from Archive(api).decision_lines(path, query)
+        yield from Archive(common_.connect()).cluster_lines(path, query)
     except NoArchive as error:
         raise fail(
             Code.REFUSED, "the scheduler's decisions cannot be read through the controller",

@@ -12,11 +12,9 @@ from fairlead.api.names import DEFRAGMENT
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
-from fairlead.app.controller_settings import ControllerSettings
-from fairlead.cli.cluster_settings import read_settings
-from fairlead.cli.common import Common, Format, common, dump, now
+from fairlead.cli.cluster_settings import settings_or_defaults
+from fairlead.cli.common import Common, common, now
 from fairlead.cli.completers import complete_jobs
-from fairlead.cli.embedded import read_status
 from fairlead.cli.fit import read_state
 from fairlead.cli.lookup import clean_reference, find_job
 from fairlead.cli.views.moves import moves_facts, moves_text
@@ -74,10 +72,7 @@ def defrag(
             help=("fairlead defrag JOB --apply", "fairlead defrag --nodes 4 --topology rack"),
         )  # fmt: skip
     api, instant = common_.connect(), now()
-    settings = read_settings(api, read_status(api))
-    if settings is None:
-        common_.note("note: the settings of the controllers cannot be read; defaults are assumed")
-    settings = settings or ControllerSettings()
+    settings = settings_or_defaults(common_, api)
     cluster = read_state(api, api.list(NODES), settings.levels())
     space = common_.space(api.connection.namespace)
     if job:
@@ -91,8 +86,8 @@ def defrag(
     state = PlacementState(cluster, order=FairShareOrder(cluster))
     key = found.metadata.key
     moves, retry_at = find_moves(state, key, settings.placement_policy(), instant)
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.emit(dump(moves_facts(state, moves), common_.format))
+    if common_.is_structured:
+        common_.data(moves_facts(state, moves))
     else:
         common_.emit(moves_text(state, moves, retry_at - instant))
     if applies and moves is not None and moves.moves:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fairlead.cli.common import Common, check_format, common
+from fairlead.cli.common import Common, check_choice, common
 from fairlead.cli.completers import words
 from fairlead.input.errors import Code, fail
 from fairlead.input.suggest import nearest
@@ -15,14 +15,22 @@ from fairlead.input.suggest import nearest
 FORMATS = ("text", "json", "yaml", "junit", "html")
 
 
-def _format(given: str, known: tuple[str, ...] = FORMATS) -> str:
-    check_format(given, known)
+def _format(given: str, known: tuple[str, ...] = ("text", "json", "yaml")) -> str:
+    check_choice(given, known, "-o")
     return given
 
 
 _SCRAPE = click.option(
     "--job", "jobs", metavar="SOURCE=REGEX", multiple=True,
     help="Label `job` of a scrape, such as etcd=kube-etcd. Default: *etcd*, and so on.",
+)  # fmt: skip
+_OUTPUT = click.option(
+    "-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
+    shell_complete=words("text", "json", "yaml"), help="text, json or yaml.",
+)  # fmt: skip
+_SEATS = click.option(
+    "--seats", metavar="N", type=click.IntRange(1), default=600, show_default=True,
+    help="Requests that the API servers take at a time.",
 )  # fmt: skip
 _ACCESS = {
     "token-file": "Bearer token for {}.",
@@ -138,21 +146,20 @@ def doctor(common_: Common, *, output_: str, explain: str, **options: Any) -> in
         return 0
     from fairlead.cli.doctor.examination import explain_check, run_doctor
 
-    format_ = _format(output_)
+    format_ = _format(output_, FORMATS)
     if explain:
         return explain_check(common_, explain, format_)
     return run_doctor(common_, format_, options)
 
 
 @doctor.command()
-@click.option("-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
-              shell_complete=words("text", "json", "yaml"), help="text, json or yaml.")  # fmt: skip
+@_OUTPUT
 @common(output=False, cluster=False)
 def checks(common_: Common, *, output_: str) -> int:
     """List the checks that exist."""
     from fairlead.cli.doctor.examination import list_checks
 
-    return list_checks(common_, _format(output_, ("text", "json", "yaml")))
+    return list_checks(common_, _format(output_))
 
 
 @doctor.command(
@@ -172,8 +179,7 @@ def checks(common_: Common, *, output_: str) -> int:
     """
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
-              shell_complete=words("text", "json", "yaml"), help="text, json or yaml.")  # fmt: skip
+@_OUTPUT
 @click.option("--objects", metavar="NAME=COUNT[:BYTES]", multiple=True,
               help="How many objects there are. [default: as many as the log names]")  # fmt: skip
 @click.option("--nodes", metavar="N", type=click.IntRange(0), default=0,
@@ -181,8 +187,7 @@ def checks(common_: Common, *, output_: str) -> int:
 @click.option("--metrics", "pages", metavar="FILE", multiple=True,
               help="The API server's /metrics: once, or before and after the log. Bytes are scaled "
               "to it.")  # fmt: skip
-@click.option("--seats", metavar="N", type=click.IntRange(1), default=600, show_default=True,
-              help="Requests that the API servers take at a time.")  # fmt: skip
+@_SEATS
 @click.option("--processes", metavar="N", type=click.IntRange(0), default=0,
               help="Processes that read. [default: one per core]")  # fmt: skip
 @click.option("--engine", default="auto", show_default=True, metavar="NAME",
@@ -216,7 +221,7 @@ def audit(
     )
     from fairlead.doctor.audit.parallel import Engine
 
-    format_ = _format(output_, ("text", "json", "yaml"))
+    format_ = _format(output_)
     model = model_of(objects, nodes, seats, pages)
     if files[0] == "diff":
         return run_diff(common_, files[1:], format_, model=model)
@@ -249,10 +254,8 @@ def audit(
               help="Nodes of the traced cluster. [default: as many as the log names]")  # fmt: skip
 @click.option("--objects", metavar="NAME=COUNT[:BYTES]", multiple=True,
               help="Its objects. [default: as many as the log names]")  # fmt: skip
-@click.option("--seats", metavar="N", type=click.IntRange(1), default=600, show_default=True,
-              help="Requests that the API servers take at a time.")  # fmt: skip
-@click.option("-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
-              shell_complete=words("text", "json", "yaml"), help="text, json or yaml.")  # fmt: skip
+@_SEATS
+@_OUTPUT
 @common(output=False)
 def preflight(common_: Common, *, output_: str, **options: Any) -> int:
     """Say what an agent will cost on a large cluster, before it is rolled out.
@@ -261,7 +264,7 @@ def preflight(common_: Common, *, output_: str, **options: Any) -> int:
     """
     from fairlead.cli.doctor.preflight import run_preflight
 
-    return run_preflight(common_, _format(output_, ("text", "json", "yaml")), options)
+    return run_preflight(common_, _format(output_), options)
 
 
 @doctor.command(
@@ -276,8 +279,7 @@ def preflight(common_: Common, *, output_: str, **options: Any) -> int:
     """
 )
 @click.argument("url", metavar="URL")
-@click.option("-o", "--output", "output_", metavar="FORMAT", default="text", show_default=True,
-              shell_complete=words("text", "json", "yaml"), help="text, json or yaml.")  # fmt: skip
+@_OUTPUT
 @click.option("--uses", metavar="PATH", multiple=True,
               help="Dashboards, rules, autoscalers or queries: files or directories.")  # fmt: skip
 @_access("the server", "token-file", "login-file", "ca-file")
@@ -290,7 +292,7 @@ def metrics(common_: Common, *, url: str, output_: str, **options: Any) -> int:
     """
     from fairlead.cli.doctor.metrics import run_metrics
 
-    return run_metrics(common_, url, _format(output_, ("text", "json", "yaml")), options)
+    return run_metrics(common_, url, _format(output_), options)
 
 
 @doctor.command(

@@ -12,9 +12,8 @@ from fairlead.api.job import Job
 from fairlead.api.node_pool import NodePool
 from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, NODES
 from fairlead.api.status import AlreadyExists, NotFound
-from fairlead.cli.common import Common, Format, common, now
+from fairlead.cli.common import Common, common, now, seconds_of
 from fairlead.cli.past import past_decisions
-from fairlead.cli.text import parse_duration
 from fairlead.cli.transport import Api
 from fairlead.cli.views.fleet import (
     COLUMNS,
@@ -26,7 +25,7 @@ from fairlead.cli.views.fleet import (
     pool_rows,
     pool_why,
 )
-from fairlead.input.errors import Code, Exit, fail
+from fairlead.input.errors import Code, fail
 from fairlead.input.suggest import nearest
 
 LIMIT_DEFAULT = 50
@@ -47,42 +46,40 @@ LIMIT_MAX = 100_000
     """,
 )
 @common()
-def fleet(common_: Common) -> int:
+def fleet(common_: Common) -> None:
     """Show node pools, and what holds each back."""
     if click.get_current_context().invoked_subcommand is not None:
-        return Exit.OK
+        return
     api = common_.connect()
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.structured("List", api.list(NODE_POOLS.raw), is_list=True)
-        return Exit.OK
+    if common_.is_structured:
+        common_.structured(api.list(NODE_POOLS.raw))
+        return
     rows = pool_rows(api.list(NODE_POOLS))
     common_.table(COLUMNS, rows, empty="no node pools; docs/howto/node-pools.md shows one")
     note = fleet_note(_fleet(api))
     if note:
         common_.note(note)
-    return Exit.OK
 
 
 @fleet.command()
 @common()
-def plan(common_: Common) -> int:
+def plan(common_: Common) -> None:
     """Show what each pool does next, or would do if it were not in dry run, and why."""
     api = common_.connect()
     pools = api.list(NODE_POOLS)
     common_.emit(plan_text(pools, _fleet(api), _jobs(api, pools), now()))
-    return Exit.OK
 
 
 @fleet.command()
 @click.argument("name", metavar="NODE|POOL")
 @common()
-def why(common_: Common, *, name: str) -> int:
+def why(common_: Common, *, name: str) -> None:
     """Explain a pool, or why a node of a pool was bought, is kept or will be removed."""
     api = common_.connect()
     pools = {pool.metadata.name: pool for pool in api.list(NODE_POOLS)}
     if name in pools:
         common_.emit(pool_why(pools[name], _fleet(api), now()))
-        return Exit.OK
+        return
     nodes = {node.metadata.name: node for node in api.list(NODES)}
     if name not in nodes:
         near = nearest(name, [*pools, *nodes])
@@ -90,7 +87,6 @@ def why(common_: Common, *, name: str) -> int:
         raise fail(Code.BAD_VALUE, f"there is no node or pool '{name}'", help=help_)
     jobs = _jobs(api, pools.values())
     common_.emit(node_why(nodes[name], pools, _fleet(api), jobs=jobs, now=now()))
-    return Exit.OK
 
 
 @fleet.command()
@@ -106,7 +102,7 @@ def why(common_: Common, *, name: str) -> int:
 @common()
 def history(
     common_: Common, *, pool: str | None, since: str | None, action: str, limit: int, store: str
-) -> int:
+) -> None:
     """Show what was decided about pools, newest first.
 
     Records outlive their pools. -o json and yaml also have what each was decided on: sizes,
@@ -114,24 +110,20 @@ def history(
     """
     query = {"limit": str(limit)}
     if since is not None:
-        try:
-            query["since"] = f"{now() - parse_duration(since):.3f}"
-        except ValueError as error:
-            raise fail(Code.BAD_VALUE, f"--since: {error}") from error
+        query["since"] = f"{now() - seconds_of(since, '--since'):.3f}"
     query |= {key: text for key, text in (("pool", pool), ("action", action)) if text}
     lines = past_decisions(common_, store, query)
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.structured("List", [msgspec.to_builtins(line) for line in lines], is_list=True)
+    if common_.is_structured:
+        common_.structured([msgspec.to_builtins(line) for line in lines])
     else:
         common_.table(HISTORY_COLUMNS, history_rows(lines), empty="no decision that matches")
-    return Exit.OK
 
 
 @fleet.command()
 @click.argument("reason")
 @click.option("--by", metavar="WHO", default="", help="Who freezes it; for those who find it.")
 @common()
-def freeze(common_: Common, *, reason: str, by: str) -> int:
+def freeze(common_: Common, *, reason: str, by: str) -> None:
     """Stop buying and removing nodes in all pools, until resume."""
     api = common_.connect()
     spec = {"freeze": {"reason": reason, **({"by": by} if by else {})}}
@@ -140,20 +132,18 @@ def freeze(common_: Common, *, reason: str, by: str) -> int:
     except AlreadyExists:
         api.patch(FLEETS, FLEET_NAME, {"spec": spec})
     common_.note("The fleet is frozen: no node is bought or removed. fairlead fleet resume ends it")
-    return Exit.OK
 
 
 @fleet.command()
 @common()
-def resume(common_: Common) -> int:
+def resume(common_: Common) -> None:
     """End a freeze; nodes are removed again after two loops with clear sight."""
     api = common_.connect()
     if _fleet(api).spec.freeze is None:
         common_.note("The fleet is not frozen")
-        return Exit.OK
+        return
     api.patch(FLEETS, FLEET_NAME, {"spec": {"freeze": None}})
     common_.note("The fleet resumes")
-    return Exit.OK
 
 
 def _jobs(api: Api, pools: Iterable[NodePool]) -> Sequence[Job]:

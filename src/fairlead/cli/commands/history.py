@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import click
 
-from fairlead.cli.common import Common, Format, common, now
+from fairlead.app.messages import HistoryLine
+from fairlead.cli.common import Common, Format, common, now, seconds_of
 from fairlead.cli.completers import words
 from fairlead.cli.lookup import clean_reference
 from fairlead.cli.past import past_lines
-from fairlead.cli.text import parse_duration
-from fairlead.cli.views.history import COLUMNS, NAMESPACE_COLUMN, history_rows
+from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.views.words import reason_words
+from fairlead.decide.words import duration
 from fairlead.input.errors import Code, fail
 
 LIMIT_DEFAULT = 50
@@ -57,10 +61,7 @@ def history(
     """
     query = {"limit": str(limit)}
     if since is not None:
-        try:
-            query["since"] = f"{now() - parse_duration(since):.3f}"
-        except ValueError as error:
-            raise fail(Code.BAD_VALUE, f"--since: {error}") from error
+        query["since"] = f"{now() - seconds_of(since, '--since'):.3f}"
     wanted = {
         "name": clean_reference(job) if job else "",
         "state": state[:1].upper() + state[1:],
@@ -71,10 +72,10 @@ def history(
     if job and not lines:
         raise fail(Code.NO_SUCH_JOB, f"no job '{job}' that matches has ended",
                    help=("fairlead history lists all of them",))  # fmt: skip
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.structured("List", [line.document for line in lines], is_list=job is None)
+    if common_.is_structured:
+        common_.structured([line.document for line in lines], is_list=job is None)
     elif common_.format is Format.NAME:
-        common_.emit("".join(f"{line.name}\n" for line in lines))
+        common_.lines(line.name for line in lines)
     else:
         spread = common_.all_namespaces
         columns = (NAMESPACE_COLUMN, *COLUMNS) if spread else COLUMNS
@@ -84,3 +85,55 @@ def history(
             rows,
             empty="the history has no job that matches; fairlead ps -a shows those not deleted",
         )
+
+
+NONE = "-"
+
+COLUMNS: tuple[Column, ...] = (
+    Column("NAME"),
+    Column("STATE"),
+    Column("TASKS", Align.RIGHT),
+    Column("ATTEMPTS", Align.RIGHT),
+    Column("WAITED"),
+    Column("TIME"),
+    Column("ENDED"),
+    Column("USER", wide_only=True),
+    Column("PRIORITY", Align.RIGHT, wide_only=True),
+    Column("UID", wide_only=True),
+    Column("REASON", may_cut=True),
+)
+NAMESPACE_COLUMN = Column("NAMESPACE")
+
+
+def history_rows(
+    lines: Iterable[HistoryLine], now: float, *, with_namespace: bool = False
+) -> list[Row]:
+    """Return a row per job in the given order, preceded by the namespace when asked."""
+    rows: list[Row] = []
+    for line in lines:
+        ended = line.finished_at_ms
+        row = (
+            line.name,
+            line.state or NONE,
+            str(line.member_count),
+            str(line.attempt_count),
+            _between(line.submitted_at_ms, line.started_at_ms or ended),
+            _between(line.started_at_ms, ended),
+            f"{duration(now - ended / 1000)} ago" if ended is not None else NONE,
+            line.user or NONE,
+            str(line.priority),
+            line.uid,
+            _why(line),
+        )
+        rows.append((line.namespace, *row) if with_namespace else row)
+    return rows
+
+
+def _why(line: HistoryLine) -> str:
+    if line.state == "Succeeded" or not line.reason:
+        return NONE
+    return reason_words(line.reason, line.message)
+
+
+def _between(start_ms: int | None, end_ms: int | None) -> str:
+    return NONE if start_ms is None or end_ms is None else duration((end_ms - start_ms) / 1000)

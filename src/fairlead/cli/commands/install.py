@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ def install(
 
     if is_dry and is_check:
         raise fail(Code.BAD_COMBINATION, "--dry-run and --check do not go together")
-    is_structured = common_.format in (Format.JSON, Format.YAML)
+    is_structured = common_.is_structured
     if is_structured and is_check:
         raise fail(Code.BAD_COMBINATION, "--check prints lines: it does not go with -o")
     values = _values(values_file, image, replicas)
@@ -112,8 +113,7 @@ def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
         State.UNWANTED: "would be deleted",
     }  # fmt: skip
     is_well = True
-    api = common_.connect()
-    try:
+    with closing(common_.connect()) as api:
         check_access(api, chosen)
         release = _helm_release(api, chosen)
         if release and not is_check:
@@ -126,8 +126,6 @@ def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
             lacking = missing_class(history, classes)
             found += [lacking] if lacking is not None else []
         found += [each for m in unwanted(chosen) if (each := look_unwanted(api, m)) is not None]
-    finally:
-        api.close()
     for each in found:
         is_well = is_well and each.is_well
         word = each.state.value if is_check else would.get(each.state, "unchanged")
@@ -173,7 +171,7 @@ def _apply(common_: Common, chosen: Install) -> None:
     )
     from fairlead.install.manifests import label_of, manifests, unwanted
 
-    is_structured = common_.format in (Format.JSON, Format.YAML)
+    is_structured = common_.is_structured
 
     def say(line: str) -> None:
         if is_structured:
@@ -181,8 +179,7 @@ def _apply(common_: Common, chosen: Install) -> None:
         else:
             common_.emit(f"{line}\n")
 
-    api = common_.connect()
-    try:
+    with closing(common_.connect()) as api:
         check_access(api, chosen)
         if release := _helm_release(api, chosen):
             raise _refusal(release, chosen)
@@ -196,5 +193,3 @@ def _apply(common_: Common, chosen: Install) -> None:
         said = advice(chosen.values.history, read_storage_classes(api))
         if said:
             common_.note(said)
-    finally:
-        api.close()

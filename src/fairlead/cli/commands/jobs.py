@@ -67,9 +67,9 @@ def ps(
     raw = api.list(JOBS.raw, namespace=space)
     typed = [(_typed(item), item) for item in raw]
     chosen = choose_jobs((job for job, _ in typed), choice)
-    if common_.format in (Format.JSON, Format.YAML):
+    if common_.is_structured:
         by_uid = {job.metadata.uid: item for job, item in typed}
-        common_.structured("List", [by_uid[job.metadata.uid] for job in chosen], is_list=True)
+        common_.structured([by_uid[job.metadata.uid] for job in chosen])
         return
     if common_.format is Format.NAME:
         common_.emit(name_lines(chosen))

@@ -12,9 +12,8 @@ from fairlead.api.job import Job
 from fairlead.api.status import NotFound, Unavailable
 from fairlead.cli.common import Common, common
 from fairlead.cli.completers import complete_jobs
-from fairlead.cli.embedded import is_embedded
-from fairlead.cli.follow import detached_text
-from fairlead.cli.logstream import LogQuery, stream_logs
+from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
+from fairlead.cli.follow import detached_text, member_chunks, write_logs
 from fairlead.cli.lookup import clean_reference, missing_job
 from fairlead.cli.past import DEFAULT_NAMESPACE, past_logs, stopped
 from fairlead.cli.transport import Api
@@ -102,18 +101,7 @@ def _show_members(
     common_: Common, api: Api, key: tuple[str, str], *, query: LogQuery, history: str
 ) -> int:
     """Show the logs of a job on a real cluster, whose API server knows members, not jobs."""
-    import os
-
-    from fairlead.cli.archive import Archive, direct_store
-    from fairlead.cli.memberlogs import MemberLogs
-
-    archive = Archive(api, direct_store(history, os.environ))
-    written = 0
-    for chunk in MemberLogs(api, archive, key, query, common_.note).stream():
-        sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
-        written += len(chunk)
-    if not written:
+    if not sum(map(write_logs, member_chunks(common_, api, key, query, history=history))):
         _explain_silence(common_, api, key)
     return Exit.OK
 
@@ -123,9 +111,7 @@ def _show(common_: Common, api: Api, key: tuple[str, str], query: LogQuery) -> i
     for tries_left in range(RETRIES_MAX, -1, -1):
         try:
             for chunk in stream_logs(api, key, query):
-                sys.stdout.buffer.write(chunk)
-                sys.stdout.buffer.flush()
-                written += len(chunk)
+                written += write_logs(chunk)
         except NotFound as error:
             raise _missing(api, key, error.message) from error
         except Unavailable:
@@ -140,11 +126,8 @@ def _show(common_: Common, api: Api, key: tuple[str, str], query: LogQuery) -> i
 
 
 def _explain_silence(common_: Common, api: Api, key: tuple[str, str]) -> None:
-    from fairlead.api.resources import JOBS
-
-    try:
-        job: Job = api.get(JOBS, key[1], namespace=key[0])
-    except NotFound:
+    job = _job(api, key)
+    if job is None:
         return
     if job.is_finished:
         common_.note(f"{key[1]} wrote nothing ({state_of(job)})")
@@ -159,22 +142,21 @@ def _state_text(job: Job) -> str:
 
 def _note_not_started(common_: Common, api: Api, key: tuple[str, str]) -> None:
     """Say what is waited for, so that following a job that has not started is not silent."""
-    from fairlead.api.resources import JOBS
-
-    try:
-        job: Job = api.get(JOBS, key[1], namespace=key[0])
-    except NotFound:
-        return
-    if state_of(job) in ("Waiting", "Held"):
+    job = _job(api, key)
+    if job is not None and state_of(job) in ("Waiting", "Held"):
         common_.note(f"{key[1]} has not started yet ({_state_text(job)})")
 
 
 def _missing(api: Api, key: tuple[str, str], message: str) -> CliError:
+    if _job(api, key) is None:
+        return CliError(missing_job(api, *key))
+    return fail(Code.NO_SUCH_LOG, message, help=(f"fairlead why {key[1]}",))
+
+
+def _job(api: Api, key: tuple[str, str]) -> Job | None:
     from fairlead.api.resources import JOBS
 
-    namespace, name = key
     try:
-        api.get(JOBS, name, namespace=namespace)
+        return api.get(JOBS, key[1], namespace=key[0])
     except NotFound:
-        return CliError(missing_job(api, namespace, name))
-    return fail(Code.NO_SUCH_LOG, message, help=(f"fairlead why {name}",))
+        return None

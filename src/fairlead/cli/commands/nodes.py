@@ -45,9 +45,9 @@ def _show(common_: Common, api: Api, selector: str) -> None:
     if common_.format in (Format.JSON, Format.YAML, Format.NAME):
         raw = api.list(NODES.raw, label_selector=selector)
         if common_.format is Format.NAME:
-            common_.emit("".join(f"{item['metadata']['name']}\n" for item in raw))
+            common_.lines(item["metadata"]["name"] for item in raw)
         else:
-            common_.structured("List", raw, is_list=True)
+            common_.structured(raw)
         return
     found = api.list(NODES, label_selector=selector)
     jobs = api.list(JOBS)

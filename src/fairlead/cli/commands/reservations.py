@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
 import click
 
+from fairlead.api.core import Node
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODES, TEAMS
 from fairlead.api.status import Forbidden, NotFound
+from fairlead.api.team import Team
 from fairlead.cli.common import Common, Format, common, now
-from fairlead.cli.views.reservations import COLUMNS, NodeLabels, labels_of, reservation_rows
-from fairlead.input.errors import Exit
+from fairlead.cli.table import Align, Column, Row
+from fairlead.decide.words import duration
+from fairlead.model.requests import NAME_COLUMN
+from fairlead.model.reserved_nodes import Reserved, reserved_by
 
 
 @click.command(
@@ -21,7 +28,7 @@ from fairlead.input.errors import Exit
     """
 )
 @common()
-def reservations(common_: Common) -> int:
+def reservations(common_: Common) -> None:
     """Show reservations: nodes that only jobs of a team which name them may use.
 
     An administrator writes them into the team (spec.reservations). Other jobs do not start on these
@@ -32,18 +39,18 @@ def reservations(common_: Common) -> int:
         teams = sorted(api.list(TEAMS), key=lambda team: team.metadata.name)
     except NotFound:
         teams = []
-    if common_.format in (Format.JSON, Format.YAML):
+    if common_.is_structured:
         items = [
             {"team": team.metadata.name, **to_wire(each)}
             for team in teams
             for each in team.spec.reservations
         ]
-        common_.structured("List", items, is_list=True)
-        return Exit.OK
+        common_.structured(items)
+        return
     if common_.format is Format.NAME:
         names = (each.name for team in teams for each in team.spec.reservations)
-        common_.emit("".join(f"{name}\n" for name in names))
-        return Exit.OK
+        common_.lines(names)
+        return
     nodes: NodeLabels | None = None
     try:
         nodes = labels_of(api.list(NODES))
@@ -51,4 +58,53 @@ def reservations(common_: Common) -> int:
         common_.note("note: you may not list nodes, so those that are reserved are not counted")
     rows = reservation_rows(teams, nodes, now())
     common_.table(COLUMNS, rows, empty="no reservations; docs/operations/teams.md shows one")
-    return Exit.OK
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("NAME"),
+    Column("TEAM"),
+    Column("NODES", Align.RIGHT),
+    Column("STATE"),
+    Column("FROM"),
+    Column("UNTIL"),
+    Column("SELECTS", may_cut=True),
+)
+_NAMES_SHOWN_MAX = 3
+#: The labels of each node, with its name under NAME_COLUMN.
+NodeLabels: TypeAlias = Sequence[Mapping[str, str]]
+
+
+def labels_of(nodes: Iterable[Node]) -> NodeLabels:
+    """Return what reservations select nodes by."""
+    return [{**node.metadata.labels, NAME_COLUMN: node.metadata.name} for node in nodes]
+
+
+def reservation_rows(teams: Iterable[Team], nodes: NodeLabels | None, now: float) -> list[Row]:
+    """Return a row for each reservation, those of a team together, the one to begin first before
+    the others. `nodes` is None where they are not known.
+    """
+    rows: list[Row] = []
+    for team in teams:
+        found = zip(team.spec.reservations, reserved_by([team]), strict=True)
+        for each, reserved in sorted(found, key=lambda both: both[1].window.start):
+            count = "-" if nodes is None else f"{sum(map(reserved.holds, nodes)):,}"
+            state = _state(reserved, now)
+            rows.append(
+                (each.name, team.metadata.name, count, state, each.start_time, each.end_time,
+                 _selects(reserved))
+            )  # fmt: skip
+    return rows
+
+
+def _state(reserved: Reserved, now: float) -> str:
+    window = reserved.window
+    if now < window.start:
+        return f"begins in {duration(window.start - now)}"
+    return f"{duration(window.end - now)} left" if now < window.end else "ended"
+
+
+def _selects(reserved: Reserved) -> str:
+    parts = [f"{key}={value}" for key, value in reserved.selector]
+    names = reserved.names[:_NAMES_SHOWN_MAX]
+    more = len(reserved.names) - len(names)
+    return ", ".join([*parts, *names, *([f"{more:,} more"] if more else [])])

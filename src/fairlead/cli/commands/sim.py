@@ -18,11 +18,10 @@ from fairlead.api.resources import JOBS, NODES
 from fairlead.api.times import parse_time
 from fairlead.charts import percent
 from fairlead.cli.commands.history import LIMIT_MAX
-from fairlead.cli.common import Column, Common, Format, common, dump, now
+from fairlead.cli.common import Common, common, now, seconds_of
 from fairlead.cli.completers import complete_profiles
 from fairlead.cli.past import past_lines
-from fairlead.cli.table import Align
-from fairlead.cli.text import parse_duration
+from fairlead.cli.table import Align, Column
 from fairlead.decide.words import duration
 from fairlead.embedded.virtual.profile import is_kwok
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
@@ -179,8 +178,8 @@ def _show(common_: Common) -> Callable[[Progress], None]:
 
 
 def _print(common_: Common, result: RunResult) -> None:
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.emit(dump(asdict(result.summary), common_.format))
+    if common_.is_structured:
+        common_.data(asdict(result.summary))
         return
     rows = figure_rows(result.summary)
     common_.table([Column("FIGURE"), Column("VALUE")], rows, empty="")
@@ -205,8 +204,8 @@ def compare_(common_: Common, *, folders: tuple[str, ...]) -> None:
     """Compare runs; those that differ only in their seed become one column with its spread."""
     with _errors():
         groups = compare([Path(folder) for folder in folders])
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.emit(dump([asdict(group) for group in groups], common_.format))
+    if common_.is_structured:
+        common_.data([asdict(group) for group in groups])
         return
     columns = [Column("FIGURE"), *(Column(g.name.upper(), Align.RIGHT) for g in groups)]
     common_.table(columns, cells(groups), empty="")
@@ -262,10 +261,7 @@ def record(common_: Common, *, folder: str, since: str, store: str) -> None:
 
     DIR gets scenario.yaml and jobs.csv. Change the scenario's policy, or its nodes, and run it.
     """
-    try:
-        earliest = now() - parse_duration(since)
-    except ValueError as error:
-        raise fail(Code.BAD_VALUE, f"--since: {error}") from error
+    earliest = now() - seconds_of(since, "--since")
     jobs = {job.metadata.uid: job for job in _ended_jobs(common_, store, earliest)}
     api = common_.connect()
     jobs.update({job.metadata.uid: job for job in api.list(JOBS) if _ended_after(job, earliest)})

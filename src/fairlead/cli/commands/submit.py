@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator
+import select
+import stat
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, SECRETS
 from fairlead.api.simulated import is_simulated
-from fairlead.cli.common import Common, Format, common, now
+from fairlead.cli.common import Common, common, now
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.fit import check_fit
 from fairlead.cli.flags import FLAGS, Flag, FlagValue, FlagValues, merge
@@ -34,7 +35,6 @@ from fairlead.cli.jobspec import (
 from fairlead.cli.lookup import missing_job
 from fairlead.cli.request import JobRequest, Target, parse_request
 from fairlead.cli.slurm import variable_notes
-from fairlead.cli.standard_input import STANDARD_INPUT, read_input
 from fairlead.cli.startable import image_problem, local_problems, script_problems
 from fairlead.cli.submission import (
     Naming,
@@ -243,7 +243,8 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
     taken = taken_names(api, space)
     missing = [after.job for after in request.after if after.job not in taken]
     if missing:
-        raise CliError([_missing_dependency(api, space, name) for name in missing])
+        code = Code.NO_SUCH_DEPENDENCY
+        raise CliError([missing_job(api, space, name, code=code) for name in missing])
     origin = Origin(str(Path.cwd()), local_user(), os.environ)
     if request.chdir is not None:
         request = replace(request, chdir=str(Path(request.chdir).expanduser().absolute()))
@@ -262,10 +263,6 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
     return _Prepared(submission, pick_name(naming, taken))
 
 
-def _missing_dependency(api: Api, space: str, name: str) -> Problem:
-    return missing_job(api, space, name, code=Code.NO_SUCH_DEPENDENCY)
-
-
 def _show_dry_run(common_: Common, prepared: _Prepared, program: Program) -> None:
     job = prepared.submission.build(prepared.name)
     objects: list[dict[str, Any]] = []
@@ -275,35 +272,27 @@ def _show_dry_run(common_: Common, prepared: _Prepared, program: Program) -> Non
     body = {key: value for key, value in to_wire(job).items() if key != "status"}
     objects.append({"apiVersion": JOBS.api_version, "kind": JOBS.kind, **body})
     common_.note("Dry run: nothing was stored.")
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.structured("List", objects, is_list=len(objects) > 1)
+    if common_.is_structured:
+        common_.structured(objects, is_list=len(objects) > 1)
     else:
         common_.emit(f"{prepared.name}\n")
 
 
 def _show_stored(common_: Common, stored: list[dict[str, Any]], shown: list[str]) -> None:
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.structured("List", stored, is_list=len(stored) > 1)
+    if common_.is_structured:
+        common_.structured(stored, is_list=len(stored) > 1)
     else:
-        common_.emit("".join(f"{name}\n" for name in shown))
+        common_.lines(shown)
 
 
 # Manifests
-
-
-def _standard_input() -> Iterator[bytes]:
-    while chunk := sys.stdin.buffer.read(64 * 1024):
-        yield chunk
 
 
 def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
     from fairlead.cli.manifest import parse_manifest, read_bytes
 
     shown = "stdin" if file == "-" else file
-    data, problems = read_bytes(file, _standard_input())
-    documents: tuple[Document, ...] = ()
-    if not problems:
-        documents, problems = parse_manifest(data, shown)
+    documents, problems = parse_manifest(read_bytes(file), shown)
     problems = (*problems, *_other_kinds(documents, shown))
     if problems:
         raise CliError(problems)
@@ -360,3 +349,45 @@ def _check_namespaces(documents: tuple[Document, ...], namespace: str) -> None:
     ]  # fmt: skip
     if problems:
         raise CliError(problems)
+
+
+# Standard input of `run`
+
+# A job outlives the terminal that queued it, so its input must be complete when it is queued. A
+# terminal is therefore not read, nor a pipe that brings nothing for some seconds: some programs
+# leave one open that never ends.
+STANDARD_INPUT = 0
+SILENT_SECONDS_MAX = 2.0
+FILE_NAME = "stdin"
+
+
+def read_input(descriptor: int, note: Callable[[str], None]) -> Script | None:
+    """Return what a file or pipe brings until its end; None for nothing, or for a terminal.
+
+    CliError when it is more than SCRIPT_BYTES_MAX, or not text.
+    """
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:
+        return None
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return None
+    if not stat.S_ISREG(mode) and not select.select([descriptor], [], [], SILENT_SECONDS_MAX)[0]:
+        note(f"note: standard input brought nothing for {SILENT_SECONDS_MAX:g}s; the job runs "
+             "without it")  # fmt: skip
+        return None
+    data = b""
+    while chunk := os.read(descriptor, SCRIPT_BYTES_MAX + 1 - len(data)):
+        data += chunk
+        if len(data) > SCRIPT_BYTES_MAX:
+            raise fail(Code.SCRIPT_TOO_LARGE,
+                       f"standard input is larger than {SCRIPT_BYTES_MAX >> 10} KiB",
+                       help=("read a file in the job: fairlead run -- sh -c 'PROGRAM < FILE'",
+                             "< /dev/null runs it without input"))  # fmt: skip
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise fail(Code.SCRIPT_UNREADABLE, "standard input is not UTF-8 text",
+                   help=("read a file in the job: fairlead run -- sh -c 'PROGRAM < FILE'",),
+                   ) from error  # fmt: skip
+    return Script(FILE_NAME, text) if text else None

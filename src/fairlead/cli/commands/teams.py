@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,15 +13,13 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, TEAMS
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.team import Team
-from fairlead.app.controller_settings import ControllerSettings
-from fairlead.cli.cluster_settings import read_settings
+from fairlead.cli.cluster_settings import settings_or_defaults
 from fairlead.cli.common import Common, Format, common, dump, now
-from fairlead.cli.embedded import read_status
 from fairlead.cli.manifest import Document, parse_manifest, read_bytes
 from fairlead.cli.teams_import import NAMESPACES_NOTE, teams_of
 from fairlead.cli.transport import Api
 from fairlead.cli.views.teams import COLUMNS, owners_of, plan_text, quota_text, team_rows
-from fairlead.input.errors import CliError, Code, Exit, Problem, fail
+from fairlead.input.errors import CliError, Code, Problem, fail
 from fairlead.input.suggest import nearest
 
 _NO_KIND = ("fairlead install brings the kinds; docs/operations/teams.md shows a Team",)
@@ -41,24 +38,23 @@ _NO_KIND = ("fairlead install brings the kinds; docs/operations/teams.md shows a
     """,
 )
 @common()
-def teams(common_: Common) -> int:
+def teams(common_: Common) -> None:
     """Show teams: their shares, and what they use.
 
     NODES are the healthy nodes that the team has. IN USE are those that its own jobs and pods use,
     LENT those that others use; BORROWED are nodes of other teams that it uses.
     """
     if click.get_current_context().invoked_subcommand is not None:
-        return Exit.OK
+        return
     api = common_.connect()
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.structured("List", api.list(TEAMS.raw), is_list=True)
-        return Exit.OK
+    if common_.is_structured:
+        common_.structured(api.list(TEAMS.raw))
+        return
     found = _teams(api)
     if common_.format is Format.NAME:
-        common_.emit("".join(f"{team.metadata.name}\n" for team in found))
-        return Exit.OK
+        common_.lines(team.metadata.name for team in found)
+        return
     common_.table(COLUMNS, team_rows(found), empty="no teams; docs/operations/teams.md shows one")
-    return Exit.OK
 
 
 @click.command(
@@ -71,26 +67,25 @@ def teams(common_: Common) -> int:
 )
 @click.argument("team")
 @common()
-def quota(common_: Common, *, team: str) -> int:
+def quota(common_: Common, *, team: str) -> None:
     """Show what a team was promised, has and uses.
 
     With the jobs that borrow its nodes, and those of its own that borrow.
     """
     api = common_.connect()
     found = _team(api, team)
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.emit(dump({**TEAMS_HEAD, **to_wire(found)}, common_.format))
-        return Exit.OK
+    if common_.is_structured:
+        common_.data({**TEAMS_HEAD, **to_wire(found)})
+        return
     if common_.format is Format.NAME:
         common_.emit(f"{found.metadata.name}\n")
-        return Exit.OK
+        return
     try:
         jobs, owners = api.list(JOBS), owners_of(api.list(NODES))
     except Forbidden:
         common_.note("note: you may not list nodes and jobs, so those that borrow are not shown")
         jobs, owners = (), {}
     common_.emit(quota_text(found, jobs, owners))
-    return Exit.OK
 
 
 TEAMS_HEAD = {"apiVersion": names.API_VERSION, "kind": "Team"}
@@ -100,7 +95,7 @@ TEAMS_HEAD = {"apiVersion": names.API_VERSION, "kind": "Team"}
 @click.option("-f", "--file", metavar="FILE", required=True, help='Teams to be; "-": stdin.')
 @click.option("--prune", is_flag=True, help="Teams that are not in the file would be gone.")
 @common()
-def plan(common_: Common, *, file: str, prune: bool) -> int:
+def plan(common_: Common, *, file: str, prune: bool) -> None:
     """Show what other teams would change: nodes that change hands, jobs that are preempted.
 
     Nothing is changed. The assignment of the teams controller and one decision of the planner are
@@ -118,28 +113,24 @@ def plan(common_: Common, *, file: str, prune: bool) -> int:
         msgspec.structs.replace(team, status=before[name].status) if name in before else team
         for name, team in sorted(merged.items())
     ]
-    settings = read_settings(api, read_status(api))
-    if settings is None:
-        common_.note("note: the settings of the controllers cannot be read; defaults are assumed")
-        settings = ControllerSettings()
+    settings = settings_or_defaults(common_, api)
     # Members' pods are covered by their jobs' claims; only others take room of their own.
     others = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
     cluster = Cluster(api.list(NODES), api.list(JOBS), others, list(before.values()))
     shares = TeamsPolicy(**msgspec.structs.asdict(settings.teams))
     planner = settings.placement_policy()
     found = plan_shares(cluster, after, now(), shares=shares, planner=planner)
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.emit(dump(msgspec.to_builtins(found), common_.format))
-        return Exit.OK
+    if common_.is_structured:
+        common_.data(msgspec.to_builtins(found))
+        return
     common_.emit(plan_text(found, list(before.values()), after))
-    return Exit.OK
 
 
 @teams.command("import")
 @click.option("-f", "--file", metavar="FILE", default="", help='A ConfigMap; "-": stdin.')
 @click.argument("configmap", metavar="[NAME]", default="")
 @common()
-def import_(common_: Common, *, file: str, configmap: str) -> int:
+def import_(common_: Common, *, file: str, configmap: str) -> None:
     """Print Teams that promise what a ConfigMap of (node selector, team, amount) tuples does.
 
     Of a file, or of the ConfigMap of this name in the namespace. Each value of its data is a YAML
@@ -163,7 +154,6 @@ def import_(common_: Common, *, file: str, configmap: str) -> int:
     value = {"apiVersion": "v1", "kind": "List", "items": found}
     common_.emit(dump(value, chosen))
     common_.note(NAMESPACES_NOTE)
-    return Exit.OK
 
 
 def _teams(api: Api) -> Sequence[Team]:
@@ -201,10 +191,7 @@ def _config_map(file: str) -> dict[str, str]:
 
 
 def _documents(file: str) -> tuple[Document, ...]:
-    data, problems = read_bytes(file, iter(lambda: sys.stdin.buffer.read(65_536), b""))
-    documents: tuple[Document, ...] = ()
-    if not problems:
-        documents, problems = parse_manifest(data, "stdin" if file == "-" else file)
+    documents, problems = parse_manifest(read_bytes(file), "stdin" if file == "-" else file)
     if problems:
         raise CliError(problems)
     return documents

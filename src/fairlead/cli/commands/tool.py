@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fairlead.cli.common import Common, Format, common, dump
+from fairlead.cli.common import Common, Format, common
 from fairlead.input.errors import Code, fail
 from fairlead.input.suggest import nearest
 
@@ -48,8 +48,8 @@ def version(common_: Common) -> None:
 
     facts = {"fairlead": __version__, "python": platform.python_version(),
              "platform": platform.platform()}  # fmt: skip
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.emit(dump(facts, common_.format))
+    if common_.is_structured:
+        common_.data(facts)
     elif common_.format is Format.WIDE:
         common_.emit("".join(f"{key:<9} {value}\n" for key, value in facts.items()))
     else:

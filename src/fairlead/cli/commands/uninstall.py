@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
@@ -57,20 +58,17 @@ def uninstall(
             help=("fairlead cancel ends single jobs",),
         )  # fmt: skip
     options = UninstallOptions(common_.namespace or NAMESPACE, keep_crds, timeout_seconds)
-    api = common_.connect()
-    try:
+    with closing(common_.connect()) as api:
         check_access(api, Install(options.namespace))
         inventory = take_inventory(api, options)
         lines = list(steps(inventory, options))
         if is_dry:
-            common_.emit("".join(f"{line}\n" for line in lines))
+            common_.lines(lines)
             return Exit.OK
         _refuse(inventory, options, is_deleting=delete_jobs)
         if lines and not yes:
             _ask(common_, inventory, lines)
         remove_all(api, options, say=lambda line: common_.emit(f"{line}\n"))
-    finally:
-        api.close()
     if not lines:
         common_.note("Nothing of Fairlead was there.")
     return Exit.OK

@@ -10,14 +10,11 @@ import msgspec
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS
 from fairlead.cli.archive import direct_store
-from fairlead.cli.common import Common, Format, check_format, common, dump, now
+from fairlead.cli.common import Common, Format, check_choice, common, dump, now, seconds_of
 from fairlead.cli.completers import words
 from fairlead.cli.past import past_lines, stopped
-from fairlead.cli.text import parse_duration
 from fairlead.cli.views.usage import KEYS, columns, csv_text, totals, usage_facts, usage_rows
 from fairlead.decide.attempts.usage import usage_of
-from fairlead.input.errors import Code, fail
-from fairlead.input.suggest import nearest
 
 RECORDS_MAX = 100_000
 _FORMATS = ("table", "json", "yaml", "csv")
@@ -49,13 +46,10 @@ def usage(common_: Common, *, by: str, since: str, store: str, form: str) -> Non
     their last checkpoint, PREEMPTED the same of preempted ones. Records of the history are counted,
     and jobs that have not ended.
     """
-    check_format(form, _FORMATS)
+    check_choice(form, _FORMATS, "-o")
     keys = _keys(by)
     until = now()
-    try:
-        begin = until - parse_duration(since)
-    except ValueError as error:
-        raise fail(Code.BAD_VALUE, f"--since: {error}") from error
+    begin = until - seconds_of(since, "--since")
     query = {"since": f"{begin:.3f}", "limit": str(RECORDS_MAX)}
     lines = past_lines(common_, store, query)
     if len(lines) == RECORDS_MAX:
@@ -75,10 +69,7 @@ def usage(common_: Common, *, by: str, since: str, store: str, form: str) -> Non
 def _keys(by: str) -> tuple[str, ...]:
     keys = tuple(dict.fromkeys(key.strip() for key in by.split(",")))
     for key in keys:
-        if key not in KEYS:
-            near = nearest(key, KEYS)
-            message = f"--by: '{key}' must be one of {', '.join(KEYS)}"
-            raise fail(Code.BAD_VALUE, message, help=(f"--by {near}",) if near else ())
+        check_choice(key, KEYS, "--by")
     return keys
 
 

@@ -11,16 +11,14 @@ from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import is_true
 from fairlead.api.status import NotFound
-from fairlead.cli.common import Common, Format, common
+from fairlead.cli.common import Common, Format, check_choice, common, seconds_of
 from fairlead.cli.completers import complete_jobs, words
 from fairlead.cli.lookup import clean_reference, missing_job
-from fairlead.cli.text import parse_duration
 from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import ending, exit_code, state_of, waiting
 from fairlead.cli.watching import Gone, job_changes
 from fairlead.decide.words import duration
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
-from fairlead.input.suggest import nearest
 
 
 class For(Enum):
@@ -65,11 +63,8 @@ def wait(common_: Common, *, jobs: tuple[str, ...], goal: str, timeout: str | No
     is that of the first such job's program, or 1 where no program's end was the cause.
     """
     known = {state.value: state for state in For}
-    if goal not in known:
-        near = nearest(goal, known)
-        raise fail(Code.BAD_VALUE, f"--for: '{goal}' must be one of {', '.join(known)}",
-                   help=(f"--for {near}",) if near else ())  # fmt: skip
-    seconds = _timeout(timeout)
+    check_choice(goal, known, "--for")
+    seconds = None if timeout is None else seconds_of(timeout, "--timeout")
     api = common_.connect()
     space = common_.space(api.connection.namespace)
     deadline = None if seconds is None else time.monotonic() + seconds
@@ -81,22 +76,13 @@ def wait(common_: Common, *, jobs: tuple[str, ...], goal: str, timeout: str | No
             code = exit_code(job) or Exit.FAILED
         tail = f": {ending(job)}" if job.is_finished and not is_good else ""
         text = f"{name}\n" if common_.format is Format.NAME else f"{name} {state_of(job)}{tail}\n"
-        if common_.format not in (Format.JSON, Format.YAML):
+        if not common_.is_structured:
             common_.emit(text)
         else:
             from fairlead.api.resources import JOBS
 
-            common_.structured("List", [api.get(JOBS.raw, name, namespace=space)], is_list=False)
+            common_.structured([api.get(JOBS.raw, name, namespace=space)], is_list=False)
     return code
-
-
-def _timeout(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise fail(Code.BAD_VALUE, f"--timeout: {error}") from error
 
 
 def _wait_one(api: Api, key: tuple[str, str], goal: For, deadline: float | None) -> Job:

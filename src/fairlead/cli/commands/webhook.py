@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import click
 
-from fairlead.cli.common import Common, Format, common, dump
+from fairlead.cli.common import Common, common
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 
 
@@ -84,10 +84,10 @@ def _judge_file(common_: Common, file: str, labels: Mapping[str, str]) -> int:
             common_.note(f"{where}: the webhook has nothing to do with {kind}")
         else:
             findings.append(finding)
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.emit(dump([finding.facts() for finding in findings], common_.format))
+    if common_.is_structured:
+        common_.data([finding.facts for finding in findings])
     else:
-        common_.emit("".join(f"{line}\n" for each in findings for line in each.lines()))
+        common_.lines(line for each in findings for line in each.lines)
     return Exit.FAILED if any(each.is_refused for each in findings) else Exit.OK
 
 
@@ -96,11 +96,8 @@ def _objects(file: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     from fairlead.cli.manifest import read_bytes
     from fairlead.input.yamlmarks import TooLarge, read_documents, to_plain
 
-    data, problems = read_bytes(file, iter(lambda: sys.stdin.buffer.read(65_536), b""))
-    if problems:
-        raise CliError(problems)
     try:
-        documents, mistakes = read_documents(data.decode("utf-8-sig"))
+        documents, mistakes = read_documents(read_bytes(file).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         message = f"'{file}': byte {error.start} is not UTF-8"
         raise CliError(Problem(Code.MANIFEST_UNREADABLE, message)) from error
@@ -131,12 +128,11 @@ def _explain(common_: Common, name: str) -> int:
     from fairlead.api.resources import NAMESPACES, PODS
     from fairlead.api.status import NotFound
     from fairlead.cli.lookup import clean_reference
-    from fairlead.cli.views.webhook import Around, PodFinding, judge_shape
+    from fairlead.cli.views.webhook import Around, judge_shape, pod_finding
     from fairlead.decide.admission.pod_gates import PodShape, Rules
     from fairlead.webhook.configuration import MUTATING, NAME
 
-    api = common_.connect()
-    try:
+    with closing(common_.connect()) as api:
         space = common_.space(api.connection.namespace)
         try:
             body = api.get(PODS.raw, clean_reference(name), namespace=space)
@@ -150,19 +146,17 @@ def _explain(common_: Common, name: str) -> int:
             own = _own_namespace(api.get(MUTATING.raw, NAME))
         except NotFound:
             own = ""
-    finally:
-        api.close()
     shape = msgspec.convert(body, PodShape)
     spec = msgspec.structs.replace(shape.spec, node_name=None)
     judged = msgspec.structs.replace(shape, spec=spec)
     around = Around(space, labels, Rules(own_namespace=own) if own else Rules())
-    finding = PodFinding(
+    finding = pod_finding(
         f"Pod {space}/{shape.shown_name}", space, judge_shape(judged, space, around)
     )
-    if common_.format in (Format.JSON, Format.YAML):
-        common_.emit(dump(finding.facts(), common_.format))
+    if common_.is_structured:
+        common_.data(finding.facts)
     else:
-        common_.emit("".join(f"{line}\n" for line in finding.lines()))
+        common_.lines(finding.lines)
     if not own:
         common_.note("No API server asks: this cluster has no webhook; see fairlead install.")
     if shape.spec.node_name:

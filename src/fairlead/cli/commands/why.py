@@ -18,8 +18,8 @@ from fairlead.api.resources import NODE_POOLS, NODES, PRIORITY_CLASSES
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.messages import ClusterStatus
-from fairlead.cli.cluster_settings import read_settings
-from fairlead.cli.common import Common, Format, common, dump, now
+from fairlead.cli.cluster_settings import NOT_READ, read_settings
+from fairlead.cli.common import Common, Format, common, now
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import read_status
 from fairlead.cli.fit import read_state
@@ -76,11 +76,11 @@ def why(common_: Common, *, jobs: tuple[str, ...], words: tuple[str, ...]) -> in
         raise fail(Code.BAD_VALUE, f"--if: explains one job, got {len(jobs)}")
     asking = _Asking(common_, changes, now())
     asked = [asking.of(job) for job in jobs]
-    if common_.format in (Format.JSON, Format.YAML):
+    if common_.is_structured:
         facts = [each.facts(changes) for each in asked]
-        common_.emit(dump(facts[0] if len(facts) == 1 else facts, common_.format))
+        common_.data(facts[0] if len(facts) == 1 else facts)
     elif common_.format is Format.NAME:
-        common_.emit("".join(f"{each.job.metadata.name}\n" for each in asked))
+        common_.lines(each.job.metadata.name for each in asked)
     else:
         common_.emit("\n".join(each.text(changes, asking.instant) for each in asked))
     return Exit.OK
@@ -200,9 +200,7 @@ class _Asking:
             )
             return None
         if settings is None:
-            self._common.note(
-                "note: the settings of the controllers cannot be read; defaults are assumed"
-            )
+            self._common.note(NOT_READ)
         health = NodeHealth()
         for node in nodes:
             health.put(node, self.instant)

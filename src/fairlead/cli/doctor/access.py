@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlead.doctor.readers.nodefile import TEXT_BYTES_MAX
 from fairlead.doctor.readers.web import Access, Web
 from fairlead.input.errors import Code, fail
+
+TEXT_BYTES_MAX = 4 << 20
 
 
 def read_file(name: str, flag: str) -> str:

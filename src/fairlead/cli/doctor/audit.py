@@ -128,7 +128,7 @@ def run_diff(common: Common, files: Sequence[str], format_: str, *, model: Model
     old, new = (analyse(common, [each], model) for each in files)
     rows = diff_values(old, new)
     if format_ == "text":
-        common.emit("".join(f"{line}\n" for line in diff_lines(rows)))
+        common.lines(diff_lines(rows))
     else:
         common.emit(dump(rows, Format(format_)))
     return Exit.OK

@@ -31,12 +31,11 @@ from fairlead.doctor.output.junit import junit
 from fairlead.doctor.output.page import html_page
 from fairlead.doctor.output.plain import check_values, report_values
 from fairlead.doctor.output.text import WIDTH_DEFAULT, check_lines, report_lines
-from fairlead.doctor.readers.budget import BudgetedGet, carry_out
+from fairlead.doctor.readers.budget import BudgetedGet, finished
 from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.etcd import EtcdReader
 from fairlead.doctor.readers.flags import BadManifest, Manifests, flags_of_objects, read_manifests
-from fairlead.doctor.readers.node_pods import NodePodReader, PodSettings
-from fairlead.doctor.readers.nodefile import parse_node_facts
+from fairlead.doctor.readers.node_pods import NodePodReader, PodSettings, parse_node_facts
 from fairlead.doctor.readers.pages import METRIC_SOURCES, PageReader, Target, page_target
 from fairlead.doctor.readers.prometheus import PrometheusAnswers
 from fairlead.doctor.registry import BY_ID, CHECKS, wanted_samples
@@ -54,7 +53,7 @@ def list_checks(common: Common, format_: str) -> int:
         width = max(len(check.id) for check in CHECKS)
         lines = (f"{each.id:<{width}}  {each.worst.word:<8}  {each.title}" for each in CHECKS)
         columns = text_width(sys.maxsize)
-        common.emit("".join(f"{cut_end(line, columns)}\n" for line in lines))
+        common.lines(cut_end(line, columns) for line in lines)
     else:
         common.emit(dump([check_values(each) for each in CHECKS], Format(format_)))
     return Exit.OK
@@ -73,7 +72,7 @@ def explain_check(common: Common, name: str, format_: str) -> int:
         common.emit(dump(check_values(check), Format(format_)))
     else:
         lines = check_lines(check, width=text_width(WIDTH_DEFAULT))
-        common.emit("".join(f"{line}\n" for line in lines))
+        common.lines(lines)
     return Exit.OK
 
 
@@ -185,17 +184,11 @@ def _kubelet(name: str) -> dict[str, object]:
     return inner if isinstance(inner, dict) else {}
 
 
-def _facts(
-    common: Common, options: Mapping[str, Any], files: _Files
-) -> tuple[Facts, int]:  # fmt: skip
+def _facts(common: Common, options: Mapping[str, Any], files: _Files) -> tuple[Facts, int]:
     """Return all facts and the number of requests that the API server answered for them."""
     targets = _url_targets(options, files)
-    objects, absent, nodes, flags = (
-        None,
-        dict[Source, str](),
-        options["nodes"] or None,
-        files.manifests.flags,
-    )
+    objects, absent = None, dict[Source, str]()
+    nodes, flags = options["nodes"] or None, files.manifests.flags
     kubelets: dict[str, dict[str, object]] = dict(files.kubelets)
     node_facts = files.node_facts
     get: BudgetedGet | None = None
@@ -204,10 +197,10 @@ def _facts(
     else:
         get = BudgetedGet(_get(common))
         common.note("reading the Kubernetes API")
-        reader = ClusterReader()
-        objects = carry_out(reader.read(), get)
+        reader = ClusterReader(get.read)
+        objects = finished(reader.read())
         nodes = nodes or reader.nodes
-        kubelets = kubelets or carry_out(reader.kubelet_configs(objects.nodes), get)
+        kubelets = kubelets or finished(reader.kubelet_configs(objects.nodes))
         flags = flags or flags_of_objects(objects)
         absent |= reader.absent()
         node_facts = _of_pods(common, options, objects.nodes or (), absent) | node_facts

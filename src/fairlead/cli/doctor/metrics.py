@@ -31,7 +31,7 @@ def run_metrics(common: Common, url: str, format_: str, options: Mapping[str, An
     if not options["uses"]:
         common.note("no dashboard was given (--uses): only rules of the server count as use")
     if format_ == "text":
-        common.emit("".join(f"{line}\n" for line in metrics_lines(report)))
+        common.lines(metrics_lines(report))
     else:
         common.emit(dump(metrics_values(report), Format(format_)))
     return report.exit_code()

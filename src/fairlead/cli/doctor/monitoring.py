@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairlead.cli.common import Common, Format, dump, now
+from fairlead.cli.common import Common, Format, dump, now, seconds_of
 from fairlead.cli.doctor.access import check_url, web_of
-from fairlead.cli.text import parse_duration
 from fairlead.doctor.facts import Source
 from fairlead.doctor.monitoring.alerts import groups
 from fairlead.doctor.monitoring.boards import Board, all_boards, boards
@@ -59,8 +58,8 @@ def write_snapshot(common: Common, url: str, options: Mapping[str, Any]) -> int:
     """Write the boards with their data to stdout; 3 when the server does not answer."""
     check_url(url, "URL")
     chosen = _chosen(options["board"], all_boards(jobs_of(options["jobs"])))
-    end = now() - _ago(options["until"], "--until")
-    start = now() - _ago(options["since"], "--since")
+    end = now() - seconds_of(options["until"], "--until")
+    start = now() - seconds_of(options["since"], "--since")
     if start >= end:
         raise fail(Code.BAD_VALUE, "--since: must be longer ago than --until")
     if start < 0:
@@ -88,13 +87,6 @@ def _chosen(names: Sequence[str], known: Sequence[Board]) -> tuple[Board, ...]:
             raise fail(Code.BAD_VALUE, f"--board: there is no board '{name}'",
                        help=(f"--board {near}",))  # fmt: skip
     return tuple(uids[name] for name in names or uids)
-
-
-def _ago(text: str, flag: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise fail(Code.BAD_VALUE, f"{flag}: {error}") from error
 
 
 def jobs_of(given: Sequence[str]) -> Mapping[Source, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,11 +34,8 @@ def run_preflight(common: Common, format_: str, options: Mapping[str, Any]) -> i
 def _objects(file: str) -> list[dict[str, Any]]:
     import yaml
 
-    data, problems = read_bytes(file, iter(lambda: sys.stdin.buffer.read(65_536), b""))
-    if problems:
-        raise CliError(problems)
     try:
-        documents: list[Any] = list(yaml.safe_load_all(data))
+        documents: list[Any] = list(yaml.safe_load_all(read_bytes(file)))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         text = str(error).split("\n", 1)[0]
         raise CliError(Problem(Code.MANIFEST_SYNTAX, f"not YAML: {text}", where=file)) from error

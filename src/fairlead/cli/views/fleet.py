@@ -9,7 +9,14 @@ from fairlead.api import names
 from fairlead.api.core import Node
 from fairlead.api.fleet import Fleet
 from fairlead.api.job import Job
-from fairlead.api.node_pool import BalloonCounts, Launch, NodePool, NodePoolStatus, PoolMode
+from fairlead.api.node_pool import (
+    BalloonCounts,
+    Launch,
+    NodePool,
+    NodePoolStatus,
+    PoolDecision,
+    PoolMode,
+)
 from fairlead.api.times import format_time, parse_time
 from fairlead.app.messages import FleetLine
 from fairlead.cli.table import Align, Column, Row
@@ -159,9 +166,7 @@ def pool_why(pool: NodePool, fleet: Fleet, now: float) -> str:
         if left > 0:
             where = mark.domain or "the provider"
             lines.append(f"  avoided    {where} for {duration(left)} more: {mark.reason}")
-    for each in reversed(status.decisions[-_DECISIONS_SHOWN_MAX:]):
-        age = duration(now - parse_time(each.at))
-        lines.append(f"  {each.action.lower():<10} {age} ago, {each.reason}: {each.message}")
+    lines += (_decided(each, now) for each in reversed(status.decisions[-_DECISIONS_SHOWN_MAX:]))
     return "\n".join(lines) + "\n"
 
 
@@ -197,11 +202,13 @@ def node_why(
         lines += [f"  empties, so that it can be removed: {_move(job, now)}" for job in moving]
     else:
         lines.append(f"  is kept: the pool wants {plural(pool.status.wanted, 'node')}")
-    for each in pool.status.decisions:
-        if name in each.message:
-            age = duration(now - parse_time(each.at))
-            lines.append(f"  {each.action.lower():<10} {age} ago, {each.reason}: {each.message}")
+    lines += (_decided(each, now) for each in pool.status.decisions if name in each.message)
     return "\n".join(lines) + "\n"
+
+
+def _decided(decision: PoolDecision, now: float) -> str:
+    age = duration(now - parse_time(decision.at))
+    return f"  {decision.action.lower():<10} {age} ago, {decision.reason}: {decision.message}"
 
 
 def history_rows(lines: Iterable[FleetLine]) -> list[Row]:

@@ -14,7 +14,7 @@ from fairlead.api.times import parse_time
 from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.text import fold_names
 from fairlead.cli.views.teams import Owners, borrowed_nodes
-from fairlead.cli.views.words import message_of
+from fairlead.cli.views.words import message_of, reason_words
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.reasons import Reason
@@ -177,7 +177,7 @@ def where_or_why(job: Job) -> str:
     if status.state == JobState.RESTARTING.value:
         attempt = latest_attempt(job)
         if attempt is not None and attempt.reason:
-            return f"{attempt.reason}: {attempt.message}" if attempt.message else attempt.reason
+            return reason_words(attempt.reason, attempt.message)
     return waiting(job)
 
 
@@ -206,8 +206,7 @@ def waiting(job: Job) -> str:
     for type_ in (names.ADMITTED,) if is_gathering else (names.PLACED, names.ADMITTED):
         condition = find_condition(job.status.conditions, type_)
         if condition is not None and condition.status != "True" and condition.reason:
-            words = f": {condition.message}" if condition.message else ""
-            return f"{condition.reason}{words}"
+            return reason_words(condition.reason, condition.message)
     return f"{Reason.PENDING_EVALUATION.value}: not evaluated yet"
 
 
@@ -218,8 +217,7 @@ def ending(job: Job) -> str:
         if condition is not None and condition.status == "True":
             if type_ == names.SUCCEEDED:
                 return plural(max(1, job.status.attempt), "attempt")
-            words = f": {condition.message}" if condition.message else ""
-            return f"{condition.reason}{words}"
+            return reason_words(condition.reason, condition.message)
     return NONE
 
 

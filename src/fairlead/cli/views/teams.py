@@ -16,6 +16,7 @@ from fairlead.api.team import Budget, JobLimits, Share, Team
 from fairlead.api.validate_team import selector_of
 from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.text import fold_names
+from fairlead.cli.views.words import reason_words
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.verdict import ObjectKey
 from fairlead.decide.words import duration, plural
@@ -78,7 +79,7 @@ def _state(team: Team) -> str:
     condition = find_condition(team.status.conditions, READY)
     if condition is None:
         return "not seen by the teams controller"
-    return f"{condition.reason}: {condition.message}" if condition.message else condition.reason
+    return reason_words(condition.reason, condition.message)
 
 
 def owners_of(nodes: Iterable[Node]) -> Owners:

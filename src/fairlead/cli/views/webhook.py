@@ -6,7 +6,7 @@ Objects that make pods (a StatefulSet, say) are judged by their template, as the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,67 +42,41 @@ _JOB = (names.API_VERSION, "Job")
 
 
 @dataclass(frozen=True, slots=True)
-class PodFinding:
-    """A pod, or the pods of something that makes them. `label` names it."""
+class Finding:
+    """What would become of an object: for people, as data, and whether it would not be stored."""
 
-    label: str
-    namespace: str
-    answer: PodAnswer
-
-    @property
-    def is_refused(self) -> bool:
-        """A pod is never refused."""
-        return False
-
-    def lines(self) -> list[str]:
-        """Return what would happen, for people."""
-        answer = self.answer
-        return [
-            f"{self.label}: {reason_of(answer)}",
-            *(f"  {op['op']} {op['path']} {json.dumps(op['value'])}" for op in answer.patch),
-            *(f"  warning: {text}" for text in answer.warnings),
-        ]
-
-    def facts(self) -> dict[str, Any]:
-        """Return the same as data."""
-        answer = self.answer
-        return {
-            "object": self.label, "namespace": self.namespace, "ruling": answer.ruling.value,
-            "askedBy": answer.opt_in.value, "reason": reason_of(answer),
-            "patch": [dict(each) for each in answer.patch], "warnings": list(answer.warnings),
-        }  # fmt: skip
+    lines: tuple[str, ...]
+    facts: Mapping[str, Any]
+    is_refused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class JobFinding:
-    """A job of ours."""
+def pod_finding(label: str, namespace: str, answer: PodAnswer) -> Finding:
+    """Return the finding of a pod, or of the pods of something that makes them.
 
-    label: str
-    namespace: str
-    causes: tuple[StatusCause, ...]
-
-    @property
-    def is_refused(self) -> bool:
-        """True when it would not be stored."""
-        return bool(self.causes)
-
-    def lines(self) -> list[str]:
-        """Return what would happen, for people."""
-        if not self.causes:
-            return [f"{self.label}: is let in"]
-        mistakes = [f"  {cause.field}: {cause.message}" for cause in self.causes]
-        return [f"{self.label}: is refused", *mistakes]
-
-    def facts(self) -> dict[str, Any]:
-        """Return the same as data."""
-        return {
-            "object": self.label, "namespace": self.namespace,
-            "ruling": "refused" if self.causes else "allowed",
-            "causes": [{"field": c.field, "message": c.message} for c in self.causes],
-        }  # fmt: skip
+    `label` names it. A pod is never refused.
+    """
+    lines = (
+        f"{label}: {reason_of(answer)}",
+        *(f"  {op['op']} {op['path']} {json.dumps(op['value'])}" for op in answer.patch),
+        *(f"  warning: {text}" for text in answer.warnings),
+    )
+    facts = {
+        "object": label, "namespace": namespace, "ruling": answer.ruling.value,
+        "askedBy": answer.opt_in.value, "reason": reason_of(answer),
+        "patch": [dict(each) for each in answer.patch], "warnings": list(answer.warnings),
+    }  # fmt: skip
+    return Finding(lines, facts)
 
 
-Finding = PodFinding | JobFinding
+def job_finding(label: str, namespace: str, causes: Sequence[StatusCause]) -> Finding:
+    """Return the finding of a job of ours."""
+    mistakes = (f"  {cause.field}: {cause.message}" for cause in causes)
+    lines = (f"{label}: {'is refused' if causes else 'is let in'}", *mistakes)
+    facts = {
+        "object": label, "namespace": namespace, "ruling": "refused" if causes else "allowed",
+        "causes": [{"field": c.field, "message": c.message} for c in causes],
+    }  # fmt: skip
+    return Finding(lines, facts, is_refused=bool(causes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +98,10 @@ def judge_object(body: Mapping[str, Any], around: Around) -> Finding | None:
     name = metadata.name or f"{metadata.generate_name}*"
     label = f"{kind[1]} {namespace}/{name}"
     if kind == _JOB:
-        return JobFinding(label, namespace, tuple(judge_job(body)))
+        return job_finding(label, namespace, judge_job(body))
     if kind == ("v1", "Pod"):
         shape = msgspec.convert(body, PodShape)
-        return PodFinding(label, namespace, judge_shape(shape, namespace, around))
+        return pod_finding(label, namespace, judge_shape(shape, namespace, around))
     if kind not in TEMPLATES:
         return None
     template: Any = body
@@ -143,7 +117,7 @@ def judge_object(body: Mapping[str, Any], around: Around) -> Finding | None:
         problem = read_source(Tool.STATEFUL_SET, body).problem
         warnings = (*answer.warnings, problem) if problem else answer.warnings
         answer = replace(answer, warnings=warnings)
-    return PodFinding(f"Pod of {label}", namespace, answer)
+    return pod_finding(f"Pod of {label}", namespace, answer)
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):

@@ -6,7 +6,7 @@ described by its status: where it is, its attempts and their causes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -32,7 +32,7 @@ from fairlead.cli.views.jobs import (
     where_or_why,
 )
 from fairlead.cli.views.teams import Owners, borrowed_nodes, borrowing_words
-from fairlead.cli.views.words import amount_text, amount_words, message_of
+from fairlead.cli.views.words import amount_text, amount_words, message_of, reason_words
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.expected_start import ExpectedStart
 from fairlead.decide.explain import Amounts, Explanation, Holder, Suggestion
@@ -101,17 +101,20 @@ def supposed_text(
 def _not_ready(unready: Mapping[str, float], now: float) -> list[str]:
     """Return what to expect of nodes that do not report: they may come back, or the gang moves."""
     patience = duration(JobsPolicy().node_lost_grace_seconds)
-    return [
-        _line(
-            "" if number else "not ready",
-            f"{name} for {duration(max(now - since, 0.0))}; the job moves once that is {patience}",
-        )
-        for number, (name, since) in enumerate(sorted(unready.items())[:UNREADY_SHOWN_MAX])
-    ]
+    texts = (
+        f"{name} for {duration(max(now - since, 0.0))}; the job moves once that is {patience}"
+        for name, since in sorted(unready.items())[:UNREADY_SHOWN_MAX]
+    )
+    return _labelled("not ready", texts)
 
 
 def _line(label: str, text: str) -> str:
     return f"  {label:<{LABEL_WIDTH}}{text}".rstrip()
+
+
+def _labelled(label: str, texts: Iterable[str]) -> list[str]:
+    """Return a line for each text, the first one with the label."""
+    return [_line("" if number else label, text) for number, text in enumerate(texts)]
 
 
 def _waiting(job: Job, explanation: Explanation, now: float, buying: Buying | None) -> str:
@@ -124,9 +127,7 @@ def _waiting(job: Job, explanation: Explanation, now: float, buying: Buying | No
         head = "is stopping"
     lines = [f"Job {job.metadata.name} {head}{since}", ""]
     lines.append(f"  {message_of(verdict)}")
-    facts: list[str] = []
-    for number, amounts in enumerate(explanation.arithmetic):
-        facts.append(_line("asks" if number == 0 else "", _amounts(amounts)))
+    facts = _labelled("asks", map(_amounts, explanation.arithmetic))
     facts += _who(job, explanation, now)
     facts += _when(job, explanation, now)
     facts += _borrows(explanation, now)
@@ -165,9 +166,8 @@ def _who(job: Job, explanation: Explanation, now: float) -> list[str]:
             rest = f" and {more:,} more" if more > 0 else ""
             place += f"; ahead of it: {_names(job, ahead.jobs)}{rest}"
         lines.append(_line("queue", place))
-    for number, holder in enumerate(explanation.holders):
-        lines.append(_line("holders" if number == 0 else "", _holder(job, holder, now)))
-    return lines
+    holders = (_holder(job, holder, now) for holder in explanation.holders)
+    return [*lines, *_labelled("holders", holders)]
 
 
 def _holder(job: Job, holder: Holder, now: float) -> str:
@@ -368,7 +368,7 @@ def _attempts(job: Job) -> list[str]:
             lines.append(f"    {attempt.number}  {start}, goes on")
             continue
         cause = f" [{attempt.cause.value}]" if attempt.cause is not None else ""
-        words = f"{attempt.reason}: {attempt.message}" if attempt.message else attempt.reason
+        words = reason_words(attempt.reason, attempt.message)
         lines.append(f"    {attempt.number}  {start}, ended{cause}: {words}")
     return lines
 

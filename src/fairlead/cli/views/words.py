@@ -19,6 +19,11 @@ def amount_words(resource: str, amount: Fact) -> str:
     return singular(f"{amount_text(resource, amount)} {resource_word(resource)}")
 
 
+def reason_words(reason: str, message: str) -> str:
+    """Return "REASON: MESSAGE", or the reason alone."""
+    return f"{reason}: {message}" if message else reason
+
+
 def message_of(verdict: Verdict) -> str:
     """Return the verdict's words; the bare facts when it comes from a version with other facts."""
     try:

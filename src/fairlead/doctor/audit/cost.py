@@ -18,8 +18,9 @@ from fairlead.doctor.audit.summary import (
     GROWS_WITH_NODES,
     AuditSummary,
     Caller,
+    Key,
 )
-from fairlead.doctor.audit.tally import LONG_RUNNING, Cost, Key, Tally
+from fairlead.doctor.audit.tally import LONG_RUNNING, Cost, Tally
 
 SEATS_MAX = 10
 OBJECTS_PER_SEAT = 100
@@ -171,8 +172,7 @@ def _caller(key: Key, cost: Cost, model: Model, span: float) -> Caller:
         growth = (SHARE_MAX * model.capacity_seats / used) ** (1 / power)
         full = min(int(model.nodes * growth), 10**9)
     return Caller(
-        key.principal, key.program, key.workload, key.verb, key.resource, key.scope, key.shape,
-        requests=cost.requests, seat_seconds=seat_seconds,
+        *key, requests=cost.requests, seat_seconds=seat_seconds,
         bytes=None if each is None else each * (cost.requests - cost.codes[429]), nodes=seen,
         exponent=power,
         is_fan=is_fan, codes=dict(sorted(cost.codes.items())),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fairlead.doctor.audit.summary import AuditSummary, Caller
+from fairlead.doctor.audit.summary import AuditSummary, Caller, Key
 from fairlead.doctor.check import Finding
 from fairlead.doctor.examine import Report
 from fairlead.doctor.output.plain import finding_values
@@ -17,9 +17,7 @@ CALLERS_SHOWN = 15
 def caller_values(caller: Caller) -> dict[str, Any]:
     """Return one caller as plain values."""
     return {
-        "principal": caller.principal, "program": caller.program, "workload": caller.workload,
-        "verb": caller.verb, "resource": caller.resource, "scope": caller.scope,
-        "shape": caller.shape, "requests": caller.requests,
+        **caller.key._asdict(), "requests": caller.requests,
         "seat_seconds": round(caller.seat_seconds, 6), "bytes": caller.bytes,
         "nodes": caller.nodes, "exponent": caller.exponent, "is_daemonset": caller.is_fan,
         "requests_per_second": round(caller.requests_per_second, 6),
@@ -77,9 +75,7 @@ def diff_values(old: AuditSummary, new: AuditSummary) -> list[dict[str, Any]]:
     for key in sorted(before.keys() | after.keys()):
         earlier, later = before.get(key, (0.0, 0.0)), after.get(key, (0.0, 0.0))
         rows.append({
-            "principal": key[0], "program": key[1], "workload": key[2], "verb": key[3],
-            "resource": key[4], "scope": key[5], "shape": key[6],
-            "seats_old": earlier[0], "seats_new": later[0],
+            **key._asdict(), "seats_old": earlier[0], "seats_new": later[0],
             "requests_per_second_old": earlier[1], "requests_per_second_new": later[1],
             "change": "new" if key not in before else "gone" if key not in after else "both",
         })  # fmt: skip
@@ -87,13 +83,9 @@ def diff_values(old: AuditSummary, new: AuditSummary) -> list[dict[str, Any]]:
     return rows
 
 
-def _by_key(summary: AuditSummary) -> dict[tuple[str, ...], tuple[float, float]]:
+def _by_key(summary: AuditSummary) -> dict[Key, tuple[float, float]]:
     span = max(summary.span_seconds, 1.0)
-    return {
-        (c.principal, c.program, c.workload, c.verb, c.resource, c.scope, c.shape):
-            (c.seat_seconds / span, c.requests_per_second)
-        for c in summary.callers
-    }  # fmt: skip
+    return {c.key: (c.seat_seconds / span, c.requests_per_second) for c in summary.callers}
 
 
 def diff_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -123,12 +115,9 @@ def flow_schema(summary: AuditSummary, findings: tuple[Finding, ...]) -> list[di
         )
         if is_system or f"{caller.name}: {caller.does}" not in subjects:
             continue
-        name = (
-            "doctor-"
-            + "".join(
-                c if c.isalnum() else "-" for c in (caller.workload or caller.principal).lower()
-            ).strip("-")[:50]
-        )
+        whose = (caller.workload or caller.principal).lower()
+        plain = "".join(c if c.isalnum() else "-" for c in whose).strip("-")
+        name = f"doctor-{plain[:50]}"
         return [_level(name), _schema(name, caller)]
     return []
 

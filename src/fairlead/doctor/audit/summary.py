@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 #: Resources whose number of objects grows with the number of nodes.
 GROWS_WITH_NODES = frozenset((
@@ -13,6 +14,18 @@ GROWS_WITH_NODES = frozenset((
 #: A caller that is seen from at least this share of the nodes runs on every node.
 FAN_SHARE = 0.5
 FAN_NODES_MIN = 3
+
+
+class Key(NamedTuple):
+    """What costs are added up by."""
+
+    principal: str
+    program: str
+    workload: str
+    verb: str
+    resource: str
+    scope: str
+    shape: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,12 @@ class Caller:
     requests_per_second: float
     period_seconds: float | None
     full_share_nodes: int | None = None
+
+    @property
+    def key(self) -> Key:
+        """What its cost was added up by."""
+        return Key(self.principal, self.program, self.workload, self.verb, self.resource,
+                   self.scope, self.shape)  # fmt: skip
 
     @property
     def name(self) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.doctor.check import Check, Reading
-from fairlead.doctor.checks.levels import IS_WARNING, critical, info, warning
+from fairlead.doctor.check import IS_WARNING, Check, Reading, critical, info, warning
 from fairlead.doctor.expressions import (
     CodeShare,
     Quantile,

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from fairlead.doctor.audit.cost import is_unbounded
 from fairlead.doctor.audit.summary import AuditSummary, Caller
-from fairlead.doctor.audit.tally import Key
-from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_CRITICAL, IS_INFO, IS_WARNING, critical, info, warning
+from fairlead.doctor.check import (
+    IS_CRITICAL,
+    IS_INFO,
+    IS_WARNING,
+    Check,
+    Reading,
+    Side,
+    critical,
+    info,
+    warning,
+)
 from fairlead.doctor.facts import Facts, Source
 
 U = (Source.AUDIT,)
@@ -16,7 +25,8 @@ U = (Source.AUDIT,)
 SYSTEM = ("system:kube-scheduler", "system:kube-controller-manager", "system:apiserver",
           "system:node:*")  # fmt: skip
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
-SESSIONS = ("pods/exec", "pods/attach", "pods/portforward")
+CONNECTIONS = ("pods/exec", "pods/attach", "pods/portforward")
+DENIED = (401, 403, 404)
 POLL_SECONDS, POLLS_MIN = 60.0, 3
 CAPACITY_SHARE_MIN = 0.005
 INFORMER_FIX = (
@@ -49,38 +59,73 @@ def _reading(caller: Caller, value: float, audit: AuditSummary) -> Reading:
     return Reading(_subject(caller), value, _evidence(caller, audit))
 
 
-def _is_unbounded(caller: Caller) -> bool:
-    return is_unbounded(Key(caller.principal, caller.program, caller.workload, caller.verb,
-                            caller.resource, caller.scope, caller.shape))  # fmt: skip
-
-
 def _repeats(caller: Caller) -> bool:
     return caller.requests >= POLLS_MIN * max(caller.nodes, 1)
 
 
-def events_list(facts: Facts) -> Iterator[Reading]:
-    """Read LISTs of events per second."""
-    audit = facts.seen_audit()
-    for each in _others(audit):
-        if each.verb == "list" and each.resource == "events" and _repeats(each):
-            yield _reading(each, each.requests_per_second, audit)
+def _lists_all(caller: Caller) -> bool:
+    return caller.verb == "list" and caller.scope == "cluster"
 
 
-def fan_lists(facts: Facts) -> Iterator[Reading]:
-    """Read LISTs of the whole cluster that come from most of the nodes: 2 when they repeat."""
-    audit = facts.seen_audit()
-    for each in audit.callers:
-        is_wide = each.scope == "cluster" and "spec.nodeName" not in each.shape
-        if each.is_fan and each.verb == "list" and is_wide:
-            yield _reading(each, 2.0 if _repeats(each) else 1.0, audit)
+def _is_script(caller: Caller) -> bool:
+    program = caller.program.lower()
+    return any(word in program for word in ("python", "curl", "openapi-generator"))
 
 
-def unbounded(facts: Facts) -> Iterator[Reading]:
-    """Read unbounded LISTs per second."""
-    audit = facts.seen_audit()
-    for each in audit.callers:
-        if _is_unbounded(each) and _repeats(each):
-            yield _reading(each, each.requests_per_second, audit)
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """The value of each caller that `picks` is true of; `without_system`: of no part of the control
+    plane.
+    """
+
+    picks: Callable[[Caller], bool]
+    value: Callable[[Caller], float]
+    without_system: bool = False
+
+    def __call__(self, facts: Facts) -> Iterator[Reading]:
+        """Yield a reading per caller and kind of request; NotSeen."""
+        audit = facts.seen_audit()
+        for each in _others(audit) if self.without_system else audit.callers:
+            if self.picks(each):
+                yield _reading(each, self.value(each), audit)
+
+
+#: LISTs of events per second.
+EVENTS_LIST = Callers(
+    lambda c: c.verb == "list" and c.resource == "events" and _repeats(c),
+    lambda c: c.requests_per_second, without_system=True,
+)  # fmt: skip
+#: LISTs of the whole cluster that come from most of the nodes: 2 when they repeat.
+FAN_LISTS = Callers(
+    lambda c: c.is_fan and _lists_all(c) and "spec.nodeName" not in c.shape,
+    lambda c: 2.0 if _repeats(c) else 1.0,
+)
+#: Unbounded LISTs per second.
+UNBOUNDED = Callers(lambda c: is_unbounded(c.key) and _repeats(c), lambda c: c.requests_per_second)
+#: Watches that one node opens again and again, per minute.
+WATCH_STORM = Callers(
+    lambda c: c.verb == "watch" and bool(c.period_seconds) and _repeats(c),
+    lambda c: 60.0 / (c.period_seconds or 1.0),
+)
+#: Other requests per second of one node.
+HOT_LOOP = Callers(
+    lambda c: c.verb not in ("watch", "list") and c.requests >= 100,
+    lambda c: c.requests_per_second / max(c.nodes, 1), without_system=True,
+)  # fmt: skip
+#: The share of writes that meet a conflict.
+CONFLICTS = Callers(lambda c: c.verb in WRITES and c.requests >= 20, lambda c: c.code_share(409))
+#: Requests per second that are refused or find nothing.
+DENIED_LOOP = Callers(
+    lambda c: c.code_share(*DENIED) * c.requests >= 20,
+    lambda c: c.requests_per_second * c.code_share(*DENIED),
+)
+#: Who lists the secrets of the whole cluster, and scripts that list all of it.
+SECRETS = Callers(
+    lambda c: _lists_all(c) and c.resource == "secrets", lambda _: 1.0, without_system=True
+)
+SCRIPTS = Callers(lambda c: _lists_all(c) and _is_script(c), lambda _: 1.0, without_system=True)
+#: Who runs commands in pods, reads their ports or attaches to them.
+SESSIONS = Callers(lambda c: c.resource in CONNECTIONS, lambda c: c.requests)
 
 
 def quadratic(facts: Facts) -> Iterator[Reading]:
@@ -124,39 +169,6 @@ def victims(facts: Facts) -> Iterator[Reading]:
             yield Reading(_subject(each), each.rejected / each.requests, text)
 
 
-def watch_storm(facts: Facts) -> Iterator[Reading]:
-    """Read watches that one node opens again and again, per minute."""
-    audit = facts.seen_audit()
-    for each in audit.callers:
-        if each.verb == "watch" and each.period_seconds and _repeats(each):
-            yield _reading(each, 60.0 / each.period_seconds, audit)
-
-
-def hot_loop(facts: Facts) -> Iterator[Reading]:
-    """Read other requests per second of one node."""
-    audit = facts.seen_audit()
-    for each in _others(audit):
-        if each.verb not in ("watch", "list") and each.requests >= 100:
-            yield _reading(each, each.requests_per_second / max(each.nodes, 1), audit)
-
-
-def conflicts(facts: Facts) -> Iterator[Reading]:
-    """Read the share of writes that meet a conflict."""
-    audit = facts.seen_audit()
-    for each in audit.callers:
-        if each.verb in WRITES and each.requests >= 20:
-            yield _reading(each, each.code_share(409), audit)
-
-
-def denied_loop(facts: Facts) -> Iterator[Reading]:
-    """Read requests per second that are refused or find nothing."""
-    audit = facts.seen_audit()
-    for each in audit.callers:
-        share = each.code_share(401, 403, 404)
-        if share * each.requests >= 20:
-            yield _reading(each, each.requests_per_second * share, audit)
-
-
 def relist_storm(facts: Facts) -> Iterator[Reading]:
     """Read the largest number of LISTs in a second over the mean."""
     audit = facts.seen_audit()
@@ -176,24 +188,6 @@ def late(facts: Facts) -> Iterator[Reading]:
         yield Reading(_subject(each), max(waits, late_), text)
 
 
-def secrets(facts: Facts) -> Iterator[Reading]:
-    """Read who lists the secrets of the whole cluster."""
-    audit = facts.seen_audit()
-    for each in _others(audit):
-        if (each.verb, each.resource, each.scope) == ("list", "secrets", "cluster"):
-            yield _reading(each, 1.0, audit)
-
-
-def scripts(facts: Facts) -> Iterator[Reading]:
-    """Read scripts that list the whole cluster."""
-    audit = facts.seen_audit()
-    for each in _others(audit):
-        program = each.program.lower()
-        is_script = any(word in program for word in ("python", "curl", "openapi-generator"))
-        if is_script and each.verb == "list" and each.scope == "cluster":
-            yield _reading(each, 1.0, audit)
-
-
 def endpoints_watch(facts: Facts) -> Iterator[Reading]:
     """Read who watches Endpoints, as clients per node."""
     audit = facts.seen_audit()
@@ -201,14 +195,6 @@ def endpoints_watch(facts: Facts) -> Iterator[Reading]:
     for each in _others(audit):
         if (each.verb, each.resource) == ("watch", "endpoints"):
             yield _reading(each, max(each.nodes, 1) / nodes, audit)
-
-
-def sessions(facts: Facts) -> Iterator[Reading]:
-    """Read who runs commands in pods, reads their ports or attaches to them."""
-    audit = facts.seen_audit()
-    for each in audit.callers:
-        if each.resource in SESSIONS:
-            yield _reading(each, each.requests, audit)
 
 
 def panics(facts: Facts) -> Iterator[Reading]:
@@ -219,7 +205,7 @@ def panics(facts: Facts) -> Iterator[Reading]:
 
 CHECKS: tuple[Check, ...] = (
     Check(
-        "AUD-08", "A caller LISTs events again and again", U, events_list,
+        "AUD-08", "A caller LISTs events again and again", U, EVENTS_LIST,
         (warning(0.02), critical(0.1)),
         "Events are many and change all the time; each LIST reads them all. This was the cause of "
         "500 MB/s out of etcd in 2018.",
@@ -227,7 +213,7 @@ CHECKS: tuple[Check, ...] = (
         growth=2,
     ),
     Check(
-        "AUD-02", "Every node LISTs the whole cluster", U, fan_lists,
+        "AUD-02", "Every node LISTs the whole cluster", U, FAN_LISTS,
         (warning(0.5), critical(1.5)),
         "N nodes that each read N objects: the cost grows with the square of the cluster.",
         INFORMER_FIX, "OpenAI 2018 and December 2024", unit="bool",
@@ -239,7 +225,7 @@ CHECKS: tuple[Check, ...] = (
         INFORMER_FIX, "OpenAI, December 2024", Side.BELOW, unit="nodes",
     ),
     Check(
-        "API-11", "A caller repeats an unbounded LIST", U, unbounded,
+        "API-11", "A caller repeats an unbounded LIST", U, UNBOUNDED,
         (warning(1 / 60), critical(0.5)),
         "One such LIST a second of 300,000 objects costs 7 cores of the API server.",
         INFORMER_FIX, "KEP-2340; OpenAI 2018", unit="/s", growth=1,
@@ -263,14 +249,14 @@ CHECKS: tuple[Check, ...] = (
         "Kubernetes API concepts, efficient detection of changes", unit="bool",
     ),
     Check(
-        "AUD-14", "A caller opens the same watch again and again", U, watch_storm,
+        "AUD-14", "A caller opens the same watch again and again", U, WATCH_STORM,
         (warning(2.0), critical(20.0)),
         "Each watch that fails is followed by a LIST; normal watches last 5 to 10 minutes.",
         "find why its watches end: time-outs of a proxy, slow consumers, version errors (410)",
         "kubernetes #116903", unit="per minute and node",
     ),
     Check(
-        "AUD-15", "A caller sends the same request in a hot loop", U, hot_loop,
+        "AUD-15", "A caller sends the same request in a hot loop", U, HOT_LOOP,
         (warning(5.0), critical(50.0)),
         "A loop without a pause or a backoff.",
         "add a rate limit and a backoff with jitter to the client (client-go: QPS, Burst)",
@@ -296,31 +282,31 @@ CHECKS: tuple[Check, ...] = (
         "backoff with jitter in clients; WatchList (Kubernetes 1.34)", "KEP-3157", unit="x mean",
     ),
     Check(
-        "AUD-05", "A caller's writes conflict", U, conflicts, (warning(0.05),),
+        "AUD-05", "A caller's writes conflict", U, CONFLICTS, (warning(0.05),),
         "Two controllers write the same objects.",
         "let one of them own the field (server-side apply), or patch without a version",
         "Kubernetes API concepts", unit="share",
     ),
     Check(
-        "AUD-06", "A caller asks for what it may not or what does not exist", U, denied_loop,
+        "AUD-06", "A caller asks for what it may not or what does not exist", U, DENIED_LOOP,
         (warning(1.0),),
         "A wrong configuration or missing rights, without a backoff.",
         "kubectl auth can-i --as=USER VERB RESOURCE; then the client's configuration",
         "Kubernetes documentation, RBAC", unit="/s",
     ),
     Check(
-        "AUD-11", "A caller lists all secrets", U, secrets, IS_WARNING,
+        "AUD-11", "A caller lists all secrets", U, SECRETS, IS_WARNING,
         "It reads every credential of the cluster, and its cost grows with the namespaces.",
         "restrict it to namespaces and names", "Kubernetes documentation, RBAC good practices",
         unit="bool",
     ),
     Check(
-        "AUD-09", "A script lists the whole cluster", U, scripts, IS_INFO,
+        "AUD-09", "A script lists the whole cluster", U, SCRIPTS, IS_INFO,
         "JSON lists without pages are the dearest form.",
         "limit=500 with continue, or a watch", "EKS best practices", unit="bool",
     ),
     Check(
-        "AUD-10", "A caller opens many sessions in pods", U, sessions, (info(100),),
+        "AUD-10", "A caller opens many sessions in pods", U, SESSIONS, (info(100),),
         "Each is a connection through the API server and a kubelet, which moves all of its bytes.",
         "ship logs and files by an agent or a sidecar instead of exec",
         "Kubernetes documentation, RBAC good practices", unit="sessions",

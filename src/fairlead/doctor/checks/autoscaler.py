@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from fairlead.doctor.check import Check, Reading
+from fairlead.doctor.check import IS_CRITICAL, IS_INFO, Check, Reading, critical, warning
 from fairlead.doctor.checks.etcd import ALARM
-from fairlead.doctor.checks.levels import IS_CRITICAL, IS_INFO, critical, warning
 from fairlead.doctor.checks.objects import gpu_nodes
 from fairlead.doctor.expressions import CodeShare, Recorded, Value
 from fairlead.doctor.facts import Facts, NotSeen, Source

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_CRITICAL, IS_INFO, critical, warning
+from fairlead.doctor.check import IS_CRITICAL, IS_INFO, Check, Reading, Side, critical, warning
 from fairlead.doctor.expressions import CodeShare, Quantile, Rate, over_the_others
 from fairlead.doctor.facts import Facts, Source
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Mapping
 
-from fairlead.doctor.check import Check, Reading
-from fairlead.doctor.checks.levels import IS_INFO, IS_WARNING, critical, warning
+from fairlead.doctor.check import IS_INFO, IS_WARNING, Check, Reading, critical, warning
 from fairlead.doctor.checks.nodes import node_number, node_numbers
 from fairlead.doctor.expressions import Quantile, Ratio, Recorded
 from fairlead.doctor.facts import Facts, Source

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from fairlead.doctor.audit.event import seconds_of
-from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_INFO, IS_WARNING, critical, info, warning
+from fairlead.doctor.check import IS_INFO, IS_WARNING, Check, Reading, Side, critical, info, warning
 from fairlead.doctor.expressions import Quantile, Recorded
 from fairlead.doctor.facts import Facts, Source
 
@@ -119,33 +119,15 @@ def neighbour_overflow(facts: Facts) -> Iterator[Reading]:
 
 def conntrack(facts: Facts) -> Iterator[Reading]:
     """Read the fill of the connection table."""
-    limits = {node: value for node, _, value in _sysctl(facts, "net.netfilter.nf_conntrack_max")}
-    for node, _, value in _sysctl(facts, "net.netfilter.nf_conntrack_count"):
+    limits = dict(node_number(facts, "net.netfilter.nf_conntrack_max"))
+    for node, value in node_number(facts, "net.netfilter.nf_conntrack_count"):
         if limits.get(node):
             yield Reading(node, value / limits[node], f"{value:,} of {limits[node]:,} entries")
 
 
-def conntrack_size(facts: Facts) -> Iterator[Reading]:
-    """Read the size of the connection table."""
-    for node, key, value in _sysctl(facts, "net.netfilter.nf_conntrack_max"):
-        yield Reading(node, value, f"{key} = {value:,}")
-
-
-def pid_max(facts: Facts) -> Iterator[Reading]:
-    """Read how many processes a node may have."""
-    for node, key, value in _sysctl(facts, "kernel.pid_max"):
-        yield Reading(node, value, f"{key} = {value:,}")
-
-
-def inotify(facts: Facts) -> Iterator[Reading]:
-    """Read how many inotify instances a user may have."""
-    for node, key, value in _sysctl(facts, "fs.inotify.max_user_instances"):
-        yield Reading(node, value, f"{key} = {value:,}")
-
-
-def somaxconn(facts: Facts) -> Iterator[Reading]:
-    """Read how many connections may wait to be accepted."""
-    for node, key, value in _sysctl(facts, "net.core.somaxconn"):
+def setting(facts: Facts, key: str) -> Iterator[Reading]:
+    """Read the number that a setting of the kernel has."""
+    for node, value in node_number(facts, key):
         yield Reading(node, value, f"{key} = {value:,}")
 
 
@@ -163,7 +145,8 @@ def ports(facts: Facts) -> Iterator[Reading]:
 
 def reverse_path(facts: Facts) -> Iterator[Reading]:
     """Read whether the strict reverse path filter is on."""
-    for node, key, value in _sysctl(facts, "net.ipv4.conf.all.rp_filter"):
+    key = "net.ipv4.conf.all.rp_filter"
+    for node, value in node_number(facts, key):
         yield Reading(node, float(value == 1), f"{key} = {value}")
 
 
@@ -192,26 +175,29 @@ CHECKS: tuple[Check, ...] = (
         "kubernetes #71261", unit="share",
     ),
     Check(
-        "SYS-05", "A node may have few processes", N, pid_max, (warning(32_769),),
+        "SYS-05", "A node may have few processes", N,
+        partial(setting, key="kernel.pid_max"), (warning(32_769),),
         "Data loaders and MPI ranks fork; 32,768 are used up by a few jobs of a large host.",
         "sysctl -w kernel.pid_max=4194304", "Linux kernel documentation", Side.BELOW,
         unit="processes",
     ),
     Check(
-        "SYS-04", "The connection table of a node is far too large", N, conntrack_size,
-        (warning(4_000_000),),
+        "SYS-04", "The connection table of a node is far too large", N,
+        partial(setting, key="net.netfilter.nf_conntrack_max"), (warning(4_000_000),),
         "kube-proxy sizes it by cores; on hosts of many cores it no longer fits any cache.",
         "conntrack:\n  maxPerCore: 0   # in the configuration of kube-proxy",
         "kubernetes #136228", unit="entries",
     ),
     Check(
-        "SYS-06", "A node gives users few inotify instances", N, inotify, (warning(129),),
+        "SYS-06", "A node gives users few inotify instances", N,
+        partial(setting, key="fs.inotify.max_user_instances"), (warning(129),),
         "Log readers and tail -f fail with `too many open files`.",
         "sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=1048576",
         "Linux inotify(7)", Side.BELOW, unit="instances",
     ),
     Check(
-        "SYS-07", "A node lets few connections wait", N, somaxconn, (warning(1024),),
+        "SYS-07", "A node lets few connections wait", N,
+        partial(setting, key="net.core.somaxconn"), (warning(1024),),
         "When thousands of ranks meet, connections are refused.",
         "sysctl -w net.core.somaxconn=16384", "Linux listen(2)", Side.BELOW, unit="connections",
     ),

@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
-from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_CRITICAL, IS_WARNING, critical, info, warning
+from fairlead.doctor.check import (
+    IS_CRITICAL,
+    IS_WARNING,
+    Check,
+    Reading,
+    Side,
+    critical,
+    info,
+    warning,
+)
 from fairlead.doctor.facts import Facts, Source
-from fairlead.doctor.objects import Node, Objects, Webhook, WebhookConfiguration, Workload
+from fairlead.doctor.objects import ApiService, Node, Objects, Webhook, Workload
 
 K = (Source.API,)
 REQUEST_TIMEOUT_SECONDS = 60
@@ -18,30 +27,27 @@ VITAL = ("leases", "nodes", "*", "*/*")
 ENVELOPE = {"nodes": 5_000, "pods": 150_000, "namespaces": 10_000, "services": 10_000}
 
 
-def _webhooks(facts: Facts) -> Iterator[tuple[WebhookConfiguration, Webhook]]:
-    objects = facts.seen_objects()
-    if objects.webhooks is None:
-        raise facts.missing(Source.API, "webhook configurations could not be listed")
-    for configuration in objects.webhooks:
+def _webhooks(facts: Facts) -> Iterator[tuple[str, Webhook]]:
+    """Yield each webhook with its name in findings."""
+    found, what = facts.seen_objects().webhooks, "webhook configurations could not be listed"
+    for configuration in facts.seen(found, Source.API, what):
         for webhook in configuration.webhooks:
-            yield configuration, webhook
+            yield f"{configuration.metadata.name}/{webhook.name}", webhook
 
 
 def webhook_timeouts(facts: Facts) -> Iterator[Reading]:
     """Read each webhook's time limit."""
-    for configuration, webhook in _webhooks(facts):
-        subject = f"{configuration.metadata.name}/{webhook.name}"
+    for subject, webhook in _webhooks(facts):
         text = f"timeoutSeconds {webhook.timeout_seconds}, failurePolicy {webhook.failure_policy}"
         yield Reading(subject, webhook.timeout_seconds, text)
 
 
 def webhook_blocks(facts: Facts) -> Iterator[Reading]:
     """Read webhooks that fail closed for what the cluster itself needs."""
-    for configuration, webhook in _webhooks(facts):
+    for subject, webhook in _webhooks(facts):
         resources = {resource for rule in webhook.rules for resource in rule.resources}
         is_wide = bool(resources & set(VITAL)) and webhook.failure_policy == "Fail"
         excludes = bool(webhook.namespace_selector or webhook.object_selector)
-        subject = f"{configuration.metadata.name}/{webhook.name}"
         text = (f"failurePolicy {webhook.failure_policy} for {', '.join(sorted(resources))}, "
                 f"{'with' if excludes else 'without'} a selector")  # fmt: skip
         yield Reading(subject, float(is_wide and not excludes), text)
@@ -49,9 +55,8 @@ def webhook_blocks(facts: Facts) -> Iterator[Reading]:
 
 def webhook_fail_and_long(facts: Facts) -> Iterator[Reading]:
     """Read webhooks that fail closed after a long wait."""
-    for configuration, webhook in _webhooks(facts):
+    for subject, webhook in _webhooks(facts):
         is_bad = webhook.failure_policy == "Fail" and webhook.timeout_seconds >= 10
-        subject = f"{configuration.metadata.name}/{webhook.name}"
         text = f"failurePolicy Fail with timeoutSeconds {webhook.timeout_seconds}"
         yield Reading(subject, float(is_bad), text)
 
@@ -67,23 +72,43 @@ def webhook_sum(facts: Facts) -> Iterator[Reading]:
 
 def dns_colocated(facts: Facts) -> Iterator[Reading]:
     """Read the DNS replicas per node; one replica in all is DNS-03's matter."""
-    pods = facts.seen_objects().dns_pods
-    if pods is None:
-        raise facts.missing(Source.API, "the DNS pods could not be listed")
-    placed = Counter(pod.spec.node_name for pod in pods if pod.spec.node_name)
+    pods, what = facts.seen_objects().dns_pods, "the DNS pods could not be listed"
+    placed = Counter(
+        pod.spec.node_name for pod in facts.seen(pods, Source.API, what) if pod.spec.node_name
+    )
     if not placed:
         raise facts.missing(Source.API, "there are no pods k8s-app=kube-dns in kube-system")
     for node, count in placed.items():
         yield Reading(node, count, f"{count} of {sum(placed.values())} DNS replicas are on it")
 
 
+def deployments(facts: Facts) -> tuple[Workload, ...]:
+    """Return all Deployments; NotSeen."""
+    found = facts.seen_objects().deployments
+    return facts.seen(found, Source.API, "deployments could not be listed")
+
+
+def daemonsets(facts: Facts) -> tuple[Workload, ...]:
+    """Return all DaemonSets; NotSeen."""
+    found = facts.seen_objects().daemonsets
+    return facts.seen(found, Source.API, "daemonsets could not be listed")
+
+
+def api_services(facts: Facts) -> tuple[ApiService, ...]:
+    """Return the aggregated APIs, and those of the server itself; NotSeen."""
+    found = facts.seen_objects().api_services
+    return facts.seen(found, Source.API, "API services could not be listed")
+
+
+def is_dns(workload: Workload) -> bool:
+    """True for a Deployment of the cluster's DNS, by its label."""
+    return workload.metadata.labels.get("k8s-app") in ("kube-dns", "coredns")
+
+
 def dns_deployments(facts: Facts) -> tuple[Workload, ...]:
     """Return the Deployments of DNS; NotSeen when there is none."""
-    found = facts.seen_objects().deployments
-    if found is None:
-        raise facts.missing(Source.API, "deployments could not be listed")
-    dns = tuple(each for each in found if each.metadata.namespace == "kube-system" and
-                each.metadata.labels.get("k8s-app") in ("kube-dns", "coredns"))  # fmt: skip
+    dns = tuple(each for each in deployments(facts) if each.metadata.namespace == "kube-system" and
+                is_dns(each))  # fmt: skip
     if not dns:
         raise facts.missing(Source.API, "there is no deployment of DNS in kube-system")
     return dns
@@ -115,10 +140,8 @@ def dns_replicas(facts: Facts) -> Iterator[Reading]:
 
 def dns_node_local(facts: Facts) -> Iterator[Reading]:
     """Read whether a DNS cache runs on the nodes."""
-    found = facts.seen_objects().daemonsets
-    if found is None:
-        raise facts.missing(Source.API, "daemonsets could not be listed")
-    has = any("dns" in each.metadata.name and "local" in each.metadata.name for each in found)
+    names = [each.metadata.name for each in daemonsets(facts)]
+    has = any("dns" in name and "local" in name for name in names)
     yield Reading("node-local-dns", float(not has), "present" if has else "no such DaemonSet")
 
 
@@ -144,10 +167,11 @@ def dns_stale(facts: Facts) -> Iterator[Reading]:
 
 def host_network_dns(facts: Facts) -> Iterator[Reading]:
     """Read workloads on the host network that use the node's resolver without saying so."""
-    objects = facts.seen_objects()
-    if objects.daemonsets is None or objects.deployments is None:
-        raise facts.missing(Source.API, "workloads could not be listed")
-    for each in (*objects.daemonsets, *objects.deployments):
+    objects, what = facts.seen_objects(), "workloads could not be listed"
+    parts = [
+        facts.seen(part, Source.API, what) for part in (objects.daemonsets, objects.deployments)
+    ]
+    for each in (workload for part in parts for workload in part):
         spec = each.spec.template.spec
         if spec.host_network:
             is_bad = spec.dns_policy == "ClusterFirst"
@@ -157,9 +181,7 @@ def host_network_dns(facts: Facts) -> Iterator[Reading]:
 
 def daemonset_rollout(facts: Facts) -> Iterator[Reading]:
     """Read DaemonSets that replace many pods at once: the share of nodes in one step."""
-    found = facts.seen_objects().daemonsets
-    if found is None:
-        raise facts.missing(Source.API, "daemonsets could not be listed")
+    found = daemonsets(facts)
     nodes = max(facts.nodes_count(), 1)
     for each in found:
         rolling = each.spec.update_strategy.get("rollingUpdate")
@@ -174,12 +196,10 @@ def daemonset_rollout(facts: Facts) -> Iterator[Reading]:
 
 def agents_without_flow(facts: Facts) -> Iterator[Reading]:
     """Read whether any FlowSchema other than the built-in ones isolates a caller."""
-    found = facts.seen_objects().flow_schemas
-    if found is None:
-        raise facts.missing(Source.API, "flow schemas could not be listed")
+    found, what = facts.seen_objects().flow_schemas, "flow schemas could not be listed"
     own = [
         each.metadata.name
-        for each in found
+        for each in facts.seen(found, Source.API, what)
         if "apf.kubernetes.io/autoupdate-spec" not in each.metadata.annotations
     ]
     text = f"{len(own)} FlowSchemas of your own" + (
@@ -190,10 +210,7 @@ def agents_without_flow(facts: Facts) -> Iterator[Reading]:
 
 def aggregated(facts: Facts) -> Iterator[Reading]:
     """Read aggregated APIs that are not available."""
-    found = facts.seen_objects().api_services
-    if found is None:
-        raise facts.missing(Source.API, "API services could not be listed")
-    for each in found:
+    for each in api_services(facts):
         condition = next((c for c in each.status.conditions if c.type == "Available"), None)
         is_down = condition is not None and condition.status == "False"
         text = f"Available: {condition.status} {condition.reason}" if condition else "no condition"
@@ -217,36 +234,20 @@ def server_version(objects: Objects) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _older(facts: Facts, minor: int) -> Iterator[Reading]:
-    version = server_version(facts.seen_objects())
-    if version is None:
-        raise facts.missing(Source.API, "the version of the API server is not known")
-    text = facts.seen_objects().version
-    yield Reading("kube-apiserver", float(version < (1, minor)), text)
-
-
-def list_cache(facts: Facts) -> Iterator[Reading]:
-    """Read whether consistent LISTs are served from the cache (1.31)."""
-    yield from _older(facts, 31)
-
-
-def stream_encoding(facts: Facts) -> Iterator[Reading]:
-    """Read whether lists are encoded as a stream (1.33)."""
-    yield from _older(facts, 33)
+def _older(facts: Facts, *, minor: int) -> Iterator[Reading]:
+    """Read whether the API server is of an earlier version than 1.`minor`."""
+    objects, what = facts.seen_objects(), "the version of the API server is not known"
+    version = facts.seen(server_version(objects), Source.API, what)
+    yield Reading("kube-apiserver", float(version < (1, minor)), objects.version)
 
 
 def _sample(facts: Facts) -> tuple[Node, ...]:
-    nodes = facts.seen_objects().nodes
-    if not nodes:
-        raise facts.missing(Source.API, "nodes could not be listed")
-    return nodes
+    return facts.seen(facts.seen_objects().nodes or None, Source.API, "nodes could not be listed")
 
 
 def _control_plane(facts: Facts) -> tuple[Node, ...]:
-    nodes = facts.seen_objects().control_plane_nodes
-    if not nodes:
-        raise facts.missing(Source.API, "no node has the role control-plane")
-    return nodes
+    nodes = facts.seen_objects().control_plane_nodes or None
+    return facts.seen(nodes, Source.API, "no node has the role control-plane")
 
 
 def shared_control_plane(facts: Facts) -> Iterator[Reading]:
@@ -399,12 +400,13 @@ CHECKS: tuple[Check, ...] = (
         "Kubernetes documentation, large clusters", Side.BELOW, unit="zones",
     ),
     Check(
-        "API-12", "LISTs without a version are served by etcd", K, list_cache, IS_WARNING,
+        "API-12", "LISTs without a version are served by etcd", K,
+        partial(_older, minor=31), IS_WARNING,
         "The watch cache needs 2 to 10 times less CPU and 20 to 50 times less time.",
         "upgrade to Kubernetes 1.31 or newer", "KEP-2340", unit="bool",
     ),
     Check(
-        "API-14", "Lists are encoded whole in memory", K, stream_encoding,
+        "API-14", "Lists are encoded whole in memory", K, partial(_older, minor=33),
         (warning(0.5, nodes_from=2501),),
         "Ten lists of 1 GB took 70 GB of memory before, 3 GB after.",
         "upgrade to Kubernetes 1.33 or newer", "Kubernetes blog, streaming list responses",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.doctor.check import Check, Reading
-from fairlead.doctor.checks.levels import critical, info, warning
+from fairlead.doctor.check import Check, Reading, critical, info, warning
 from fairlead.doctor.expressions import Quantile, Rate, Ratio, Recorded, Value
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob
@@ -63,9 +62,7 @@ def gpu_series(facts: Facts) -> Iterator[Reading]:
 
 
 def _scrape_jobs(facts: Facts) -> tuple[ScrapeJob, ...]:
-    if facts.scrape_jobs is None:
-        raise facts.missing(Source.RECORDED, "its configuration was not read")
-    return facts.scrape_jobs
+    return facts.seen(facts.scrape_jobs, Source.RECORDED, "its configuration was not read")
 
 
 def unlimited(facts: Facts) -> Iterator[Reading]:

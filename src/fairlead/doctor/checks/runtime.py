@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.doctor.audit.event import seconds_of
-from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_CRITICAL, IS_INFO, IS_WARNING, warning
+from fairlead.doctor.check import IS_CRITICAL, IS_INFO, IS_WARNING, Check, Reading, Side, warning
 from fairlead.doctor.checks.nodes import node_number, node_texts
 from fairlead.doctor.checks.objects import image_sizes
 from fairlead.doctor.expressions import Recorded

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_WARNING, critical, warning
-from fairlead.doctor.checks.objects import gpu_nodes
+from fairlead.doctor.check import IS_WARNING, Check, Reading, Side, critical, warning
+from fairlead.doctor.checks.objects import api_services, gpu_nodes
 from fairlead.doctor.expressions import Quantile, Rate, Value
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.metrics import Family
@@ -73,10 +72,7 @@ def burst_rate(facts: Facts) -> Iterator[Reading]:
 
 def no_gangs(facts: Facts) -> Iterator[Reading]:
     """Read whether there are kinds of jobs of many pods and nothing that places them whole."""
-    services = facts.seen_objects().api_services
-    if services is None:
-        raise facts.missing(Source.API, "API services could not be listed")
-    groups = {each.metadata.name.partition(".")[2] for each in services}
+    groups = {each.metadata.name.partition(".")[2] for each in api_services(facts)}
     jobs = [name for name in GANG_JOBS if name in groups]
     placed_by = [name for name in GANG_SCHEDULERS if name in groups]
     text = (f"jobs: {', '.join(jobs) or 'none'}; scheduled by: "

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.api.quantity import QuantityError, parse
-from fairlead.doctor.check import Check, Reading, Side
-from fairlead.doctor.checks.levels import IS_WARNING, critical, info, warning
-from fairlead.doctor.checks.objects import dns_deployments, is_spread
+from fairlead.doctor.check import IS_WARNING, Check, Reading, Side, critical, info, warning
+from fairlead.doctor.checks.objects import (
+    daemonsets,
+    deployments,
+    dns_deployments,
+    is_dns,
+    is_spread,
+)
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.objects import Container, Workload
 
@@ -18,21 +23,12 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 BANDWIDTH = ("kubernetes.io/egress-bandwidth", "kubernetes.io/ingress-bandwidth")
 
 
-def _deployments(facts: Facts) -> tuple[Workload, ...]:
-    found = facts.seen_objects().deployments
-    if found is None:
-        raise facts.missing(Source.API, "deployments could not be listed")
-    return found
-
-
 def _pods_of(facts: Facts) -> Iterator[tuple[Workload, int]]:
     """Yield workloads with the number of pods that they have, a pod per node for DaemonSets."""
-    daemonsets = facts.seen_objects().daemonsets
-    if daemonsets is None:
-        raise facts.missing(Source.API, "daemonsets could not be listed")
-    for each in _deployments(facts):
+    on_nodes = daemonsets(facts)
+    for each in deployments(facts):
         yield each, 1 if each.spec.replicas is None else each.spec.replicas
-    for each in daemonsets:
+    for each in on_nodes:
         yield each, facts.nodes_count()
 
 
@@ -89,9 +85,9 @@ def anti_affine_pods(facts: Facts) -> Iterator[Reading]:
 
 def unspread(facts: Facts) -> Iterator[Reading]:
     """Read Deployments of kube-system whose replicas do not avoid each other; DNS is DNS-02."""
-    for each in _deployments(facts):
-        is_dns = each.metadata.labels.get("k8s-app") in ("kube-dns", "coredns")
-        if each.metadata.namespace != "kube-system" or is_dns or (each.spec.replicas or 1) < 2:
+    for each in deployments(facts):
+        is_other = each.metadata.namespace != "kube-system" or is_dns(each)
+        if is_other or (each.spec.replicas or 1) < 2:
             continue
         text = f"{each.spec.replicas} replicas, no podAntiAffinity or topologySpreadConstraints"
         yield Reading(each.metadata.key, float(not is_spread(each)), text)

@@ -24,6 +24,8 @@ _SCHEMA = 39
 _COLUMNS, _WIDTH, _HEIGHT = 24, 8, 8
 #: What Grafana puts a window of some scrapes in for.
 SPAN = "$__rate_interval"
+#: Quantiles of times that a panel shows.
+_SHOWN = (0.5, 0.99)
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -56,12 +58,28 @@ class Board:
                 yield from panel.lines
 
 
+def _by(labels: str, metric: str, how: str = "sum") -> tuple[str, str]:
+    """Return the aggregate of a metric by labels such as "a, b", with these as the legend."""
+    legend = " ".join(f"{{{{{label}}}}}" for label in labels.split(", "))
+    return f"{how} by ({labels}) ({metric})", legend
+
+
+def _rate(counter: str, how: str = "rate") -> str:
+    return f"{how}({counter}[{SPAN}])"
+
+
+def _quantile(q: float, buckets: str, label: str = "") -> tuple[str, str]:
+    """Return a quantile of a histogram, by a label or over all, with the legend."""
+    by = f"{label}, le" if label else "le"
+    legend = f"{{{{{label}}}}}" if label else f"p{q * 100:g}"
+    return f"histogram_quantile({q}, sum by ({by}) ({_rate(buckets)}))", legend
+
+
 JOBS_BOARD = Board("fairlead-jobs", "Fairlead / Jobs", (
     ("Now", (
-        Panel("Jobs by state", (("sum by (state) (fairlead_jobs)", "{{state}}"),),
+        Panel("Jobs by state", (_by("state", "fairlead_jobs"),),
               "All jobs that the cluster has, ended ones included.", is_stacked=True),
-        Panel("Why jobs wait",
-              (('sum by (reason) (fairlead_jobs{reason!=""})', "{{reason}}"),),
+        Panel("Why jobs wait", (_by("reason", 'fairlead_jobs{reason!=""}'),),
               "The planner's verdict on each job that waits; `fairlead why JOB` has the numbers.",
               is_stacked=True),
         Panel("Jobs that run or wait", (
@@ -70,59 +88,50 @@ JOBS_BOARD = Board("fairlead-jobs", "Fairlead / Jobs", (
         )),
     )),
     ("What is done about them", (
-        Panel("Placements", ((
-            'sum by (result) (rate(fairlead_actions_total{controller="scheduler"}'
-            f"[{SPAN}]))", "{{result}}",
-        ),), "Writes of the scheduler by how they ended.", "ops"),
-        Panel("Starts, ends and restarts", ((
-            'sum by (action) (rate(fairlead_actions_total{controller="jobs"}'
-            f"[{SPAN}]))", "{{action}}",
-        ),), "Writes of the jobs controller.", "ops"),
-        Panel("Time of a decision, p99", ((
-            "histogram_quantile(0.99, sum by (controller, le) "
-            f"(rate(fairlead_decide_duration_seconds_bucket[{SPAN}])))", "{{controller}}",
-        ),), unit="s"),
+        Panel("Placements",
+              (_by("result", _rate('fairlead_actions_total{controller="scheduler"}')),),
+              "Writes of the scheduler by how they ended.", "ops"),
+        Panel("Starts, ends and restarts",
+              (_by("action", _rate('fairlead_actions_total{controller="jobs"}')),),
+              "Writes of the jobs controller.", "ops"),
+        Panel("Time of a decision, p99",
+              (_quantile(0.99, "fairlead_decide_duration_seconds_bucket", "controller"),),
+              unit="s"),
     )),
 ))  # fmt: skip
 CONTROLLERS_BOARD = Board("fairlead-controllers", "Fairlead / Controllers", (
     ("Leadership and faults", (
         Panel("Leaders", (("sum(fairlead_leader)", "leaders"),), "One, but for an election.",
               levels=(Level(Severity.CRITICAL, 1),), side=Side.BELOW),
-        Panel("Restarts after faults", ((
-            f"sum by (service) (increase(fairlead_service_crashes_total[{SPAN}]))", "{{service}}",
-        ),), levels=(Level(Severity.WARNING, 0),)),
-        Panel("Objects set aside",
-              (("sum by (reader, kind) (fairlead_objects_set_aside)", "{{reader}} {{kind}}"),),
+        Panel("Restarts after faults",
+              (_by("service", _rate("fairlead_service_crashes_total", "increase")),),
+              levels=(Level(Severity.WARNING, 0),)),
+        Panel("Objects set aside", (_by("reader, kind", "fairlead_objects_set_aside"),),
               "Objects left alone because reading them or acting on them failed.",
               levels=(Level(Severity.WARNING, 0),)),
     )),
     ("What they see", (
-        Panel("Silence by kind", (("max by (kind) (fairlead_mirror_lag_seconds)", "{{kind}}"),),
+        Panel("Silence by kind", (_by("kind", "fairlead_mirror_lag_seconds", "max"),),
               "Seconds since the API last said anything about a kind.", "s",
               (Level(Severity.WARNING, 180),)),
-        Panel("Objects by kind", (("max by (kind) (fairlead_mirror_objects)", "{{kind}}"),)),
-        Panel("Queues", (("max by (controller) (fairlead_workqueue_depth)", "{{controller}}"),),
+        Panel("Objects by kind", (_by("kind", "fairlead_mirror_objects", "max"),)),
+        Panel("Queues", (_by("controller", "fairlead_workqueue_depth", "max"),),
               "Keys that wait to be looked at.", levels=(Level(Severity.WARNING, 1000),)),
     )),
     ("What they do", (
-        Panel("Decisions", ((
-            f"sum by (controller) (rate(fairlead_decide_duration_seconds_count[{SPAN}]))",
-            "{{controller}}",
-        ),), unit="ops"),
-        Panel("Writes by result", ((
-            f"sum by (controller, result) (rate(fairlead_actions_total[{SPAN}]))",
-            "{{controller}} {{result}}",
-        ),), unit="ops"),
+        Panel("Decisions",
+              (_by("controller", _rate("fairlead_decide_duration_seconds_count")),), unit="ops"),
+        Panel("Writes by result",
+              (_by("controller, result", _rate("fairlead_actions_total")),), unit="ops"),
         Panel("Events dropped",
-              ((f"sum(rate(fairlead_events_dropped_total[{SPAN}]))", "events"),), unit="ops"),
+              ((f"sum({_rate('fairlead_events_dropped_total')})", "events"),), unit="ops"),
     )),
     ("Doctor", (
         Panel("Findings", (
-            ("max by (severity) (fairlead_doctor_findings)", "{{severity}}"),
-            ("max by (check) (fairlead_doctor_check_findings)", "{{check}}"),
+            _by("severity", "fairlead_doctor_findings", "max"),
+            _by("check", "fairlead_doctor_check_findings", "max"),
         ), "Of the latest examination; `kubectl describe clusterreport cluster` has the evidence."),
-        Panel("Checks by result",
-              (("max by (result) (fairlead_doctor_checks)", "{{result}}"),),
+        Panel("Checks by result", (_by("result", "fairlead_doctor_checks", "max"),),
               "Unknown: the controller cannot see what the check needs.", is_stacked=True),
         Panel("Cost and age", (
             ("max(fairlead_doctor_requests)", "requests of an examination"),
@@ -130,15 +139,12 @@ CONTROLLERS_BOARD = Board("fairlead-controllers", "Fairlead / Controllers", (
         )),
     )),
     ("Webhook", (
-        Panel("Time of an answer", tuple((
-            f"histogram_quantile({q}, sum by (le) "
-            f"(rate(fairlead_webhook_request_duration_seconds_bucket[{SPAN}])))", name,
-        ) for q, name in ((0.5, "p50"), (0.99, "p99"))), unit="s"),
-        Panel("Answers", ((
-            "sum by (path, outcome) "
-            f"(rate(fairlead_webhook_request_duration_seconds_count[{SPAN}]))",
-            "{{path}} {{outcome}}",
-        ),), unit="ops"),
+        Panel("Time of an answer", tuple(
+            _quantile(q, "fairlead_webhook_request_duration_seconds_bucket") for q in _SHOWN
+        ), unit="s"),
+        Panel("Answers",
+              (_by("path, outcome", _rate("fairlead_webhook_request_duration_seconds_count")),),
+              unit="ops"),
         Panel("Certificate ends in", ((
             "min(fairlead_webhook_certificate_expiry_timestamp_seconds > 0) - time()",
             "certificate",
@@ -147,40 +153,31 @@ CONTROLLERS_BOARD = Board("fairlead-controllers", "Fairlead / Controllers", (
 ))  # fmt: skip
 TEAMS_BOARD = Board("fairlead-teams", "Fairlead / Teams", (
     ("Shares", (
-        Panel("Nodes owned", ((
-            'sum by (team) (fairlead_team_nodes{kind="owned"})', "{{team}}",
-        ),), "Healthy nodes of each share.", is_stacked=True),
-        Panel("Nodes missing", ((
-            'sum by (team) (fairlead_team_nodes{kind="missing"})', "{{team}}",
-        ),), "What a share lacks of healthy nodes.", levels=(Level(Severity.WARNING, 0),)),
-        Panel("Nodes used", ((
-            'sum by (team) (fairlead_team_nodes{kind="used"})', "{{team}}",
-        ),), "Own nodes that jobs of the team are on.", is_stacked=True),
+        Panel("Nodes owned", (_by("team", 'fairlead_team_nodes{kind="owned"}'),),
+              "Healthy nodes of each share.", is_stacked=True),
+        Panel("Nodes missing", (_by("team", 'fairlead_team_nodes{kind="missing"}'),),
+              "What a share lacks of healthy nodes.", levels=(Level(Severity.WARNING, 0),)),
+        Panel("Nodes used", (_by("team", 'fairlead_team_nodes{kind="used"}'),),
+              "Own nodes that jobs of the team are on.", is_stacked=True),
     )),
     ("Borrowing", (
-        Panel("Nodes lent", (('sum by (team) (fairlead_team_nodes{kind="lent"})', "{{team}}"),),
+        Panel("Nodes lent", (_by("team", 'fairlead_team_nodes{kind="lent"}'),),
               "Own nodes that jobs of others are on.", is_stacked=True),
-        Panel("Nodes borrowed", ((
-            'sum by (team) (fairlead_team_nodes{kind="borrowed"})', "{{team}}",
-        ),), "Nodes of others that jobs of the team are on.", is_stacked=True),
-        Panel("GPUs held", (("sum by (team) (fairlead_team_gpus)", "{{team}}"),), is_stacked=True),
+        Panel("Nodes borrowed", (_by("team", 'fairlead_team_nodes{kind="borrowed"}'),),
+              "Nodes of others that jobs of the team are on.", is_stacked=True),
+        Panel("GPUs held", (_by("team", "fairlead_team_gpus"),), is_stacked=True),
     )),
     ("Jobs", (
-        Panel("Jobs placed", ((
-            'sum by (team) (fairlead_team_jobs{kind="placed"})', "{{team}}",
-        ),), is_stacked=True),
-        Panel("Jobs waiting", ((
-            'sum by (team) (fairlead_team_jobs{kind="waiting"})', "{{team}}",
-        ),), is_stacked=True),
-        Panel("Part of the limits used", ((
-            'sum by (team) (fairlead_team_jobs{kind="placed"})'
-            ' / sum by (team) (fairlead_team_limit{kind="running"})', "{{team}} running jobs",
-        ), (
-            "sum by (team) (fairlead_team_gpus)"
-            ' / sum by (team) (fairlead_team_limit{kind="gpus"})', "{{team}} GPUs",
-        ), (
-            "sum by (team) (fairlead_team_gpu_hours)"
-            ' / sum by (team) (fairlead_team_limit{kind="gpu_hours"})', "{{team}} GPU-hours",
+        Panel("Jobs placed", (_by("team", 'fairlead_team_jobs{kind="placed"}'),), is_stacked=True),
+        Panel("Jobs waiting", (_by("team", 'fairlead_team_jobs{kind="waiting"}'),),
+              is_stacked=True),
+        Panel("Part of the limits used", tuple((
+            f'sum by (team) ({used}) / sum by (team) (fairlead_team_limit{{kind="{limit}"}})',
+            f"{{{{team}}}} {what}",
+        ) for used, limit, what in (
+            ('fairlead_team_jobs{kind="placed"}', "running", "running jobs"),
+            ("fairlead_team_gpus", "gpus", "GPUs"),
+            ("fairlead_team_gpu_hours", "gpu_hours", "GPU-hours"),
         )), unit="percentunit"),
         Panel("Jobs that wait although there is room",
               (("sum(fairlead_jobs_waiting_with_room)", "jobs"),),
@@ -190,12 +187,10 @@ TEAMS_BOARD = Board("fairlead-teams", "Fairlead / Teams", (
 _CALLS = "fairlead_fleet_cloud_call_duration_seconds"
 FLEET_BOARD = Board("fairlead-fleet", "Fairlead / Fleet", (
     ("Pools", (
-        Panel("Machines by phase", ((
-            "sum by (phase) (fairlead_pool_nodes)", "{{phase}}",
-        ),), "Unusable: cordoned, or not ready.", is_stacked=True),
-        Panel("Nodes by pool", ((
-            'sum by (pool) (fairlead_pool_nodes{phase!~"launching|leaving"})', "{{pool}}",
-        ),), is_stacked=True),
+        Panel("Machines by phase", (_by("phase", "fairlead_pool_nodes"),),
+              "Unusable: cordoned, or not ready.", is_stacked=True),
+        Panel("Nodes by pool", (_by("pool", 'fairlead_pool_nodes{phase!~"launching|leaving"}'),),
+              is_stacked=True),
         Panel("Nodes that are wanted and not there", ((
             'max by (pool) (fairlead_pool_wanted_nodes{mode="Active"}) - sum by (pool) '
             '(fairlead_pool_nodes{phase=~"joining|ready|unusable"})', "{{pool}}",
@@ -205,46 +200,36 @@ FLEET_BOARD = Board("fairlead-fleet", "Fairlead / Fleet", (
             "(max by (pool) (fairlead_pool_limit_nodes) > 0)", "{{pool}}",
         ),), "Pools at 100 % buy no more.", "percentunit"),
         Panel("Idle nodes, and spares of these", (
-            ("max by (pool) (fairlead_pool_idle_nodes)", "{{pool}}"),
+            _by("pool", "fairlead_pool_idle_nodes", "max"),
             ("max by (pool, state) (fairlead_pool_spare_nodes)", "{{pool}}: spares {{state}}"),
         ), "Ready, and without a pod of a job."),
         Panel("Cost of idle nodes an hour",
-              (("max by (pool) (fairlead_pool_idle_cost_per_hour)", "{{pool}}"),),
+              (_by("pool", "fairlead_pool_idle_cost_per_hour", "max"),),
               "By the prices that the pools state."),
-        Panel("Balloons", (
-            ("sum by (pool, state) (fairlead_pool_balloons)", "{{pool}} {{state}}"),
-        ), "Pods that keep idle nodes, or ask another autoscaler for some."),
-        Panel("Domains avoided", (("max by (pool) (fairlead_pool_avoided_domains)", "{{pool}}"),),
+        Panel("Balloons", (_by("pool, state", "fairlead_pool_balloons"),),
+              "Pods that keep idle nodes, or ask another autoscaler for some."),
+        Panel("Domains avoided", (_by("pool", "fairlead_pool_avoided_domains", "max"),),
               "They refused a launch, and are tried again later."),
-        Panel("Invalid pools", (("max by (pool) (fairlead_pool_invalid)", "{{pool}}"),),
+        Panel("Invalid pools", (_by("pool", "fairlead_pool_invalid", "max"),),
               levels=(Level(Severity.WARNING, 0),)),
     )),
     ("Buying", (
-        Panel("From demand to the first launch call", tuple((
-            f"histogram_quantile({q}, sum by (le) "
-            f"(rate(fairlead_fleet_demand_to_launch_seconds_bucket[{SPAN}])))", name,
-        ) for q, name in ((0.5, "p50"), (0.99, "p99"))),
-            "Also counts the time for which all pools were full.", "s"),
-        Panel("Launches refused", ((
-            "sum by (pool, reason) "
-            f"(increase(fairlead_pool_launches_refused_total[{SPAN}]))", "{{pool}} {{reason}}",
-        ),)),
-        Panel("Calls to providers", ((
-            f"sum by (provider, outcome) (rate({_CALLS}_count[{SPAN}]))",
-            "{{provider}} {{outcome}}",
-        ),), unit="ops"),
-        Panel("Time of a call, p99", ((
-            f"histogram_quantile(0.99, sum by (call, le) (rate({_CALLS}_bucket[{SPAN}])))",
-            "{{call}}",
-        ),), unit="s"),
+        Panel("From demand to the first launch call", tuple(
+            _quantile(q, "fairlead_fleet_demand_to_launch_seconds_bucket") for q in _SHOWN
+        ), "Also counts the time for which all pools were full.", "s"),
+        Panel("Launches refused", (
+            _by("pool, reason", _rate("fairlead_pool_launches_refused_total", "increase")),
+        )),
+        Panel("Calls to providers", (_by("provider, outcome", _rate(f"{_CALLS}_count")),),
+              unit="ops"),
+        Panel("Time of a call, p99", (_quantile(0.99, f"{_CALLS}_bucket", "call"),), unit="s"),
     )),
     ("Rails", (
-        Panel("What makes the controller blind", ((
-            "max by (rail) (fairlead_fleet_rail_holds)", "{{rail}}",
-        ),), "While one is 1, no node is removed.", levels=(Level(Severity.WARNING, 0),)),
-        Panel("Removals held back", ((
-            "sum by (rule, budget) (fairlead_pool_removals_held)", "{{rule}} {{budget}}",
-        ),), "By the rule that holds them, and the budget that is used up.", is_stacked=True),
+        Panel("What makes the controller blind",
+              (_by("rail", "fairlead_fleet_rail_holds", "max"),),
+              "While one is 1, no node is removed.", levels=(Level(Severity.WARNING, 0),)),
+        Panel("Removals held back", (_by("rule, budget", "fairlead_pool_removals_held"),),
+              "By the rule that holds them, and the budget that is used up.", is_stacked=True),
         Panel("Frozen", (("max(fairlead_fleet_frozen)", "frozen"),),
               "1 while a person has frozen the fleet.", levels=(Level(Severity.INFO, 0),)),
     )),

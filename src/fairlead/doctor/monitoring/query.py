@@ -71,9 +71,8 @@ def query_of(measure: object, jobs: Mapping[Source, str] = JOBS) -> Query | None
     """Return a check's measure as PromQL; None for what Prometheus does not know."""
     match measure:
         case Value() if measure.name != ALARM:
-            text = _sum(measure.by, selected(measure.name, jobs[measure.source]))
-            text = text if measure.factor == 1 else f"{text} * {measure.factor:g}"
-            return Query(text, measure.by)
+            gauge = selected(measure.name, jobs[measure.source])
+            return Query(_sum(measure.by, gauge), measure.by)
         case Ratio():
             job = jobs[measure.source]
             over = _sum(measure.by, selected(measure.over, job))

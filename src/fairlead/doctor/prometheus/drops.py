@@ -32,7 +32,6 @@ class Series:
     total: int
     by_metric: Mapping[str, int]
     values_by_label: Mapping[str, int] = field(default_factory=dict[str, int])
-    by_pair: Mapping[str, int] = field(default_factory=dict[str, int])
     wal_bytes: int | None = None
     replay_seconds: float | None = None
     memory_bytes: int | None = None

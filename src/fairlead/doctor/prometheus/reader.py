@@ -39,7 +39,6 @@ class PrometheusReader:
         return Series(
             int(head.get("numSeries") or 0), _counts(status.get("seriesCountByMetricName")),
             _counts(status.get("labelValueCountByLabelName")),
-            _counts(status.get("seriesCountByLabelValuePair")),
             int(one[_WAL]) if _WAL in one else None, one.get(_REPLAY),
             int(one[_MEMORY]) if _MEMORY in one else None, self._samples_max(),
         )  # fmt: skip

@@ -1,41 +1,23 @@
 """GET requests to an API server, counted and bounded, from a blocking or an asynchronous caller.
 
-A reader is a generator: it yields what it asks for and is sent the body, or has the ApiError thrown
-in. So one reader serves the command, which blocks, and the controller, which must not.
+A reader is a coroutine that awaits the bodies of what it asks for. The controller gives it a GET
+that waits; the command gives it one that blocks instead, and takes the result with `finished`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeAlias, TypeVar
 
-from fairlead.api.status import ApiError, Unavailable
+from fairlead.api.status import Unavailable
 
 T = TypeVar("T")
 REQUESTS_MAX = 100
 
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One GET."""
-
-    path: str
-    query: Mapping[str, str]
-
-
-#: Yields requests, takes the bodies of their answers, returns what was read.
-Asking: TypeAlias = Generator[Ask, bytes, T]
-#: Sends one GET without blocking; ApiError.
+#: Sends one GET and returns the body; ApiError for what the server refuses.
+Get: TypeAlias = Callable[[str, Mapping[str, str]], bytes]
+#: The same without blocking.
 ReadPath: TypeAlias = Callable[[str, Mapping[str, str]], Awaitable[bytes]]
-
-
-class Get(Protocol):
-    """Sends one GET and returns the body; ApiError for what the server refuses."""
-
-    def __call__(self, path: str, query: Mapping[str, str], /) -> bytes:
-        """Return the body."""
-        ...
 
 
 class Budget:
@@ -52,49 +34,27 @@ class Budget:
         self.requests += 1
 
 
-class BudgetedGet:
+class BudgetedGet(Budget):
     """Passes requests on until the budget is spent; then Unavailable."""
 
     def __init__(self, get: Get, requests_max: int = REQUESTS_MAX) -> None:
+        super().__init__(requests_max)
         self._get = get
-        self._budget = Budget(requests_max)
-
-    @property
-    def requests(self) -> int:
-        """How many were sent."""
-        return self._budget.requests
 
     def __call__(self, path: str, query: Mapping[str, str]) -> bytes:
         """Return the body; ApiError."""
-        self._budget.spend()
+        self.spend()
         return self._get(path, query)
 
+    async def read(self, path: str, query: Mapping[str, str]) -> bytes:
+        """Return the body, without a wait that an event loop would have to end; ApiError."""
+        return self(path, query)
 
-def carry_out(asking: Asking[T], get: Get) -> T:
-    """Run a reader to its end with a blocking GET."""
+
+def finished(reading: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a reader whose GET blocks, so that it ends without a wait."""
     try:
-        asked = next(asking)
-        while True:
-            try:
-                body = get(asked.path, asked.query)
-            except ApiError as error:
-                asked = asking.throw(error)
-            else:
-                asked = asking.send(body)
+        reading.send(None)
     except StopIteration as end:
         return end.value
-
-
-async def carry_out_async(asking: Asking[T], read: ReadPath) -> T:
-    """Run a reader to its end with a GET that is awaited."""
-    try:
-        asked = next(asking)
-        while True:
-            try:
-                body = await read(asked.path, asked.query)
-            except ApiError as error:
-                asked = asking.throw(error)
-            else:
-                asked = asking.send(body)
-    except StopIteration as end:
-        return end.value
+    raise AssertionError("a blocking GET does not suspend its reader")

@@ -23,7 +23,6 @@ import msgspec
 from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.api.times import parse_time
 from fairlead.doctor.objects import Node, Pod
-from fairlead.doctor.readers.nodefile import parse_node_facts
 from fairlead.input.printable import printable
 
 SCRIPT = (Path(__file__).parent / "node_facts.sh").read_text()
@@ -209,3 +208,16 @@ def _seconds(text: str) -> float | None:
         return parse_time(text)
     except ValueError:
         return None
+
+
+def parse_node_facts(text: str) -> dict[str, str]:
+    """Return the facts in the output of `sysctl -a`, with further `key = value` lines.
+
+    `net/ipv4/x` and `net.ipv4.x` are the same key, other lines are left.
+    """
+    facts: dict[str, str] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and key.strip() and not key.lstrip().startswith("#"):
+            facts[key.strip().replace("/", ".")] = value.strip()
+    return facts
