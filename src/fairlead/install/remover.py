@@ -44,6 +44,9 @@ from fairlead.webhook.configuration import SERVICE as WEBHOOK
 WRITE_TRIES_MAX = 20
 RETRY_SECONDS = 0.1
 GONE_SECONDS_MAX = 60.0
+#: The API server alone takes up to a minute until it has seen that no object of a kind is left
+#: (apiextensions-apiserver, crd_finalizer.go).
+KIND_SECONDS_MAX = 120.0
 #: The cluster empties a namespace after it has accepted the deletion.
 NAMESPACE_SECONDS_MAX = 30.0
 MERGE = "application/merge-patch+json"
@@ -335,7 +338,7 @@ def _await_kind_gone(api: BlockingClient, manifest: Manifest, say: Say) -> None:
             _free_jobs(api, say)
         return False
 
-    if not wait_until(is_gone, GONE_SECONDS_MAX):
+    if not wait_until(is_gone, KIND_SECONDS_MAX):
         raise fail(
             Code.WAIT_TIMED_OUT, f"{label_of(manifest)} does not go",
             detail=("another tool's finalizer may be on a job",),
