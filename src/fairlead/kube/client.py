@@ -44,7 +44,10 @@ class HttpClient(Client):
             asked = next(asking)
             while True:
                 try:
-                    body = await self.transport.send(asked)
+                    body = await self.request(
+                        asked.method, asked.path, params=asked.params, body=asked.body,
+                        content_type=asked.content_type, accept=asked.accept,
+                    )  # fmt: skip
                 except ApiError as error:
                     asked = asking.throw(error)
                 else:

@@ -79,10 +79,7 @@ class Transport:
         accept: str = JSON,
     ) -> bytes:
         """Send one request and return the whole body of a successful answer."""
-        return await self.send(HttpRequest(method, path, params, body, content_type, accept))
-
-    async def send(self, asked: HttpRequest) -> bytes:
-        """Do what `request` does."""
+        asked = HttpRequest(method, path, params, body, content_type, accept)
         send = self._send_by_proxy if self.connection.proxy_url else self._send
         answer = await self._respond(lambda headers: send(asked, headers), asked)
         return answer.body
