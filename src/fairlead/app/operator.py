@@ -167,7 +167,7 @@ class Operator:
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         """Ready to act or to take over: it knows who leads; who leads has all controllers ready."""
-        is_ok, holder = self.elector.is_in_touch, self.elector.holder or "nobody"
+        is_ok, holder = self.elector.is_in_touch, self.elector.holder or "no replica"
         lines = [_line("lease", is_ok=is_ok, text=f"held by {holder}")]
         if self.elector.term is not None:
             controllers = self._replica.controllers

@@ -384,7 +384,7 @@ def reword(message: str, field: str, got: str | None) -> tuple[str, str]:
         near = nearest(got or "", accepted)
         return f"{shown}must be one of {', '.join(accepted)}", f"write {near}" if near else ""
     if message.startswith("Duplicate value"):
-        return f"{message.partition(': ')[2] or name} stands twice; each must be different", ""
+        return f"{message.partition(': ')[2] or name} is listed twice; each must be different", ""
     if match := _TYPE.search(message):
         return f"{shown}must be {_TYPES.get(match[1], match[1])}", ""
     if _EXPECTED_INT in message:

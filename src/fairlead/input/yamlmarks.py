@@ -62,7 +62,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """Something wrong with the text itself. `key` is set when a key stands twice."""
+    """Something wrong with the text itself. `key` is set when a key is given twice."""
 
     mark: Mark
     message: str
@@ -171,7 +171,7 @@ class _Builder:
             return
         if key in frame.value.mapping:
             first = frame.value.keys[key].line
-            message = f"'{key}' stands twice; it is on line {first} already"
+            message = f"'{key}' is given twice; it is on line {first} already"
             self.mistakes.append(Mistake(mark, message, "keep one of the two", key=key))
             return
         frame.value.mapping[key] = value
