@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -106,6 +108,31 @@ def test_a_world_that_has_no_time_to_end_is_cut_off_and_shows_nothing(
         assert (found.is_cut_off, found.broken, found.writes) == (True, "", 0)
         assert "1 of them had not ended" in summary([found])
     assert not explore_one(3, 600.0).is_cut_off
+
+
+@pytest.mark.parametrize("callback_seconds", [0.3, 1e9])
+def test_a_world_is_cut_off_wherever_its_time_is_up(
+    monkeypatch: pytest.MonkeyPatch, callback_seconds: float
+) -> None:
+    """In a callback, too: one once swallowed it, and the world went on without its work."""
+    is_worked = False
+
+    def work() -> None:
+        nonlocal is_worked
+        until = time.monotonic() + callback_seconds
+        while time.monotonic() < until:
+            pass
+        is_worked = True
+
+    async def run(_world: World) -> None:
+        asyncio.get_running_loop().call_soon(work)
+        await asyncio.sleep(1)
+
+    monkeypatch.setattr("fairlead.sim.explore.options_of", small)
+    monkeypatch.setattr("fairlead.sim.explore._ALARM_SECONDS", 1.0)
+    monkeypatch.setattr(World, "run", run)
+    assert explore_one(3, 0.2).is_cut_off is True
+    assert is_worked is (callback_seconds < 1)
 
 
 def test_where_controllers_hardly_get_past_their_lists_only_their_working_time_counts(

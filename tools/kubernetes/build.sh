@@ -66,6 +66,7 @@ build_operator() {
   [ -x "$operators/$name" ] && return
   echo "building $name" >&2
   cd "../$graph"
+  go mod download "$module" >&2  # its directory is nowhere before
   source=$(go list -m -f '{{.Dir}}' "$module")
   if [ -n "$file" ]; then
     rm -rf "$operators/$name.source"

@@ -9,6 +9,7 @@ which calls, so that a fault that never came to pass is seen. Exit code 1 when a
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import signal
 import sys
@@ -29,6 +30,8 @@ from fairlead.sim.world import Outcome, World
 _WORLD_SECONDS_MAX = 900.0
 #: When the time is up, the worlds under way get as much time again, and at least this.
 _REST_SECONDS_MIN = 60.0
+#: Between two alarms after the time of a world is up.
+_ALARM_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,8 @@ class Found:
     met: Counter[str] = field(default_factory=Counter)
 
 
-class _CutOff(BaseException):
-    """The time for exploration is up; no containment of faults catches it."""
+class _CutOff(KeyboardInterrupt):
+    """The time of a world is up. asyncio lets no exception but interrupts pass from a callback."""
 
 
 def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
@@ -77,20 +80,21 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
         return await world.run()
 
     broken = ""
-    is_limited = seconds_max < _WORLD_SECONDS_MAX
-    signal.signal(signal.SIGALRM, _cut_off if is_limited else _give_up)
+    signal.signal(signal.SIGALRM, _ask_to_end)
     begun = main()
     try:
-        signal.setitimer(signal.ITIMER_REAL, min(seconds_max, _WORLD_SECONDS_MAX))
+        limit = min(seconds_max, _WORLD_SECONDS_MAX)
+        signal.setitimer(signal.ITIMER_REAL, limit, _ALARM_SECONDS)
         run(begun)
-    except _CutOff:
-        return Found(number, is_cut_off=True)
     except BaseException as error:  # whatever it is, it is what was looked for
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+        if _is_cut_off(error):
+            if seconds_max < _WORLD_SECONDS_MAX:
+                return Found(number, is_cut_off=True)
+            broken = f"3: the world has not ended after {_WORLD_SECONDS_MAX:g} s of real time"
+        elif isinstance(error, KeyboardInterrupt | SystemExit):
             raise
-        if isinstance(error, BaseExceptionGroup) and error.subgroup(_CutOff):
-            return Found(number, is_cut_off=True)
-        broken = _first(error)
+        else:
+            broken = _first(error)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         if getcoroutinestate(begun) == CORO_CREATED:  # the time was up before it ran
@@ -111,12 +115,23 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
     )  # fmt: skip
 
 
-def _give_up(_signal: int, _frame: FrameType | None) -> None:
-    raise PromiseBroken(f"3: the world has not ended after {_WORLD_SECONDS_MAX:g} s of real time")
+def _ask_to_end(_signal: int, _frame: FrameType | None) -> None:
+    """End the world between two callbacks; at the next alarm wherever it is."""
+    signal.signal(signal.SIGALRM, _cut_off)
+    try:
+        asyncio.get_running_loop().call_soon(_cut_off)
+    except RuntimeError:  # it has not begun
+        _cut_off()
 
 
-def _cut_off(_signal: int, _frame: FrameType | None) -> None:
+def _cut_off(*_: object) -> None:
     raise _CutOff
+
+
+def _is_cut_off(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(_CutOff) is not None
+    return isinstance(error, _CutOff)
 
 
 def _first(error: BaseException) -> str:
