@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from tests.kubernetes.controlplane import ControlPlane
 
-from fairlead.api import crd
+from fairlead.api import crd, names
 from fairlead.api.cluster_report import REPORT_NAME
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
@@ -30,6 +30,7 @@ from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.pinning import refusal_of
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
@@ -305,6 +306,11 @@ async def ended(client: Client, name: str, *, seconds_max: float = 60) -> Job:
     try:
         await until(is_over, seconds_max)
     except TimeoutError:
-        job = await client.get(JOBS, name, namespace="default")
-        raise AssertionError(f"{name} does not end: {job.status}") from None
+        status = (await client.get(JOBS, name, namespace="default")).status
+        pods = (await client.list(PODS, label_selector=f"{names.JOB_NAME}={name}")).items
+        raise AssertionError(
+            f"{name} does not end: {status.state}\n  attempts: "
+            f"{[(a.number, a.reason, a.message) for a in status.attempts[-3:]]}\n  pods: "
+            f"{[(p.status.phase, p.spec.node_name, refusal_of(p)) for p in pods]}\n  {status}"
+        ) from None
     return await client.get(JOBS, name, namespace="default")
