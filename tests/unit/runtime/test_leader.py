@@ -463,7 +463,7 @@ def test_the_fence_is_up_or_the_term_does_not_begin() -> None:
         api = FakeClient()
         await api.create(JOBS, to_wire(_waiting()), namespace="default")
         api.fail_next("list", Forbidden("no roles yet"), Unavailable("down"))
-        api.fail_next("patch", *[Unavailable("down")] * 3)
+        api.fail_next("patch", Forbidden("no roles yet"), *[Unavailable("down")] * 2)
         mirror = _mirror(api)
         assert await fence(api, mirror, _term(), rng=random.Random(1)) == 1
         assert mirror.items()[0].metadata.annotations[names.FENCE] == "77"
