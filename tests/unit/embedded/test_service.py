@@ -388,7 +388,7 @@ def test_p66_events_live_for_an_hour_after_their_last_change() -> None:
         await service.bootstrap()
         reference = {"kind": "Pod", "name": "p", "namespace": "default"}
         async with sweeping(service):
-            for name in ("old", "renewed"):
+            for name in ("renewed", "old"):
                 await create(service, EVENTS, name, involvedObject=reference)
             await asyncio.sleep(1800)
             options = WriteOptions()
