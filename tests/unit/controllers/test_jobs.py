@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.core import Pod
@@ -26,7 +27,7 @@ from fairlead.api.status import (
     Unavailable,
 )
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.job_index import JobIndex, JobsMirrors
+from fairlead.controllers.job_index import JobIndex, JobsMirrors, subject
 from fairlead.controllers.jobs import JobsController
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.verdict import ObjectKey
@@ -35,8 +36,15 @@ from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.history import HistoryQuery
 from fairlead.runtime.loop import ControllerLoop
+from fairlead.runtime.mirror import Change
 from fairlead.sim.loop import run
-from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
+from fairlead.testing.builders import (
+    EPOCH,
+    make_job,
+    make_member_pod,
+    make_node,
+    make_placement,
+)
 from fairlead.testing.fake_client import FakeClient
 
 
@@ -548,3 +556,11 @@ def test_an_idle_controller_does_nothing() -> None:
         assert len(cluster.client.calls) == calls
 
     _play(play)
+
+
+def test_a_pod_that_another_owner_took_is_gone_to_the_job_that_had_it() -> None:
+    before, after = make_member_pod(make_job("a"), 0), make_member_pod(make_job("b"), 0)
+    taken = replace(
+        before, metadata=replace(before.metadata, owner_references=after.metadata.owner_references)
+    )
+    assert subject(Change(before, taken)) == (before, False)
