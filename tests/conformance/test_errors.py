@@ -477,6 +477,23 @@ async def test_1500_half_open_connections_keep_nobody_out_and_go_after_their_dea
         assert (await api.call("POST", PODS, pod("after")))[0] == 201
 
 
+async def test_strangers_make_room_before_those_who_are_known() -> None:
+    limits = ServerLimits(connections=ConnectionLimits(6, 5))
+    async with running(limits=limits) as api:
+        request = f"GET {PODS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        held: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        for is_known in (True,) * 4 + (False,) * 3:
+            reader, writer = await api.connect()
+            held.append((reader, writer))
+            if is_known:
+                writer.write(request.encode())
+                await reader.readuntil(b"}")
+        assert await is_closed(held[4][0])
+        assert api.server.connections.counts == (2, 4)
+        for _, writer in held:
+            writer.close()
+
+
 async def test_of_those_who_are_known_the_oldest_idle_one_makes_room() -> None:
     limits = ServerLimits(connections=ConnectionLimits(6, 3))
     async with running(limits=limits) as api:

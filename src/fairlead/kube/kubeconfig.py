@@ -312,6 +312,11 @@ _REFUSED = {
 }
 
 
+#: Where a user has one of these, the plugin is not run (client-go
+#: `plugin/pkg/client/auth/exec/exec.go`, UpdateTransportConfig).
+_BEFORE_PLUGIN = ("token", "tokenFile", "client-certificate", "client-certificate-data")
+
+
 def _credentials(user: Entry | None) -> dict[str, Any]:
     """Return the keyword arguments of Connection that come from a user; refuse what we can't do."""
     if user is None:
@@ -359,9 +364,9 @@ def _impersonation(user: Entry) -> dict[str, Any]:
 
 
 def _exec_plugin(user: Entry | None, cluster: Entry) -> ExecPlugin | None:
-    """Return the user's credential plugin; None when there is none, or a token goes before it."""
+    """Return the user's credential plugin; None without one, or where others go before it."""
     found: object = user.values.get("exec") if user is not None else None
-    if user is None or not found:
+    if user is None or not found or any(user.values.get(key) for key in _BEFORE_PLUGIN):
         return None
     place = f"{user.place}.exec"
     values = _mapping(found, place)

@@ -23,6 +23,7 @@ from fairlead.api.reviews import (
     UserInfo,
 )
 from fairlead.api.status import ApiError, BadRequest, Forbidden, Unauthorized, Unavailable
+from fairlead.app import archive_api
 from fairlead.app.archive_api import REQUESTS_MAX, ArchiveApi
 from fairlead.app.archive_guard import (
     KEEP_SECONDS,
@@ -286,6 +287,21 @@ async def test_questions_under_way_are_bounded() -> None:
         assert 0 < len(reviewer.asked) <= REVIEWS_MAX
         gate.set()
         assert {(await task)[0] for task in asking} == {401}
+        assert (await get(f"{url}/history?namespace=a", "ann"))[0] == 200
+
+
+async def test_a_question_that_takes_too_long_keeps_no_later_one_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(archive_api, "REQUESTS_MAX", 1)
+    reviewer = Reviewer(gate=asyncio.Event())
+    async with archive(reviewer) as url, asyncio.timeout(20):
+        with monkeypatch.context() as patched:
+            patched.setattr(archive_api, "ANSWER_SECONDS_MAX", 0.01)
+            with pytest.raises(aiohttp.ServerDisconnectedError):
+                await get(f"{url}/history?namespace=a", "ann")
+        assert reviewer.gate is not None
+        reviewer.gate.set()
         assert (await get(f"{url}/history?namespace=a", "ann"))[0] == 200
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fairlead.api import crd
+from fairlead.api.core import Lease
 from fairlead.api.resources import CRDS, NAMESPACES
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.app.embedded import Cluster
@@ -25,12 +26,14 @@ from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import SystemClock
+from fairlead.runtime.leader import Term
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.sim.faults import PERFECT
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import simulate
 from fairlead.sim.world_options import WorldOptions
+from fairlead.testing.fake_client import FakeClient
 
 CALM = WorldOptions(
     nodes=1, workload=WorkloadOptions(1, 60.0, members_max=1, run_seconds_max=10.0),
@@ -126,3 +129,13 @@ def test_all_three_compose_the_same_controllers(composed: Composed, tmp_path: An
         operator.controllers
     )
     assert {"scheduler", "jobs", "teams", "fleet", "doctor"} == set(embedded.controllers)
+
+
+async def test_a_leader_whose_controllers_have_not_started_is_not_ready() -> None:
+    settings = OperatorSettings(ReplicaSettings("one"), "127.0.0.1", 0)
+    operator = Operator(settings, FakeClient(), MemoryHistory(), clock=SystemClock(), log=SILENT)
+    request: Any = None
+    operator.elector._note(Lease())
+    assert (await operator._readyz(request)).status == 200
+    operator.elector.term = Term(Lease(), float("inf"))
+    assert (await operator._readyz(request)).status == 503

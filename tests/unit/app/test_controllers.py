@@ -91,11 +91,13 @@ def test_a_scheduler_that_crashed_decides_on_a_cluster_state_that_was_built_agai
             with monkeypatch.context() as patched:
                 patched.setattr(scheduler, "decide", crash)
                 assert (await cluster.submit("second")).status.placement is None
+                assert cluster.controllers.decisions is None, "those of a scheduler that is gone"
             await asyncio.sleep(600)
             second = await cluster.client.get(JOBS, "second", namespace="default")
             assert second.status.placement is not None
             assert cluster.controllers.world.state is not before
             assert cluster.crashes() == ["scheduler"]
+        assert "fairlead_mirror_lag_seconds{" not in cluster.metrics.render().decode()
 
     run(main())
 

@@ -16,7 +16,15 @@ from fairlead.api.job import Attempt
 from fairlead.api.meta import to_wire
 from fairlead.api.names import RACK
 from fairlead.api.placement import HeldNodes
-from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, NODES, PODS, TEAMS
+from fairlead.api.resources import (
+    FLEETS,
+    JOBS,
+    NODE_POOLS,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    TEAMS,
+)
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.cloud.simulated import CloudRates
@@ -290,6 +298,24 @@ def test_a_gang_that_cannot_be_bought_for_completely_is_not_bought_for_at_all() 
             await asyncio.sleep(600)
             assert world.cloud.launched == 3
             assert (await world.job("small")).status.placement is not None
+
+    run(main())
+
+
+def test_a_gang_of_higher_priority_is_bought_for_first_though_it_came_later() -> None:
+    """The pool has room for either gang; the one of lower priority asks for one node more."""
+
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            high = {"metadata": {"name": "high"}, "value": 10}
+            await world.client.create(PRIORITY_CLASSES, high)
+            await world.pool(max=2)
+            await world.submit("low", count=2, gpus=8)
+            spec = {"priority_class_name": "high"}
+            await world.submit("high", count=1, gpus=8, spec=spec)
+            await asyncio.sleep(300)
+            assert (await world.job("high")).status.placement is not None
+            assert len(await world.nodes()) == 1
 
     run(main())
 

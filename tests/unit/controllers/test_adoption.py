@@ -15,7 +15,7 @@ from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.api.status import Conflict, Invalid
 from fairlead.api.validate import validate_job
-from fairlead.controllers.adoption import AdoptionController
+from fairlead.controllers.adoption import AdoptionController, resource_of
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.adoption.actions import ReleaseMember
 from fairlead.history.memory import MemoryHistory
@@ -298,5 +298,25 @@ def test_a_job_that_the_api_refuses_is_told_to_a_pod_of_the_group() -> None:
             assert [s for s in world.events.seen if s[1] == "JobRefused"] == [
                 ("p-0", "JobRefused", "No job could be made for its group: quota of jobs")
             ]
+
+    run(main())
+
+
+def test_another_object_of_the_name_says_nothing_of_a_group() -> None:
+    """The PyTorchJob was made again; the pods are of the one before, of which nothing is left."""
+
+    async def main() -> None:
+        async with running() as world:
+            kind = resource_of("kubeflow.org/v1", "PyTorchJob")
+            template = {"spec": {"containers": [{"name": "pytorch", "image": "i"}]}}
+            spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": template}}}
+            successor = {"metadata": {"name": "bert"}, "spec": spec}
+            await world.client.create(kind, successor, namespace="default")
+            pod = of_training_job("bert-0", "PyTorchJob")
+            del pod["metadata"]["annotations"]
+            await world.client.create(PODS, pod, namespace="default")
+            await asyncio.sleep(30)
+            assert world.client.count("get", "pytorchjobs") > 0
+            assert not is_admitted(world)
 
     run(main())

@@ -219,3 +219,18 @@ def test_when_the_pool_is_gone_its_balloons_go() -> None:
         assert await cluster.balloons() == []
 
     play(main)
+
+
+def test_when_the_machines_of_a_pool_become_ours_its_balloons_go() -> None:
+    async def main(cluster: Cluster) -> None:
+        await cluster.begin(nodes=0)
+        await cluster.want(3)
+        await cluster.run(cluster.client, 5.0)
+        assert len(await cluster.balloons()) == 3
+        ours = {"spec": {"provider": {"type": "Simulated"}}}
+        await cluster.client.patch(NODE_POOLS, "gpu", ours)
+        await cluster.want(0)
+        await cluster.run(cluster.client, 5.0)
+        assert await cluster.balloons() == []
+
+    play(main)

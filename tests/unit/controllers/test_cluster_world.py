@@ -332,3 +332,17 @@ def test_a_change_counts_when_a_decision_could_see_it() -> None:
         assert counts(held(resource_version=9), job(10))
 
     play(main)
+
+
+def test_an_annotation_of_a_waiting_job_is_a_reason_for_a_decision() -> None:
+    async def main(process: Process) -> None:
+        async with process.scheduler():
+            await process.create(make_job("a"))
+            await asyncio.sleep(1)
+            before = process.world.change_count
+            note = {"metadata": {"annotations": {"example.com/note": "new"}}}
+            await process.client.patch(JOBS, "a", note, namespace="default")
+            await asyncio.sleep(1)
+            assert process.world.change_count > before
+
+    play(main)

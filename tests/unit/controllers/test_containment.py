@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.job import Job
@@ -19,8 +20,10 @@ from fairlead.controllers import jobs as jobs_module
 from fairlead.controllers import pod_renderer
 from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
 from fairlead.controllers.job_index import JobsMirrors
+from fairlead.controllers.job_writer import JobWriter
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.scheduler import SchedulerController
+from fairlead.decide.job_actions import WriteJobStatus
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement import context, cycle
 from fairlead.decide.placement import state as placement_state
@@ -30,6 +33,7 @@ from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
 from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
 from fairlead.sim.loop import run
@@ -464,5 +468,57 @@ def test_after_a_restart_a_refused_release_keeps_no_node_longer_and_books_none_t
             await asyncio.sleep(60)
             assert world.has_pod("next")
             assert not world.has_pod("bad"), "its nodes are another job's"
+
+    run(main())
+
+
+def test_refusals_of_a_release_count_only_in_a_row() -> None:
+    """Three in a row free the nodes all the same; an accepted one begins the count again."""
+    answers = iter((True, True, False) * 2)
+    forfeits: list[bool] = []
+
+    async def main() -> None:
+        async with running() as world:
+            client = world.client
+            world.world.on_forfeit(lambda: forfeits.append(True))
+            await world.submit("bad", count=2)
+            await asyncio.sleep(5)
+            client.denies = lambda status: status.get("placement", "") is None and next(answers)
+            for _ in range(2):
+                assert world.is_placed("bad")
+                await client.patch(JOBS, "bad", {"spec": {"suspend": True}}, namespace="default")
+                for _ in range(20):  # as the kubelets
+                    for pod in client.stored(PODS):
+                        if pod.metadata.deletion_timestamp:
+                            await client.delete(PODS, pod.metadata.name, namespace="default")
+                    await asyncio.sleep(0.5)
+                assert not world.is_placed("bad")
+                await client.patch(JOBS, "bad", {"spec": {"suspend": False}}, namespace="default")
+                await asyncio.sleep(60)
+
+    run(main())
+    assert next(answers, None) is None
+    assert forfeits == []
+
+
+def test_denials_of_a_status_count_only_in_a_row() -> None:
+    async def main() -> None:
+        client, job = PolicedClient(), make_job("bad")
+        wire = to_wire(job)
+        wire["metadata"].pop("resourceVersion")
+        await client.create(JOBS, wire, namespace="default")
+        writer = JobWriter(
+            ObjectWriter(client), history=MemoryHistory(), events=Events(), set_aside=SetAside(),
+            clock=LoopClock(EPOCH),
+        )  # fmt: skip
+        answers = iter((True, True, False, True))
+        client.denies = lambda _status: next(answers)
+        for i in range(4):
+            (stored,) = client.stored(JOBS)
+            status = replace(stored.status, state=f"s{i}")
+            with suppress(Invalid):
+                await writer.perform(WriteJobStatus(stored, status))
+        assert client.denied == 3
+        assert not writer.is_status_denied(stored)
 
     run(main())

@@ -31,6 +31,8 @@ from fairlead.runtime.doctor_metrics import DoctorMetrics
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.set_aside import SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH
 
@@ -95,13 +97,17 @@ class Cluster:
         for manifest in crd.manifests():
             await self.inner.create(CRDS, manifest)
 
-    async def live(self, examine: Callable[[], Awaitable[Examination]]) -> None:
+    async def live(
+        self, examine: Callable[[], Awaitable[Examination]], reader: MirrorReader | None = None
+    ) -> None:
         """One life of the controller, until cancelled or killed."""
         mirror = Mirror(self.inner, CLUSTER_REPORTS, clock=self.clock, rng=self.rng)
         self.controller = controller = DoctorController(
-            self.client, mirror, examine, events=self, clock=self.clock, policy=POLICY
-        )
-        await ControllerLoop(controller, clock=self.clock, rng=self.rng).run()
+            self.client, mirror, examine, events=self, clock=self.clock, policy=POLICY,
+            reader=reader,
+        )  # fmt: skip
+        self.loop = ControllerLoop(controller, clock=self.clock, rng=self.rng)
+        await self.loop.run()
 
     def examiner(self) -> Examiner:
         return Examiner(self.client.read, clock=self.clock, pause_seconds=POLICY.pause_seconds)
@@ -280,6 +286,10 @@ def test_a_check_that_raises_is_run_again_only_at_its_time() -> None:
         with pytest.raises(ExceptionGroup):  # nothing is set aside here: the fault is ours
             await cluster.live(results)
         assert results.count == 1
+        reader = MirrorReader(SetAside())
+        await for_seconds(100, cluster.live(results, reader))
+        assert results.count == 3
+        assert cluster.loop.cycle_count < 30
 
     run(main())
 

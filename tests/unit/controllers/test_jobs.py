@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.core import Pod
@@ -26,7 +27,7 @@ from fairlead.api.status import (
     Unavailable,
 )
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.job_index import JobIndex, JobsMirrors
+from fairlead.controllers.job_index import JobIndex, JobsMirrors, subject
 from fairlead.controllers.jobs import JobsController
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.verdict import ObjectKey
@@ -35,8 +36,15 @@ from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.history import HistoryQuery
 from fairlead.runtime.loop import ControllerLoop
+from fairlead.runtime.mirror import Change
 from fairlead.sim.loop import run
-from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
+from fairlead.testing.builders import (
+    EPOCH,
+    make_job,
+    make_member_pod,
+    make_node,
+    make_placement,
+)
 from fairlead.testing.fake_client import FakeClient
 
 
@@ -539,6 +547,43 @@ def test_waiting_jobs_are_not_looked_at_when_another_changes() -> None:
     _play(play)
 
 
+def test_a_node_is_gone_since_it_went_however_the_placement_changes_elsewhere() -> None:
+    async def main() -> None:
+        client, clock, policy = FakeClient(), LoopClock(EPOCH), JobsPolicy()
+        world = ClusterWorld.make(client, clock=clock, rng=random.Random(1))
+        own = JobsMirrors.make(client, policy, clock=clock, rng=random.Random(2))
+        index = JobIndex(
+            world, own, mark=lambda _: None, on_finished=lambda _: None, on_gone=lambda _: None,
+            clock=clock, reader=None,
+        )  # fmt: skip
+        job = make_job("a", count=2, placement=make_placement(["gone", "n0"]))
+        await client.create(JOBS, job, namespace="default")
+
+        def gone_since() -> float:
+            (stored,) = world.mirrors.jobs.items()
+            view = index.view(
+                stored, policy, clock.now(), pod_refusal=None, probe=None, counts_written_at=0.0,
+                late_until=0.0,
+            )  # fmt: skip
+            return view.node_troubles["gone"].since
+
+        async with asyncio.TaskGroup() as group:
+            followed = (world.mirrors.jobs, world.mirrors.pods, world.mirrors.nodes, *own.all)
+            tasks = [group.create_task(mirror.run()) for mirror in followed]
+            await asyncio.sleep(1)
+            first = gone_since()
+            status = {"placement": to_wire(make_placement(["gone", "n1"]))}
+            await client.patch(
+                JOBS, "a", {"status": status}, namespace="default", subresource="status"
+            )
+            await asyncio.sleep(10)
+            assert gone_since() == first
+            for task in tasks:
+                task.cancel()
+
+    run(main())
+
+
 def test_an_idle_controller_does_nothing() -> None:
     async def play(cluster: Cluster) -> None:
         await _started(cluster)
@@ -548,3 +593,11 @@ def test_an_idle_controller_does_nothing() -> None:
         assert len(cluster.client.calls) == calls
 
     _play(play)
+
+
+def test_a_pod_that_another_owner_took_is_gone_to_the_job_that_had_it() -> None:
+    before, after = make_member_pod(make_job("a"), 0), make_member_pod(make_job("b"), 0)
+    taken = replace(
+        before, metadata=replace(before.metadata, owner_references=after.metadata.owner_references)
+    )
+    assert subject(Change(before, taken)) == (before, False)

@@ -210,6 +210,17 @@ def test_a_kubelet_that_fails_for_a_moment_is_asked_again_and_one_that_refuses_i
     run(main())
 
 
+def test_a_log_that_could_not_be_read_uses_up_nothing_of_its_jobs_part() -> None:
+    async def main() -> None:
+        options = KeeperOptions(member_bytes_max=100, attempt_bytes_max=100)
+        async with world(Reader(size=80, failures=[Unavailable("x")]), options=options) as w:
+            await end(w.client, await member(w.client, 0))
+            assert await w.tasks() == ["worker-0"]
+            assert w.keeper.missed_count == 0
+
+    run(main())
+
+
 def test_a_job_that_writes_without_end_has_a_bounded_part_kept() -> None:
     async def main() -> None:
         options = KeeperOptions(member_bytes_max=100, attempt_bytes_max=250, fetches_max=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -17,10 +18,12 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
-from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity
+from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, RefusedByProvider
 from fairlead.controllers.pool_providers import PoolProviders
 from fairlead.decide.fleet.view import FleetPolicy
+from fairlead.model.machines import Inventory
 from fairlead.runtime.logs import SILENT
+from fairlead.runtime.set_aside import SetAside
 from fairlead.sim.loop import run
 
 FIRST = Launch("token-1", "a", 1, "2026-01-01T00:00:00Z")
@@ -43,21 +46,32 @@ class Fickle:
         return (f"machine-of-{request.token}",)
 
 
-def providers_of(provider: Fickle) -> PoolProviders:
+class Slow:
+    """Takes its time to list its machines."""
+
+    async def instances(self) -> Inventory:
+        await asyncio.sleep(20)
+        return Inventory(())
+
+
+def providers_of(provider: Fickle | Slow) -> PoolProviders:
     unused: Any = None
     return PoolProviders(
-        unused, lambda _pool: cast("Any", provider), policy=FleetPolicy(), set_aside=unused,
+        unused, lambda _pool: cast("Any", provider), policy=FleetPolicy(), set_aside=SetAside(),
         log=SILENT,
     )  # fmt: skip
 
 
-def test_a_launch_that_was_refused_is_not_sent_again_when_the_write_of_it_is_repeated() -> None:
-    provider = Fickle(OutOfCapacity("full"))
+@pytest.mark.parametrize("error", [OutOfCapacity("full"), RefusedByProvider("not allowed")])
+def test_a_launch_that_was_refused_is_not_sent_again_when_the_write_of_it_is_repeated(
+    error: CloudError,
+) -> None:
+    provider = Fickle(error)
     providers = providers_of(provider)
 
     async def main() -> None:
         for _ in range(3):
-            with pytest.raises(OutOfCapacity, match="full"):
+            with pytest.raises(type(error), match=str(error)):
                 await providers.launch(POOL, FIRST)
         assert provider.asked == ["token-1"]
         later = replace(POOL, status=NodePoolStatus(launches=(SECOND,)))
@@ -74,5 +88,17 @@ def test_a_launch_without_an_answer_is_sent_again() -> None:
         with pytest.raises(CloudError, match="timeout"):
             await providers.launch(POOL, FIRST)
         assert await providers.launch(POOL, FIRST) == ("machine-of-token-1",)
+
+    run(main())
+
+
+def test_a_list_of_machines_is_as_old_as_the_question() -> None:
+    providers = providers_of(Slow())
+
+    async def main() -> None:
+        asked_at, listed = asyncio.get_running_loop().time(), providers.listed("pool")
+        await providers._list(POOL, listed)
+        assert listed.inventory == Inventory(())
+        assert listed.at == asked_at
 
     run(main())

@@ -269,6 +269,8 @@ def test_a_waiting_pod_gets_the_tolerations_that_admission_did_not_give() -> Non
             body = {"metadata": {"name": name}, "spec": {"containers": containers, **more}}
             await cluster.client.create(PODS, body, namespace="vision")
         await asyncio.sleep(2.0)
+        note = {"metadata": {"annotations": {"note": "changed since it came"}}}
+        await cluster.client.patch(PODS, "waits", note, namespace="vision")
         await cluster.add_team("vision", 0)
         await asyncio.sleep(2.0)
         for name, count in (("waits", 2), ("bound", 0), ("gated", 0)):

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.embedded.test_service import EPOCH, create, make, pod_spec, sweeping
 
 from fairlead.api.core import Node, Pod
-from fairlead.api.status import Conflict
-from fairlead.embedded.builtins import NODES, PODS, SERVICE_ACCOUNTS
+from fairlead.api.status import Conflict, TooManyRequests
+from fairlead.embedded.builtins import BUDGETS, NODES, PODS, SERVICE_ACCOUNTS
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.options import DeleteOptions, WriteOptions
 from fairlead.embedded.verbs.service import Service
@@ -185,5 +185,48 @@ def test_a_restart_goes_on_with_the_taints_that_it_finds() -> None:
         async with sweeping(make(store)) as again:
             await asyncio.sleep(1)
             assert again.get(PODS, *POD).is_deleting
+
+    run(main())
+
+
+def test_the_taint_of_a_node_that_is_gone_evicts_nobody() -> None:
+    async def main() -> None:
+        async with sweeping(make(Store.open(None))) as service:
+            await service.bootstrap()
+            await create(service, NODES, "n1")
+            await _taint(service, {"key": "a", "effect": "NoExecute"})
+            await service.delete(NODES, NODE, DeleteOptions())
+            await create(service, NODES, "n2")
+            patch = {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}
+            await service.patch(
+                NODES, ("", "n2"), patch, WriteOptions(), patch_type=PatchType.MERGE
+            )
+            await _pod(service, "elsewhere", nodeName="n2")
+            await _pod(service)
+            await asyncio.sleep(1)
+            assert service.get(PODS, "default", "elsewhere").is_deleting
+            assert not service.get(PODS, *POD).is_deleting
+
+    run(main())
+
+
+def test_a_pod_that_is_being_deleted_is_none_of_those_that_its_budget_needs() -> None:
+    async def main() -> None:
+        service = make(Store.open(None))
+        await service.bootstrap()
+        labels = {"app": "x"}
+        budget = {"minAvailable": 1, "selector": {"matchLabels": labels}}
+        await create(service, BUDGETS, "b", spec=budget)
+        for name in ("p", "q"):
+            spec = {**pod_spec(), "nodeName": "n1"}
+            await create(service, PODS, name, metadata={"labels": labels}, spec=spec)
+            now = PodNow(Phase.RUNNING, (), "10.0.0.1", "10.0.0.2", EPOCH, EPOCH)
+            await service.patch(
+                PODS, ("default", name), pod_patch(_read(service, name), now), WriteOptions(),
+                patch_type=PatchType.MERGE, subresource="status",
+            )  # fmt: skip
+        await service.evict(POD, DeleteOptions())
+        with pytest.raises(TooManyRequests):
+            await service.evict(("default", "q"), DeleteOptions())
 
     run(main())

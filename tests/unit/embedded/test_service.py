@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fairlead.api.status import ApiError, Conflict, Expired, InternalError, Invalid
+from fairlead.api.times import format_time
 from fairlead.embedded.builtins import CONFIG_MAPS, CRDS, EVENTS, NAMESPACES, NODES, PODS
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
@@ -143,6 +144,18 @@ def test_p46_p48_bookmarks_come_every_minute_and_the_end_on_time() -> None:
         bookmark = EventType.BOOKMARK
         assert seen == [(bookmark, 60.0), (bookmark, 120.0), (bookmark, 150.0)]
         assert service.watch_count == 0
+
+    run(main())
+
+
+def test_a_closed_watch_gets_no_more_bookmarks() -> None:
+    async def main() -> None:
+        service = make(Store.open(None))
+        watch = service.watch(CONFIG_MAPS, "", WatchOptions(allow_bookmarks=True))
+        await asyncio.sleep(90)
+        watch.close()
+        await asyncio.sleep(300)
+        assert [item.type async for item in watch] == [EventType.BOOKMARK]
 
     run(main())
 
@@ -388,7 +401,7 @@ def test_p66_events_live_for_an_hour_after_their_last_change() -> None:
         await service.bootstrap()
         reference = {"kind": "Pod", "name": "p", "namespace": "default"}
         async with sweeping(service):
-            for name in ("old", "renewed"):
+            for name in ("renewed", "old"):
                 await create(service, EVENTS, name, involvedObject=reference)
             await asyncio.sleep(1800)
             options = WriteOptions()
@@ -399,6 +412,51 @@ def test_p66_events_live_for_an_hour_after_their_last_change() -> None:
             assert names(service, EVENTS) == ["renewed"]
             await asyncio.sleep(1800)
             assert names(service, EVENTS) == []
+
+    run(main())
+
+
+def test_a_shorter_grace_counts_from_the_first_deletion() -> None:
+    async def main() -> None:
+        service = make(Store.open(None))
+        await service.bootstrap()
+        await create(service, PODS, "p", spec=pod_spec(nodeName="n"))
+        key = ("default", "p")
+        for grace in (60, 20):
+            await service.delete(PODS, key, DeleteOptions(grace_period_seconds=grace))
+            await asyncio.sleep(10)
+        metadata = service.get(PODS, *key).plain()["metadata"]
+        assert metadata["deletionTimestamp"] == format_time(EPOCH + 20)
+        assert metadata["deletionGracePeriodSeconds"] == 20
+
+    run(main())
+
+
+def test_a_pod_may_be_put_without_what_admission_gave_it() -> None:
+    async def main() -> None:
+        service = make(Store.open(None))
+        await service.bootstrap()
+        body = (await create(service, PODS, "p", spec=pod_spec())).plain()
+        for field in ("priority", "preemptionPolicy", "tolerations"):
+            del body["spec"][field]
+        await service.replace(PODS, ("default", "p"), body, WriteOptions())
+        spec = service.get(PODS, "default", "p").plain()["spec"]
+        assert (spec["priority"], spec["preemptionPolicy"]) == (0, "PreemptLowerPriority")
+
+    run(main())
+
+
+def test_a_dry_run_that_takes_the_last_finalizer_off_deletes_nothing() -> None:
+    async def main() -> None:
+        service = make(Store.open(None))
+        await service.bootstrap()
+        await create(service, CONFIG_MAPS, "m", metadata={"finalizers": ["example.com/stays"]})
+        key, patch = ("default", "m"), {"metadata": {"finalizers": None}}
+        await service.delete(CONFIG_MAPS, key, DeleteOptions())
+        for is_dry in (True, False):
+            options = WriteOptions(dry_run=is_dry)
+            await service.patch(CONFIG_MAPS, key, patch, options, patch_type=PatchType.MERGE)
+            assert names(service, CONFIG_MAPS) == (["m"] if is_dry else [])
 
     run(main())
 

@@ -205,6 +205,11 @@ def test_a_node_refuses_pods_beyond_what_it_has_and_admits_again_after_ends() ->
         await world.pod("third", container=gpus)
         await asyncio.sleep(3)
         assert await world.phase("third") == "Running"
+        await world.client.delete(PODS, "first", namespace="default")
+        await asyncio.sleep(1)
+        await world.pod("fourth", container=gpus)
+        await asyncio.sleep(3)
+        assert await world.phase("fourth") == "Failed", "what it used was free before"
 
     live(scenario)
 
@@ -269,6 +274,19 @@ def test_pods_of_a_crashed_node_stop_answering_and_are_reported_failed_on_recove
         assert any(c.type == "DisruptionTarget" for c in lost.conditions)
         assert world.names() == ["runs", "starts"]
         assert await world.phase("starts") == "Running"
+
+    live(scenario)
+
+
+def test_a_node_that_recovers_before_its_crash_was_noticed_stays_ready() -> None:
+    async def scenario(world: World) -> None:
+        world.nodes.fail_node("v00000", detect_seconds=40)
+        await asyncio.sleep(10)
+        world.nodes.recover_node("v00000")
+        await asyncio.sleep(60)
+        node = await world.client.get(NODES, "v00000")
+        assert is_true(node.status.conditions, "Ready")  # type: ignore[arg-type] # same shape
+        assert node.spec.taints == ()
 
     live(scenario)
 
@@ -440,6 +458,23 @@ def test_a_new_start_goes_on_where_the_api_stands() -> None:
         await asyncio.sleep(2)
         assert await world.phase("p") == "Succeeded"
         task.cancel()
+
+    run(main())
+
+
+def test_a_new_start_counts_the_restarts_of_a_pod_on() -> None:
+    async def main() -> None:
+        world = World()
+        asked = {"fairlead.dev/simulate-seconds": "20", "fairlead.dev/simulate-exit-code": "1"}
+        for seconds, restarts in ((40, 1), (60, 2)):
+            task = asyncio.create_task(world.new_nodes().run())
+            await asyncio.sleep(0.5)
+            if restarts == 1:
+                await world.pod("p", restartPolicy="OnFailure", metadata={"annotations": asked})
+            await asyncio.sleep(seconds)
+            status = (await world.get("p")).status.container_statuses[0]
+            assert status.restart_count == restarts
+            task.cancel()
 
     run(main())
 

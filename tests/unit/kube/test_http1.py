@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from fairlead.kube.http1 import HEAD_BYTES_MAX, Answer, ConnectError, RequestError
+from fairlead.kube.http1 import HEAD_BYTES_MAX, Answer, AnswerReader, ConnectError, RequestError
 from fairlead.kube.pool import Http1Pool
 from fairlead.kube.protocol import HttpOptions
 
@@ -280,3 +280,13 @@ async def test_a_retired_pool_keeps_nothing() -> None:
         await ask(pool)
         await asyncio.sleep(0.05)
         assert server.closed == 2
+
+
+def test_a_stream_may_be_longer_than_an_answer_that_is_read_whole() -> None:
+    reader = AnswerReader(8)
+    reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(10):
+        reader.feed(b"4\r\nline\r\n")
+        part = reader.take()
+        assert part is not None
+        assert part.body == b"line"

@@ -14,6 +14,7 @@ import pytest
 
 from fairlead.kube.incluster import in_cluster
 from fairlead.kube.kubeconfig import (
+    EXEC_VERSIONS,
     Connection,
     KubeconfigError,
     config_paths,
@@ -72,6 +73,23 @@ def test_files_beside_the_kubeconfig_are_found_and_inline_data_wins(tmp_path: Pa
     assert connection.certificate_authority == b"from file"
     assert (connection.client_certificate, connection.client_key) == (b"cert", b"inline key")
     assert connection.token_file == tmp_path / "token"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"token": "t"},
+        {"tokenFile": "token"},
+        {"client-certificate-data": "eA==", "client-key-data": "eA=="},
+    ],
+)
+def test_credentials_of_the_file_itself_go_before_a_credential_plugin(
+    tmp_path: Path, given: dict
+) -> None:
+    plugin = {"command": "aws", "apiVersion": EXEC_VERSIONS[0]}
+    path = tmp_path / "config"
+    assert load_connection(path=write(path, {"exec": plugin})).exec_plugin is not None
+    assert load_connection(path=write(path, {"exec": plugin, **given})).exec_plugin is None
 
 
 def test_of_several_files_the_first_to_name_something_wins_and_missing_ones_are_skipped(

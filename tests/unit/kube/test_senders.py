@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
 import socketserver
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,13 @@ import pytest
 from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
 from fairlead.api.status import ApiError, Expired, NotFound, Unavailable
 from fairlead.kube.blocking import BlockingClient, NoAnswer
-from fairlead.kube.client import HttpClient
+from fairlead.kube.client import HttpClient, HttpLogReader
+from fairlead.kube.decoding import Decoders
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
-from fairlead.kube.protocol import HttpOptions
+from fairlead.kube.protocol import HttpOptions, steps
 from fairlead.runtime.client import EventType, PatchType, Propagation, Request, Verb
+from fairlead.runtime.history import LogText
+from fairlead.testing.builders import make_job, make_member_pod
 
 CONFIG_MAP = {"metadata": {"namespace": "a", "name": "b", "resourceVersion": "7"}}
 #: Of a request the answer's status, body and further headers.
@@ -218,3 +222,54 @@ def test_what_the_blocking_client_cannot_do_is_said_before_anything_is_sent(tmp_
     missing = tmp_path / "none"
     with pytest.raises(KubeconfigError, match="none cannot be read"):
         BlockingClient(Connection("http://x", "a test", token_file=missing)).get(NODES, "n")
+
+
+def test_a_get_that_had_no_answer_in_time_is_not_sent_again() -> None:
+    made: list[tuple[Line, socket.socket]] = []
+
+    class Line(socket.socket):
+        is_late = False
+
+        def recv(self, size: int, flags: int = 0) -> bytes:
+            if self.is_late:
+                raise TimeoutError
+            return super().recv(size, flags)
+
+    def connect(*_: object) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        made.append((Line(fileno=ours.detach()), theirs))
+        return made[-1][0]
+
+    client = BlockingClient(Connection("http://server", "test"), connect=connect)
+    assert client.request("GET", "/x").body == b"ok"
+    made[0][0].is_late = True
+    with pytest.raises(NoAnswer, match="in time"):
+        client.request("GET", "/x")
+    assert len(made) == 1
+    made[0][1].close()
+
+
+def test_a_list_is_in_the_order_of_namespaces_and_names_whatever_the_servers_order() -> None:
+    """etcd's order is that of `namespace/name` as one text, where a dash is before the slash."""
+    keys = [("b-c", "x"), ("b", "y"), ("b", "x")]
+    items = [{"metadata": {"namespace": namespace, "name": name}} for namespace, name in keys]
+    request: Request[Any] = Request(Verb.LIST, CONFIG_MAPS)
+    asking = steps(request, Decoders(CONFIG_MAPS), 10)
+    next(asking)
+    with pytest.raises(StopIteration) as end:
+        asking.send(msgspec.json.encode({"items": items}))
+    assert [obj.metadata.key for obj in end.value.value.items] == sorted(keys)
+
+
+@pytest.mark.parametrize(("bytes_max", "kept"), [(7, b"abcdefg"), (5, b"cdefg"), (2, b"fg")])
+def test_a_log_that_is_longer_than_what_is_kept_counts_as_cut(bytes_max: int, kept: bytes) -> None:
+    class Client:
+        async def stream(self, *_: object, **__: object) -> AsyncIterator[bytes]:
+            for chunk in (b"abc", b"defg"):
+                yield chunk
+
+    client: Any = Client()
+    pod = make_member_pod(make_job("train"), 0)
+    reading = HttpLogReader(client).read(pod, bytes_max=bytes_max, seconds_max=1.0)
+    assert asyncio.run(reading) == LogText(kept, is_cut=bytes_max < 7)

@@ -13,6 +13,7 @@ from fairlead.api.resources import CONFIG_MAPS
 from fairlead.runtime.barrier import Barrier, Written
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.mirror import Mirror, MirrorOptions
+from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 
@@ -126,6 +127,19 @@ async def test_a_deletion_that_is_not_shown_is_waited_for() -> None:
         asyncio.get_running_loop().call_later(2.0, world.client.release_watches)
         assert await world.waited_seconds() >= 2.0
         assert world.mirror.get("a", "one") is None
+
+
+@simulated
+async def test_the_last_finalizer_of_an_object_that_stays_is_taken_off_by_a_change() -> None:
+    async with a_world() as world:
+        held = {"metadata": {"finalizers": ["example.com/stays"]}}
+        obj = await world.client.patch(CONFIG_MAPS, "one", held, namespace="a")
+        writer = ObjectWriter(world.client)
+        world.barrier.expect(await writer.set_finalizers(CONFIG_MAPS, obj.metadata, ()))
+        assert await world.waited_seconds() < 0.5
+        left = world.mirror.get("a", "one")
+        assert left is not None
+        assert left.metadata.finalizers == ()
 
 
 @simulated

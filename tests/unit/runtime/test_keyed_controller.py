@@ -18,7 +18,7 @@ from fairlead.runtime.set_aside import STRICT, Entry, SetAside, Stage
 from fairlead.testing.builders import EPOCH
 from fairlead.testing.fake_client import FakeClient
 
-A, B, C = ("ns", "a"), ("ns", "b"), ("ns", "c")
+A, B, C, D = ("ns", "a"), ("ns", "b"), ("ns", "c"), ("ns", "d")
 
 
 class Decider:
@@ -96,11 +96,11 @@ def test_after_the_clock_was_set_back_what_is_due_later_is_looked_at_again() -> 
 def test_a_cycle_has_bounds_and_the_rest_begins_the_next_one_at_once() -> None:
     for options in (KeyedOptions(keys_max=2), KeyedOptions(actions_max=2)):
         world = Decider(STRICT, options)
-        for key in (A, B, C):
+        for key in (A, B, C, D):
             world.keyed.mark(key)
         first = world.decide()
         assert (world.looked, first.wake_at) == ([A, B], EPOCH)
-        assert world.decide().actions == ("act on c",)
+        assert world.decide().actions == ("act on c", "act on d")
 
 
 def test_an_action_on_a_part_requeues_its_object() -> None:

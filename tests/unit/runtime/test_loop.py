@@ -21,6 +21,7 @@ from fairlead.api.status import (
     Invalid,
     StatusDetails,
     TooManyRequests,
+    Unauthorized,
     Unavailable,
 )
 from fairlead.decide.jobs.actions import CreatePod, DeletePod
@@ -371,6 +372,17 @@ async def test_who_is_asked_to_wait_is_not_brought_along_by_others_of_the_same_d
         first, *rest = tried[f"x-{i:03}"]
         assert len(rest) == 1
         assert 5 + i <= rest[0] - first <= 5 + i + 1
+
+
+@simulated
+async def test_credentials_that_are_refused_are_tried_ever_more_rarely_however_many_wait() -> None:
+    controller, tally = Single(FakeClient()), Tally()
+    for i in range(20):
+        controller.errors[f"x-{i:03}"] = [Unauthorized("expired")] * 1000
+    async with running(controller, tally):
+        await want(controller.client, "x", 20)
+        await asyncio.sleep(60)
+    assert 20 * 8 <= len(tally.results) <= 20 * 15
 
 
 @simulated

@@ -10,12 +10,22 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.api.job import VerdictStatus
-from fairlead.api.meta import ObjectMeta
+from fairlead.api.meta import Condition, ObjectMeta
+from fairlead.api.node_pool import (
+    VALID,
+    NodePool,
+    NodePoolSpec,
+    NodePoolStatus,
+    NodeTemplate,
+    Provider,
+    ProviderType,
+)
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.api.status import Forbidden
 from fairlead.api.team import Budget, JobLimits, TeamStatus, TeamUse
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind, Recorder
+from fairlead.runtime.fleet_metrics import FleetSource
 from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.mirror import Mirror
@@ -149,3 +159,19 @@ def test_what_teams_have_and_use_is_reported_and_which_jobs_wait_although_there_
     assert seen["fairlead_team_jobs{waiting,vision}"] == 1
     metrics.watch_teams(None)
     assert not [name for name in samples(metrics) if name.startswith("fairlead_team_")]
+
+
+def test_a_pool_is_invalid_only_once_it_was_judged_so() -> None:
+    def pool(name: str, *conditions: Condition) -> NodePool:
+        spec = NodePoolSpec(Provider(ProviderType.SIMULATED), NodeTemplate({}), max=1)
+        return NodePool(ObjectMeta(name), spec, NodePoolStatus(conditions=conditions))
+
+    metrics = Metrics(CollectorRegistry(), version="1")
+    pools = (
+        pool("new"), pool("bad", Condition(VALID, "False")), pool("good", Condition(VALID, "True")),
+    )  # fmt: skip
+    metrics.fleet.watch(FleetSource(lambda: pools, lambda: None, lambda: (), lambda: None))
+    shown = samples(metrics)
+    assert [shown[f"fairlead_pool_invalid{{{name}}}"] for name in ("new", "bad", "good")] == [
+        0, 1, 0,
+    ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -67,6 +67,8 @@ def test_an_object_is_told_of_once_and_again_when_the_fault_is_another() -> None
     assert entry is not None
     assert entry.count == 4
     assert registry.counts() == {"Pod": 1}
+    successor = registry.note(PODS, meta(uid="another"), Stage.DECIDE, ValueError("worse"))
+    assert successor.count == 1
 
 
 def test_an_object_comes_back_when_the_stage_that_failed_succeeds_or_with_its_end() -> None:
@@ -159,6 +161,10 @@ def test_a_handler_keeps_what_it_had_of_an_object_that_turned_bad_and_all_others
             await change(client, "first", "good")
             await asyncio.sleep(1)
             assert follower.held == {"second": "better", "third": "good", "first": "good"}
+            assert registry.counts() == {}
+            registry.note(CONFIG_MAPS, meta("second"), Stage.ACT, ValueError())
+            await change(client, "second", "best")
+            await asyncio.sleep(1)
             assert registry.counts() == {}
             await change(client, "third", "bad")
             for name in ("first", "second", "third"):
@@ -263,6 +269,29 @@ def test_a_mirror_keeps_what_it_had_of_an_object_that_cannot_be_decoded(*, relis
             assert held() == {}
             assert mirror.set_aside.counts() == {}
             task.cancel()
+
+    run(main())
+
+
+def test_an_object_that_was_mended_while_nobody_looked_is_no_longer_set_aside() -> None:
+    async def main() -> None:
+        client = Partly()
+        mirror: Mirror[ConfigMap] = Mirror(
+            client, CONFIG_MAPS, clock=LoopClock(0.0), rng=random.Random(1)
+        )
+
+        async def counts_after_a_list() -> Mapping[str, int]:
+            mirror.relist()
+            task = asyncio.create_task(mirror.run())
+            await asyncio.sleep(1)
+            task.cancel()
+            await asyncio.wait([task])
+            return mirror.set_aside.counts()
+
+        await put(client, "a", "bad")
+        assert await counts_after_a_list() == {"ConfigMap": 1}
+        await change(client, "a", "2")
+        assert await counts_after_a_list() == {}
 
     run(main())
 
