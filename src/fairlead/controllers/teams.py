@@ -107,7 +107,7 @@ class TeamsController:
         return (cluster, cluster.table.nodes_version, cluster.teams.version)
 
     def due_at(self) -> float | None:
-        """Return when to decide again: at once when nodes or teams have changed."""
+        """Return when to decide again: at once when nodes or teams changed, or pods are left."""
         teams = self._world.mirrors.teams
         if teams.is_undefined or not (len(teams) or self._world.state.uses.has_owners):
             return None  # without the kind, the taints that there are stay
@@ -138,8 +138,6 @@ class TeamsController:
             self._changes_at = instant + self._policy.interval_seconds
             wakes.append(now + self._policy.interval_seconds)
         actions += self._tolerations()
-        if self._to_judge:
-            wakes.append(now + self._policy.interval_seconds)
         actions += self._statuses(teams, now, wakes)
         self._wake_at = min(wakes, default=None)
         return Decision(tuple(actions), wake_at=self._wake_at)
