@@ -352,6 +352,21 @@ def test_an_owner_takes_its_nodes_back_however_many_other_requests_are_ahead_in_
     assert [a.job.metadata.name for a in found] == ["own"]
 
 
+def test_owners_take_turns_to_look_for_borrowers_while_the_cluster_changes() -> None:
+    """Each change makes the search for the first of them worth a try again."""
+    jobs = [
+        running("gang", "b", ["n0"]), make_job("far", namespace="c", count=9, priority=1),
+        make_job("big", namespace="a", count=9), make_job("own", namespace="a", created=EPOCH + 1),
+    ]  # fmt: skip
+    state = state_of([node("n0", "a")], [A, B, make_team("c")], jobs)
+    policy, found = PlacementPolicy(fresh_jobs_max=1), list[str]()
+    for i in range(4):
+        state.cluster.node_changed(node(f"new-{i}", "a", gpus=1))
+        actions = decide(state, policy, NOW + i * policy.deep_refresh_seconds).actions
+        found += [a.job.metadata.name for a in actions if isinstance(a, NominateJob)]
+    assert found[:1] == ["own"]
+
+
 def test_no_job_preempts_for_the_nodes_of_another_team() -> None:
     teams = [A, make_team("b", borrow_priority_max=100)]
     jobs = [running("own", "a", ["n0"], priority=0), make_job("other", namespace="b", priority=100)]
