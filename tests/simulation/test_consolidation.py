@@ -133,6 +133,13 @@ def test_the_checker_reports_moves_that_may_not_be(who, to, empties, message) ->
         history.put(history.asked(getattr(history, who), to, empties))
 
 
+def test_the_checker_reports_a_gang_that_stays_beside_another_on_the_node_that_it_is_to_empty():
+    history = History()
+    history.put(history.placed("beside", "n1"))
+    with pytest.raises(PromiseBroken, match="not in use"):
+        history.put(history.asked(history.small, "n1", ("n1",)))
+
+
 @pytest.mark.parametrize(("error", "seconds", "is_late"), [(0, 30, False), (20, 21, True)])
 def test_the_checker_reports_a_gang_that_moves_too_soon(
     error: float, seconds: float, is_late: bool

@@ -109,6 +109,15 @@ def test_a_job_that_takes_room_which_an_earlier_one_lacks_is_reported() -> None:
         History().place_small()
 
 
+def test_a_job_of_higher_priority_passes_none_that_is_ahead_of_it() -> None:
+    history = History()
+    history.checker.priorities = {"high": 1}
+    spec = replace(history.small.spec, priority_class_name="high")
+    history.small = history.put(replace(history.small, spec=spec))
+    history.place_small()
+    assert history.checker.judged == 2
+
+
 def test_a_job_that_leaves_the_earlier_one_its_room_is_not_reported() -> None:
     history = History(large=1)
     history.put(history.other, placement=None, conditions=SUCCEEDED)

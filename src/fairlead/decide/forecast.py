@@ -196,14 +196,23 @@ class _Ahead:
             if self._ends is not None and self._ends.is_late():
                 break
             for key in self._capacity.by(seen):
-                context.limits.give_back(key)
+                self._give_back(key)
                 if key in self._dependents:
                     self._unknown = Unknown.DEPENDENT
                     return
-                slots = context.placed.get(key)
-                slots = self._state.cluster.ledger.slots(key) if slots is None else slots
-                self._ended.append((key, slots))
+                self._ended.append((key, self._slots(key)))
         self._unknown = Unknown.TOO_MANY
+
+    def _slots(self, key: ObjectKey) -> Ints:
+        """Return the slots of a job that has nodes at this instant."""
+        slots = self._context.placed.get(key)
+        return self._state.cluster.ledger.slots(key) if slots is None else slots
+
+    def _give_back(self, key: ObjectKey) -> None:
+        """Count what a job has against no limit any more."""
+        team = self._state.jobs[key].lane.team
+        self._context.limits.give_back(key)
+        self._context.borrowing.note(team, self._slots(key), sign=-1)
 
     def knows(self, key: ObjectKey) -> bool:
         """True when `answer` has one for this job."""
@@ -321,9 +330,11 @@ class _Ahead:
             capacity.without([key])
             self._mark = capacity.mark()
             take_plan(capacity, entry.gang, plan)
+            self._context.borrowing.note(entry.lane.team, self._slots(key), sign=-1)
         capacity.hold(key, self._mark, until, expected=expected)
         self._note_end(job, expected)
         self._context.placed[key] = plan.distinct_slots
+        self._context.borrowing.note(entry.lane.team, plan.distinct_slots)
         self._context.note_passed(entry, plan)
         if isinstance(entry.gang, GangRequest):
             self._context.limits.take(entry, planned(entry.gang, plan))
@@ -341,7 +352,7 @@ class _Ahead:
                 self._on_plan(entry, plan)
             case Release():
                 self._capacity.without([key])
-                context.limits.give_back(key)
+                self._give_back(key)
                 self._queue(entry)
                 self._mark = self._capacity.mark()
             case Wait():

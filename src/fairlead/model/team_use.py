@@ -186,6 +186,10 @@ class TeamUses:
         holders, pods = self._holders.get(node, _NONE), self._pods.get(node, _NONE)
         return (holders | pods).keys() if holders and pods else (holders or pods).keys()
 
+    def user_count(self, team: str, node: str) -> int:
+        """Return how many jobs and pods of a team use a node."""
+        return self._holders.get(node, _NONE)[team] + self._pods.get(node, _NONE)[team]
+
     def job(self, key: JobKey) -> JobUse | None:
         """Return what a job holds; None for one that is not known."""
         return self._jobs.get(key)

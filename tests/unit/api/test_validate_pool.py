@@ -215,6 +215,11 @@ def test_there_is_one_fleet_and_its_overrides_have_names_and_ends() -> None:
     ]
 
 
+def test_a_size_that_is_held_is_within_the_size() -> None:
+    found = [fields(pool(min=3, hold=hold)) for hold in (2, 3, 100, 101)]
+    assert found == [["spec.hold"], [], [], ["spec.hold"]]
+
+
 def test_spares_are_within_the_size_and_of_machines_that_fairlead_owns() -> None:
     assert fields(pool(spareNodes=100)) == []
     assert fields(pool(spareNodes=101)) == ["spec.spareNodes"]

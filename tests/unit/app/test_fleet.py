@@ -194,6 +194,24 @@ def test_maintenance_of_idle_machines_begins_early_one_at_a_time_and_once() -> N
     run(main())
 
 
+def test_no_maintenance_begins_early_while_a_node_of_the_pool_is_cordoned() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await world.pool(min=2, max=2, scaleDown={"idleSeconds": 60})
+            await asyncio.sleep(200)
+            first, second = await world.nodes()
+            for cordoned in (True, False):
+                patch = {"spec": {"unschedulable": cordoned}}
+                await world.client.patch(NODES, first.metadata.name, patch)
+                start = world.clock.now() + 6 * 3600
+                window = window_text(start, start + 3600)
+                world.announce(second.spec.provider_id, window, may_begin=True)
+                await asyncio.sleep(300)
+                assert bool(world.cloud.begun) is not cordoned
+
+    run(main())
+
+
 def test_a_machine_that_is_used_after_all_gets_its_announced_window_back() -> None:
     async def main() -> None:
         async with FleetWorld.running() as world:

@@ -20,6 +20,11 @@ async def spares(world: FleetWorld) -> set[str]:
     return {n.metadata.name for n in await world.nodes() if is_spare(n.spec.taints)}
 
 
+async def zones_of_spares(world: FleetWorld) -> set[str]:
+    nodes = [n for n in await world.nodes() if is_spare(n.spec.taints)]
+    return {n.metadata.labels[names.ZONE] for n in nodes}
+
+
 async def places(world: FleetWorld, job: str) -> set[str]:
     placement = (await world.job(job)).status.placement
     return {n for role in (placement.roles if placement else ()) for n in role.nodes}
@@ -172,17 +177,21 @@ def test_spares_are_spread_by_the_nodes_in_use() -> None:
             await world.submit("in-a", gpus=8, count=3, node_selector={names.ZONE: "a"},
                                seconds=90_000)  # fmt: skip
             await world.submit("in-b", gpus=8, count=3, node_selector={names.ZONE: "b"},
-                               seconds=90_000)  # fmt: skip
+                               seconds=9_000)  # fmt: skip
             await world.until(lambda: places(world, "in-b"), 900)
             await world.client.patch(NODE_POOLS, "h100", {"spec": {"min": 13}})
             await world.until(lambda: has_nodes(world, 13), 900)
             await world.client.patch(NODE_POOLS, "h100", {"spec": {"spareNodes": 2}})
             await world.until(lambda: has_spares(world, 2), 900)
-            zones = {
-                n.metadata.labels[names.ZONE] for n in await world.nodes()
-                if is_spare(n.spec.taints)
-            }  # fmt: skip
-            assert zones == {"a", "b"}
+            assert await zones_of_spares(world) == {"a", "b"}
+
+            async def has_ended() -> bool:
+                return not await places(world, "in-b")
+
+            await world.until(has_ended, 10_000)
+            await world.client.patch(NODE_POOLS, "h100", {"spec": {"spareNodes": 1}})
+            await world.until(lambda: has_spares(world, 1), 900)
+            assert await zones_of_spares(world) == {"a"}, "where nodes are in use"
 
     run(main())
 

@@ -218,6 +218,15 @@ def test_the_priority_of_a_new_job_is_written_and_follows_its_class() -> None:
     assert priority_to_set(job(), None, by_default) == 50
 
 
+def test_a_job_whose_roles_differ_in_class_has_the_lowest_priority_of_them() -> None:
+    both = with_pod(job(), priorityClassName="high")
+    both["spec"]["roles"].append({**job()["spec"]["roles"][0], "name": "other"})
+    assert priority_to_set(both, None, CLASSES) == 0
+    both["spec"]["priority"] = 1000
+    (cause,) = judge_job(both, classes=CLASSES)
+    assert cause.field == "spec.priority"
+
+
 def test_a_job_outlives_its_class() -> None:
     old = job(priorityClassName="gone", priority=3)
     new = job(priorityClassName="gone", priority=3, cancel=True)

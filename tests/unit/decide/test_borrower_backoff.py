@@ -61,6 +61,11 @@ def test_the_back_off_begins_with_the_second_time_and_doubles_up_to_a_day(
     assert backoff(*attempts(times)) == BorrowerBackOff(times, ENDED + seconds)
 
 
+def test_a_gang_that_borrowed_a_part_of_its_nodes_backs_off() -> None:
+    both = (*LENT, HeldNodes("", "", 8))
+    assert backoff(*attempts(2, held=both)) == BorrowerBackOff(2, ENDED + 60)
+
+
 @pytest.mark.parametrize("times", [0, 1])
 def test_a_job_that_gave_way_once_borrows_at_once(times: int) -> None:
     assert backoff(*attempts(times)) is None

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from fairlead.api.core import Node, Pod, Taint
 from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition, OwnerReference
-from fairlead.api.names import POOL, TEAM
+from fairlead.api.names import HOSTNAME, POOL, TEAM
 from fairlead.api.placement import HeldNodes
 from fairlead.api.team import Team
 from fairlead.api.times import format_time
+from fairlead.decide.forecast import Forecast, Forecasts
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fair_share import FairShareOrder
@@ -26,6 +27,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
 from fairlead.model.team_use import HALF_LIFE_SECONDS, DecayedSums
+from fairlead.model.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import (
     EPOCH,
     as_written,
@@ -145,6 +147,31 @@ def test_a_borrowed_node_costs_nothing_more_for_a_second_job() -> None:
     nodes = [node("n0", "a"), node("n1", "a")]
     state = state_of(nodes, [A, make_team("b", borrow_limit_nodes=1)], jobs)
     assert sorted(placed(state)) == ["j0", "j1"]
+
+
+def test_a_lent_node_costs_its_owner_nothing_more_for_a_further_job_of_the_same_decision() -> None:
+    nodes = [node("n0", "a"), node("n1", "a")]
+    jobs = [make_job("j0", namespace="b", gpus=4), make_job("j1", namespace="c", created=EPOCH + 1)]
+    teams = [make_team("a", lend_limit_nodes=2), B, make_team("c")]
+    state = state_of(nodes, teams, [running("there", "c", ["n0"], gpus=4), *jobs])
+    assert placed(state) == {"j0": ["n0"], "j1": ["n1"]}
+
+
+def test_a_forecast_counts_what_jobs_borrow_and_give_back_until_then() -> None:
+    """The limit admits one node at a time; the second job needs another one than the first."""
+    nodes = [node("n0", "a"), node("n1", "a")]
+    own = [running(f"own{i}", "a", [f"n{i}"], time_limit_seconds=600) for i in range(2)]
+    waiting = [
+        make_job(f"j{i}", namespace="b", created=EPOCH + i, time_limit_seconds=1000,
+                 node_selector={HOSTNAME: f"n{i}"})
+        for i in range(2)
+    ]  # fmt: skip
+    state = state_of(nodes, [A, make_team("b", borrow_limit_nodes=1)], [*own, *waiting])
+    found = Forecasts(state, NOW, PlacementPolicy())
+    first, second = (found.of(("b", f"j{i}")) for i in range(2))
+    assert isinstance(first, Forecast)
+    assert isinstance(second, Forecast)
+    assert second.may_start_by == first.may_start_by + 1000 + GRACE_SECONDS_DEFAULT
 
 
 def test_a_job_that_only_a_limit_keeps_from_its_place_says_so() -> None:
@@ -323,6 +350,21 @@ def test_an_owner_takes_its_nodes_back_however_many_other_requests_are_ahead_in_
         assert decision.wake_at <= now + policy.deep_refresh_seconds
         now = decision.wake_at
     assert [a.job.metadata.name for a in found] == ["own"]
+
+
+def test_owners_take_turns_to_look_for_borrowers_while_the_cluster_changes() -> None:
+    """Each change makes the search for the first of them worth a try again."""
+    jobs = [
+        running("gang", "b", ["n0"]), make_job("far", namespace="c", count=9, priority=1),
+        make_job("big", namespace="a", count=9), make_job("own", namespace="a", created=EPOCH + 1),
+    ]  # fmt: skip
+    state = state_of([node("n0", "a")], [A, B, make_team("c")], jobs)
+    policy, found = PlacementPolicy(fresh_jobs_max=1), list[str]()
+    for i in range(4):
+        state.cluster.node_changed(node(f"new-{i}", "a", gpus=1))
+        actions = decide(state, policy, NOW + i * policy.deep_refresh_seconds).actions
+        found += [a.job.metadata.name for a in actions if isinstance(a, NominateJob)]
+    assert found[:1] == ["own"]
 
 
 def test_no_job_preempts_for_the_nodes_of_another_team() -> None:

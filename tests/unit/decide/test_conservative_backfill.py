@@ -6,19 +6,21 @@ import dataclasses
 from collections.abc import Sequence
 from math import inf
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.unit.decide.past_jobs import of, past
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
+from fairlead.api.quantity import CPU
 from fairlead.api.times import format_time
 from fairlead.decide.explain import explain
 from fairlead.decide.forecast import Forecast
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.first_start import FirstStart
-from fairlead.decide.placement.kept import Start
+from fairlead.decide.placement.kept import Kept, Reservation, Start
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.snapshot import Carried, Objects, Snapshot, replay
@@ -323,3 +325,19 @@ def test_a_job_that_has_not_waited_for_long_has_no_reservation() -> None:
         policy = dataclasses.replace(CONSERVATIVE, starvation_seconds=seconds)
         decision = decided(RUNS, FIRST, SECOND, late, policy=policy)
         assert started(decision) == ({"late"} if starts else set())
+
+
+@pytest.mark.parametrize(("is_predicted", "kept"), [(False, 1000), (True, 0)])
+def test_a_start_that_is_not_predicted_goes_by_the_limits_of_later_jobs(
+    is_predicted: bool, kept: int
+) -> None:
+    table = PlacementState.of(NODES).cluster.table
+    nodes, amounts = table.exists, np.zeros_like(table.free())
+    place = ((np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), ((CPU, 1000),)),)
+    first = Reservation(("x", "first"), Kept(nodes, amounts), 800.0, is_predicted, place=place)
+    later = Reservation(
+        ("x", "later"), Kept(nodes), 500.0, is_predicted=True, place=place,
+        hold_seconds=1000.0, likely_seconds=100.0,
+    )  # fmt: skip
+    first.beside(table, later)
+    assert amounts[table.row(CPU), 0] == kept

@@ -221,6 +221,13 @@ def test_a_gang_that_ends_soon_by_its_time_limit_stays():
     assert world.asked == []
 
 
+def test_a_node_is_kept_until_its_last_gang_ends():
+    jobs = [running("brief", ["n0"], gpus=1, time_limit_seconds=3700), *tail()]
+    world = cluster(*jobs, nodes=lone())
+    world.settle()
+    assert world.asked == ["brief", "small"]
+
+
 def test_no_more_gangs_move_at_a_time_than_the_budget_says():
     nodes = [node(f"n{i}") for i in range(5)]
     jobs = [running(f"r{i}", [f"n{i}"], gpus=1) for i in range(4)]
@@ -258,11 +265,12 @@ def test_a_node_that_a_person_has_cordoned_is_left_alone():
     assert world.asked == []
 
 
-def test_a_gang_that_was_asked_stays_when_its_next_node_is_lost():
+@pytest.mark.parametrize("lost", [{"ready": False}, {"unschedulable": True}])
+def test_a_gang_that_was_asked_stays_when_its_next_node_is_lost(lost):
     world = cluster(*tail(), nodes=lone())
     world.settle()
     assert world.asked == ["small"]
-    world.state.cluster.node_changed(node("n1", of="", ready=False))
+    world.state.cluster.node_changed(node("n1", of="", **lost))
     actions = world.step()
     assert any(isinstance(action, WithdrawPreemption) for action in actions)
     world.settle()

@@ -165,6 +165,10 @@ def test_lost_members_are_replaced_where_there_is_room_and_others_are_added() ->
     assert outcome(["a", "c", "d", "e", "f"], job)["gang"] == ["a", "d", "c", "e"]
 
 
+def test_of_lost_members_the_last_are_left_out_and_the_others_keep_their_numbers() -> None:
+    assert outcome(["a", "c", "x"], again(2, 4, "a", "b", "c", "d"))["gang"] == ["a", "x", "c"]
+
+
 def test_a_smaller_attempt_grows_with_the_next_one_and_keeps_its_nodes() -> None:
     assert outcome(list("abcdef"), again(2, 4, "d", "b"))["gang"] == ["d", "b", "a", "c"]
 

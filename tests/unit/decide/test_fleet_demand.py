@@ -40,6 +40,7 @@ from fairlead.testing.builders import (
     make_job,
     make_node,
     make_nodes,
+    make_placement,
     make_pod,
     make_role,
 )
@@ -195,6 +196,31 @@ def test_a_new_process_counts_a_launch_whose_machine_its_first_list_misses() -> 
     assert [size(0.0), size(60.0), size(121.0)] == [1, 1, 0]
 
 
+def test_a_machine_keeps_its_node_when_that_registers_under_another_name() -> None:
+    nodes = PoolNodes()
+    for name in ("before", "after"):
+        node = make_node(name, labels={names.POOL: "p"})
+        nodes.put(replace(node, spec=replace(node.spec, provider_id="m")), 0.0)
+    nodes.remove("before")
+    assert nodes.by_instance["m"].name == "after"
+
+
+def test_machines_that_an_incomplete_list_lacks_are_counted_for_as_long() -> None:
+    spec = NodePoolSpec(Provider(ProviderType.STATIC), NodeTemplate(dict(RESOURCES)), 4)
+    made, memory = NodePool(ObjectMeta("p"), spec), FleetMemory()
+    machine = Instance("m", "p", InstanceState.RUNNING)
+
+    def size(seconds: float, inventory: Inventory) -> int:
+        pool, state = PoolView(made, (), inventory, 0.0), ClusterState.of([], [])
+        view = FleetView(Fleet(), [pool], PoolNodes(), state, (), EPOCH + seconds, seconds)
+        return take_census(view, pool, memory).size
+
+    assert size(0.0, Inventory((machine,))) == 1
+    torn, empty = Inventory((), is_complete=False), Inventory(())
+    assert [size(at, torn) for at in (100.0, 200.0, 300.0)] == [1, 1, 1]
+    assert [size(at, empty) for at in (420.0, 421.0)] == [1, 0]
+
+
 def test_ages_of_more_than_a_day_are_not_taken_modulo_a_day() -> None:
     """The ancestor used the seconds of a time difference: ages wrapped every 24 hours."""
     day, minutes_5 = 86_400.0, 300.0
@@ -215,6 +241,21 @@ def test_ages_of_more_than_a_day_are_not_taken_modulo_a_day() -> None:
 
     assert due(minutes_5) == [], "neither the deadline of a launch nor of an idle node has passed"
     assert due(day + minutes_5) == ["late", "idle"]
+
+
+def test_whole_idle_domains_go_first() -> None:
+    ids, nodes = ("a1", "a2", "b1", "b2"), PoolNodes()
+    for id_ in ids:
+        node = make_node(id_, labels={names.POOL: "p"})
+        nodes.put(replace(node, spec=replace(node.spec, provider_id=id_)), 0.0)
+    nodes.job_changed(("x", "j"), make_job("j", placement=make_placement(["a1"])), 0.0)
+    machines = tuple(Instance(id_, "p", InstanceState.RUNNING, domain=id_[0]) for id_ in ids)
+    spec = NodePoolSpec(Provider(ProviderType.STATIC), NodeTemplate({}), 4)
+    pool = PoolView(NodePool(ObjectMeta("p"), spec), (), Inventory(machines), 0.0)
+    memory, state = FleetMemory(), ClusterState.of([], [])
+    view = FleetView(Fleet(), [pool], nodes, state, (), EPOCH + 9e4, 9e4)
+    found = removals_of(view, take_census(view, pool, memory), memory, surplus=2, needed=())
+    assert [each.instance for each in found] == ["b1", "b2"]
 
 
 def test_taints_tolerations_and_rules_between_pods_are_those_of_the_planner() -> None:

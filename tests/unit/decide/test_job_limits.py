@@ -12,8 +12,9 @@ from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.placement import Nomination, RolePlacement
 from fairlead.api.team import JobLimits, Team
 from fairlead.api.times import format_time
+from fairlead.api.topology import Topology
 from fairlead.decide.explain import explain
-from fairlead.decide.forecast import Forecast
+from fairlead.decide.forecast import Forecast, forecast
 from fairlead.decide.placement.actions import NominateJob, PlaceJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -222,3 +223,26 @@ def test_why_says_the_limit_and_by_when_a_job_of_the_account_ends() -> None:
     )
     assert isinstance(explanation.forecast, Forecast)
     assert explanation.forecast.may_start_by > NOW
+
+
+def test_a_job_that_accepts_any_domain_after_a_while_stays_out_of_the_queue() -> None:
+    at = format_time(NOW)
+    conditions = [
+        Condition("Admitted", "True"),
+        Condition("Placed", "False", last_transition_time=at),
+    ]
+    near = Topology("topology.kubernetes.io/zone", preferred_seconds=60)
+    state = state_of(
+        limited(JobLimits(waiting=0)), [job("j", topology=near, conditions=conditions)]
+    )
+    for now in (NOW, NOW + 120):
+        actions = decide(state, PlacementPolicy(), now).actions
+        assert [a for a in actions if isinstance(a, PlaceJob)] == []
+
+
+def test_a_forecast_counts_the_gpus_of_a_job_until_it_ends() -> None:
+    first = running("one", "ana", "n-0000", time_limit_seconds=3600)
+    state = state_of(limited(users=JobLimits(gpus=8)), [first, job("two")])
+    found = forecast(state, ("a", "two"), NOW, PlacementPolicy())
+    assert isinstance(found, Forecast)
+    assert found.may_start_by > NOW

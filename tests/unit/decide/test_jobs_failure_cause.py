@@ -16,7 +16,7 @@ from fairlead.api.core import (
 from fairlead.api.job import Attempt, Cause, Restart
 from fairlead.api.names import EXIT_STOPPED, EXIT_UNAVAILABLE
 from fairlead.api.times import format_time
-from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.attempts.end_reason import EndReason, cause_of
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.pinning import Binding, pinned_node
 from fairlead.member import mpirun
@@ -40,6 +40,21 @@ def _judged(world: World, *, at: float | None = None) -> Attempt:
     [attempt] = world.status.attempts
     assert attempt.finished_at
     return attempt
+
+
+@pytest.mark.parametrize(
+    ("before", "cause"),
+    [
+        (["Stopped", "Stopped"], Cause.USER),
+        (["Stopped", "Stopped", "NodeLost"], Cause.INFRASTRUCTURE),
+        (["Stopped", "NodeLost", "Stopped"], Cause.INFRASTRUCTURE),
+    ],
+)
+def test_three_attempts_in_a_row_that_are_stopped_are_the_fault_of_the_program(
+    before: list[str], cause: Cause
+) -> None:
+    attempts = [Attempt(number + 1, reason=reason) for number, reason in enumerate(before)]
+    assert cause_of(EndReason.STOPPED, attempts) is cause
 
 
 @pytest.mark.parametrize(

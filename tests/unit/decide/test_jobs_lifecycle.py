@@ -584,6 +584,16 @@ def test_policy_member_restarts_the_gang_when_a_node_is_lost() -> None:
     assert world.status.attempts[0].reason == "NodeLost"
 
 
+def test_policy_member_restarts_the_gang_for_a_node_that_is_lost_long_after_a_failure() -> None:
+    world = _running(2, restart=Restart(policy=RestartPolicy.MEMBER))
+    world.end_pod("train-1-worker-1", exit_code=137)
+    world.now += 20
+    world.lose_node("n0")
+    world.now += 60
+    world.settle()
+    assert world.status.attempts[0].reason == "NodeLost"
+
+
 # Cancel, hold, time limit
 
 

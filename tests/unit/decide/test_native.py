@@ -108,6 +108,15 @@ def test_a_gang_stays_as_it_began_when_labels_of_nodes_change() -> None:
     assert None not in groups
 
 
+def test_a_cordoned_node_of_its_place_ends_no_gang_that_kube_scheduler_places() -> None:
+    world = begun()
+    del world.pods["train-1-worker-3"]
+    world.cordoned = set(world.nodes)
+    world.settle()
+    assert len(world.pods) == 4
+    assert world.status.attempts[-1].finished_at is None
+
+
 # What is written
 
 

@@ -295,6 +295,18 @@ def test_the_least_lost_work_goes_first() -> None:
     assert world.asked == ["saved"]
 
 
+def test_a_checkpoint_of_an_earlier_attempt_costs_no_more_than_this_attempt_has_run() -> None:
+    saved = Progress(10, 10, checkpointed_at=format_time(EPOCH - 1000))
+    old = Progress(10, 10, checkpointed_at=format_time(EPOCH - HOUR))
+    world = cluster(
+        2, running("a", ["n0"], status={"progress": saved}),
+        running("b", ["n1"], since=EPOCH - 100, status={"progress": old}),
+        make_job("high", priority=1),
+    )  # fmt: skip
+    world.settle()
+    assert world.asked == ["b"]
+
+
 def test_a_silent_job_is_charged_as_the_median_of_those_that_report() -> None:
     saved = Progress(10, 10, checkpointed_at=format_time(EPOCH - 1800))
     world = cluster(
@@ -408,6 +420,15 @@ def test_a_gang_that_finds_room_elsewhere_lets_its_victims_run_on() -> None:
     assert world.nodes_of("low") == {"n0"}
 
 
+def test_a_new_job_of_the_name_of_a_victim_is_none() -> None:
+    world = cluster(1, running("low", ["n0"]), make_job("high", priority=1))
+    world.step()
+    world.state.cluster.job_deleted(("default", "low"))
+    world.put(running("low", ["n0"], since=EPOCH, uid="another"))
+    world.settle()
+    assert world.asked == []
+
+
 def test_a_job_that_is_held_gives_up_its_nomination() -> None:
     world = cluster(1, running("low", ["n0"]), make_job("high", priority=1))
     world.settle()
@@ -444,6 +465,16 @@ def test_a_place_whose_pods_still_stop_is_reserved() -> None:
     world.state.cluster.pod_deleted(pod.metadata.key)
     world.settle()
     assert world.nodes_of("high") == {"n0"}
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(59, {"n0"}), (60, {"n1"})])
+def test_a_pod_that_should_have_gone_long_ago_makes_no_room(seconds: float, kept: set[str]) -> None:
+    world = cluster(2, running("low", ["n1"]), make_job("high", priority=1))
+    pod = make_pod("p", node="n0", gpus=8, deleted=True)
+    metadata = replace(pod.metadata, deletion_timestamp=format_time(EPOCH - seconds))
+    world.state.cluster.pod_changed(replace(pod, metadata=metadata))
+    world.settle()
+    assert world.nominated("high") == kept
 
 
 def test_a_preemption_that_no_nomination_wants_is_withdrawn() -> None:

@@ -149,6 +149,13 @@ def test_a_tenth_of_what_is_left_again_and_again_ends_at_half_of_the_fleet() -> 
     assert left == 500
 
 
+def test_merged_removals_count_until_the_last_of_them_is_a_day_old() -> None:
+    idle = [Charge("p", "", RemovalCause.IDLE)]
+    ledger = Ledger().with_removed(idle).at(HOUR - 1).with_removed(idle).at(3 * HOUR)
+    assert [each.count for each in ledger.removed] == [2]
+    assert [each.count for each in ledger.at(DAY + HOUR - 2).removed] == [2]
+
+
 def test_the_clock_of_the_ledger_counts_whole_days() -> None:
     ledger = Ledger().with_removed([Charge("p", "", RemovalCause.IDLE)] * 500)
     assert not removed(rule([removal(1)], ledger.at(DAY - 1)))
@@ -188,6 +195,12 @@ def test_blind_nothing_is_removed_or_marked() -> None:
     blind = (Finding(Blindness.LISTS_DIFFER, {"only_in_cloud": 99, "only_in_nodes": 0}),)
     rulings = rule([removal(1), replace(removal(2), marked_loops=0)], blind=blind)
     assert {(r.outcome, r.rule) for r in rulings} == {(Outcome.WAIT, Rule.BLIND)}
+
+
+def test_nodes_that_vanish_while_as_many_join_are_noticed() -> None:
+    new = frozenset(f"new{i}" for i in range(50))
+    sight = Sight(Listing(ids(50)), Listing(ids(50) | new), recorded=100, joining=new)
+    assert findings(sight) == [Blindness.COUNT_CHANGED]
 
 
 def test_a_stale_list_blinds() -> None:
@@ -285,6 +298,11 @@ def test_what_is_marked_goes_first_and_marks_are_within_the_budget() -> None:
     rulings = rule(wanted)
     assert len(removed(rulings)) == 100
     assert not any(r.outcome is Outcome.MARK for r in rulings)
+
+
+def test_what_is_marked_goes_before_what_is_more_certain() -> None:
+    more_certain = replace(removal(1, RemovalCause.REPAIR), marked_loops=0)
+    assert removed(rule([more_certain, removal(2)], room=1)) == ["n2"]
 
 
 @pytest.mark.parametrize(

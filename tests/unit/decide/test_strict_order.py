@@ -7,6 +7,7 @@ from typing import Any
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
+from fairlead.api.placement import Nomination, RolePlacement, Victim
 from fairlead.api.team import QueueingStrategy, Team
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
@@ -14,7 +15,7 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision
-from fairlead.testing.builders import EPOCH, make_job, make_node, make_team
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team
 
 STRICT = make_team("strict", queueing_strategy=QueueingStrategy.STRICT_FIFO)
 LOOSE = make_team("loose")
@@ -89,3 +90,26 @@ def test_jobs_of_a_strict_team_start_in_order_as_room_comes() -> None:
     assert placed(decision) == ["urgent", "j0"]
     assert decision.verdicts["strict", "j1"].reason is Reason.INSUFFICIENT_CAPACITY
     assert decision.verdicts["strict", "j2"].facts == {"job": "strict/j1"}
+
+
+def test_each_waiting_job_holds_up_others_on_the_nodes_that_it_could_use() -> None:
+    nodes = [make_node(name, labels={"pool": name}) for name in ("a", "b")]
+    jobs = [
+        job("held", 0, gpus=8, node_selector={"pool": "a"}),
+        job("large", 1, gpus=8, node_selector={"pool": "a"}),
+        job("larger", 2, gpus=8, count=2),
+        job("small", 3, node_selector={"pool": "b"}),
+    ]
+    decision = decided(jobs, nodes=nodes)
+    assert placed(decision) == ["held"]
+    assert decision.verdicts["strict", "small"].facts == {"job": "strict/larger"}
+
+
+def test_a_job_whose_place_is_kept_holds_up_nothing() -> None:
+    nodes = [make_node(name, labels={"pool": name}) for name in ("a", "b")]
+    victim = make_job("victim", namespace="loose", placement=make_placement(["a"]))
+    named = Victim("loose", "victim", victim.metadata.uid)
+    kept = Nomination((RolePlacement("worker", ("a",)),), (named,))
+    status, selector = {"nomination": kept}, {"pool": "a"}
+    nominee = job("nominee", 0, gpus=8, priority=5, node_selector=selector, status=status)
+    assert placed(decided([victim, nominee, job("small", 1)], nodes=nodes)) == ["small"]

@@ -44,6 +44,13 @@ def test_an_attempt_holds_all_gpus_from_its_begin_to_its_end() -> None:
     assert (found.user, found.namespace, found.job, found.pool) == ("ana", "vision", "train", "")
 
 
+def test_gpus_of_every_vendor_count() -> None:
+    extra, status = {"amd.com/gpu": 4}, {"attempts": (attempt(1, 3),)}
+    made = make_job("train", count=2, gpus=0, extra=extra, status=status)
+    (found,) = usage_of(made, EPOCH, EPOCH + 10 * HOUR)
+    assert found.held == 2 * 8 * HOUR
+
+
 def test_what_is_outside_of_the_span_does_not_count_and_what_runs_counts_until_its_end() -> None:
     assert [one.held for one in hours(attempt(1, 3), since=2)] == [8 * HOUR]
     assert [one.held for one in hours(attempt(9, None))] == [8 * HOUR]

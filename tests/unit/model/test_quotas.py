@@ -16,7 +16,7 @@ from fairlead.api.resource_quota import (
     ScopeSelector,
 )
 from fairlead.model.gangs import GangRequest, RequestReader, gang_of
-from fairlead.model.quotas import Excess, QuotaTable
+from fairlead.model.quotas import Asked, Excess, Memo, QuotaTable
 from fairlead.testing.builders import make_job, make_role
 
 GPU = "requests.nvidia.com/gpu"
@@ -124,6 +124,16 @@ def test_a_quota_of_another_namespace_or_one_that_is_gone_concerns_nobody() -> N
     table.remove(("default", "team"))
     table.remove(("default", "team"))
     assert table.excess(make_job("a"), gang, {}) is None
+
+
+def test_an_answer_is_remembered_until_a_quota_changes() -> None:
+    table, job, memos = QuotaTable(), make_job("a"), dict[Asked, Memo]()
+    gang = gang_of(job.spec, RequestReader())
+    assert isinstance(gang, GangRequest)
+    table.put(quota({"pods": "0"}, {"pods": "0"}))
+    assert table.excess(job, gang, memos) is table.excess(job, gang, memos) is not None
+    table.put(quota({"pods": "1"}, {"pods": "0"}))
+    assert table.excess(job, gang, memos) is None
 
 
 def test_the_pods_of_another_tool_exist_and_are_counted_already() -> None:

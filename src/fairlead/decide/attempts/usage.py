@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fairlead.api.job import Job
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.placement import HeldNodes
-from fairlead.api.quantity import GPU, to_base
+from fairlead.api.quantity import is_gpu, to_base
 from fairlead.api.times import parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 
@@ -71,10 +71,13 @@ def _overlap(span: tuple[float, float], window: tuple[float, float]) -> float:
 
 
 def gpu_count(job: Job, sizes: Mapping[str, int] | None = None) -> int:
-    """Return the GPUs of all members together, as many as `sizes` says by role, else the job."""
+    """Return the GPUs of any vendor of all members together, as many as `sizes` says by role, else
+    the job.
+    """
     counts, total = {**job.sizes, **(sizes or {})}, 0
     for role in job.spec.roles:
         for container in role.template.spec.containers:
             amounts = {**container.resources.limits, **container.resources.requests}
-            total += counts[role.name] * to_base(GPU, amounts.get(GPU, 0))
+            gpus = (to_base(name, amount) for name, amount in amounts.items() if is_gpu(name))
+            total += counts[role.name] * sum(gpus)
     return total

@@ -8,13 +8,16 @@ are chosen, and all others are barred while the gang is planned, so no plan exce
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from fairlead.decide.placement.capacity import Capacity, PresentCapacity
-from fairlead.decide.placement.search import Plan
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
-from fairlead.model.nodes import Bools
+from fairlead.model.nodes import Bools, Ints
+
+_NONE: Counter[str] = Counter()
 
 
 class Borrowing:
@@ -26,8 +29,11 @@ class Borrowing:
     def __init__(self, cluster: ClusterState, *, is_idle: bool = False) -> None:
         self._cluster = cluster
         self._is_idle = is_idle
-        #: Nodes of others that teams got in this decision, as (team, node).
-        self._new: dict[tuple[str, str], None] = {}
+        #: By node and team that borrows it: jobs that use it beyond those of the cluster state;
+        #: negative for those that have given it back by the instant that is looked at.
+        self._changes: dict[str, Counter[str]] = {}
+        #: The changes as of the last node that was given back; None: not told apart yet.
+        self._returned: frozenset[tuple[str, str, int]] | None = frozenset()
 
     def limited(
         self, capacity: PresentCapacity, gang: GangRequest, team: str, priority: int
@@ -50,21 +56,29 @@ class Borrowing:
             return None
         return self._barred(capacity, gang, team)
 
-    def version(self, team: str, priority: int) -> int:
-        """Return a number that differs once a limit may admit what it kept from a gang."""
+    def version(self, team: str, priority: int) -> object:
+        """Return a value that differs once a limit may admit what it kept from a gang."""
         cluster = self._cluster
-        is_limited = cluster.teams.has_limits and cluster.teams.may_borrow(team, priority)
-        return cluster.uses.borrowed_version if is_limited else 0
+        if not (cluster.teams.has_limits and cluster.teams.may_borrow(team, priority)):
+            return None
+        if self._returned is None:
+            self._returned = frozenset(
+                (node, by, count)
+                for node, changed in self._changes.items() for by, count in changed.items()
+            )  # fmt: skip
+        return (cluster.uses.borrowed_version, self._returned)
 
-    def note(self, team: str, plan: Plan) -> None:
-        """Take in the place of a gang of a team."""
+    def note(self, team: str, slots: Ints, *, sign: int = 1) -> None:
+        """Take in that a job of a team gets nodes; with sign -1, that it gives them back."""
         if not self._cluster.teams.has_limits:
             return
         table, uses = self._cluster.table, self._cluster.uses
-        for slot in plan.distinct_slots.tolist():
+        for slot in slots.tolist():
             node = table.names[slot]
             if uses.owner(node) not in ("", team):
-                self._new[(team, node)] = None
+                self._changes.setdefault(node, Counter())[team] += sign
+        if sign < 0:
+            self._returned = None
 
     def _barred(self, capacity: Capacity, gang: GangRequest, team: str) -> Bools | None:
         cluster = self._cluster
@@ -102,26 +116,31 @@ class Borrowing:
         return out
 
     def _borrows(self, team: str, node: str) -> bool:
-        is_borrowed = not self._is_idle and self._cluster.uses.borrows(team, node)
-        return is_borrowed or (team, node) in self._new
+        uses = self._cluster.uses
+        if uses.owner(node) in ("", team):
+            return False
+        shown = 0 if self._is_idle else uses.user_count(team, node)
+        return shown + self._changes.get(node, _NONE)[team] > 0
 
     def _is_lent(self, node: str) -> bool:
-        is_lent = not self._is_idle and self._cluster.uses.is_lent(node)
-        return is_lent or any(node == other for _, other in self._new)
+        users = () if self._is_idle else self._cluster.uses.users(node)
+        teams = (*users, *self._changes.get(node, ()))
+        return any(self._borrows(team, node) for team in teams)
 
     def _borrowed_by(self, team: str) -> int:
         if self._is_idle:
             return 0
         uses = self._cluster.uses
-        new = sum(1 for by, node in self._new if by == team and not uses.borrows(team, node))
-        return uses.borrowed[team] + new
+        changed = [node for node, teams in self._changes.items() if team in teams]
+        more = sum(self._borrows(team, node) - uses.borrows(team, node) for node in changed)
+        return uses.borrowed[team] + more
 
     def _lent_by(self, owner: str) -> int:
         if self._is_idle:
             return 0
         uses = self._cluster.uses
-        nodes = {node for _, node in self._new if uses.owner(node) == owner}
-        return uses.lent[owner] + sum(1 for node in nodes if not uses.is_lent(node))
+        changed = [node for node in self._changes if uses.owner(node) == owner]
+        return uses.lent[owner] + sum(self._is_lent(n) - uses.is_lent(n) for n in changed)
 
 
 def _left(limit: int | None, used: int) -> float:

@@ -169,7 +169,7 @@ class Context:
     def note_placed(self, entry: QueueEntry, plan: Plan) -> None:
         """Take in the place of a job."""
         self.placed[entry.age.job_key] = plan.distinct_slots
-        self.borrowing.note(entry.lane.team, plan)
+        self.borrowing.note(entry.lane.team, plan.distinct_slots)
         if not isinstance(entry.gang, GangRequest):
             return
         self.limits.take(entry, planned(entry.gang, plan))

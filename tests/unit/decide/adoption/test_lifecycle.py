@@ -153,6 +153,12 @@ def test_an_incomplete_group_is_not_admitted_and_says_what_is_missing() -> None:
     assert condition.message == "2 of 3 members exist; StatefulSet web creates the others"
 
 
+def test_what_an_owner_said_before_its_pods_were_gone_is_asked_again() -> None:
+    seen = view(job=stand_in(attempt=1), facts=replace_facts(exists=False), idle_since=NOW + 1)
+    assert len(acts(ReadSource, seen, NOW + 2)) == 1
+    assert acts(WriteJobStatus, seen, NOW + 2) == []
+
+
 def test_a_complete_group_is_admitted() -> None:
     status = written(view(*map(gated, range(3)), job=stand_in()))
     assert (status.attempt, admitted_of(status).status) == (1, "True")

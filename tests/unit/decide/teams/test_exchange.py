@@ -14,6 +14,7 @@ from msgspec.structs import replace as with_fields
 from fairlead.api.core import Node, Taint
 from fairlead.api.names import POOL, TEAM
 from fairlead.api.team import Share, Team
+from fairlead.api.times import format_time
 from fairlead.decide.teams.decide import share_out
 from fairlead.decide.teams.exchange import Exchanges
 from fairlead.decide.teams.policy import TeamsPolicy
@@ -90,6 +91,15 @@ def test_a_job_that_has_just_come_waits_and_the_instant_is_known() -> None:
     both = teams(a=1, b=1)
     state = cluster([owned("n0", "a"), owned("n1", "b")], both, {"a-1": ["n1"]})
     assert exchanged(state, both, now=EPOCH + 599.0) == ({}, EPOCH + 600.0)
+
+
+def test_of_several_jobs_that_have_just_come_the_first_instant_is_known() -> None:
+    both = teams(a=2, b=2)
+    nodes = [owned(f"n{i}", "ab"[i // 2]) for i in range(4)]
+    state = cluster(nodes, both, {"a-1": ["n2"]})
+    placement = with_fields(make_placement(["n3"]), team="a", placed_at=format_time(EPOCH + 100))
+    state.job_changed(make_job("a-2", namespace="a", gpus=1, placement=placement))
+    assert exchanged(state, both, now=EPOCH + 1.0) == ({}, EPOCH + 600.0)
 
 
 @pytest.mark.parametrize("pools", [("a", "b"), ("", "b"), ("a", "")])

@@ -130,6 +130,15 @@ def test_shares_that_compete_are_all_met_where_that_is_possible() -> None:
     assert Counter(changes(nodes, *teams).values()) == {"a": 1, "b": 2, "c": 1}
 
 
+def test_a_team_that_takes_another_node_instead_gives_up_an_idle_one() -> None:
+    nodes = [owned(f"n{i}", "a", labels={POOL: "p"}) for i in range(2)]
+    both = (make_team("a", nodes=2), make_team("b", nodes=1, pool="p"))
+    state = cluster([*nodes, owned("n2")], *both)
+    state.job_changed(make_job("job", namespace="a", placement=make_placement(["n0"])))
+    found = share_out(state, POLICY, both).changes
+    assert {change.node: change.team for change in found} == {"n1": "b", "n2": "a"}
+
+
 def test_other_peoples_taints_are_no_reason_and_ours_is_made_unique() -> None:
     gpu = Taint("nvidia.com/gpu", "NoSchedule", "present")
     two = [Taint(TEAM, "NoSchedule", "a"), Taint(TEAM, "NoSchedule", "b"), gpu]
