@@ -31,6 +31,7 @@ from fairlead.api.node_pool import (
     Unavailable,
 )
 from fairlead.api.placement import Nomination, Preemption, RolePlacement
+from fairlead.api.quantity import resources_to_base
 from fairlead.api.times import parse_time
 from fairlead.app.messages import ClusterStatus, FleetLine, NodeCounts, ServiceHealth
 from fairlead.app.run_file import Running
@@ -38,7 +39,7 @@ from fairlead.app.settings import Settings
 from fairlead.cli.app import ENTRIES, cli
 from fairlead.cli.commands import history as history_view
 from fairlead.cli.common import Format, dump
-from fairlead.cli.fit import check_fit
+from fairlead.cli.fit import check_fit, shape_text
 from fairlead.cli.jobspec import Origin, Program, Script, build_job, build_script_map, to_manifest
 from fairlead.cli.main import guarded
 from fairlead.cli.request import JobRequest, Target
@@ -120,6 +121,13 @@ def test_nodes() -> None:
     rows = nodes_view.node_rows(nodes_view.node_uses(nodes(), jobs(), (), NOW), NOW)
     check("tables/nodes.txt", render_table(nodes_view.COLUMNS, rows))
     check("tables/nodes-wide.txt", render_table(nodes_view.COLUMNS, rows, wide=True))
+
+
+def test_gpus_of_every_vendor_are_shown() -> None:
+    amd = make_node("a", gpus=0, extra={"amd.com/gpu": 4})
+    ((_, _, _, gpus, *_),) = nodes_view.node_rows(nodes_view.node_uses([amd], (), (), NOW), NOW)
+    assert gpus == "0/4"
+    assert "4 amd.com/gpu, 128" in shape_text(resources_to_base(amd.status.allocatable))
 
 
 def test_history() -> None:

@@ -44,7 +44,6 @@ _OF_TEAMS = (
     "nodes are kept for teams, and the job belongs to none: kubectl get teams shows them; "
     "submit it in the namespace of your team"
 )
-_SHOWN = (quantity.GPU, quantity.CPU, quantity.MEMORY)
 
 
 def read_state(api: Api, nodes: Sequence[Node], levels: Sequence[Level]) -> ClusterState:
@@ -238,5 +237,6 @@ def _smaller(
 
 def shape_text(shape: Mapping[str, int]) -> str:
     """Return e.g. `8 GPUs, 96 CPUs, 1Ti memory`."""
-    parts = [amount_words(name, shape[name]) for name in _SHOWN if shape.get(name)]
+    shown = (*sorted(filter(quantity.is_gpu, shape)), quantity.CPU, quantity.MEMORY)
+    parts = [amount_words(name, shape[name]) for name in shown if shape.get(name)]
     return ", ".join(parts) or "nothing"

@@ -159,8 +159,10 @@ def node_rows(uses: Iterable[NodeUse], now: float) -> list[Row]:
 
 
 def _share(members: list[NodeUse], resource: str) -> str:
-    used = sum(use.used.get(resource, 0) for use in members)
-    total = sum(use.total.get(resource, 0) for use in members)
+    """Return what is used of what there is; GPUs of all vendors together."""
+    counts = quantity.is_gpu if resource == quantity.GPU else resource.__eq__
+    used = sum(n for use in members for name, n in use.used.items() if counts(name))
+    total = sum(n for use in members for name, n in use.total.items() if counts(name))
     return f"{quantity.humanize(resource, used)}/{quantity.humanize(resource, total)}"
 
 
