@@ -126,16 +126,17 @@ async def test_a_review_is_answered_and_what_is_none_fails_alone() -> None:
         assert up.counted("malformed")
 
 
+async def too_large() -> AsyncIterator[bytes]:
+    large = review(annotations={"a": "x" * LIMITS.body_bytes_max})
+    for start in range(0, len(large), 8192):
+        yield large[start : start + 8192]
+
+
 async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -> None:
     large = review(annotations={"a": "x" * LIMITS.body_bytes_max})
-
-    async def chunked() -> AsyncIterator[bytes]:
-        for start in range(0, len(large), 8192):
-            yield large[start : start + 8192]
-
     async with serving() as up:
         assert await up.ask(large) == 413
-        assert await up.ask(chunked()) == 413
+        assert await up.ask(too_large()) == 413
         assert await up.ask() == 200
 
 
@@ -145,6 +146,8 @@ async def test_a_body_that_does_not_come_ends_with_the_time_and_holds_no_memory(
         await asyncio.sleep(30)
 
     async with serving() as up:
+        for _ in range(20):
+            assert await up.ask(too_large()) == 413
         # together they would be more than may be held at a time
         asked = [up.ask(dripping()) for _ in range(4)]
         statuses = await asyncio.gather(*asked)
