@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.cli.fake_api import FakeApi, serve
 
-from fairlead.api.job import Attempt, Job
+from fairlead.api.job import Attempt, Job, MemberCounts
 from fairlead.api.meta import Condition, to_wire
 from fairlead.api.names import FAILED
 from fairlead.api.resources import NODES
-from fairlead.api.status import Unavailable
+from fairlead.api.status import NotFound, Unavailable
 from fairlead.app import operator_process
 from fairlead.app.operator import OperatorSettings
 from fairlead.cli.app import run
 from fairlead.cli.commands.uninstall import _refuse
+from fairlead.cli.common import Common, Format
+from fairlead.cli.follow import follow_job
 from fairlead.input.errors import CliError
 from fairlead.install.remover import Inventory, UninstallOptions
+from fairlead.kube.http1 import Answer
 from fairlead.kube.kubeconfig import write_kubeconfig
+from fairlead.runtime.client import EventType, WatchEvent
 from fairlead.testing.builders import make_job, make_node
 
 
@@ -98,3 +104,45 @@ def test_jobs_that_have_ended_are_not_deleted_unasked_either() -> None:
     with pytest.raises(CliError, match="1 jobs are there, 0 of them have not ended"):
         _refuse(inventory, UninstallOptions("fairlead-system"), is_deleting=False)
     _refuse(inventory, UninstallOptions("fairlead-system"), is_deleting=True)
+
+
+def test_the_output_of_a_job_is_read_once_a_member_runs(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    class Starting(FakeApi):
+        """The member runs when the job is looked at again, and has then ended."""
+
+        looks_count = 0
+
+        def get(self, resource: Any, name: str, *, namespace: str = "") -> Any:
+            self.looks_count += 1
+            return make_job("train") if self.looks_count == 1 else failed("train", 3)
+
+        def watch_one(self, *_: Any, **__: Any) -> Iterator[WatchEvent[Any]]:
+            running = make_job("train", status={"members": MemberCounts(total=1, running=1)})
+            self.logs = [[b"hello\n"]]
+            yield WatchEvent(EventType.MODIFIED, running, "2")
+
+    api = Starting(is_embedded=True)
+    api.logs = [[NotFound("no log yet")]]
+    common_ = Common(Format.TABLE, "", False, "", "", True, False, False, 0)
+    assert follow_job(common_, api, ("default", "train")) == 3
+    assert capfdbinary.readouterr().out == b"hello\n"
+
+
+def test_a_dry_run_of_an_installation_over_helm_s_is_refused_as_the_installation_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Helm(FakeApi):
+        """Has all that is asked for, from a release."""
+
+        def request(self, method: str, path: str, **_: Any) -> Answer:
+            labels = {"app.kubernetes.io/managed-by": "Helm"}
+            annotations = {"meta.helm.sh/release-name": "mine"}
+            found = {"metadata": {"labels": labels, "annotations": annotations}}
+            return Answer(200, "OK", {}, json.dumps(found).encode())
+
+    serve(monkeypatch, Helm())
+    for flags in (["--dry-run"], []):
+        assert run(["install", *flags]) == 5
+        assert "Helm installed Fairlead here, as release 'mine'" in capsys.readouterr().err

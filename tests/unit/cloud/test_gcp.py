@@ -140,6 +140,9 @@ def test_of_a_launch_that_fails_in_part_the_rest_is_tried_no_more() -> None:
         await asyncio.sleep(120)
         assert len(world.server.machines()) == 1
         assert world.server.attempts() == []
+        world.server.request_ids.clear()
+        assert await launched(world.provider(), ask("t1", 3)) == made, "nor by another process"
+        assert len(world.server.machines()) == 1
 
     in_world(story)
 
@@ -195,7 +198,23 @@ def test_machines_of_a_launch_without_an_answer_are_counted_by_the_launch_alone(
         await launched(provider, ask("t1"))
         assert len((await provider.instances()).instances) == 2
 
+    async def begun_during_a_list(world: World) -> None:
+        delays = [5.0]
+
+        async def late(question: Callable[[], Any]) -> Any:
+            await asyncio.sleep(delays.pop() if delays else 0.0)
+            return question()
+
+        provider = world.provider(run=late)
+        listing = asyncio.create_task(provider.instances())
+        await asyncio.sleep(1.0)
+        with pytest.raises(LaunchPending):
+            await provider.launch(ask("t1"))
+        assert (await listing).instances == ()
+        assert world.server.attempts()
+
     in_world(story)
+    in_world(begun_during_a_list)
 
 
 def test_to_be_refused_a_look_is_no_answer_to_a_launch() -> None:
