@@ -38,7 +38,7 @@ from fairlead.runtime.logs import SilentLogger
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_priority_class, make_team
 from fairlead.webhook.answers import Answers, Outcome, Path, path_of
-from fairlead.webhook.certificates import Pair, Times, from_secret, validity_of
+from fairlead.webhook.certificates import BadCertificate, Pair, Times, from_secret, validity_of
 from fairlead.webhook.configuration import INJECT, MUTATING, VALIDATING, configurations
 from fairlead.webhook.keeper import CertificateKeeper, KeeperOptions
 
@@ -372,7 +372,7 @@ class Lines(SilentLogger):
     def info(self, event: str, **facts: Any) -> None:
         self.lines.append((event, facts))
 
-    warning = info
+    warning = error = info
 
 
 def test_each_refusal_is_one_line_that_says_whose_and_why_and_nothing_else_is_logged() -> None:
@@ -533,6 +533,25 @@ def test_with_cert_manager_it_reads_and_writes_nothing() -> None:
         assert keeper.steps_count == 0
 
     run_secret = {"data": made_secret(made)}
+    in_world(main, **{INJECT: "default/fairlead-webhook"})
+
+
+def test_a_given_pair_that_cannot_be_served_is_logged_once_and_looked_at_soon() -> None:
+    def refuse(_pair: Pair) -> None:
+        raise BadCertificate("too weak")
+
+    async def main(world: World) -> None:
+        log = Lines()
+        keeper = CertificateKeeper(
+            world.client, OPTIONS, refuse, clock=CLOCK, rng=random.Random(1), log=log
+        )
+        data = {"tls.crt": "QQ==", "tls.key": "QQ=="}
+        await world.client.create(
+            SECRETS, {"metadata": {"name": OPTIONS.secret}, "data": data}, namespace="default"
+        )
+        assert [await keeper.look() for _ in range(3)] == [OPTIONS.soon_seconds] * 3
+        assert [name for name, _ in log.lines] == ["Webhook certificate cannot be used"]
+
     in_world(main, **{INJECT: "default/fairlead-webhook"})
 
 
