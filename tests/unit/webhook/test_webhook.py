@@ -220,7 +220,7 @@ def test_a_job_is_given_the_priority_of_its_class_and_refused_any_other() -> Non
         patch = response.get("patch")
         return given.outcome, msgspec.json.decode(base64.b64decode(patch)) if patch else None
 
-    by_class = {"priorityClassName": "high"}
+    by_class: dict[str, Any] = {"priorityClassName": "high"}
     patch = [{"op": "add", "path": "/spec/priority", "value": 1000}]
     assert ask(Path.JOB_DEFAULTS, known, **by_class) == (Outcome.DEFAULTED, patch)
     assert ask(Path.JOB_DEFAULTS, known) == (Outcome.LEFT_ALONE, None)
