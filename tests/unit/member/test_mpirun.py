@@ -127,7 +127,8 @@ def test_only_members_of_this_attempt_get_a_proxy_and_strangers_stop_nobody() ->
     with mpirun.listen("127.0.0.1", 0) as listener:
         member = replace(MEMBER, master_port=listener.getsockname()[1])
         proxies = [["proxy", "--rank", "0"], ["proxy", "--rank", "1"]]
-        first = threading.Thread(target=mpirun.hand_out, args=(member, proxies, listener))
+        arguments = (member, proxies, listener)
+        first = threading.Thread(target=mpirun.hand_out, args=arguments, daemon=True)
         first.start()
         address = ("127.0.0.1", member.master_port)
         for hello in STRANGERS:
@@ -151,7 +152,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
                     connection.recv(1000)
                     connection.sendall(text)
 
-        first = threading.Thread(target=answer)
+        first = threading.Thread(target=answer, daemon=True)
         first.start()
         assert mpirun.fetch(member) == ["--rank", "1"]
         first.join(10)
