@@ -5,6 +5,7 @@ What EC2 Fleet has in common with other clouds is in `test_clouds.py`.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -143,8 +144,12 @@ async def test_a_launch_waits_for_machines_that_lists_lack(
     assert await listed(provider) == set(ids)
 
     await before.terminate(ids[:1])
-    monkeypatch.setattr(aws_ec2_fleet, "SETTLE_SECONDS", 0.0)
-    assert await cloud.provider().launch(ask("late", 3)) == ids[1:], "the other one is gone"
+    monkeypatch.setattr(aws_ec2_fleet, "SETTLE_SECONDS", 0.2)
+    after = cloud.provider()
+    with pytest.raises(LaunchPending, match="2 of 3 machines are listed"):
+        await after.launch(ask("late", 3))
+    await asyncio.sleep(0.2)
+    assert await after.launch(ask("late", 3)) == ids[1:], "the other one is gone"
     assert len(cloud.machines()) == 2, "and no other is bought in its place"
 
 

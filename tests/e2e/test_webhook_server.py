@@ -8,18 +8,28 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import ClientError, ClientSession, TCPConnector
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from prometheus_client import CollectorRegistry
 
+from fairlead.api.meta import to_wire
+from fairlead.api.names import SUBMITTED_BY
+from fairlead.api.resources import JOBS, TEAMS
+from fairlead.api.team import JobLimits
 from fairlead.decide.admission.pod_gates import Rules
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.connections import ConnectionLimits
 from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.mirror import Mirror
+from fairlead.testing.builders import make_job, make_team
 from fairlead.testing.fake_client import FakeClient
 from fairlead.webhook.answers import Answers
 from fairlead.webhook.certificates import BadCertificate, Material, Pair, Step, Times, take_step
@@ -126,16 +136,17 @@ async def test_a_review_is_answered_and_what_is_none_fails_alone() -> None:
         assert up.counted("malformed")
 
 
+async def too_large() -> AsyncIterator[bytes]:
+    large = review(annotations={"a": "x" * LIMITS.body_bytes_max})
+    for start in range(0, len(large), 8192):
+        yield large[start : start + 8192]
+
+
 async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -> None:
     large = review(annotations={"a": "x" * LIMITS.body_bytes_max})
-
-    async def chunked() -> AsyncIterator[bytes]:
-        for start in range(0, len(large), 8192):
-            yield large[start : start + 8192]
-
     async with serving() as up:
         assert await up.ask(large) == 413
-        assert await up.ask(chunked()) == 413
+        assert await up.ask(too_large()) == 413
         assert await up.ask() == 200
 
 
@@ -145,6 +156,8 @@ async def test_a_body_that_does_not_come_ends_with_the_time_and_holds_no_memory(
         await asyncio.sleep(30)
 
     async with serving() as up:
+        for _ in range(20):
+            assert await up.ask(too_large()) == 413
         # together they would be more than may be held at a time
         asked = [up.ask(dripping()) for _ in range(4)]
         statuses = await asyncio.gather(*asked)
@@ -187,6 +200,15 @@ async def test_who_only_keeps_connections_open_shuts_nobody_out(sent: bytes) -> 
             writer.close()
 
 
+def weak_authority() -> bytes:
+    """Return a certificate with a key that TLS refuses in a chain."""
+    key = rsa.generate_private_key(65537, 1024)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "weak")])
+    began = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, began, began + timedelta(1))
+    return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
 async def test_a_new_certificate_is_shown_to_new_connections_and_old_ones_go_on() -> None:
     async with serving() as up:
         assert await up.ask() == 200
@@ -197,6 +219,10 @@ async def test_a_new_certificate_is_shown_to_new_connections_and_old_ones_go_on(
         with pytest.raises(BadCertificate):
             up.server.use(Pair(second.serving.certificate, up.material.serving.key))
         assert await shows(up.port, second), "it kept the last good one"
+        third = new().serving
+        with pytest.raises(BadCertificate, match="not usable for TLS"):
+            up.server.use(Pair(third.certificate + weak_authority(), third.key))
+        assert await shows(up.port, second), "not the new certificate with the old key"
 
 
 async def test_a_replica_that_leaves_answers_for_a_while_and_sends_its_clients_away() -> None:
@@ -260,6 +286,49 @@ async def test_files_that_somebody_else_renews_are_taken_up_and_a_torn_pair_is_n
         write(second, second)
         await until_shown(second)
         task.cancel()
+
+
+async def test_jobs_are_counted_also_where_a_team_limits_its_users_alone(tmp_path: Path) -> None:
+    client, clock = FakeClient(), SystemClock()
+    team = make_team("vision", user_limits=JobLimits(submitted=1))
+    await client.create(TEAMS.raw, to_wire(team))
+    job = make_job("first", namespace="vision", spec={"team": "vision"})
+    body = to_wire(job)
+    body["metadata"]["annotations"] = {SUBMITTED_BY: "ann"}
+    await client.create(JOBS.raw, body, namespace="vision")
+    teams = Mirror(client, TEAMS, clock=clock, rng=random.Random(1))
+    webhook = Webhook(
+        WebhookOptions(host="127.0.0.1", port=0, directory=tmp_path), client, CollectorRegistry(),
+        clock=clock, rng=random.Random(1), teams=teams,
+    )  # fmt: skip
+    material = new()
+    (tmp_path / "tls.crt").write_bytes(material.serving.certificate)
+    (tmp_path / "tls.key").write_bytes(material.serving.key)
+    request = {
+        "uid": "u", "operation": "CREATE", "namespace": "vision", "userInfo": {"username": "ann"},
+        "resource": {"group": "fairlead.dev", "version": "v1alpha1", "resource": "jobs"},
+        "object": body,
+    }  # fmt: skip
+    asked = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+    async def answered(session: ClientSession) -> str:
+        url = f"https://127.0.0.1:{webhook.port}{WebhookPath.JOBS.value}"
+        async with session.post(url, data=msgspec.json.encode(asked)) as answer:
+            return await answer.text()
+
+    connector = TCPConnector(ssl=trusting(material))
+    async with (
+        webhook.listening(), ClientSession(connector=connector) as session,
+        asyncio.TaskGroup() as group,
+    ):  # fmt: skip
+        tasks = [
+            group.create_task(each()) for each in (webhook.run, teams.run, webhook.follow_jobs)
+        ]
+        async with asyncio.timeout(10):
+            while "of at most 1" not in await answered(session):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        for task in tasks:
+            task.cancel()
 
 
 def test_the_loop_of_the_real_process_serves_and_changes_certificates_as_well() -> None:

@@ -33,13 +33,12 @@ def job_changes(api: Api, key: tuple[str, str], *, deadline: float | None = None
         try:
             if not version:
                 job = api.get(JOBS, name, namespace=namespace)
-                version, seen = job.metadata.resource_version, True
+                version, seen, away_since = job.metadata.resource_version, True, None
                 yield job
             for event in api.watch_one(
                 JOBS, name, namespace=namespace, resource_version=version,
                 timeout_seconds=_left(deadline),
             ):  # fmt: skip
-                away_since = None
                 version = event.resource_version
                 if event.type is EventType.DELETED:
                     raise Gone(name)
@@ -57,6 +56,7 @@ def job_changes(api: Api, key: tuple[str, str], *, deadline: float | None = None
             away_since = away_since or time.monotonic()
             if not seen or time.monotonic() - away_since > SILENT_SECONDS_MAX:
                 raise
+            version = ""  # reading the job shows whether the cluster is back
             time.sleep(min(RETRY_SECONDS, _left(deadline) or RETRY_SECONDS))
 
 

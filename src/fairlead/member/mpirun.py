@@ -28,7 +28,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from fairlead.member.attempt_lock import EXIT_STOPPED, HELD, AttemptLock, Superseded, acquire
 
@@ -182,15 +182,21 @@ def hand_out(member: Member, proxies: list[list[str]], listener: socket.socket) 
         with connection:
             connection.settimeout(10)
             try:
-                hello = json.loads(_read_line(connection))
-                if hello.get("token") != member.token or hello.get("rank") not in range(
-                    member.size
-                ):
+                rank = _rank_of(json.loads(_read_line(connection)), member)
+                if rank is None:
                     continue
-                connection.sendall(json.dumps(proxies[hello["rank"]][1:]).encode() + b"\n")
-            except (OSError, ValueError):
+                connection.sendall(json.dumps(proxies[rank][1:]).encode() + b"\n")
+            except (OSError, ValueError, RecursionError):
                 continue
-            waiting.discard(hello["rank"])
+            waiting.discard(rank)
+
+
+def _rank_of(hello: Any, member: Member) -> int | None:
+    """Return the rank of a member of this attempt; None for any other client of the port."""
+    if not isinstance(hello, dict) or hello.get("token") != member.token:
+        return None
+    rank = hello.get("rank")
+    return rank if type(rank) is int and 0 <= rank < member.size else None
 
 
 def fetch(member: Member) -> list[str]:
@@ -205,7 +211,7 @@ def fetch(member: Member) -> list[str]:
                 answer = _read_line(link)
             if answer:
                 return [str(part) for part in json.loads(answer)]
-        except OSError:
+        except (OSError, ValueError):  # not there yet, or the answer broke off
             pass
         time.sleep(RETRY_SECONDS)
     raise MpiError(

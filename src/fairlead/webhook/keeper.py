@@ -165,27 +165,23 @@ class CertificateKeeper:
         if secret is None:
             return None
         try:
-            material = from_secret(secret.data)
+            return from_secret(secret.data)
         except BadCertificate as error:
             self._complain(str(error))
             return None
-        self._trouble = ""
-        return material
 
     def _take_given(self, secret: Secret | None) -> float:
         """Serve what another program keeps; log what cannot be used, and look again."""
         material = self._read(secret)
-        if material is None:
+        try:
             if secret is None:
                 self._complain("cert-manager has not made it yet")
-            return self._options.soon_seconds if self._served is None else (
-                self._options.look_seconds
-            )  # fmt: skip
-        try:
-            self._use(material.serving)
+            elif material is not None:
+                self._use(material.serving)
         except BadCertificate as error:
             self._complain(str(error))
-        return self._options.look_seconds
+        options = self._options
+        return options.soon_seconds if self._served is None else options.look_seconds
 
     def _observe(
         self, material: Material | None, standing: Sequence[_Standing], now: float
@@ -205,6 +201,7 @@ class CertificateKeeper:
         if pair != self._served:
             self._serve(pair)
             self._served = pair
+        self._trouble = ""
 
     def _complain(self, trouble: str) -> None:
         """Say once what is wrong with the Secret."""

@@ -15,7 +15,13 @@ from fairlead.app.run_file import (
     write_running,
 )
 from fairlead.app.settings import Asked, parse_listen, remember, settle
-from fairlead.cli.connect import Choice, default_data_directory, find_connection, stopped_data
+from fairlead.cli.connect import (
+    Choice,
+    default_data_directory,
+    find_connection,
+    replica_connection,
+    stopped_data,
+)
 from fairlead.input.errors import CliError, Code
 from fairlead.kube.kubeconfig import write_kubeconfig
 
@@ -64,6 +70,12 @@ def test_the_places_are_looked_at_in_the_documented_order(home: Home) -> None:
     flag = home.config(home.root / "g", "http://flag")
     assert home.server(kubeconfig=str(flag)) == "http://flag"
     assert find_connection(Choice(str(flag)), home.environment).namespace == "team"
+
+
+def test_a_replica_in_a_pod_talks_to_the_cluster_that_was_chosen(home: Home) -> None:
+    home.environment["KUBERNETES_SERVICE_HOST"] = "10.0.0.1"
+    home.environment["KUBECONFIG"] = str(home.config(home.root / "k", "http://variable"))
+    assert replica_connection(Choice(), home.environment).server == "http://variable"
 
 
 def test_a_stopped_cluster_is_named_when_there_is_nothing_else(home: Home) -> None:

@@ -129,6 +129,13 @@ def test_a_script_job_runs_the_copy_and_not_the_file() -> None:
     assert config_map.data == {"train.sh": script.text}
 
 
+def test_a_variable_that_was_asked_for_replaces_that_of_the_shell() -> None:
+    request = JobRequest(target=Target.LOCAL, env=(("PATH", "/opt/bin"),))
+    job = build_job("a", request, Program(("x",)), ORIGIN)
+    (container,) = job.spec.roles[0].template.spec.containers
+    assert [(each.name, each.value) for each in container.env] == [("PATH", "/opt/bin")]
+
+
 def test_a_local_job_may_use_this_machine_and_a_virtual_one_may_not() -> None:
     local = build_job("a", JobRequest(target=Target.LOCAL), Program(("x",)), ORIGIN)
     spec = local.spec.roles[0].template.spec

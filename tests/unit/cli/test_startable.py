@@ -39,6 +39,12 @@ def test_a_program_that_does_not_exist_is_refused(directory: Path, word: str) ->
     assert problems(directory, Program((word,))) == [f"there is no program '{word}'"]
 
 
+def test_the_path_that_the_job_is_given_is_the_one_that_counts(directory: Path) -> None:
+    origin = Origin(str(directory), "ana", {"PATH": "/usr/bin"})
+    request = JobRequest(target=Target.LOCAL, env=(("PATH", f"{directory}/bin"),))
+    assert list(local_problems(request, Program(("tool",)), origin)) == []
+
+
 def test_what_another_machine_runs_is_not_judged(directory: Path) -> None:
     program = Program(("nosuch",))
     assert problems(directory, program, target=Target.VIRTUAL, chdir="/nowhere") == []

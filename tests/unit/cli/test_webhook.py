@@ -73,6 +73,8 @@ def test_a_job_that_would_be_refused_is_a_problem_and_its_fields_are_named(
     assert "  spec.after[0].job: Invalid value" in capsys.readouterr().out
     file.write_text(JOB % "prepare")
     assert guarded(["webhook", "-f", str(file)]) == 0
+    file.write_text((JOB % "prepare") + "---\n" + (JOB % "train"))
+    assert guarded(["webhook", "-f", str(file)]) == 1
 
 
 @pytest.mark.parametrize(

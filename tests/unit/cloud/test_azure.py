@@ -467,6 +467,20 @@ def test_a_deletion_is_not_sent_again_while_it_is_under_way() -> None:
     in_world(story)
 
 
+def test_a_deletion_whose_operation_never_ends_is_sent_again() -> None:
+    async def story(world: World) -> None:
+        provider = world.provider()
+        made = await launched(provider, ask("t1", 1))
+        world.server.operation_seconds = 1e9
+        await provider.terminate(made)
+        for seconds, calls in ((1790, 1), (20, 2)):
+            await asyncio.sleep(seconds)
+            await provider.terminate(made)
+            assert world.server.calls["terminate"] == calls
+
+    in_world(story)
+
+
 def test_a_new_process_may_delete_what_is_being_deleted() -> None:
     async def story(world: World) -> None:
         made = await launched(world.provider(), ask("t1", 2))

@@ -195,7 +195,23 @@ def test_machines_of_a_launch_without_an_answer_are_counted_by_the_launch_alone(
         await launched(provider, ask("t1"))
         assert len((await provider.instances()).instances) == 2
 
+    async def begun_during_a_list(world: World) -> None:
+        delays = [5.0]
+
+        async def late(question: Callable[[], Any]) -> Any:
+            await asyncio.sleep(delays.pop() if delays else 0.0)
+            return question()
+
+        provider = world.provider(run=late)
+        listing = asyncio.create_task(provider.instances())
+        await asyncio.sleep(1.0)
+        with pytest.raises(LaunchPending):
+            await provider.launch(ask("t1"))
+        assert (await listing).instances == ()
+        assert world.server.attempts()
+
     in_world(story)
+    in_world(begun_during_a_list)
 
 
 def test_to_be_refused_a_look_is_no_answer_to_a_launch() -> None:

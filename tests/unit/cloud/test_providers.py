@@ -83,10 +83,11 @@ def test_a_repeated_static_launch_wakes_the_same_machines_also_after_a_failure(
     (tmp_path / "broken").touch()
     with pytest.raises(CloudError, match="no answer of the BMC"):
         launch(static, "t1", 2)
+    assert launch(static, "t2", 1) == ("m2",), "m0 and m1 are those of t1"
     again = StaticProvider(str(tmp_path / "machines.json"), "metal")  # another process
     assert launch(again, "t1", 2) == ("m0", "m1")
     assert launch(again, "t1", 2) == ("m0", "m1")
-    assert awake(again) == ["m0", "m1"]
+    assert awake(again) == ["m0", "m1", "m2"]
 
 
 def test_an_inventory_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ def test_exec_passes_json_both_ways(tmp_path: Path) -> None:
 cat > {tmp_path}/asked-$1.json
 case "$1" in
 list) echo '{{"instances": [{{"id": "x1", "state": "Starting"}}], "complete": false}}';;
-launch) echo '{{"instances": ["x1", "x2"]}}';;
+launch) echo '{{"instances": ["x1", "x2", "x1"]}}';;
 esac
 """,
     )

@@ -146,11 +146,16 @@ async def test_a_machine_that_does_not_shut_down_is_switched_off(
     with bmcs() as made:
         made.power["m0"] = "On"
         provider = StaticProvider(inventory(made, tmp_path), "metal")
+        now = [0.0]
+        monkeypatch.setattr(redfish, "_now", lambda: now[0])
         await provider.terminate(("m0",))
-        monkeypatch.setattr(redfish, "SHUTDOWN_SECONDS_MAX", 0.0)
+        now[0] = redfish.SHUTDOWN_SECONDS_MAX
         assert await states(provider) == {"m0": "Running"}, "so it is ended again"
         await provider.terminate(("m0",))
         assert made.resets == [("m0", "GracefulShutdown"), ("m0", "ForceOff")]
+        made.power["m0"] = "On"  # it did not obey
+        await provider.terminate(("m0",))
+        assert made.resets[2:] == [("m0", "ForceOff")]
         assert await states(provider) == {}
 
 

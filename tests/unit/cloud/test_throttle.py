@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from fairlead.cloud.calls import Throttle
 from fairlead.cloud.provider import CloudError
 from fairlead.sim.loop import run
+
+
+async def answered(question: Callable[[], Any]) -> Any:
+    return question()
 
 
 def test_calls_stay_within_the_bucket() -> None:
@@ -65,7 +71,7 @@ def test_the_pause_after_a_throttled_call_doubles_and_ends_with_one_that_passes(
                 await throttle.take()
             await asyncio.sleep(0.5)
             await throttle.take()
-        throttle.passed()
+        await throttle.call(answered, lambda: None)
         throttle.refused()
         await asyncio.sleep(2)
         await throttle.take()

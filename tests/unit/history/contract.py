@@ -79,7 +79,7 @@ async def check_logs(store: LogStore) -> None:
     await store.keep(log("worker-0"))
     await store.keep(log("worker-0", attempt=3, job_uid="j2", text=b"another job of that name"))
     await store.keep(log("worker-0", text=b"hello\nworld\n"))
-    await store.keep(log("worker-0", text=b"hel"))
+    await store.keep(log("worker-0", text=b"hello\nwor"))
     [first] = await store.logs(LogQuery("default", "train", attempt=1))
     assert first == log("worker-0", text=b"hello\nworld\n")
     second = await store.logs(LogQuery("default", "train", attempt=2))

@@ -8,8 +8,9 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -138,6 +139,9 @@ def test_only_so_many_records_are_kept() -> None:
         for i in range(3):
             await history.record(_record(f"job-{i}", ended=i))
         assert [r.name for r in await history.query(HistoryQuery())] == ["job-2", "job-1"]
+        await history.record(_record("job-1", ended=5))
+        await history.record(_record("job-3", ended=4))
+        assert [r.name for r in await history.query(HistoryQuery())] == ["job-1", "job-3"]
 
     run(main())
 
@@ -169,6 +173,35 @@ def test_a_file_that_is_no_database_is_refused_with_its_remedy(tmp_path: Path) -
     path.write_text("not a database, but long enough to be looked at" * 100)
     with pytest.raises(HistoryError, match=r"history\.db.*move the file away"):
         _open(path)
+
+
+def test_a_record_that_cannot_be_written_leaves_the_file_usable(tmp_path: Path) -> None:
+    async def main() -> None:
+        history = _open(tmp_path / "history.db")
+        with pytest.raises(UnicodeEncodeError):
+            await history.record(replace(_record("a", ended=1), user="\ud800"))
+        await history.record(_record("b", ended=1))
+        assert [r.name for r in await history.query(HistoryQuery())] == ["b"]
+        await history.close()
+
+    run(main())
+
+
+def test_a_record_is_on_the_disk_when_it_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def noted(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        opened.append(connect(*args, **kwargs))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    _open(tmp_path / "history.db")
+    full = 2  # each commit is synced: https://www.sqlite.org/pragma.html#pragma_synchronous
+    assert opened[0].execute("PRAGMA synchronous").fetchone() == (full,)
+    opened[0].close()
 
 
 def test_a_failing_disk_is_a_history_error(tmp_path: Path) -> None:

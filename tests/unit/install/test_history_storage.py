@@ -62,6 +62,7 @@ def test_a_check_names_the_class_that_the_volume_lacks() -> None:
     assert found is not None
     assert (found.label, found.is_well) == ("StorageClass (the default)", False)
     assert missing_class(NAMED, NO_DEFAULT) is None
+    assert missing_class(NAMED, StorageClasses(("slow",), "slow")) is not None
 
 
 def _api(answer: object) -> Any:

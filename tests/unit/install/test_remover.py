@@ -1,16 +1,24 @@
-"""Removing finalizers while another client still writes."""
+"""Removing an installation while other clients still write."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from fairlead.api import names
-from fairlead.api.status import Conflict
+from fairlead.api.resources import JOBS, PODS, SECRETS
+from fairlead.api.status import Conflict, NotFound
 from fairlead.input.errors import CliError
-from fairlead.install import remover
+from fairlead.install import installer, remover
+from fairlead.install.manifests import NAME, PART_OF, Install, all_objects, path_of
+from fairlead.install.remover import UninstallOptions
 from fairlead.kube.blocking import BlockingClient
+from fairlead.kube.http1 import Answer
+from fairlead.webhook.configuration import SERVICE as WEBHOOK
 
 
 class Written:
@@ -56,3 +64,104 @@ def test_a_job_that_is_written_all_the_time_ends_in_an_error_that_says_to_repeat
     monkeypatch.setattr(remover, "RETRY_SECONDS", 0.0)
     with pytest.raises(CliError, match="default/train is written by another client"):
         remover._free_jobs(cast("BlockingClient", Written(1000)), print)
+
+
+@dataclass
+class Cluster:
+    """An installation without definitions, and controllers that end a moment after they were told.
+
+    While one runs it adds our finalizer to every job, again if need be.
+    """
+
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Looks at the pods of the controllers that still show one, once these are deleted.
+    looks_left: int | None = None
+    #: Objects that another client replaces whenever they have been read, and that it deletes.
+    replaced: set[str] = field(default_factory=set)
+    vanishing: set[str] = field(default_factory=set)
+
+    def put(self, path: str, spec: Any = None, **metadata: Any) -> str:
+        _, _, rest = path.rpartition("/namespaces/")
+        namespace, *_, name = rest.split("/")
+        meta = {"namespace": namespace, "name": name, "uid": path, "resourceVersion": "1"}
+        self.objects[path] = {"metadata": {**meta, **metadata}, "spec": spec or {}}
+        return path
+
+    def install(self, manifest: dict[str, Any]) -> str:
+        path = self.put(path_of(manifest), labels=dict([PART_OF]))
+        self.objects[path] |= {key: manifest[key] for key in ("apiVersion", "kind")}
+        return path
+
+    def request(
+        self, verb: str, path: str, *, query: Any = None, body: Any = None, content_type: str = ""
+    ) -> Answer:
+        if query is not None:
+            return Answer(200, "OK", {}, b'{"items": []}')
+        found = self.objects.get(path)
+        if path in self.vanishing and verb == "PATCH":
+            del self.objects[path]
+            raise NotFound("gone")
+        if found is None:
+            raise NotFound(path)
+        metadata, answer = found["metadata"], msgspec.json.encode(found)
+        if verb == "GET" and path in self.replaced:
+            metadata["uid"] += "+"
+        if verb == "DELETE":
+            if body.get("preconditions", {}).get("uid", metadata["uid"]) != metadata["uid"]:
+                raise Conflict("the object is another one")
+            metadata["deletionTimestamp"] = "now"
+            if found.get("kind") == "Deployment":
+                self.looks_left = 2
+        if verb == "PATCH":
+            metadata["finalizers"] = body["metadata"].get("finalizers") or []
+            found["spec"] |= body.get("spec", {})
+        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+            del self.objects[path]
+        return Answer(200, "OK", {}, answer)
+
+    def list(
+        self, resource: Any, *, namespace: str = "", label_selector: str = "",
+        field_selector: str = "",
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        found = [each for path, each in self.objects.items() if f"/{resource.plural}/" in path]
+        if label_selector:
+            left, self.looks_left = self.looks_left, max((self.looks_left or 0) - 1, 0)
+            for path, each in self.objects.items():
+                if left and f"/{JOBS.plural}/" in path:
+                    each["metadata"]["finalizers"] = [names.JOB_FINALIZER]
+            return [{"metadata": {"namespace": namespace, "name": "controller"}}] if left else []
+        return [msgspec.json.decode(msgspec.json.encode(each)) for each in found]
+
+
+def test_nothing_of_ours_stays_and_all_that_is_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installer, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(remover, "RETRY_SECONDS", 0.0)
+    cluster, space, said = Cluster(), "fairlead-system", list[str]()
+    manifests = {each["kind"]: each for each, _ in all_objects(Install(space))}
+    cluster.install(manifests["Deployment"])
+    service = cluster.install(manifests["Service"])
+    cluster.replaced.add(service)
+    cluster.put(f"/apis/coordination.k8s.io/v1/namespaces/{space}/leases/{NAME}")
+    of_cert_manager = cluster.put(SECRETS.path(space, WEBHOOK))
+    cluster.put(JOBS.path("team", "train"))
+    cluster.put(JOBS.path("team", "group"), spec={"adopts": {"name": "web"}})
+    gated = {"schedulingGates": [{"name": names.GANG_GATE}, {"name": "other"}]}
+    cluster.vanishing.add(cluster.put(PODS.path("team", "web-0"), spec=dict(gated)))
+    waiting = cluster.put(PODS.path("team", "web-1"), spec=dict(gated))
+    options = UninstallOptions(space, jobs_seconds_max=0.0)
+    remover.uninstall(cast("BlockingClient", cluster), options, say=said.append)
+    assert set(cluster.objects) == {service, of_cert_manager, waiting}
+    assert cluster.objects[waiting]["spec"]["schedulingGates"] == [{"name": "other"}]
+
+
+def test_an_object_that_only_another_manager_has_written_is_unchanged() -> None:
+    api = SimpleNamespace(version=1)
+
+    def request(verb: str, _path: str, **_: Any) -> Answer:
+        api.version += verb == "PATCH"
+        metadata = {"name": "x", "resourceVersion": str(api.version), "managedFields": api.version}
+        return Answer(200, "OK", {}, msgspec.json.encode({"metadata": metadata}))
+
+    api.request = request
+    manifest = next(each for each, _ in all_objects(Install("fairlead-system")))
+    assert installer.apply(cast("BlockingClient", api), manifest) is installer.Done.UNCHANGED

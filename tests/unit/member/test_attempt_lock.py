@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from fairlead.member.attempt_lock import LEASE_SECONDS, AttemptLock, Superseded, acquire
+from fairlead.member.progress import report
 
 
 def begun(directory: Path, attempt: int, rank: int = 0) -> AttemptLock:
@@ -71,6 +75,50 @@ def test_a_directory_that_cannot_be_written_to_is_used_without_a_lock(
     (tmp_path / ".fairlead").write_text("in the way")
     acquire(AttemptLock(tmp_path, "uid-1", 1, 0), lambda: None)
     assert "is not locked" in capsys.readouterr().err
+
+
+def test_a_member_that_waits_ends_when_a_later_attempt_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path, 1, 1)
+    monkeypatch.setattr("time.sleep", lambda _seconds: begun(tmp_path, 3))
+    with pytest.raises(Superseded):
+        acquire(AttemptLock(tmp_path, "uid-1", 2, 0), lambda: None)
+
+
+class Hiccup(AttemptLock):
+    """Its directory does not answer once."""
+
+    is_away = False
+
+    def renew(self) -> None:
+        if self.is_away:
+            self.is_away = False
+            raise OSError(errno.ESTALE, "Stale file handle")
+        super().renew()
+
+
+def test_a_renewal_that_fails_once_is_followed_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.member.attempt_lock.RENEW_SECONDS", 0.001)
+    lock, superseded = Hiccup(tmp_path, "uid-1", 1, 0), threading.Event()
+    acquire(lock, superseded.set)
+    lock.is_away = True
+    begun(tmp_path, 2)
+    assert superseded.wait(10)
+
+
+def test_a_report_repeats_the_latest_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRLEAD_PROGRESS_FILE", str(tmp_path / "progress"))
+    for step in (10, 20):
+        report(step, checkpoint=True)
+    report(25)
+    report(26)
+    lines = (tmp_path / "progress").read_text().splitlines()
+    assert [json.loads(line).get("checkpointStep") for line in lines] == [None, None, 20, 20]
 
 
 PROGRAM = """

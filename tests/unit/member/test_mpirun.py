@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,13 @@ from pathlib import Path
 from fairlead.member import mpirun
 sys.exit(mpirun._end(mpirun._finish(Path(sys.argv[1]), 0, None)))
 """
+FIRST = """
+import subprocess, sys
+from pathlib import Path
+from fairlead.member import mpirun
+mpiexec = subprocess.Popen(["sh", "-c", "exit " + sys.argv[2]])
+sys.exit(mpirun._finish(Path(sys.argv[1]), 0, mpiexec))
+"""
 
 
 def finished(result: Path, *prefix: str) -> subprocess.CompletedProcess[str]:
@@ -89,10 +97,65 @@ def finished(result: Path, *prefix: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_a_member_ends_by_the_signal_that_ended_its_rank(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [11, 13])
+def test_a_member_ends_by_the_signal_that_ended_its_rank(number: int, tmp_path: Path) -> None:
     result = tmp_path / "result"
-    result.write_text("signal 11")
-    assert finished(result).returncode == -11
+    result.write_text(f"signal {number}")
+    assert finished(result).returncode == -number
+
+
+@pytest.mark.parametrize(("others", "code"), [("0", 0), ("9", mpirun.EXIT_STOPPED)])
+def test_the_first_member_succeeds_only_with_all_others(
+    others: str, code: int, tmp_path: Path
+) -> None:
+    result = tmp_path / "result"
+    result.write_text("exit 0")
+    command = [sys.executable, "-c", FIRST, str(result), others]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == code
+
+
+MEMBER = mpirun.Member(1, 2, "127.0.0.1", 0, Path("hosts"), "train-1/2")
+#: Of a scanner, of a stranger, of an earlier attempt, and of a rank that there is not.
+STRANGERS = (
+    b"GET / HTTP/1.1\r\n\r\n", b"7\n", b'{"token": "train-1/1", "rank": 1}\n',
+    b'{"token": "train-1/2", "rank": 2}\n', b'{"token": "train-1/2", "rank": 0.5}\n',
+    b'{"token": "train-1/2", "rank": 1.0}\n', b"[" * 100_000 + b"\n",
+)  # fmt: skip
+
+
+def test_only_members_of_this_attempt_get_a_proxy_and_strangers_stop_nobody() -> None:
+    with mpirun.listen("127.0.0.1", 0) as listener:
+        member = replace(MEMBER, master_port=listener.getsockname()[1])
+        proxies = [["proxy", "--rank", "0"], ["proxy", "--rank", "1"]]
+        arguments = (member, proxies, listener)
+        first = threading.Thread(target=mpirun.hand_out, args=arguments, daemon=True)
+        first.start()
+        address = ("127.0.0.1", member.master_port)
+        for hello in STRANGERS:
+            with socket.create_connection(address, timeout=10) as stranger:
+                stranger.sendall(hello)
+                stranger.shutdown(socket.SHUT_WR)
+                assert stranger.recv(1) == b""
+        assert mpirun.fetch(member) == ["--rank", "1"]
+        first.join(10)
+        assert not first.is_alive()
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
+    with mpirun.listen("127.0.0.1", 0) as listener:
+        member = replace(MEMBER, master_port=listener.getsockname()[1])
+
+        def answer() -> None:
+            for text in (b'["--rank", ', b'["--rank", "1"]\n'):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(text)
+
+        first = threading.Thread(target=answer, daemon=True)
+        first.start()
+        assert mpirun.fetch(member) == ["--rank", "1"]
+        first.join(10)
 
 
 @pytest.mark.parametrize(("said", "code"), [("signal 11", 139), ("signal 9", 137), ("exit 3", 3)])
@@ -112,6 +175,31 @@ def test_why_the_proxy_could_not_start_is_shown(tmp_path: Path) -> None:
     ended = finished(tmp_path / "result")
     assert ended.returncode == mpirun.EXIT_STOPPED
     assert "cannot load libfabric.so" in ended.stderr
+
+
+LOCKED = """
+import subprocess
+from fairlead.member import mpirun
+
+class Lock:
+    def end(self):
+        print(open("/proc/self/task/{pid}/children".format(pid=mpirun.os.getpid())).read())
+
+lock = Lock()
+mpirun.acquire = lambda *_: None
+mpirun.AttemptLock.of_this_member = lambda: lock
+mpirun.Member.from_environment = lambda: None
+mpirun._run = lambda *_: subprocess.Popen(["sleep", "90"]).pid and 0
+"""
+
+
+@pytest.mark.parametrize("end", ['mpirun.run(["true"])', "mpirun._run(); mpirun._terminate(lock)"])
+def test_the_lock_is_released_once_no_process_of_the_rank_is_left(end: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{LOCKED}\n{end}"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.stdout == "\n", ended.stderr
 
 
 KILL = """

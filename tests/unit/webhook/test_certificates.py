@@ -140,6 +140,7 @@ def test_what_nobody_could_use_is_made_anew(material: Material | None) -> None:
 
 def test_a_certificate_for_other_names_is_made_anew_and_the_old_one_stays_trusted() -> None:
     assert step_of(FIRST, hosts=("renamed.svc",)) is Step.MAKE
+    assert step_of(FIRST, hosts=(*HOSTS, "added.svc")) is Step.MAKE
     made = take(Step.MAKE, FIRST)
     assert trusts(made.bundle, made.serving)
     assert trusts(made.bundle, FIRST.serving), "another replica may show it for a while"

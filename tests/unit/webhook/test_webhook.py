@@ -38,7 +38,7 @@ from fairlead.runtime.logs import SilentLogger
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_priority_class, make_team
 from fairlead.webhook.answers import Answers, Outcome, Path, path_of
-from fairlead.webhook.certificates import Pair, Times, validity_of
+from fairlead.webhook.certificates import BadCertificate, Pair, Times, from_secret, validity_of
 from fairlead.webhook.configuration import INJECT, MUTATING, VALIDATING, configurations
 from fairlead.webhook.keeper import CertificateKeeper, KeeperOptions
 
@@ -209,17 +209,23 @@ def test_a_job_is_given_the_priority_of_its_class_and_refused_any_other() -> Non
     container = {"name": "c", "image": "i"}
     role = {"name": "worker", "template": {"spec": {"containers": [container]}}}
 
-    def ask(path: Path, table: PriorityTable | None, **spec: Any) -> tuple[Outcome, Any]:
+    def ask(
+        path: Path, table: PriorityTable | None, old: dict[str, Any] | None = None, **spec: Any
+    ) -> tuple[Outcome, Any]:
         job = {"metadata": {"name": "j"}, "spec": {"roles": [role], **spec}}
-        given = Answers(Rules(), classes=lambda: table).answer(path, review("jobs", object=job))
+        update = {"operation": "UPDATE", "oldObject": {"spec": {"roles": [role], **(old or {})}}}
+        body = review("jobs", object=job, **(update if old else {}))
+        given = Answers(Rules(), classes=lambda: table).answer(path, body)
         response = msgspec.json.decode(given.body)["response"]
         patch = response.get("patch")
         return given.outcome, msgspec.json.decode(base64.b64decode(patch)) if patch else None
 
-    by_class = {"priorityClassName": "high"}
+    by_class: dict[str, Any] = {"priorityClassName": "high"}
     patch = [{"op": "add", "path": "/spec/priority", "value": 1000}]
     assert ask(Path.JOB_DEFAULTS, known, **by_class) == (Outcome.DEFAULTED, patch)
     assert ask(Path.JOB_DEFAULTS, known) == (Outcome.LEFT_ALONE, None)
+    now = {"priority": 7, **by_class}
+    assert ask(Path.JOB_DEFAULTS, known, {"priority": 7}, **now) == (Outcome.DEFAULTED, patch)
     assert ask(Path.JOB_DEFAULTS, None, **by_class) == (Outcome.LEFT_ALONE, None)
     assert ask(Path.JOBS, known, **by_class, priority=1000) == (Outcome.ALLOWED, None)
     assert ask(Path.JOBS, known, **by_class, priority=1001) == (Outcome.REFUSED, None)
@@ -366,7 +372,7 @@ class Lines(SilentLogger):
     def info(self, event: str, **facts: Any) -> None:
         self.lines.append((event, facts))
 
-    warning = info
+    warning = error = info
 
 
 def test_each_refusal_is_one_line_that_says_whose_and_why_and_nothing_else_is_logged() -> None:
@@ -472,6 +478,32 @@ def test_the_next_pair_waits_until_both_configurations_have_its_authority() -> N
     in_world(main)
 
 
+def test_replicas_that_renew_at_the_same_time_serve_the_one_pair_that_was_stored() -> None:
+    async def main(world: World) -> None:
+        keepers = [world.keeper("one"), world.keeper("two")]
+        await keep_up(world, keepers, seconds=5.0)
+        await asyncio.sleep(TIMES.life_seconds + DAY)
+        await asyncio.gather(*(keeper.look() for keeper in keepers))
+        assert sum(keeper.steps_count for keeper in keepers) == 2, "one step each time"
+        stored = from_secret(await world.secret()).serving
+        assert [pair for pairs in world.served.values() for pair in pairs[1:]] == [stored]
+
+    in_world(main)
+
+
+def test_a_replica_that_sees_a_new_bundle_late_counts_from_then() -> None:
+    async def main(world: World) -> None:
+        one, two = world.keeper("one"), world.keeper("two")
+        await keep_up(world, [one, two], seconds=5.0)
+        await asyncio.sleep(TIMES.life_seconds * 0.61)
+        await one.look()
+        await two.look()
+        assert (one.steps_count, two.steps_count) == (2, 0)
+        assert "next.crt" in await world.secret()
+
+    in_world(main)
+
+
 def test_with_cert_manager_it_reads_and_writes_nothing() -> None:
     made = World()
 
@@ -485,6 +517,7 @@ def test_with_cert_manager_it_reads_and_writes_nothing() -> None:
         keeper = world.keeper()
         await keep_up(world, [keeper], seconds=5.0)
         assert world.served["one"] == []
+        assert await keeper.look() == OPTIONS.soon_seconds
         with pytest.raises(NotFound):
             await world.secret()
         data = run_secret["data"]
@@ -500,6 +533,25 @@ def test_with_cert_manager_it_reads_and_writes_nothing() -> None:
         assert keeper.steps_count == 0
 
     run_secret = {"data": made_secret(made)}
+    in_world(main, **{INJECT: "default/fairlead-webhook"})
+
+
+def test_a_given_pair_that_cannot_be_served_is_logged_once_and_looked_at_soon() -> None:
+    def refuse(_pair: Pair) -> None:
+        raise BadCertificate("too weak")
+
+    async def main(world: World) -> None:
+        log = Lines()
+        keeper = CertificateKeeper(
+            world.client, OPTIONS, refuse, clock=CLOCK, rng=random.Random(1), log=log
+        )
+        data = {"tls.crt": "QQ==", "tls.key": "QQ=="}
+        await world.client.create(
+            SECRETS, {"metadata": {"name": OPTIONS.secret}, "data": data}, namespace="default"
+        )
+        assert [await keeper.look() for _ in range(3)] == [OPTIONS.soon_seconds] * 3
+        assert [name for name, _ in log.lines] == ["Webhook certificate cannot be used"]
+
     in_world(main, **{INJECT: "default/fairlead-webhook"})
 
 
