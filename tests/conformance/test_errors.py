@@ -179,7 +179,7 @@ async def test_52_yaml_is_taken_as_far_as_json_can_say_it(target: Target) -> Non
         {"limit": "many"}, {"labelSelector": "a=b=c"},
         {"fieldSelector": "metadata.name"}, {"fieldSelector": "spec.nope=1"},
         {"resourceVersion": "abc"}, {"continue": "!!!"}, {"watch": "1", "timeoutSeconds": "x"},
-        {"labelSelector": "a in (b"}, {"limit": "9" * 40},
+        {"labelSelector": "a in (b"}, {"limit": "9" * 40}, {"limit": "--5"},
     ],
 )  # fmt: skip
 async def test_52_a_wrong_query_value_is_400(target: Target, query: dict[str, str]) -> None:

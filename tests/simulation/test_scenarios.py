@@ -21,6 +21,7 @@ from fairlead.sim.scenario import (
     ClusterSpec,
     FaultProfile,
     LoadSpec,
+    NodeFailure,
     PoolSpec,
     Scenario,
     ScenarioError,
@@ -355,6 +356,23 @@ def test_drawn_jobs_come_in_bursts_as_stated() -> None:
     spread, _, _ = load_of(even, faults_of(even))
     assert [a.name for a in spread] == [a.name for a in arrivals]
     assert max(arrival.at % 14_400 for arrival in spread) > 900
+
+
+def test_what_no_run_can_be_made_of_is_named() -> None:
+    cluster = ClusterSpec(cpu="many", memory="-1", nodes_per_rack=0, racks_per_block=0)
+    load = LoadSpec(members_max=0, run_seconds_median=0.0, run_seconds_max=float("nan"),
+                    run_seconds_sigma=-1.0)  # fmt: skip
+    failures = (NodeFailure(at_seconds=-1.0, node=90),)
+    faults = FaultProfile(name="bad", repair_seconds_median=float("inf"), node_failures=failures,
+                          rack_failures_per_1000_rack_days=-1.0)  # fmt: skip
+    with pytest.raises(ScenarioError) as caught:
+        check_scenario(Scenario(cluster=cluster, load=load, faults=faults), "it")
+    assert [mistake.partition(":")[0] for mistake in caught.value.mistakes] == [
+        "cluster.cpu", "cluster.memory", "cluster.nodesPerRack", "cluster.racksPerBlock",
+        "load.runSecondsMedian", "load.runSecondsMax", "load.runSecondsSigma", "load.membersMax",
+        "faults.repairSecondsMedian", "faults.rackFailuresPer1000RackDays",
+        "faults.nodeFailures[0].atSeconds", "faults.nodeFailures[0].node",
+    ]  # fmt: skip
 
 
 def test_mistakes_of_pools_and_bursts_are_all_named() -> None:

@@ -372,6 +372,10 @@ def test_a_flow_schema_isolates_the_dearest_caller_found(
     assert schema["spec"]["priorityLevelConfiguration"]["name"] == level["metadata"]["name"]
     subject = schema["spec"]["rules"][0]["subjects"][0]
     assert subject["serviceAccount"] == {"namespace": "monitoring", "name": "agent"}
+    path.write_bytes(with_agent(cluster_log(), EVENTS, pod=f"{'a' * 38}-agent").text())
+    _, out, _ = audit(str(path), "--flow-schema", capsys=capsys)
+    cut = next(yaml.safe_load_all(out))["metadata"]["name"]
+    assert cut == f"doctor-monitoring-{'a' * 38}", "names end with a letter or a digit"
 
 
 def test_two_logs_are_compared_by_what_changed_most(

@@ -106,6 +106,7 @@ def test_lines_that_are_no_jobs_are_counted_and_named_by_line(tmp_path: Path) ->
         ('{"submit_seconds": ' + "[" * 5000, "no line is a job"),
         ("submit_seconds,run_seconds,members,gpus\n1,1,1e99,1\n", "whole number from 1"),
         ("submit_seconds,run_seconds,members,gpus\nnan,1,1,1\n", "must be 0 or more"),
+        ('submit_seconds,run_seconds,members,gpus\n"' + "1,1,1,1\n" * 20_000, "left open"),
     ],
 )
 def test_what_is_no_trace_is_refused_with_the_place(
