@@ -207,6 +207,8 @@ def test_a_run_that_is_stopped_early_leaves_a_report_that_says_so(tmp_path: Path
     result = run_.run()
     assert not result.summary.is_complete
     assert result.summary.finished < 60
+    busy, offered = result.recorder.busy_gpu_seconds, result.recorder.capacity_gpu_seconds
+    assert result.summary.utilization == pytest.approx(busy / offered)
     assert shown[-1].is_over
     write_results(result, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
@@ -413,6 +415,7 @@ def test_requests_are_counted_by_controller_and_decisions_are_timed(tmp_path: Pa
     write_results(result, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
     assert "API requests by controller" in page
+    assert "2 to 8 (2 jobs)" in page
     assert "Decisions, in real time" in page
 
 

@@ -55,6 +55,13 @@ def test_swf_tolerates_short_lines_and_takes_requested_processors_and_time(tmp_p
     assert trace.jobs[1].tenant == "3"
 
 
+def test_a_time_with_an_offset_and_a_time_limit_of_zero_are_understood(tmp_path: Path) -> None:
+    abroad = read_trace(written(tmp_path, PHILLY + "2017-10-09 09:01:55+02:00,5,1,5,x\n"))
+    assert [job.at_seconds for job in abroad.jobs] == [0.0, 2932.0, 2932.0]
+    (unlimited,) = read_trace(written(tmp_path, "1 0 -1 5 1 -1 -1 1 0\n")).jobs
+    assert unlimited.limit_seconds is None
+
+
 def test_openb_pods_run_from_their_scheduling_to_their_deletion(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, OPENB))
     assert trace.format == "openb"
