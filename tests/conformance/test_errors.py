@@ -197,6 +197,12 @@ async def test_52_what_a_real_server_overlooks_in_a_query_is_400_too() -> None:
             assert (code, status["reason"]) == (400, "BadRequest")
 
 
+async def test_52_a_media_type_has_no_case() -> None:
+    async with running() as api:
+        kind = {"Content_Type": "Application/JSON; charset=utf-8"}
+        assert (await api.call("POST", MAPS, config("x"), **kind))[0] == 201
+
+
 async def test_52_write_options_are_checked_too(target: Target) -> None:
     for query in ({"dryRun": "Some"}, {"fieldValidation": "Maybe"}, {"fieldManager": "m" * 129}):
         answer = await target.request("POST", MAPS, config("never"), query=query)
