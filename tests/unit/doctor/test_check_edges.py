@@ -17,7 +17,7 @@ A, S = Source.APISERVER, Source.SCHEDULER
 PODS = scraped(A, 'apiserver_resource_objects{resource="pods"} 100000\n').scrapes[A][0]
 EMPTY = scraped(A, "process_start_time_seconds 700\n").scrapes[A][0]
 QUEUE = 'scheduler_pending_pods{{queue="active"}} {}\nscheduler_schedule_attempts_total 0\n'
-GPU_NODES = cases_of_parts.scaled("r/i:1").objects
+GPU_NODES = cases_of_parts.scaled("r/i:1").seen_objects()
 NOWHERE = [{"spec": {}}, {"spec": {}}, {"spec": {"nodeName": "a"}}, {"spec": {"nodeName": "b"}}]
 
 EDGES: dict[str, tuple[str, Facts, type]] = {
