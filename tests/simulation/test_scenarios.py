@@ -202,7 +202,9 @@ def test_a_run_that_is_stopped_early_leaves_a_report_that_says_so(tmp_path: Path
     def stop_soon(progress: Progress) -> None:
         shown.append(progress)
 
-    run_ = Run(ideal(written(crowded_load(60, 3), tmp_path / "jobs.csv")), stop_soon, until=2000.0)
+    run_ = Run(
+        ideal(written(crowded_load(60, 3), tmp_path / "jobs.csv")), stop_soon, until=10_000.0
+    )
     runs.append(run_)
     result = run_.run()
     assert not result.summary.is_complete
