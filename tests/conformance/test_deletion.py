@@ -110,7 +110,9 @@ async def test_p27_a_pod_on_a_node_waits_for_its_node(target: Target) -> None:
     assert sooner.json["metadata"]["deletionTimestamp"] < marked["deletionTimestamp"]
     later = await target.request("DELETE", f"{PODS}/p", query={"gracePeriodSeconds": "60"})
     assert later.json["metadata"]["deletionGracePeriodSeconds"] == 5
-    await target.request("DELETE", f"{PODS}/p", query={"gracePeriodSeconds": "0"})
+    at_once = {"gracePeriodSeconds": 0}  # goes before the query
+    last = await target.request("DELETE", f"{PODS}/p", at_once, query={"gracePeriodSeconds": "4"})
+    assert last.json["kind"] == "Pod"
     assert (await target.request("GET", f"{PODS}/p")).status == 404
 
 

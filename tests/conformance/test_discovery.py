@@ -144,6 +144,16 @@ async def test_55_a_new_kind_appears_in_openapi_and_changes_only_its_own_urls(
     assert "dev.example.v1.Widget" in schemas
 
 
+async def test_55_an_outdated_url_of_a_document_leads_to_the_present_one() -> None:
+    async with running() as api:
+        for path in ("/openapi/v3/api/v1", "/openapi/v3/apis/policy/v1"):
+            url = f"{api.server.url}{path}?hash=old"
+            async with api.session.get(url, allow_redirects=False) as answer:
+                assert answer.status == 301
+                assert answer.headers["Location"].startswith(f"{path}?hash=")
+                assert "Cache-Control" not in answer.headers
+
+
 async def test_55_openapi_v2_is_one_document(target: Target) -> None:
     answer = await target.request("GET", "/openapi/v2")
     assert (answer.status, answer.json["swagger"]) == (200, "2.0")

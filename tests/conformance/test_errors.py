@@ -179,7 +179,7 @@ async def test_52_yaml_is_taken_as_far_as_json_can_say_it(target: Target) -> Non
         {"limit": "many"}, {"labelSelector": "a=b=c"},
         {"fieldSelector": "metadata.name"}, {"fieldSelector": "spec.nope=1"},
         {"resourceVersion": "abc"}, {"continue": "!!!"}, {"watch": "1", "timeoutSeconds": "x"},
-        {"labelSelector": "a in (b"}, {"limit": "9" * 40},
+        {"labelSelector": "a in (b"}, {"limit": "9" * 40}, {"limit": "--5"},
     ],
 )  # fmt: skip
 async def test_52_a_wrong_query_value_is_400(target: Target, query: dict[str, str]) -> None:
@@ -195,6 +195,12 @@ async def test_52_what_a_real_server_overlooks_in_a_query_is_400_too() -> None:
         ):
             code, status, _ = await api.call("GET", f"{PODS}?{query}")
             assert (code, status["reason"]) == (400, "BadRequest")
+
+
+async def test_52_a_media_type_has_no_case() -> None:
+    async with running() as api:
+        kind = {"Content_Type": "Application/JSON; charset=utf-8"}
+        assert (await api.call("POST", MAPS, config("x"), **kind))[0] == 201
 
 
 async def test_52_write_options_are_checked_too(target: Target) -> None:

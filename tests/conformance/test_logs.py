@@ -54,6 +54,14 @@ async def test_a_log_is_plain_text_of_the_only_container() -> None:
         assert source.asked == [("default", "p", "main", LogOptions(tail_lines=7, timestamps=True))]
 
 
+async def test_an_init_container_has_a_log_too() -> None:
+    source = Source()
+    async with running(logs=source) as api:
+        await started(api, initContainers=[{"name": "init", "image": "i"}])
+        assert (await api.call("GET", f"{PODS}/p/log?container=init"))[0] == 200
+        assert source.asked[0][2] == "init"
+
+
 async def test_following_sends_each_piece_as_it_comes() -> None:
     source = Source()
     async with running(logs=source) as api:

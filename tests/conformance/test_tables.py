@@ -174,6 +174,9 @@ async def test_57_a_client_that_takes_plain_json_too_gets_that(target: Target) -
             "GET", path, headers={"Accept": f"{accept},application/json;q=0.5"}
         )
         assert fallback.json["kind"] in ("Pod", "PodList")
+    accept = f"application/json;q=0.5,{METADATA};q=0.9"
+    better = await target.request("GET", f"{PODS}/m-two", headers={"Accept": accept})
+    assert better.json["kind"] == "PartialObjectMetadata"
 
 
 async def test_35_items_of_built_in_lists_carry_no_kind_and_an_empty_list_is_a_list(

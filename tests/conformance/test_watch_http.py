@@ -109,6 +109,14 @@ async def test_46_bookmarks_come_with_time_and_before_the_end() -> None:
         assert last["object"]["metadata"]["resourceVersion"] == str(api.service.store.version)
 
 
+async def test_46_initial_events_have_no_bookmark_at_their_end_unless_asked_for() -> None:
+    query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1"
+    async with running(limits=limits()) as api:
+        await api.call("POST", MAPS, config("x"))
+        async with watching(api, query) as events:
+            assert [seen(event) async for event in events] == [("ADDED", "x")]
+
+
 async def test_48_a_watch_ends_cleanly_at_its_time_out_and_the_connection_lives_on() -> None:
     async with running(limits=limits()) as api:
         reader, writer = await api.connect()

@@ -21,6 +21,7 @@ from fairlead.sim.scenario import (
     ClusterSpec,
     FaultProfile,
     LoadSpec,
+    NodeFailure,
     PoolSpec,
     Scenario,
     ScenarioError,
@@ -201,11 +202,15 @@ def test_a_run_that_is_stopped_early_leaves_a_report_that_says_so(tmp_path: Path
     def stop_soon(progress: Progress) -> None:
         shown.append(progress)
 
-    run_ = Run(ideal(written(crowded_load(60, 3), tmp_path / "jobs.csv")), stop_soon, until=2000.0)
+    run_ = Run(
+        ideal(written(crowded_load(60, 3), tmp_path / "jobs.csv")), stop_soon, until=10_000.0
+    )
     runs.append(run_)
     result = run_.run()
     assert not result.summary.is_complete
     assert result.summary.finished < 60
+    busy, offered = result.recorder.busy_gpu_seconds, result.recorder.capacity_gpu_seconds
+    assert result.summary.utilization == pytest.approx(busy / offered)
     assert shown[-1].is_over
     write_results(result, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
@@ -357,6 +362,23 @@ def test_drawn_jobs_come_in_bursts_as_stated() -> None:
     assert max(arrival.at % 14_400 for arrival in spread) > 900
 
 
+def test_what_no_run_can_be_made_of_is_named() -> None:
+    cluster = ClusterSpec(cpu="many", memory="-1", nodes_per_rack=0, racks_per_block=0)
+    load = LoadSpec(members_max=0, run_seconds_median=0.0, run_seconds_max=float("nan"),
+                    run_seconds_sigma=-1.0)  # fmt: skip
+    failures = (NodeFailure(at_seconds=-1.0, node=90),)
+    faults = FaultProfile(name="bad", repair_seconds_median=float("inf"), node_failures=failures,
+                          rack_failures_per_1000_rack_days=-1.0)  # fmt: skip
+    with pytest.raises(ScenarioError) as caught:
+        check_scenario(Scenario(cluster=cluster, load=load, faults=faults), "it")
+    assert [mistake.partition(":")[0] for mistake in caught.value.mistakes] == [
+        "cluster.cpu", "cluster.memory", "cluster.nodesPerRack", "cluster.racksPerBlock",
+        "load.runSecondsMedian", "load.runSecondsMax", "load.runSecondsSigma", "load.membersMax",
+        "faults.repairSecondsMedian", "faults.rackFailuresPer1000RackDays",
+        "faults.nodeFailures[0].atSeconds", "faults.nodeFailures[0].node",
+    ]  # fmt: skip
+
+
 def test_mistakes_of_pools_and_bursts_are_all_named() -> None:
     pools = (PoolSpec("H100", max=0), PoolSpec("a", max=2, min=3), PoolSpec("a", max=1))
     cluster = ClusterSpec(nodes=0, pools=pools, cloud=CloudSpec(-1.0, refused_share=1.0))
@@ -395,6 +417,7 @@ def test_requests_are_counted_by_controller_and_decisions_are_timed(tmp_path: Pa
     write_results(result, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
     assert "API requests by controller" in page
+    assert "2 to 8 (2 jobs)" in page
     assert "Decisions, in real time" in page
 
 

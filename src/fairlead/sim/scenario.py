@@ -12,6 +12,7 @@ path in the file.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from fairlead.api.quantity import CPU, MEMORY, QuantityError, to_base
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.embedded.virtual.profile import PROFILE_DEFAULT, shipped_profiles
 from fairlead.sim.traces.trace import Problem
@@ -269,9 +271,8 @@ def _mistakes(scenario: Scenario) -> Iterator[str]:
     fewest = 0 if cluster.pools else 1
     if not fewest <= cluster.nodes <= 100_000:
         yield f"cluster.nodes: {cluster.nodes}; accepted: {fewest} to 100,000"
+    yield from _shape_mistakes(cluster)
     yield from _pool_mistakes(cluster)
-    if not 0 <= cluster.gpus <= 1024:
-        yield f"cluster.gpus: {cluster.gpus}; accepted: 0 to 1,024 per node"
     yield from _load_mistakes(load)
     if scenario.ideal and scenario.profile != PROFILE_DEFAULT:
         yield f"profile: '{scenario.profile}'; accepted: only without ideal, which has no delays"
@@ -288,10 +289,37 @@ def _mistakes(scenario: Scenario) -> Iterator[str]:
     elif not 1 <= profile.slow_factor <= 1e6:
         yield f"faults.slowFactor: {profile.slow_factor:g}; accepted: 1 to 1,000,000"
     else:
+        yield from _negatives("faults", profile)
         for number, failure in enumerate(profile.node_failures):
+            where = f"faults.nodeFailures[{number}]"
+            yield from _negatives(where, failure)
             if not 0 <= failure.node < cluster.nodes:
-                where = f"faults.nodeFailures[{number}].node"
-                yield f"{where}: {failure.node}; accepted: 0 to {cluster.nodes - 1}"
+                yield f"{where}.node: {failure.node}; accepted: 0 to {cluster.nodes - 1}"
+
+
+def _shape_mistakes(cluster: ClusterSpec) -> Iterator[str]:
+    if not 0 <= cluster.gpus <= 1024:
+        yield f"cluster.gpus: {cluster.gpus}; accepted: 0 to 1,024 per node"
+    for resource, text in ((CPU, cluster.cpu), (MEMORY, cluster.memory)):
+        try:
+            is_amount = to_base(resource, text) >= 0
+        except QuantityError:
+            is_amount = False
+        if not is_amount:
+            yield f"cluster.{resource}: '{text}'; accepted: a quantity such as 96 or 1Ti"
+    for name, count in (
+        ("nodesPerRack", cluster.nodes_per_rack), ("racksPerBlock", cluster.racks_per_block),
+    ):  # fmt: skip
+        if count < 1:
+            yield f"cluster.{name}: {count}; accepted: 1 or more"
+
+
+def _negatives(where: str, data: _Data) -> Iterator[str]:
+    """Yield the numbers with a fraction that are below zero, or not finite."""
+    for field in msgspec.structs.fields(data):
+        value = getattr(data, field.name)
+        if isinstance(value, float) and not 0 <= value < math.inf:
+            yield f"{where}.{field.encode_name}: {value:g}; accepted: 0 or more"
 
 
 def _load_mistakes(load: LoadSpec) -> Iterator[str]:
@@ -304,6 +332,15 @@ def _load_mistakes(load: LoadSpec) -> Iterator[str]:
         yield f"load.jobsMax: {load.jobs_max}; accepted: 1 or more"
     if not 0 < load.jobs_per_day <= 10_000_000:
         yield f"load.jobsPerDay: {load.jobs_per_day:g}; accepted: more than 0, up to 10,000,000"
+    for name, seconds in (
+        ("runSecondsMedian", load.run_seconds_median), ("runSecondsMax", load.run_seconds_max),
+    ):  # fmt: skip
+        if not 0 < seconds < math.inf:
+            yield f"load.{name}: {seconds:g}; accepted: more than 0"
+    if not 0 <= load.run_seconds_sigma <= 10:
+        yield f"load.runSecondsSigma: {load.run_seconds_sigma:g}; accepted: 0 to 10"
+    if load.members_max < 1:
+        yield f"load.membersMax: {load.members_max}; accepted: 1 or more"
     every = load.checkpoint_seconds
     if every is not None and not 1 <= every <= _CHECKPOINT_SECONDS_MAX:
         yield f"load.checkpointSeconds: {every:g}; accepted: 1 to {_CHECKPOINT_SECONDS_MAX:,}"

@@ -74,10 +74,10 @@ def cluster_log(nodes: int = 20, seconds: int = 60) -> Log:
 
 
 def with_agent(log: Log, uri: str, *, nodes: int = 20, every: int = 10, seconds: int = 60,
-               **more: Any) -> Log:  # fmt: skip
+               pod: str = "agent", **more: Any) -> Log:  # fmt: skip
     """Add an agent on every node that asks for the same again and again."""
     for second in range(0, seconds, every):
         for number in range(nodes):
             log.add(uri, at=second + number / 100, node=f"node-{number}",
-                    pod=f"agent-ab{number:03d}", address=f"10.0.0.{number}", **more)  # fmt: skip
+                    pod=f"{pod}-ab{number:03d}", address=f"10.0.0.{number}", **more)  # fmt: skip
     return log

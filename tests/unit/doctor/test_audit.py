@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +21,11 @@ from fairlead.doctor.audit.event import owner_of, program_of, seconds_of
 from fairlead.doctor.audit.parallel import read_logs
 from fairlead.doctor.audit.request import parse_uri
 from fairlead.doctor.audit.summary import AuditSummary, Key
-from fairlead.doctor.audit.tally import Distinct
-from fairlead.doctor.check import Unknown, evaluate
+from fairlead.doctor.audit.tally import Distinct, Tally
+from fairlead.doctor.check import Finding, Passed, Unknown, evaluate
 from fairlead.doctor.examine import examine
 from fairlead.doctor.facts import Facts
-from fairlead.doctor.registry import AUDIT_CHECKS
+from fairlead.doctor.registry import AUDIT_CHECKS, BY_ID
 
 EVENTS = "/api/v1/events"
 
@@ -46,6 +47,8 @@ def found(summary: AuditSummary) -> set[str]:
         ("/api/v1/pods", "pods", "cluster", ""),
         ("/api/v1/pods?limit=500&resourceVersion=0", "pods", "cluster", "limit=500 rv=0"),
         ("/api/v1/pods?limit=500&continue=abc", "pods", "cluster", "limit=500 continue"),
+        ("/api/v1/pods?continue=abc&limit=500&resourceVersion=9", "pods", "cluster",
+         "limit=500 continue"),
         ("/api/v1/namespaces/a/pods?labelSelector=x%3Dy", "pods", "namespace", "label"),
         ("/api/v1/namespaces/a/pods/p/status", "pods/status", "resource", ""),
         ("/api/v1/namespaces/a", "namespaces", "resource", ""),
@@ -149,6 +152,18 @@ def test_misuse_is_found(name: str, tmp_path: Path) -> None:
     assert ids <= found(analysed(build(), tmp_path / "a.log"))
 
 
+def test_the_pages_of_a_list_are_no_polling(tmp_path: Path) -> None:
+    pages = _repeated(cluster_log(), 12, "/api/v1/pods?continue=x&limit=500")
+    assert "AUD-03" not in found(analysed(pages, tmp_path / "a.log"))
+
+
+def test_watches_of_endpoints_are_counted_per_node_of_the_cluster(tmp_path: Path) -> None:
+    log = _repeated(cluster_log(), 1, "/api/v1/endpoints?watch=true", verb="watch")
+    summary = analysed(log, tmp_path / "a.log")
+    assert isinstance(evaluate(BY_ID["AUD-18"], Facts(audit=summary))[0], Finding)
+    assert isinstance(evaluate(BY_ID["AUD-18"], Facts(nodes=900, audit=summary))[0], Passed)
+
+
 def test_two_absent_objects_in_a_short_log_are_no_loop(tmp_path: Path) -> None:
     log = Log()
     for name in ("a", "b"):
@@ -246,6 +261,14 @@ def test_a_clock_that_steps_back_costs_nothing_and_is_counted(tmp_path: Path) ->
     assert summary.skipped == {"durations below zero, taken as zero (clock steps)": 1}
 
 
+def test_events_without_an_id_are_no_duplicates(tmp_path: Path) -> None:
+    log = Log()
+    for second in (1, 2):
+        log.add(at=second)
+    summary = analysed(re.sub(rb'"auditID":"[^"]*",', b"", log.text()), tmp_path / "a.log")
+    assert (summary.events, summary.skipped) == (2, {})
+
+
 def test_rotated_and_compressed_sets_give_the_same_as_one_file(tmp_path: Path) -> None:
     lines = with_agent(cluster_log(), EVENTS).text().splitlines(keepends=True)
     whole = analysed(b"".join(lines), tmp_path / "whole.log")
@@ -254,6 +277,13 @@ def test_rotated_and_compressed_sets_give_the_same_as_one_file(tmp_path: Path) -
     (tmp_path / "c.log").write_bytes(b"".join(lines[200:]))
     parts = [str(tmp_path / name) for name in ("a.log", "b.log.gz", "c.log")]
     assert rounded(summarise(read_logs(parts, processes=2), Model())) == rounded(whole)
+
+
+def test_a_part_without_events_leaves_the_time_that_a_log_covers() -> None:
+    whole = Tally()
+    whole.see(5, 9)
+    whole.merge(Tally())
+    assert (whole.first, whole.last) == (5, 9)
 
 
 def rounded(summary: AuditSummary) -> list[tuple[object, ...]]:
@@ -372,14 +402,19 @@ def test_a_flow_schema_isolates_the_dearest_caller_found(
     assert schema["spec"]["priorityLevelConfiguration"]["name"] == level["metadata"]["name"]
     subject = schema["spec"]["rules"][0]["subjects"][0]
     assert subject["serviceAccount"] == {"namespace": "monitoring", "name": "agent"}
+    path.write_bytes(with_agent(cluster_log(), EVENTS, pod=f"{'a' * 38}-agent").text())
+    _, out, _ = audit(str(path), "--flow-schema", capsys=capsys)
+    cut = next(yaml.safe_load_all(out))["metadata"]["name"]
+    assert cut == f"doctor-monitoring-{'a' * 38}", "names end with a letter or a digit"
 
 
 def test_two_logs_are_compared_by_what_changed_most(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
-    old.write_bytes(with_agent(cluster_log(), EVENTS, every=30).text())
-    new.write_bytes(with_agent(cluster_log(), EVENTS, every=2).text())
+    for path, every in ((old, 30), (new, 2)):
+        log = with_agent(cluster_log(), "/api/v1/pods", every=1)  # the dearest, in both
+        path.write_bytes(with_agent(log, EVENTS, every=every).text())
     code, out, _ = audit("diff", str(old), str(new), "-o", "json", capsys=capsys)
     first = json.loads(out)[0]
     assert code == 0

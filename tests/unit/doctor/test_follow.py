@@ -70,7 +70,7 @@ def test_a_rotated_log_is_followed_to_its_end_and_then_the_new_one(tmp_path: Pat
     path.touch()
 
     def rotate() -> None:
-        append(path, numbered(0, 4))
+        append(path, numbered(0, 4).rstrip(b"\n"))
         path.rename(tmp_path / "audit-1.log")
         path.write_bytes(numbered(4, 5))
 
@@ -99,6 +99,25 @@ def test_a_line_without_end_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     tallies = events(path, [*steps, lambda: None])
     assert sum(each.events for each in tallies) == 2
     assert sum(sum(each.skipped.values()) for each in tallies) == 1
+
+
+@pytest.mark.parametrize("is_truncated", [True, False])
+def test_what_follows_a_line_without_end_in_a_new_file_is_read(
+    is_truncated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "LINE_BYTES_MAX", 2_000)
+    path = tmp_path / "audit.log"
+    path.touch()
+
+    def renew() -> None:
+        if is_truncated:
+            os.truncate(path, 0)
+        else:
+            path.rename(tmp_path / "audit-1.log")
+        append(path, numbered(0, 2))
+
+    tallies = events(path, [lambda: append(path, b"x" * 3_000), renew, lambda: None])
+    assert sum(each.events for each in tallies) == 2
 
 
 def test_an_absent_file_cannot_be_followed(

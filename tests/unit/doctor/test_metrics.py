@@ -6,8 +6,9 @@ import pytest
 from tests.unit.doctor.facts_of import scraped
 
 from fairlead.doctor.expressions import Rate
-from fairlead.doctor.facts import NotSeen, Source
+from fairlead.doctor.facts import Facts, NotSeen, Source
 from fairlead.doctor.metrics import BadPage, pair, parse_page, quantile
+from fairlead.doctor.readers.pages import PageReader, Target
 
 PAGE = b"""# HELP a Something.
 # TYPE a counter
@@ -57,6 +58,22 @@ def test_one_scrape_gives_the_mean_since_the_start_and_none_without_it() -> None
     assert reading.value == pytest.approx(0.1)
     with pytest.raises(NotSeen):
         list(Rate(Source.ETCD, name)(scraped(Source.ETCD, f"{name} 30\n")))
+
+
+def test_a_page_that_fails_the_second_time_counts_as_read_once() -> None:
+    name = "etcd_server_slow_apply_total"
+    pages = [f"{name} 30\nprocess_start_time_seconds 700\n".encode()]
+
+    def fetch() -> bytes:
+        if not pages:
+            raise OSError("gone")
+        return pages.pop()
+
+    reader = PageReader({Source.ETCD: frozenset((name,))}, lambda: 1000.0)
+    scrapes = reader.read([Target(Source.ETCD, "e", fetch)], lambda: None)
+    (reading,) = Rate(Source.ETCD, name)(Facts(scrapes=scrapes))
+    assert reading.value == pytest.approx(0.1)
+    assert "gone" in reader.absent[Source.ETCD]
 
 
 def test_a_counter_that_appears_with_its_first_event_is_zero_on_a_page_of_its_component() -> None:

@@ -159,7 +159,9 @@ def test_an_answer_that_fails_leaves_the_page() -> None:
     name = "etcd_server_leader_changes_seen_total"
     check = BY_ID["ETCD-09"]
     page = scraped(ETCD, f"{name} 9\n", before=f"{name} 1\n")
-    assert isinstance(evaluate(check, run(lambda _: vector(), [check], page)[0])[0], Finding)
+    for answer in (vector(), vector(sample("value", "NaN"))):
+        left = run(lambda _, answer=answer: answer, [check], page)[0]
+        assert isinstance(evaluate(check, left)[0], Finding)
     quiet = run(lambda _: vector(sample("value", "1")), [check], page)[0]
     assert isinstance(evaluate(check, quiet)[0], Passed), "an hour says more than ten seconds"
 
@@ -213,6 +215,8 @@ def status_of(config: Answer) -> tuple[Facts, int]:
             return Answer(json.dumps({"status": "success", "data": tsdb}).encode())
         if path.startswith("/api/v1/status/config"):
             return config
+        if path.startswith("/api/v1/status/flags"):
+            return Answer(b"{", length=9)  # a connection that breaks off
         return Answer(b"up 1\n") if path == "/metrics" else Answer(status=404)
 
     with loopback(answer) as server:
@@ -258,6 +262,15 @@ def test_a_number_of_instances_that_is_none_is_a_reason(count: str) -> None:
         reader = PrometheusAnswers(server.url, Web(), iter(range(10**6)).__next__)
         answers = reader.read([BY_ID["ETCD-01"]], Facts(nodes=10))
     assert "not a" in str(answers["ETCD-01"])
+
+
+def test_a_job_is_matched_by_its_whole_name() -> None:
+    answer = vector({"metric": {"job": "etcd-backup"}, "value": [1, "1"]})
+    with loopback(lambda *_: answer) as server:
+        clock = iter(range(10**6)).__next__
+        reader = PrometheusAnswers(server.url, Web(), clock, {ETCD: "etcd", Source.COREDNS: ".*"})
+        answers = reader.read([BY_ID["ETCD-01"]], Facts(nodes=10))
+    assert "no job that is up matches etcd" in str(answers["ETCD-01"])
 
 
 def test_a_server_that_sends_slowly_is_left() -> None:

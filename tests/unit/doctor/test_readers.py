@@ -12,11 +12,13 @@ from tests.unit.doctor.facts_of import seen
 
 from fairlead.api.status import Forbidden, Unavailable
 from fairlead.doctor.facts import Source
+from fairlead.doctor.objects import Container, Pod, PodSpec
 from fairlead.doctor.readers.budget import BudgetedGet, finished
 from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.flags import (
     BadManifest,
     flags_of_objects,
+    flags_of_pods,
     parse_flags,
     read_manifests,
 )
@@ -113,6 +115,12 @@ def test_the_flags_of_an_autoscaler_come_from_its_deployment() -> None:
     objects = seen(deployments=[deployment]).objects
     assert objects is not None
     assert flags_of_objects(objects) == {"cluster-autoscaler": {"scale-down-enabled": "false"}}
+
+
+def test_of_several_pods_of_a_component_the_first_gives_its_flags() -> None:
+    pods = [Pod(spec=PodSpec(containers=[Container(command=["etcd", f"--name={name}"])]))
+            for name in ("a", "b")]  # fmt: skip
+    assert flags_of_pods(pods) == {"etcd": {"name": "a"}}
 
 
 def test_node_facts_take_both_forms_of_keys() -> None:

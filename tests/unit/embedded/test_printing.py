@@ -195,8 +195,11 @@ def test_custom_columns_are_typed_and_blank_where_nothing_fits() -> None:
         PrinterColumn("Since", "", "date", json_path=".metadata.creationTimestamp"),
         PrinterColumn("Labels", "", "string", json_path=".metadata.labels", priority=1),
         PrinterColumn("Broken", "", "string", json_path=".a["),
+        PrinterColumn("Ready", "", "boolean", json_path=".status.ready"),
+        PrinterColumn("Failed", "", "integer", json_path=".status.failed"),
     ))  # fmt: skip
-    obj = {"metadata": created(30, labels={"a": "b"}), "status": {"state": "Running"}}
-    assert printer.cells(obj, NOW) == ["x", "Running", None, "30s", '{"a":"b"}', None]
-    assert [c.priority for c in printer.columns] == [0, 0, 0, 0, 1, 0]
+    status = {"state": "Running", "ready": False, "failed": 0}
+    obj = {"metadata": created(30, labels={"a": "b"}), "status": status}
+    assert printer.cells(obj, NOW) == ["x", "Running", None, "30s", '{"a":"b"}', None, False, 0]
+    assert [c.priority for c in printer.columns] == [0, 0, 0, 0, 1, 0, 0, 0]
     assert custom_printer(()).cells(obj, NOW) == ["x", "30s"]

@@ -82,7 +82,7 @@ RULES: list[tuple[dict[str, Any], Any, Any, str]] = [
     ({"type": "array", "items": INT}, [1], [1, "2"], 'spec.v[1]: Invalid value: "string": '
      'spec.v[1] in body must be of type integer: "string"'),
     ({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"}, ["a", "b"],
-     ["a", "b", "a"], 'spec.v[2]: Duplicate value: "a"'),
+     ["a", "b", "a", "a"], 'spec.v[2]: Duplicate value: "a"'),
     ({"type": "object", "additionalProperties": INT}, {"a": 1}, {"a": "1"}, 'spec.v.a: Invalid '
      'value: "string": spec.v.a in body must be of type integer: "string"'),
     ({"type": "object", "properties": {"a": INT}, "required": ["a"]}, {"a": 1}, {},
@@ -99,6 +99,10 @@ RULES: list[tuple[dict[str, Any], Any, Any, str]] = [
      "be greater than or equal to 5"),
     ({**INT, "not": {"enum": [3]}}, 2, 3, 'spec.v: Invalid value: "": "spec.v" must not validate '
      "the schema (not)"),
+    ({"type": "integer", "format": "int32", "minimum": 0, "maximum": 2**40}, 2**31 - 1, 2**31,
+     "spec.v: Invalid value: 2147483648: spec.v in body must be of type int32: \"2147483648\""),
+    ({"type": "string", "pattern": "^[a]$"}, "a", "a\n", 'spec.v: Invalid value: "a\\n": spec.v in '
+     "body should match '^[a]$'"),
 ]  # fmt: skip
 
 
@@ -122,6 +126,10 @@ def test_list_maps_must_have_unique_keys() -> None:
     schema = _schema(v=rule)
     assert _texts(schema, v=[{"n": 1}, {"n": 2, "m": 1}]) == []
     assert _texts(schema, v=[{"n": 1}, {"n": 1, "m": 1}]) == ['spec.v[1]: Duplicate value: {"n":1}']
+
+
+def test_what_must_not_be_anything_is_always_refused() -> None:
+    assert len(_texts(_schema(v={**INT, "not": {}}), v=3)) == 1
 
 
 def test_all_mistakes_are_reported_at_once() -> None:

@@ -8,16 +8,20 @@ import random
 import pytest
 
 from fairlead.api.resources import NODES
-from fairlead.api.status import Timeout
+from fairlead.api.status import Conflict, Timeout
 from fairlead.sim.faults import PERFECT, FaultRates, FaultSwitch, FaultyClient
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_node
 from fairlead.testing.fake_client import FakeClient
 
 
-def test_a_stalled_write_times_out_and_comes_true_later_though_its_sender_is_gone() -> None:
+@pytest.mark.parametrize("late_seconds_max", [30.0, 0.0])
+def test_a_stalled_write_times_out_and_comes_true_later_though_its_sender_is_gone(
+    late_seconds_max: float,
+) -> None:
     async def main() -> None:
-        store, switch = FakeClient(), FaultSwitch(FaultRates(stall=1.0))
+        rates = FaultRates(stall=1.0, late_seconds_max=late_seconds_max)
+        store, switch = FakeClient(), FaultSwitch(rates)
         await store.create(NODES, make_node("n"))
         client = FaultyClient(store, switch, random.Random(1))
         late = asyncio.create_task(switch.late.run())
@@ -49,5 +53,15 @@ def test_a_late_write_that_has_become_impossible_is_nobodys_trouble() -> None:
         assert switch.late.arrived == 0
         assert not late.done()
         late.cancel()
+
+    run(main())
+
+
+def test_a_conflict_meets_patches_alone() -> None:
+    async def main() -> None:
+        client = FaultyClient(FakeClient(), FaultSwitch(FaultRates(conflict=1.0)), random.Random(1))
+        await client.create(NODES, make_node("n"))
+        with pytest.raises(Conflict):
+            await client.patch(NODES, "n", {"metadata": {"labels": {"x": "1"}}})
 
     run(main())

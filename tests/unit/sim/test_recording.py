@@ -32,7 +32,13 @@ def node(name: str, gpus: int = 8) -> Node:
 
 
 def job(name: str, minute: int, state: str, *attempts: dict[str, object], gpus: int = 8) -> Job:
-    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    container = {
+        "name": "main",
+        "resources": {
+            "limits": {"nvidia.com/gpu": str(gpus), "cpu": "4"},
+            "requests": {"cpu": "2"},
+        },
+    }
     role = {"name": "worker", "count": 2, "template": {"spec": {"containers": [container]}}}
     return msgspec.convert(
         {
@@ -76,7 +82,7 @@ def test_jobs_nodes_and_failures_become_a_scenario_that_reads_back(tmp_path: Pat
         ("done", 0.0, 600.0, False), ("bug", 120.0, 60.0, True),
         ("moved", 300.0, 1200.0, False), ("runs", 1740.0, 1740.0, False),
     ]  # fmt: skip
-    assert {(j.members, j.gpus) for j in trace.jobs} == {(2, 8)}
+    assert {(j.members, j.gpus, j.cpu_milli) for j in trace.jobs} == {(2, 8, 2000)}
     said = " ".join(trace_line for trace_line in recording.trace.assumptions)
     for part in ("1 jobs that have not run", "1 jobs run still", "1 nodes without GPUs", "all 3"):
         assert part in said
@@ -85,6 +91,12 @@ def test_jobs_nodes_and_failures_become_a_scenario_that_reads_back(tmp_path: Pat
         a.body["spec"]["roles"][0]["template"]["metadata"]["annotations"] for a in arrivals
     ]
     assert [len(found) for found in annotations] == [1, 2, 1, 1]  # one has an exit code
+
+
+def test_a_job_that_its_nodes_failed_does_not_fail_by_itself() -> None:
+    lost = job("lost", 1, "Failed", attempt(1, 2, 12, cause="Node", nodesLost=["n0"]))
+    (traced,) = record([lost], [node("n0")], now=NOW).trace.jobs
+    assert not traced.fails
 
 
 def test_a_cluster_without_nodes_or_without_a_job_that_ran_cannot_be_recorded() -> None:

@@ -55,6 +55,13 @@ def test_swf_tolerates_short_lines_and_takes_requested_processors_and_time(tmp_p
     assert trace.jobs[1].tenant == "3"
 
 
+def test_a_time_with_an_offset_and_a_time_limit_of_zero_are_understood(tmp_path: Path) -> None:
+    abroad = read_trace(written(tmp_path, PHILLY + "2017-10-09 09:01:55+02:00,5,1,5,x\n"))
+    assert [job.at_seconds for job in abroad.jobs] == [0.0, 2932.0, 2932.0]
+    (unlimited,) = read_trace(written(tmp_path, "1 0 -1 5 1 -1 -1 1 0\n")).jobs
+    assert unlimited.limit_seconds is None
+
+
 def test_openb_pods_run_from_their_scheduling_to_their_deletion(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, OPENB))
     assert trace.format == "openb"
@@ -106,6 +113,7 @@ def test_lines_that_are_no_jobs_are_counted_and_named_by_line(tmp_path: Path) ->
         ('{"submit_seconds": ' + "[" * 5000, "no line is a job"),
         ("submit_seconds,run_seconds,members,gpus\n1,1,1e99,1\n", "whole number from 1"),
         ("submit_seconds,run_seconds,members,gpus\nnan,1,1,1\n", "must be 0 or more"),
+        ('submit_seconds,run_seconds,members,gpus\n"' + "1,1,1,1\n" * 20_000, "left open"),
     ],
 )
 def test_what_is_no_trace_is_refused_with_the_place(

@@ -60,7 +60,7 @@ class Follower:
         here = os.fstat(self._file.fileno())
         if here.st_size < self._file.tell():
             self._file.seek(0)
-            self._begun = b""
+            self._begun, self._drops = b"", False
             return True
         try:
             named = Path(self._path).stat()
@@ -71,7 +71,7 @@ class Follower:
             return False  # between two files
         self._file.close()
         self._file = file
-        self._begun += b"\n" if self._begun else b""
+        self._begun += b"\n" if self._begun or self._drops else b""
         return True
 
     def close(self) -> None:

@@ -117,7 +117,7 @@ def flow_schema(summary: AuditSummary, findings: tuple[Finding, ...]) -> list[di
             continue
         whose = (caller.workload or caller.principal).lower()
         plain = "".join(c if c.isalnum() else "-" for c in whose).strip("-")
-        name = f"doctor-{plain[:50]}"
+        name = f"doctor-{plain[:50].rstrip('-')}"
         return [_level(name), _schema(name, caller)]
     return []
 

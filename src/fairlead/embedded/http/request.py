@@ -135,7 +135,7 @@ class Query:
         value = self._values.get(key)
         if value is None or value == "":
             return None
-        if not (value.isascii() and value.lstrip("-").isdigit() and len(value) < 19):
+        if not (value.isascii() and value.removeprefix("-").isdigit() and len(value) < 19):
             raise BadRequest(f"query parameter {key}: '{value[:40]}' is not an integer")
         number = int(value)
         if number < least:

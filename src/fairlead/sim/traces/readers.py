@@ -65,7 +65,10 @@ def read_trace(path: Path, format_: str = "auto") -> Trace:
         known = ", ".join(sorted(FORMATS))
         raise TraceError(f"no trace format '{name}'; accepted: {known}, auto")
     sink = _Sink()
-    assumptions = reader(lines, sink)
+    try:
+        assumptions = reader(lines, sink)
+    except csv.Error as error:
+        raise TraceError(f"{path}: not CSV, perhaps a quote is left open: {error}") from error
     if not sink.jobs:
         first = sink.problems[0] if sink.problems else Problem(1, "there is no line of data")
         raise TraceError(
