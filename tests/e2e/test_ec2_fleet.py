@@ -148,7 +148,7 @@ async def test_a_launch_waits_for_machines_that_lists_lack(
     after = cloud.provider()
     with pytest.raises(LaunchPending, match="2 of 3 machines are listed"):
         await after.launch(ask("late", 3))
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.4)
     assert await after.launch(ask("late", 3)) == ids[1:], "the other one is gone"
     assert len(cloud.machines()) == 2, "and no other is bought in its place"
 
