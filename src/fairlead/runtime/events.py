@@ -73,9 +73,8 @@ class Allowance:
 
     def take(self, now: float) -> bool:
         """Return True, and use one up, when one is left."""
-        if now > self._at:
-            earned = (now - self._at) * self.per_second
-            self._left, self._at = min(self.burst, self._left + earned), now
+        earned = max(0.0, now - self._at) * self.per_second  # the clock may be set back
+        self._left, self._at = min(self.burst, self._left + earned), now
         if self._left < 1.0:
             return False
         self._left -= 1.0

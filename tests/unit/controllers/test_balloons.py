@@ -22,9 +22,10 @@ from fairlead.api.resources import (
     PODS,
     PRIORITY_CLASSES,
 )
+from fairlead.controllers import balloons
 from fairlead.controllers.balloons import BalloonController
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.decide.fleet.balloons import BalloonPolicy
+from fairlead.decide.fleet.balloons import Action, BalloonPolicy, plan_pool
 from fairlead.decide.pinning import Binding
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
@@ -36,6 +37,8 @@ from fairlead.runtime.client import Client, ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.set_aside import SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 
@@ -117,7 +120,9 @@ class Cluster:
         status = {"status": to_wire(job.status)}
         await self.client.patch(JOBS, name, status, namespace="default", subresource="status")
 
-    async def run(self, client: Client, seconds: float) -> bool:
+    async def run(
+        self, client: Client, seconds: float, *, reader: MirrorReader | None = None
+    ) -> bool:
         """Run one life of the controller; return whether it died."""
         world = ClusterWorld.make(client, clock=self.clock, rng=self.rng)
         pools = Mirror(client, NODE_POOLS, clock=self.clock, rng=self.rng)
@@ -125,7 +130,9 @@ class Cluster:
         seen.nodes.on_change(lambda c: nodes.put(c.new, 0.0) if c.new else nodes.remove(c.key[1]))
         seen.jobs.on_change(lambda c: nodes.job_changed(c.key, c.new, 0.0))
         seen.pods.on_change(lambda c: nodes.pod_changed(c.key, c.new, 0.0))
-        controller = BalloonController(client, world, pools, nodes, policy=POLICY, clock=self.clock)
+        controller = BalloonController(
+            client, world, pools, nodes, policy=POLICY, clock=self.clock, reader=reader
+        )
         loop = ControllerLoop(controller, clock=self.clock, rng=self.rng)
         try:
             async with asyncio.timeout(seconds):
@@ -204,6 +211,34 @@ def test_a_pod_that_looks_like_a_balloon_is_left_alone_and_its_name_is_not_used(
         assert [pod.metadata.name for pod in await cluster.balloons()] == ["balloon-gpu-1"]
         (theirs,) = (await cluster.client.list(PODS, namespace="default")).items
         assert theirs.metadata.name == "balloon-gpu-1"
+
+    play(main)
+
+
+def test_a_pool_that_was_set_aside_has_balloons_once_it_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+
+    def plan(pool: NodePool, *args: Any, **kwargs: Any) -> list[Action]:
+        assert pool.status.balloons is not None
+        seen.append(pool.status.balloons.wanted)
+        if pool.status.balloons.wanted == 1:
+            raise ValueError("a defect")
+        return plan_pool(pool, *args, **kwargs)
+
+    monkeypatch.setattr(balloons, "plan_pool", plan)
+
+    async def main(cluster: Cluster) -> None:
+        await cluster.begin(nodes=2)
+        await cluster.want(1)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(cluster.run(cluster.client, 20.0, reader=MirrorReader(SetAside())))
+            await asyncio.sleep(10)
+            assert seen == [1]
+            assert await cluster.balloons() == []
+            await cluster.want(2)
+        assert len(await cluster.balloons()) == 2
 
     play(main)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from base64 import b64decode
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -30,8 +30,10 @@ from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobIndex, JobsMirrors, subject
 from fairlead.controllers.jobs import JobsController
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.jobs.view import JobView
 from fairlead.decide.verdict import ObjectKey
 from fairlead.history.memory import MemoryHistory
+from fairlead.model.spares import with_taint
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.history import HistoryQuery
@@ -547,39 +549,60 @@ def test_waiting_jobs_are_not_looked_at_when_another_changes() -> None:
     _play(play)
 
 
+@asynccontextmanager
+async def _indexed(client: FakeClient) -> AsyncIterator[Callable[[], JobView]]:
+    """Follow the API; yields what returns the view of its only job."""
+    clock, policy = LoopClock(EPOCH), JobsPolicy()
+    world = ClusterWorld.make(client, clock=clock, rng=random.Random(1))
+    own = JobsMirrors.make(client, policy, clock=clock, rng=random.Random(2))
+    index = JobIndex(
+        world, own, mark=lambda _: None, on_finished=lambda _: None, on_gone=lambda _: None,
+        clock=clock, reader=None,
+    )  # fmt: skip
+
+    def view() -> JobView:
+        (stored,) = world.mirrors.jobs.items()
+        return index.view(
+            stored, policy, clock.now(), pod_refusal=None, probe=None, counts_written_at=0.0,
+            late_until=0.0,
+        )  # fmt: skip
+
+    async with asyncio.TaskGroup() as group:
+        followed = (world.mirrors.jobs, world.mirrors.pods, world.mirrors.nodes, *own.all)
+        tasks = [group.create_task(mirror.run()) for mirror in followed]
+        await asyncio.sleep(1)
+        yield view
+        for task in tasks:
+            task.cancel()
+
+
 def test_a_node_is_gone_since_it_went_however_the_placement_changes_elsewhere() -> None:
     async def main() -> None:
-        client, clock, policy = FakeClient(), LoopClock(EPOCH), JobsPolicy()
-        world = ClusterWorld.make(client, clock=clock, rng=random.Random(1))
-        own = JobsMirrors.make(client, policy, clock=clock, rng=random.Random(2))
-        index = JobIndex(
-            world, own, mark=lambda _: None, on_finished=lambda _: None, on_gone=lambda _: None,
-            clock=clock, reader=None,
-        )  # fmt: skip
+        client = FakeClient()
         job = make_job("a", count=2, placement=make_placement(["gone", "n0"]))
         await client.create(JOBS, job, namespace="default")
-
-        def gone_since() -> float:
-            (stored,) = world.mirrors.jobs.items()
-            view = index.view(
-                stored, policy, clock.now(), pod_refusal=None, probe=None, counts_written_at=0.0,
-                late_until=0.0,
-            )  # fmt: skip
-            return view.node_troubles["gone"].since
-
-        async with asyncio.TaskGroup() as group:
-            followed = (world.mirrors.jobs, world.mirrors.pods, world.mirrors.nodes, *own.all)
-            tasks = [group.create_task(mirror.run()) for mirror in followed]
-            await asyncio.sleep(1)
-            first = gone_since()
+        async with _indexed(client) as view:
+            first = view().node_troubles["gone"].since
             status = {"placement": to_wire(make_placement(["gone", "n1"]))}
             await client.patch(
                 JOBS, "a", {"status": status}, namespace="default", subresource="status"
             )
             await asyncio.sleep(10)
-            assert gone_since() == first
-            for task in tasks:
-                task.cancel()
+            assert view().node_troubles["gone"].since == first
+
+    run(main())
+
+
+def test_a_node_is_a_spare_as_long_as_its_taint_says_so() -> None:
+    async def main() -> None:
+        client = FakeClient()
+        await client.create(JOBS, make_job("a"), namespace="default")
+        await client.create(NODES, make_node("n0", taints=with_taint((), is_spare=True)))
+        async with _indexed(client) as view:
+            assert list(view().spares) == ["n0"]
+            await client.patch(NODES, "n0", {"spec": {"taints": None}})
+            await asyncio.sleep(1)
+            assert not view().spares
 
     run(main())
 

@@ -196,6 +196,21 @@ def test_kubelets_that_hang_delay_the_deletion_of_a_gang_by_a_bound_for_all_toge
     run(main())
 
 
+def test_the_bound_is_one_for_members_that_are_deleted_one_after_another() -> None:
+    async def main() -> None:
+        options = KeeperOptions(attempt_seconds_max=10.0)
+        async with world(Reader(seconds=3600.0), options=options) as w:
+            gang = [await member(w.client, index) for index in range(5)]
+            await asyncio.sleep(1)
+            started_at = asyncio.get_running_loop().time()
+            for name in gang:
+                await w.writer.delete(PODS, name, namespace="a")
+            assert asyncio.get_running_loop().time() - started_at < 11
+            assert w.keeper.missed_count == 5
+
+    run(main())
+
+
 def test_a_kubelet_that_fails_for_a_moment_is_asked_again_and_one_that_refuses_is_not() -> None:
     async def main() -> None:
         reader = Reader(failures=[Unavailable("x"), Unavailable("x")])

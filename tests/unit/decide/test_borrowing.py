@@ -436,6 +436,13 @@ def test_what_was_used_counts_half_after_a_half_life_and_survives_a_restart() ->
     assert again.at("a", later) == pytest.approx(250.0, rel=1e-3)
 
 
+def test_a_team_that_uses_nodes_again_has_used_nothing_meanwhile() -> None:
+    shares = DecayedSums()
+    for now, rates in ((0.0, {"a": 1.0}), (100.0, {}), (200.0, {"a": 1.0})):
+        shares.advance(now, rates)
+    assert shares.at("a", 200.0) == pytest.approx(100.0, rel=1e-3)
+
+
 def test_the_head_of_the_queue_keeps_no_team_off_nodes_that_it_would_borrow() -> None:
     busy = make_job("busy", namespace="b", placement=make_placement(["b1"]),
                     status={"attempts": (Attempt(1),)})  # fmt: skip

@@ -205,6 +205,14 @@ def test_a_machine_keeps_its_node_when_that_registers_under_another_name() -> No
     assert nodes.by_instance["m"].name == "after"
 
 
+def test_a_node_is_not_ready_since_it_ceased_to_be_whatever_changes_on_it_meanwhile() -> None:
+    nodes = PoolNodes()
+    for ready, instant in ((True, 0.0), (False, 10.0), (False, 20.0)):
+        node = make_node("n", labels={names.POOL: "p"}, ready=ready)
+        nodes.put(replace(node, spec=replace(node.spec, provider_id="m")), instant)
+    assert nodes.unready == {"n": 10.0}
+
+
 def test_machines_that_an_incomplete_list_lacks_are_counted_for_as_long() -> None:
     spec = NodePoolSpec(Provider(ProviderType.STATIC), NodeTemplate(dict(RESOURCES)), 4)
     made, memory = NodePool(ObjectMeta("p"), spec), FleetMemory()

@@ -88,6 +88,7 @@ def ended(pod: Pod, *messages: str) -> Pod:
         ('{"step": 3, "checkpoint": true}\n{"step": 5}\n', Progress(5, 3, AT)),
         ('ckpoint": true}\n{"step": 5, "checkpointStep": 4}\n', Progress(5, 4, AT)),
         ('{"step": 3, "checkpoint": true}\nout of luck', Progress(3, 3, AT)),
+        ('{"step": 0, "checkpoint": true}', Progress(0, 0, AT)),
         (
             '{"step": 5, "checkpointStep": -1}\n{"step": 4}',
             Progress(4, None, AT, '{"step": 5, "checkpointStep": -1}'),

@@ -137,6 +137,14 @@ def test_an_exceeded_prediction_is_made_again_from_those_that_ran_for_longer() -
     assert len(instants) < 30
 
 
+def test_the_end_of_an_attempt_that_goes_on_from_a_checkpoint_counts_what_it_ran_before() -> None:
+    attempts = (attempt(1, 0.0, 60.0), attempt(2, 200.0, None, resumed=40))
+    job = placed("train-99", start=0.0)
+    job = replace(job, status=replace(job.status, attempt=2, attempts=attempts))
+    [(end, _)] = times([*many("train", 100.0), job]).ends(EPOCH + 200)
+    assert end == pytest.approx(EPOCH + 240, abs=1.1)
+
+
 def test_a_job_that_has_a_limit_or_no_nodes_has_no_predicted_end() -> None:
     running = placed("train-99", start=0.0)
     limited = replace(running, spec=replace(running.spec, time_limit_seconds=60))

@@ -7,15 +7,18 @@ from contextlib import suppress
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from fairlead.api.core import Taint
-from fairlead.api.job import Job
-from fairlead.api.meta import Condition
+from fairlead.api.job import Adopts, Job
+from fairlead.api.meta import Condition, OwnerReference
+from fairlead.api.names import JOB_NAME, JOB_UID
 from fairlead.api.placement import Nomination, RolePlacement
 from fairlead.decide.placement.state import PlacementState
 from fairlead.model import fits as fits_module
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang
+from fairlead.model.grouping import alone, membership_of
 from fairlead.testing.builders import (
     EPOCH,
     make_job,
@@ -70,6 +73,23 @@ def test_a_pod_that_no_claim_covers_counts_by_itself() -> None:
     state = PlacementState.of([make_node("n1"), make_node("n2")], [job], strays)
     assert gpus_used(state, "n1") == 4 + 1
     assert gpus_used(state, "n2") == 4 + 4
+
+
+def test_a_pod_of_another_tool_is_covered_by_the_job_of_its_group_or_by_one_of_its_own() -> None:
+    bare = make_pod("train-0", node="n1", gpus=4)
+    owner = OwnerReference("batch/v1", "Job", "train", "tool-uid", controller=True)
+    bare = replace(bare, metadata=replace(bare.metadata, owner_references=(owner,)))
+    usual, single = membership_of(bare).group.key, alone(bare).group.key
+    assert usual != single
+    for (_, name), gpus in ((usual, 4), (single, 4), (("default", "other"), 8)):
+        job = make_job(
+            name, gpus=4, placement=make_placement(["n1"]), spec={"adopts": Adopts("Job", "train")}
+        )
+        labels = make_member_pod(job).metadata.labels
+        labels = {**labels, JOB_NAME: name, JOB_UID: job.metadata.uid}
+        released = replace(bare, metadata=replace(bare.metadata, labels=labels))
+        state = PlacementState.of([make_node("n1")], [job], [released])
+        assert gpus_used(state, "n1") == gpus, name
 
 
 def test_pods_outlive_the_claim_that_covered_them() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.api.job import Adopts, Job
 from fairlead.api.meta import ObjectMeta
@@ -112,6 +113,19 @@ def test_a_scope_of_priority_classes_concerns_the_jobs_of_those_classes(
     job = make_job("a", spec={"priority_class_name": "high"})
     assert (excess(job, scoped(operator, *values)) is not None) is concerns
     assert excess(make_job("b"), scoped(operator, *values)) is None, "the default is not known"
+
+
+def test_each_role_has_a_class_of_its_own() -> None:
+    roles = [
+        replace(role, template=replace(role.template, spec=replace(
+            role.template.spec, priority_class_name=role.name
+        )))
+        for role in (make_role("low"), make_role("high"))
+    ]  # fmt: skip
+    found = excess(make_job("a", roles=roles), scoped("In", "high"))
+    assert found is not None
+    assert found.requested == 1
+    assert excess(make_job("a", roles=roles), scoped("In", "other")) is None
 
 
 def test_a_quota_of_another_namespace_or_one_that_is_gone_concerns_nobody() -> None:

@@ -14,7 +14,7 @@ from fairlead.api.resources import EVENTS, JOBS, NODES
 from fairlead.api.status import Forbidden, Unavailable
 from fairlead.runtime.client import ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.events import EventKind, Recorder, RecorderOptions
+from fairlead.runtime.events import Allowance, EventKind, Recorder, RecorderOptions
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 
@@ -201,3 +201,11 @@ async def test_repeats_that_come_while_an_event_is_written_are_counted_too() -> 
             await asyncio.sleep(200)
             assert events(client)["does not fit"].count == written + 2
     assert recorder.dropped_count == 0
+
+
+def test_a_clock_that_is_set_back_takes_nothing_of_an_allowance_and_stops_no_more() -> None:
+    allowance = Allowance(per_second=1.0, burst=2.0)
+    assert allowance.take(3600.0)
+    assert allowance.take(0.0)
+    assert not allowance.take(0.0)
+    assert allowance.take(1.0)

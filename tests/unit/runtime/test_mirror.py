@@ -123,6 +123,30 @@ async def test_running_again_after_a_cancellation_resumes_without_a_list() -> No
     assert client.count("list") == 1
 
 
+class SlowLists(FakeClient):
+    """Answers a list after a while."""
+
+    list_seconds = 0.0
+
+    async def call(self, request: Request[Any]) -> Any:
+        if request.verb is Verb.LIST:
+            await asyncio.sleep(self.list_seconds)
+        return await super().call(request)
+
+
+@simulated
+async def test_a_list_that_was_cancelled_is_asked_again() -> None:
+    client = SlowLists()
+    mirror = new_mirror(client)
+    async with running(mirror):
+        client.list_seconds = 10.0
+        mirror.relist()
+        await asyncio.sleep(1)
+    async with running(mirror):
+        await asyncio.sleep(20)
+    assert mirror.list_count == 2
+
+
 @simulated
 async def test_after_410_the_list_is_compared_and_deletions_in_the_gap_are_reported() -> None:
     client = FakeClient()
@@ -297,6 +321,24 @@ async def test_a_list_that_is_older_than_what_was_seen_is_asked_again() -> None:
         await asyncio.sleep(30)
         assert seen == ["+one"]
         assert mirror.list_count == 2
+
+
+@simulated
+async def test_lists_from_the_past_that_are_far_apart_are_no_store_that_was_put_back() -> None:
+    client = TimeTraveller()
+    mirror = new_mirror(client)
+    seen: list[str] = []
+    async with running(mirror):
+        client.past = await client.list(CONFIG_MAPS)
+        await put(client, "one")
+        await asyncio.sleep(1)
+        mirror.on_change(lambda c: seen.append(describe(c)))
+        for _ in range(3):
+            client.lists_from_the_past = 3
+            mirror.relist()
+            await asyncio.sleep(30)
+        assert seen == ["+one"]
+        assert mirror.list_count == 4
 
 
 @simulated

@@ -63,6 +63,14 @@ def test_moving_timers_for_ever_does_not_fill_memory() -> None:
     assert len(queue._heap) < 200
 
 
+def test_the_earliest_timer_is_known_however_often_timers_move() -> None:
+    queue = KeyQueue[int]()
+    for step in range(1000):
+        queue.add_at(step % 10, 1e6 - step)
+        assert queue.wake_at() == 1e6 - step
+    assert queue.pop(1e6) == [*range(9, -1, -1)]
+
+
 def test_it_agrees_with_a_simple_model_over_random_histories() -> None:
     for seed in range(50):
         rng = random.Random(seed)
