@@ -41,6 +41,8 @@ RETRY_SECONDS = 0.05
 MESSAGE_BYTES_MAX = 1 << 20
 ERROR_BYTES_MAX = 4096
 _PR_SET_CHILD_SUBREAPER = 36
+#: Place of a zombie's wait status in /proc/PID/stat, counted from the state (proc_pid_stat(5)).
+_EXIT_CODE = 49
 
 
 class MpiError(Exception):
@@ -271,7 +273,7 @@ def _kill_descendants() -> None:
 
 def _finish(result: Path, proxy_code: int, mpiexec: subprocess.Popen[bytes] | None) -> int:
     """Return this member's exit code, or -N when its rank was ended by signal N."""
-    kind, _, number = (result.read_text() if result.exists() else "").partition(" ")
+    kind, number = _rank_end(result)
     mpiexec_code = 0
     if mpiexec is not None:
         try:
@@ -280,15 +282,39 @@ def _finish(result: Path, proxy_code: int, mpiexec: subprocess.Popen[bytes] | No
             mpiexec_code = EXIT_STOPPED
     _kill_descendants()
     if kind == "signal":
-        return -int(number)
-    if kind == "exit" and int(number):
-        return int(number)
+        return -number
+    if kind == "exit" and number:
+        return number
     if kind == "exit" and proxy_code == 0 and mpiexec_code == 0:
         return 0
     if not kind and _errors_of(result).exists():
         sys.stderr.write(_errors_of(result).read_text(errors="replace")[-ERROR_BYTES_MAX:])
     sys.stderr.write("fairlead mpirun: stopped, because another member of the job ended\n")
     return EXIT_STOPPED
+
+
+def _rank_end(result: Path) -> tuple[str, int]:
+    """Return how the rank ended: exit or signal, N; runs, PID when it did not, or "" for never ran.
+
+    The proxy kills the rank's parent once another rank has failed, perhaps before that has written
+    down that this one, too, had ended by itself: its zombie shows it.
+    """
+    kind, number = _recorded(result)
+    if kind != "runs":
+        return kind, number
+    try:
+        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # its parent has written it down by now
+        return _recorded(result)
+    if fields[0] != "Z":
+        return kind, number
+    code = os.waitstatus_to_exitcode(int(fields[_EXIT_CODE]))
+    return ("exit", code) if code >= 0 else ("signal", -code)
+
+
+def _recorded(result: Path) -> tuple[str, int]:
+    kind, _, number = (result.read_text() if result.exists() else "").partition(" ")
+    return kind, int(number or 0)
 
 
 def run(command: list[str]) -> int:

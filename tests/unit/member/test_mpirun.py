@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +103,48 @@ def test_a_member_ends_by_the_signal_that_ended_its_rank(number: int, tmp_path: 
     result = tmp_path / "result"
     result.write_text(f"signal {number}")
     assert finished(result).returncode == -number
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize(("script", "code"), [("kill -9 $$", -9), ("exit 3", 3)])
+def test_an_end_that_the_ranks_killed_parent_did_not_write_down_is_read_from_its_zombie(
+    script: str, code: int, tmp_path: Path
+) -> None:
+    result = tmp_path / "result"
+    with subprocess.Popen(["sh", "-c", script]) as rank:
+        while state_of(rank.pid) != "Z":
+            time.sleep(0.01)
+        result.write_text(f"runs {rank.pid}")
+        assert finished(result).returncode == code
+
+
+def test_a_rank_that_still_runs_was_stopped_on_account_of_another(tmp_path: Path) -> None:
+    result = tmp_path / "result"
+    result.write_text(f"runs {os.getpid()}")
+    assert finished(result).returncode == mpirun.EXIT_STOPPED
+
+
+def test_a_rank_is_written_down_before_it_is_waited_for_and_is_in_a_group_of_its_own(
+    tmp_path: Path,
+) -> None:
+    result, group = tmp_path / "result", tmp_path / "group"
+    script = f"import os; open({str(group)!r}, 'w').write(str(os.getpgid(0))); os.abort()"
+    out, err = os.dup(1), os.dup(2)
+    environment = {
+        **os.environ, "FAIRLEAD_RANK_OUTPUT": f"{out},{err}", "FAIRLEAD_RANK_RESULT": str(result),
+    }  # fmt: skip
+    ended = subprocess.run(
+        [sys.executable, "-m", "fairlead.member.rank", sys.executable, "-c", script],
+        env=environment, pass_fds=(out, err), timeout=60, check=False,
+    )  # fmt: skip
+    os.close(out)
+    os.close(err)
+    assert ended.returncode == -6
+    assert result.read_text() == "signal 6"
+    assert int(group.read_text()) not in (os.getpgid(0), 0)
 
 
 @pytest.mark.parametrize(("others", "code"), [("0", 0), ("9", mpirun.EXIT_STOPPED)])
