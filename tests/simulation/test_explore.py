@@ -110,6 +110,8 @@ def test_a_world_that_has_no_time_to_end_is_cut_off_and_shows_nothing(
     assert not explore_one(3, 600.0).is_cut_off
 
 
+# An alarm that meets a callback of the garbage collector is lost; the next one counts.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("callback_seconds", [0.3, 1e9])
 def test_a_world_is_cut_off_wherever_its_time_is_up(
     monkeypatch: pytest.MonkeyPatch, callback_seconds: float
@@ -129,10 +131,10 @@ def test_a_world_is_cut_off_wherever_its_time_is_up(
         await asyncio.sleep(1)
 
     monkeypatch.setattr("fairlead.sim.explore.options_of", small)
-    monkeypatch.setattr("fairlead.sim.explore._ALARM_SECONDS", 1.0)
+    monkeypatch.setattr("fairlead.sim.explore._ALARM_SECONDS", 2.0)
     monkeypatch.setattr(World, "run", run)
     assert explore_one(3, 0.2).is_cut_off is True
-    assert is_worked is (callback_seconds < 1)
+    assert is_worked is (callback_seconds < 2)
 
 
 def test_where_controllers_hardly_get_past_their_lists_only_their_working_time_counts(
