@@ -160,7 +160,11 @@ class Supervisor:
             try:
                 await self._stopping.wait()
             finally:
-                await self._stop_all()
+                try:
+                    await self._stop_all()
+                finally:  # where it is cut short, too, nothing starts again
+                    for running in self._running:
+                        running.is_stopping = True
         if self._fatal is not None:
             raise self._fatal
 

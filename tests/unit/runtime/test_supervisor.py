@@ -273,3 +273,30 @@ def test_two_services_of_one_name_are_refused() -> None:
             supervise(story, story.service("a"), story.service("a"))
 
     run(main())
+
+
+def test_a_shutdown_that_is_cut_short_starts_nothing_again() -> None:
+    """The service fails as it is cancelled, before its turn in the shutdown has come."""
+
+    async def main() -> None:
+        story = Story()
+
+        async def fails_at_its_end() -> None:
+            story.lines.append("leader starts")
+            try:
+                await asyncio.sleep(1e9)
+            except asyncio.CancelledError:
+                raise RuntimeError("a member of its group failed") from None
+
+        slow = story.service("jobs", stop_seconds=5.0)
+        supervisor = supervise(story, Service("leader", fails_at_its_end), slow)
+        running = asyncio.create_task(supervisor.run())
+        await asyncio.sleep(1)
+        supervisor.stop()
+        await asyncio.sleep(1)
+        running.cancel()
+        await asyncio.wait([running], timeout=60)
+        assert running.done()
+        assert story.lines.count("leader starts") == 1
+
+    run(main())
