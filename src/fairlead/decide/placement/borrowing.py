@@ -32,7 +32,7 @@ class Borrowing:
         #: By node and team that borrows it: jobs that use it beyond those of the cluster state;
         #: negative for those that have given it back by the instant that is looked at.
         self._changes: dict[str, Counter[str]] = {}
-        #: The changes as of the last node that was given back; None: not told apart yet.
+        #: The changes as of the last node that was given back; None until `version` computes them.
         self._returned: frozenset[tuple[str, str, int]] | None = frozenset()
 
     def limited(
