@@ -8,6 +8,7 @@ Source: kubernetes/community contributors/devel/sig-instrumentation/logging.md.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import MutableMapping
 from enum import Enum
@@ -73,7 +74,11 @@ def configure(
     level: LogLevel = LogLevel.INFO,
     stream: TextIO | None = None,
 ) -> Logger:
-    """Set structlog up and return the root logger. Call it once, in main; default: stderr."""
+    """Set structlog up and return the root logger. Call it once, in main; default: stderr.
+
+    What libraries log by Python's logging (asyncio: an exception in a callback) is written as lines
+    of the same form, from WARNING on.
+    """
     import msgspec
     import structlog
 
@@ -104,4 +109,22 @@ def configure(
         logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=True,
     )
-    return cast("Logger", structlog.get_logger())
+    log = cast("Logger", structlog.get_logger())
+    logging.basicConfig(handlers=[_Forwarding(log)], force=True)
+    return log
+
+
+class _Forwarding(logging.Handler):
+    """Writes the records of Python's logging as lines of ours."""
+
+    def __init__(self, log: Logger) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError, KeyError):  # arguments that do not fit the format
+            text = str(record.msg)
+        write = self._log.error if record.levelno >= logging.ERROR else self._log.warning
+        write("Library logged", library=record.name, text=text, exc_info=record.exc_info)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,10 @@ class FixedClock:
 
 @pytest.fixture(autouse=True)
 def _restore():
+    before = logging.root.handlers[:]
+    logging.root.handlers.clear()
     yield
+    logging.root.handlers[:] = before
     structlog.reset_defaults()
 
 
@@ -64,3 +69,41 @@ def test_debug_is_written_when_asked_for() -> None:
     log = configure(clock=FixedClock(), level=LogLevel.DEBUG, stream=out)
     log.debug("Performed action", cycle=1)
     assert json.loads(out.getvalue())["cycle"] == 1
+
+
+def test_what_an_event_loop_reports_is_one_line_like_all_others() -> None:
+    """uvloop reports what a socket's callback raised to the loop's handler, which logs it."""
+    out = io.StringIO()
+    configure(clock=FixedClock(), stream=out)
+
+    async def main() -> None:
+        facts = {"message": "Fatal error on SSL protocol", "exception": RuntimeError("closed")}
+        asyncio.get_running_loop().call_exception_handler(facts)
+
+    asyncio.run(main())
+    [line] = out.getvalue().splitlines()
+    entry = json.loads(line)
+    assert (entry["level"], entry["message"]) == ("error", "Library logged")
+    assert (entry["library"], entry["text"]) == ("asyncio", "Fatal error on SSL protocol")
+    assert "RuntimeError: closed" in entry["exception"]
+
+
+@pytest.mark.parametrize(
+    ("level", "text", "args", "expected"),
+    [
+        (logging.INFO, "seen", (), []),
+        (logging.WARNING, "slow: %d s", (3,), [("warning", "slow: 3 s")]),
+        (logging.ERROR, "bad %d", ("x",), [("error", "bad %d")]),
+        (logging.CRITICAL, "lost", (), [("error", "lost")]),
+    ],
+)
+def test_libraries_log_from_warnings_on(
+    level: int, text: str, args: tuple[object, ...], expected: list[tuple[str, str]]
+) -> None:
+    out = io.StringIO()
+    configure(clock=FixedClock(), stream=out)
+    configure(clock=FixedClock(), stream=out)  # a second one replaces the first
+    logging.getLogger("some.library").log(level, text, *args)
+    entries = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(e["level"], e["text"]) for e in entries] == expected
+    assert all("exception" not in e for e in entries)
