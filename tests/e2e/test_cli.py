@@ -67,6 +67,18 @@ def test_a_queued_job_runs_the_script_as_it_was_when_it_was_submitted(shell: She
     assert shell.run("logs", name).out.endswith("before\n")
 
 
+def test_a_script_comes_from_standard_input_as_it_does_with_sbatch(shell: Shell) -> None:
+    script = "#FAIRLEAD --cpus 10m\necho of $1\n"
+    name = shell.run("submit", "-", "--", "stdin", stdin=script).out.strip()
+    assert name == "stdin-1"
+    shell.run("wait", name, "--timeout", "30s")
+    assert shell.run("logs", name).out.endswith("of stdin\n")
+    assert shell.job(name)["spec"]["roles"][0]["template"]["spec"]["containers"][0]["resources"][
+        "requests"
+    ] == {"cpu": "10m"}
+    assert "script '-' is empty" in shell.run("submit", "-", stdin="\n", code=2).err
+
+
 def test_run_follows_a_command_and_tells_by_its_exit_code_how_it_went(shell: Shell) -> None:
     good = shell.run("run", "--name", "good", "--", "sh", "-c", "echo out; echo err >&2; pwd")
     assert set(good.out.splitlines()) == {"out", "err", str(shell.root)}

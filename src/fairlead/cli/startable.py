@@ -24,6 +24,9 @@ _ENV = "/usr/bin/env"
 
 def script_problems(script: Script, path: str) -> Iterator[Problem]:
     """Yield what is wrong with a script wherever it runs: one of Python, say, without `#!`."""
+    if not script.text.strip():
+        yield Problem(Code.SCRIPT_UNREADABLE, f"script '{path}' is empty")
+        return
     meant = _INTERPRETERS.get(Path(script.name).suffix.lower())
     if meant is not None and not script.text.startswith("#!"):
         yield Problem(

@@ -61,7 +61,11 @@ class Code(Enum):
     MISSING_ARGUMENT = "E003", Exit.USAGE, "An argument or a flag's value is missing."
     BAD_VALUE = "E004", Exit.USAGE, "The value of a flag or argument is not accepted."
     BAD_COMBINATION = "E005", Exit.USAGE, "These flags do not go together."
-    SCRIPT_UNREADABLE = "E010", Exit.USAGE, "The script does not exist or cannot be read."
+    SCRIPT_UNREADABLE = (
+        "E010",
+        Exit.USAGE,
+        "The script does not exist, cannot be read, or is empty.",
+    )
     SCRIPT_TOO_LARGE = (
         "E011", Exit.USAGE,
         "The script is larger than 512 KiB; keep data and code in files beside it.",

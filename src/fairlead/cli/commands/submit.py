@@ -90,6 +90,7 @@ def _variables(givens: FlagValues) -> frozenset[str]:
     \b
       fairlead submit train.sh --nodes 4 --gpus 8 --time 12h
       fairlead submit train.sh --after ok:prepare-1 -- --learning-rate 0.1
+      fairlead submit --gpus 1 - < train.sh
       fairlead submit -f job.yaml
       fairlead submit train.sh --dry-run -o yaml > job.yaml
 
@@ -113,10 +114,10 @@ def submit(
 ) -> int:  # fmt: skip
     """Queue a script or a manifest as a job.
 
-    The script runs in every member of the job; the members start together. It is copied at
-    submission, so later edits do not change a queued job. The job's id, its name, is
-    printed on stdout. --name gives an exact id; a name in the script's header is numbered from the
-    second job on.
+    The script, read from standard input where it is -, runs in every member of the job; the members
+    start together. It is copied at submission, so later edits do not change a queued job. The job's
+    id, its name, is printed on stdout. --name gives an exact id; a name in the script's header is
+    numbered from the second job on.
     """
     givens = _givens(options)
     if file is not None:
@@ -127,7 +128,8 @@ def submit(
         return _submit_manifest(common_, file, dry_run=dry_run)
     if script is None:
         raise fail(Code.MISSING_ARGUMENT, "fairlead submit needs SCRIPT or -f FILE",
-                   help=("fairlead run -- COMMAND queues a command",))  # fmt: skip
+                   help=("fairlead run -- COMMAND queues a command",
+                         "fairlead submit - reads the script from standard input"))  # fmt: skip
     program = Program(arguments, _read_script(script))
     assert program.script is not None
     text, variables = program.script.text, _variables(givens)
@@ -183,7 +185,7 @@ def run(common_: Common, *, command: tuple[str, ...], **options: Any) -> int:
 
 def _read_script(path: str) -> Script:
     try:
-        with Path(path).open("rb") as file:
+        with click.open_file(path, "rb") as file:
             data = file.read(SCRIPT_BYTES_MAX + 1)
     except OSError as error:
         help_ = ("fairlead run -- COMMAND queues a command that is no file",)
@@ -195,7 +197,7 @@ def _read_script(path: str) -> Script:
                    f"script '{path}' is larger than {SCRIPT_BYTES_MAX >> 10} KiB",
                    help=("keep it small and let it start the program beside it",))  # fmt: skip
     try:
-        return Script(Path(path).name, data.decode())
+        return Script("stdin" if path == "-" else Path(path).name, data.decode())
     except UnicodeDecodeError as error:
         raise fail(Code.SCRIPT_UNREADABLE, f"script '{path}' is not UTF-8 text",
                    help=(f"a program is run by: fairlead run -- {path}",)) from error  # fmt: skip
