@@ -19,6 +19,7 @@ from fairlead.input.errors import Code, Problem
 
 #: Suffixes of scripts that /bin/sh cannot run, with the interpreter that is meant.
 _INTERPRETERS = {".py": "python3", ".pl": "perl", ".rb": "ruby", ".jl": "julia", ".r": "Rscript"}
+_MANIFESTS = (".yaml", ".yml", ".json")
 _ENV = "/usr/bin/env"
 
 
@@ -27,13 +28,16 @@ def script_problems(script: Script, path: str) -> Iterator[Problem]:
     if not script.text.strip():
         yield Problem(Code.SCRIPT_UNREADABLE, f"script '{path}' is empty")
         return
-    meant = _INTERPRETERS.get(Path(script.name).suffix.lower())
-    if meant is not None and not script.text.startswith("#!"):
-        yield Problem(
-            Code.NOT_STARTABLE, f"script '{path}' has no #! line, so the shell would run it",
-            help=(f"write #!/usr/bin/env {meant} as its first line, or: fairlead run -- "
-                  f"{meant} {path}",),
-        )  # fmt: skip
+    suffix = Path(script.name).suffix.lower()
+    meant = _INTERPRETERS.get(suffix)
+    if script.text.startswith("#!") or (meant is None and suffix not in _MANIFESTS):
+        return
+    help_ = (
+        f"write #!/usr/bin/env {meant} as its first line, or: fairlead run -- {meant} {path}"
+        if meant else f"a manifest: fairlead submit -f {path}"
+    )  # fmt: skip
+    message = f"script '{path}' has no #! line, so the shell would run it"
+    yield Problem(Code.NOT_STARTABLE, message, help=(help_,))
 
 
 def image_problem(job: Job) -> Problem | None:

@@ -76,16 +76,17 @@ def test_the_interpreter_of_a_script_must_exist(directory: Path, first: str, mis
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "is_refused"),
+    ("name", "text", "help_"),
     [
-        ("train.py", "import torch\n", True),
-        ("train.py", "#!/usr/bin/env python3\nimport torch\n", False),
-        ("train.sh", "echo\n", False),
-        ("train", "echo\n", False),
+        ("train.py", "import torch\n", "fairlead run -- python3 src/train.py"),
+        ("train.py", "#!/usr/bin/env python3\nimport torch\n", ""),
+        ("job.yaml", "kind: Job\n", "fairlead submit -f src/job.yaml"),
+        ("job.yml", "#!/usr/bin/env runner\n", ""),
+        ("train.sh", "echo\n", ""),
+        ("train", "echo\n", ""),
     ],
 )
-def test_a_python_script_needs_its_first_line(name: str, text: str, *, is_refused: bool) -> None:
+def test_what_the_shell_cannot_run_needs_its_first_line(name: str, text: str, help_: str) -> None:
     found = list(script_problems(Script(name, text), f"src/{name}"))
-    assert bool(found) is is_refused
-    if found:
-        assert "fairlead run -- python3 src/train.py" in found[0].help[0]
+    assert bool(found) is bool(help_)
+    assert all(problem.help[0].endswith(help_) for problem in found)
