@@ -179,7 +179,10 @@ class StaticProvider:
     def _write(self, tokens: dict[str, tuple[str, ...]]) -> None:
         new = self._launches.with_suffix(".new")
         try:
-            new.write_bytes(msgspec.json.encode(tokens))
+            with new.open("wb") as file:
+                file.write(msgspec.json.encode(tokens))
+                file.flush()
+                os.fsync(file.fileno())  # or an empty file may take its place in a power failure
             new.replace(self._launches)
         except OSError as error:
             raise CloudError(f"{self._launches}: {error.strerror or error}") from error
