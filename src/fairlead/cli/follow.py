@@ -129,18 +129,25 @@ def member_chunks(
 
 
 def _show(common_: Common, api: Api, key: tuple[str, str], *, attempt: int) -> None:
-    """Copy an attempt's logs to stdout; a log that is not there yet is asked for again."""
-    query = LogQuery(follow=True, attempt=attempt)
+    """Copy an attempt's logs to stdout; a log that is not there yet is asked for again.
+
+    So is one whose connection was lost, from its start: the parts of a log of several members may
+    come in another order.
+    """
+    query, shown = LogQuery(follow=True, attempt=attempt), 0
     while True:
         try:
             for chunk in _stream(common_, api, key, query):
-                write_logs(chunk)
+                shown += write_logs(chunk)
         except BrokenPipeError:  # the reader has closed the pipe; the job goes on, and so do we
             _discard_output()
             return
         except NotFound:
             return
         except Unavailable:
+            if shown:
+                common_.note("the connection was lost; the log is shown again from its start")
+            shown = 0
             time.sleep(RETRY_SECONDS)
             continue
         except CliError as error:  # members of this attempt are gone, and no archive has them

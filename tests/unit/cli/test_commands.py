@@ -106,28 +106,45 @@ def test_jobs_that_have_ended_are_not_deleted_unasked_either() -> None:
     _refuse(inventory, UninstallOptions("fairlead-system"), is_deleting=True)
 
 
+class _Starting(FakeApi):
+    """The member runs when the job is looked at again, and has then ended."""
+
+    looks_count = 0
+
+    def __init__(self, *logs: list[bytes | Exception]) -> None:
+        super().__init__(is_embedded=True)
+        self.logs = [[NotFound("no log yet")]]
+        self._later = list(logs)
+
+    def get(self, resource: Any, name: str, *, namespace: str = "") -> Any:
+        self.looks_count += 1
+        return make_job("train") if self.looks_count == 1 else failed("train", 3)
+
+    def watch_one(self, *_: Any, **__: Any) -> Iterator[WatchEvent[Any]]:
+        running = make_job("train", status={"members": MemberCounts(total=1, running=1)})
+        self.logs = self._later
+        yield WatchEvent(EventType.MODIFIED, running, "2")
+
+
 def test_the_output_of_a_job_is_read_once_a_member_runs(
-    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+    capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    class Starting(FakeApi):
-        """The member runs when the job is looked at again, and has then ended."""
-
-        looks_count = 0
-
-        def get(self, resource: Any, name: str, *, namespace: str = "") -> Any:
-            self.looks_count += 1
-            return make_job("train") if self.looks_count == 1 else failed("train", 3)
-
-        def watch_one(self, *_: Any, **__: Any) -> Iterator[WatchEvent[Any]]:
-            running = make_job("train", status={"members": MemberCounts(total=1, running=1)})
-            self.logs = [[b"hello\n"]]
-            yield WatchEvent(EventType.MODIFIED, running, "2")
-
-    api = Starting(is_embedded=True)
-    api.logs = [[NotFound("no log yet")]]
     common_ = Common(Format.TABLE, "", False, "", "", True, False, False, 0)
-    assert follow_job(common_, api, ("default", "train")) == 3
+    assert follow_job(common_, _Starting([b"hello\n"]), ("default", "train")) == 3
     assert capfdbinary.readouterr().out == b"hello\n"
+
+
+def test_output_that_is_shown_again_from_its_start_is_announced(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    common_ = Common(Format.TABLE, "", False, "", "", True, False, False, 0)
+    lost, absent = Unavailable("broke"), Unavailable("not there yet")
+    api = _Starting([absent], [b"one\n", lost], [absent], [b"one\n", b"two\n"])
+    assert follow_job(common_, api, ("default", "train")) == 3
+    seen = capfd.readouterr()
+    assert seen.out == "one\none\ntwo\n"
+    assert seen.err.count("the connection was lost; the log is shown again from its start") == 1
 
 
 def test_a_dry_run_of_an_installation_over_helm_s_is_refused_as_the_installation_is(
