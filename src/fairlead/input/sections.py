@@ -81,10 +81,13 @@ def load(
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file, its end cut off beyond BYTES_MAX; CliError when it has none."""
+    """Return the text of a file; CliError when it has none, or more than BYTES_MAX."""
     try:
         with path.open("rb") as file:
             data = file.read(BYTES_MAX + 1)
+        if len(data) > BYTES_MAX:
+            message = f"'{path}' is larger than {BYTES_MAX >> 20} MiB"
+            raise CliError(Problem(Code.MANIFEST_TOO_LARGE, message))
         return data.decode("utf-8-sig")
     except OSError as error:
         message = f"'{path}' cannot be read: {error.strerror}"

@@ -34,6 +34,7 @@ from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.history.memory import MemoryHistory
 from fairlead.input.errors import CliError, Code
 from fairlead.input.sections import description_of, fields_of, plain
+from fairlead.input.yamlmarks import BYTES_MAX
 from fairlead.install.manifests import Install, manifests
 from fairlead.install.values import Values
 from fairlead.model.topology import Level
@@ -66,6 +67,15 @@ def test_a_field_replaces_that_of_its_policy_and_nothing_else(tmp_path: Path) ->
         wanted.placement,
         replace(wanted.adoption, refusals_max=2),
     )
+
+
+def test_a_file_over_the_limit_of_size_is_refused_not_read_in_part(tmp_path: Path) -> None:
+    text = "jobs: {infrastructureLimitMax: 7}\n#"
+    text += "\u00e9" * ((BYTES_MAX - len(text)) // 2)
+    assert read(tmp_path, text).jobs.infrastructure_limit_max == 7
+    with pytest.raises(CliError, match="is larger than 4 MiB") as caught:
+        read(tmp_path, f"{text}\u00e9\nadoption: {{refusalsMax: 2}}\n")
+    assert caught.value.problems[0].code is Code.MANIFEST_TOO_LARGE
 
 
 def test_every_mistake_is_reported_with_its_place(tmp_path: Path) -> None:
