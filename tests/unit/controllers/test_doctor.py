@@ -17,6 +17,7 @@ from fairlead.api.cluster_report import REPORT_NAME, ClusterReport, Severity
 from fairlead.api.meta import ObjectMeta, find_condition
 from fairlead.api.resources import CLUSTER_REPORTS, CRDS, NODES, Resource
 from fairlead.api.status import NotFound, Unavailable
+from fairlead.api.times import format_time
 from fairlead.controllers.doctor import DoctorController
 from fairlead.decide.doctor.examination import Examination, Found
 from fairlead.decide.doctor.policy import DoctorPolicy
@@ -129,11 +130,12 @@ class Results:
         self.clock = clock
         self.found: tuple[Found, ...] = ()
         self.count = 0
+        self.seconds = 3.0
         self.is_broken = False
 
     async def __call__(self) -> Examination:
         self.count += 1
-        await asyncio.sleep(3)
+        await asyncio.sleep(self.seconds)
         if self.is_broken:
             raise ValueError("a check that raises")
         return Examination(self.clock.now(), self.found, passed=("ETCD-08",))
@@ -272,6 +274,36 @@ def test_a_new_process_waits_for_its_turn() -> None:
         assert results.count == 1
         await for_seconds(30, cluster.live(results))
         assert results.count == 2
+
+    run(main())
+
+
+def test_a_report_from_a_clock_that_was_ahead_delays_no_examination_beyond_the_interval() -> None:
+    cluster = Cluster()
+    results = Results(cluster.clock)
+
+    async def main() -> None:
+        await cluster.start()
+        await cluster.inner.create(CLUSTER_REPORTS, {"metadata": {"name": REPORT_NAME}})
+        ahead = {"status": {"observedAt": format_time(cluster.clock.now() + 86400)}}
+        await cluster.inner.patch(CLUSTER_REPORTS, REPORT_NAME, ahead, subresource="status")
+        await for_seconds(POLICY.interval_seconds - 1, cluster.live(results))
+        assert results.count == 0
+        await for_seconds(POLICY.interval_seconds + 1, cluster.live(results))
+        assert results.count == 1
+
+    run(main())
+
+
+def test_the_control_plane_has_a_whole_interval_of_rest_after_a_long_examination() -> None:
+    cluster = Cluster()
+    results = Results(cluster.clock)
+    results.seconds = 2.0 * POLICY.interval_seconds
+
+    async def main() -> None:
+        await cluster.start()
+        await for_seconds(10 + 6 * POLICY.interval_seconds, cluster.live(results))
+        assert results.count == 3
 
     run(main())
 
