@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.unit.controllers.test_containment import PolicedClient
+
 from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, to_wire
@@ -22,9 +24,10 @@ from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import ControllerLoop
+from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.set_aside import SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_node
-from fairlead.testing.fake_client import FakeClient
 
 SIZE = 4
 
@@ -47,12 +50,13 @@ class Events:
 
 class World:
     def __init__(self) -> None:
-        self.client = FakeClient()
+        self.client = PolicedClient()
         self.events = Events()
         clock = LoopClock(EPOCH)
+        self.world = ClusterWorld.make(self.client, clock=clock, rng=random.Random(1))
         self.controller = AdoptionController(
-            self.client, ClusterWorld.make(self.client, clock=clock, rng=random.Random(1)),
-            history=MemoryHistory(), events=self.events, clock=clock,
+            self.client, self.world, history=MemoryHistory(), events=self.events, clock=clock,
+            reader=MirrorReader(SetAside("adoption")),
         )  # fmt: skip
         self.loop = ControllerLoop(self.controller, clock=clock, rng=random.Random(2))
 
@@ -285,6 +289,47 @@ def test_pods_that_do_not_take_part_cost_nothing() -> None:
             await asyncio.sleep(60)
             assert world.client.stored(JOBS) == ()
             assert world.client.count("patch") == 0
+
+    run(main())
+
+
+def test_a_group_whose_status_is_refused_gives_its_nodes_back_once_all_its_members_have_ended() -> (
+    None
+):
+    async def main() -> None:
+        async with running() as world:
+
+            async def end(*numbers: int) -> None:
+                for i in numbers:
+                    await world.client.patch(
+                        PODS, f"p-{i}", {"status": {"phase": "Failed"}}, namespace="default",
+                        subresource="status",
+                    )  # fmt: skip
+
+            def has_nodes() -> bool:
+                return not world.world.state.is_forfeited(world.job().metadata.key)
+
+            await fill(world)
+            await world.until(lambda: is_admitted(world))
+            await world.place()
+            await world.until(lambda: released(world) == SIZE)
+            world.client.policed = world.job().metadata.name
+            world.client.denies = bool
+            await end(0)
+            await asyncio.sleep(60)
+            assert world.client.denied > 3
+            assert has_nodes()
+            await end(1, 2, 3)
+            await asyncio.sleep(60)
+            assert not has_nodes()
+            for i in range(SIZE):
+                await world.client.delete(PODS, f"p-{i}", namespace="default")
+            await fill(world)
+            await asyncio.sleep(60)
+            assert world.job().status.placement is not None
+            assert released(world) == 0
+            world.client.denies = lambda _status: False
+            await world.until(lambda: world.job().status.attempts[-1].reason == "PlacementLost")
 
     run(main())
 

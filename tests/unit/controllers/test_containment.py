@@ -56,14 +56,16 @@ class Events:
 
 
 class PolicedClient(FakeClient):
-    """Refuses the writes of the status of the job `bad` for which `denies` is true."""
+    """Refuses the writes of the status of one job for which `denies` is true."""
 
+    policed = "bad"
     denies: Callable[[dict[str, Any]], bool] = staticmethod(lambda _status: False)
     keeps_pods = False
     denied = 0
 
     async def patch(self, resource: Any, name: str, patch: Any, **how: Any) -> Any:
-        if resource.name == JOBS.name and name == "bad" and self.denies(patch.get("status", {})):
+        is_policed = resource.name == JOBS.name and name == self.policed
+        if is_policed and self.denies(patch.get("status", {})):
             self.denied += 1
             raise Invalid("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no")
         return await super().patch(resource, name, patch, **how)
