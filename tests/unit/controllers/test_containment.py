@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.job import Job
-from fairlead.api.meta import ObjectMeta, find_condition, is_true, to_wire
+from fairlead.api.meta import Condition, ObjectMeta, find_condition, is_true, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
-from fairlead.api.status import Invalid
+from fairlead.api.status import ApiError, Invalid, StatusCause, StatusDetails
 from fairlead.controllers import jobs as jobs_module
 from fairlead.controllers import pod_renderer
 from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
@@ -59,6 +59,7 @@ class PolicedClient(FakeClient):
     """Refuses the writes of the status of one job for which `denies` is true."""
 
     policed = "bad"
+    error: ApiError = Invalid("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no")
     denies: Callable[[dict[str, Any]], bool] = staticmethod(lambda _status: False)
     keeps_pods = False
     denied = 0
@@ -67,13 +68,13 @@ class PolicedClient(FakeClient):
         is_policed = resource.name == JOBS.name and name == self.policed
         if is_policed and self.denies(patch.get("status", {})):
             self.denied += 1
-            raise Invalid("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no")
+            raise self.error
         return await super().patch(resource, name, patch, **how)
 
     async def delete(self, resource: Any, name: str, **how: Any) -> Any:
         if resource.name == PODS.name and name.startswith("bad-") and self.keeps_pods:
             self.denied += 1
-            raise Invalid("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no")
+            raise self.error
         return await super().delete(resource, name, **how)
 
 
@@ -387,6 +388,32 @@ def test_a_job_of_which_every_status_is_refused_gives_its_nodes_back_when_its_ga
     run(main())
 
 
+def test_a_placed_job_whose_next_attempt_may_not_begin_gives_its_nodes_back() -> None:
+    async def main() -> None:
+        async with running() as world:
+
+            async def hold(*, suspend: bool) -> None:
+                patch = {"spec": {"suspend": suspend}}
+                await world.client.patch(JOBS, "bad", patch, namespace="default")
+                await asyncio.sleep(60)
+
+            await world.submit("bad", count=2)
+            await asyncio.sleep(5)
+            await hold(suspend=True)
+            assert not world.is_placed("bad")
+            world.client.denies = lambda status: bool(status.get("attempts"))
+            await hold(suspend=False)
+            assert world.client.denied >= 3
+            await world.submit("next", count=2)
+            await asyncio.sleep(60)
+            failure = find_condition(world.job("bad").status.conditions, "Failed")
+            assert failure is not None
+            assert failure.reason == "StatusRefused"
+            assert world.is_placed("next")
+
+    run(main())
+
+
 def test_a_job_whose_ended_pods_may_not_be_deleted_gives_its_nodes_back() -> None:
     async def main() -> None:
         async with running() as world:
@@ -503,9 +530,13 @@ def test_refusals_of_a_release_count_only_in_a_row() -> None:
     assert forfeits == []
 
 
-def test_denials_of_a_status_count_only_in_a_row() -> None:
+@pytest.mark.parametrize("fields", [(), ("status.conditions",)], ids=["policy", "field"])
+def test_refusals_of_a_status_count_only_in_a_row(fields: tuple[str, ...]) -> None:
     async def main() -> None:
         client, job = PolicedClient(), make_job("bad")
+        if fields:
+            details = StatusDetails(causes=tuple(StatusCause(field=each) for each in fields))
+            client.error = Invalid("wrong", details=details)
         wire = to_wire(job)
         wire["metadata"].pop("resourceVersion")
         await client.create(JOBS, wire, namespace="default")
@@ -514,13 +545,13 @@ def test_denials_of_a_status_count_only_in_a_row() -> None:
             clock=LoopClock(EPOCH),
         )  # fmt: skip
         answers = iter((True, True, False, True))
-        client.denies = lambda _status: next(answers)
+        client.denies = lambda status: status.get("conditions") is not None and next(answers)
         for i in range(4):
             (stored,) = client.stored(JOBS)
-            status = replace(stored.status, state=f"s{i}")
+            status = replace(stored.status, conditions=(Condition("Running", "True", f"r{i}"),))
             with suppress(Invalid):
                 await writer.perform(WriteJobStatus(stored, status))
         assert client.denied == 3
-        assert not writer.is_status_denied(stored)
+        assert not (writer.is_status_denied(stored) or writer.is_status_refused(stored))
 
     run(main())

@@ -13,8 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
+from fairlead.api.attempt import Attempt
 from fairlead.api.core import Pod
-from fairlead.api.job import After, Job
+from fairlead.api.job import After, Job, Restart, RestartPolicy
 from fairlead.api.meta import ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, Resource
 from fairlead.api.status import (
@@ -26,6 +27,7 @@ from fairlead.api.status import (
     Unauthorized,
     Unavailable,
 )
+from fairlead.api.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobIndex, JobsMirrors, subject
 from fairlead.controllers.jobs import JobsController
@@ -576,7 +578,24 @@ async def _indexed(client: FakeClient) -> AsyncIterator[Callable[[], JobView]]:
             task.cancel()
 
 
-def test_a_node_is_gone_since_it_went_however_the_placement_changes_elsewhere() -> None:
+@pytest.mark.parametrize("policy", [RestartPolicy.GANG, RestartPolicy.MEMBER])
+def test_a_new_controller_awaits_late_pods_of_an_old_attempt_only_where_members_are_replaced(
+    policy: RestartPolicy,
+) -> None:
+    async def main() -> None:
+        client = FakeClient()
+        record = Attempt(1, started_at=format_time(EPOCH - 86400))
+        job = make_job("a", spec={"restart": Restart(policy)}, status={"attempts": (record,)})
+        await client.create(JOBS, job, namespace="default")
+        async with _indexed(client) as view:
+            assert (view().late_until > 0.0) is (policy is RestartPolicy.MEMBER)
+            await asyncio.sleep(30)
+            assert view().late_until == 0.0
+
+    run(main())
+
+
+def test_a_node_is_gone_until_it_is_back_however_the_placement_changes_elsewhere() -> None:
     async def main() -> None:
         client = FakeClient()
         job = make_job("a", count=2, placement=make_placement(["gone", "n0"]))
@@ -589,6 +608,9 @@ def test_a_node_is_gone_since_it_went_however_the_placement_changes_elsewhere() 
             )
             await asyncio.sleep(10)
             assert view().node_troubles["gone"].since == first
+            await client.create(NODES, make_node("gone"))
+            await asyncio.sleep(1)
+            assert "gone" not in view().node_troubles
 
     run(main())
 
