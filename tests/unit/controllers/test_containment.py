@@ -18,6 +18,7 @@ from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.api.status import ApiError, Invalid, StatusCause, StatusDetails
 from fairlead.controllers import jobs as jobs_module
 from fairlead.controllers import pod_renderer
+from fairlead.controllers import scheduler as scheduler_module
 from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.job_writer import JobWriter
@@ -263,6 +264,25 @@ def test_a_job_that_cannot_be_planned_harms_only_itself(
                 before = len(hits)
                 await asyncio.sleep(3600)
                 assert len(hits) - before < 1000
+
+    run(main())
+
+
+def test_a_job_whose_placement_cannot_be_written_leaves_its_room_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        def is_hit(action: Any) -> bool:
+            return is_bad(action.job)
+
+        with broken(monkeypatch, scheduler_module, "status_patch", is_hit) as hits:
+            async with running() as world:
+                await world.submit("bad", bad=True, count=2)
+                await asyncio.sleep(0.1)
+                await world.submit("good", count=2)
+                await asyncio.sleep(0.1)
+                assert hits
+                assert world.is_placed("good")
 
     run(main())
 
@@ -552,6 +572,7 @@ def test_refusals_of_a_status_count_only_in_a_row(fields: tuple[str, ...]) -> No
             with suppress(Invalid):
                 await writer.perform(WriteJobStatus(stored, status))
         assert client.denied == 3
-        assert not (writer.is_status_denied(stored) or writer.is_status_refused(stored))
+        assert not writer.is_status_denied(stored)
+        assert not writer.is_status_refused(stored)
 
     run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -88,6 +89,27 @@ def test_a_launch_without_an_answer_is_sent_again() -> None:
         with pytest.raises(CloudError, match="timeout"):
             await providers.launch(POOL, FIRST)
         assert await providers.launch(POOL, FIRST) == ("machine-of-token-1",)
+
+    run(main())
+
+
+def test_a_pool_that_is_given_another_provider_asks_that_one() -> None:
+    provider = Fickle(CloudError("timeout"))
+    asked: list[str] = []
+    unused: Any = None
+
+    def make(pool: NodePool) -> Any:
+        asked.append(pool.spec.provider.reference)
+        return provider
+
+    providers = PoolProviders(unused, make, policy=FleetPolicy(), set_aside=SetAside(), log=SILENT)
+    moved = replace(POOL, spec=replace(SPEC, provider=replace(SPEC.provider, reference="other")))
+
+    async def main() -> None:
+        for pool in (POOL, POOL, moved):
+            with suppress(CloudError):
+                await providers.launch(pool, FIRST)
+        assert asked == ["", "other"]
 
     run(main())
 
