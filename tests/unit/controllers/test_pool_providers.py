@@ -55,10 +55,32 @@ class Slow:
         return Inventory(())
 
 
-def providers_of(provider: Fickle | Slow) -> PoolProviders:
-    unused: Any = None
+class Pools:
+    """One pool, as of a mirror."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def items(self) -> tuple[NodePool, ...]:
+        return (POOL,)
+
+
+class Recovering:
+    """Fails to list its machines once."""
+
+    def __init__(self, error: Exception) -> None:
+        self.errors = [error]
+
+    async def instances(self) -> Inventory:
+        if self.errors:
+            raise self.errors.pop()
+        return Inventory(())
+
+
+def providers_of(provider: Fickle | Slow | Recovering) -> PoolProviders:
+    pools: Any = Pools()
     return PoolProviders(
-        unused, lambda _pool: cast("Any", provider), policy=FleetPolicy(), set_aside=SetAside(),
+        pools, lambda _pool: cast("Any", provider), policy=FleetPolicy(), set_aside=SetAside(),
         log=SILENT,
     )  # fmt: skip
 
@@ -96,13 +118,13 @@ def test_a_launch_without_an_answer_is_sent_again() -> None:
 def test_a_pool_that_is_given_another_provider_asks_that_one() -> None:
     provider = Fickle(CloudError("timeout"))
     asked: list[str] = []
-    unused: Any = None
+    pools: Any = Pools()
 
     def make(pool: NodePool) -> Any:
         asked.append(pool.spec.provider.reference)
         return provider
 
-    providers = PoolProviders(unused, make, policy=FleetPolicy(), set_aside=SetAside(), log=SILENT)
+    providers = PoolProviders(pools, make, policy=FleetPolicy(), set_aside=SetAside(), log=SILENT)
     moved = replace(POOL, spec=replace(SPEC, provider=replace(SPEC.provider, reference="other")))
 
     async def main() -> None:
@@ -122,5 +144,22 @@ def test_a_list_of_machines_is_as_old_as_the_question() -> None:
         await providers._list(POOL, listed)
         assert listed.inventory == Inventory(())
         assert listed.at == asked_at
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", [CloudError("throttled"), RecursionError("planted")])
+def test_the_machines_of_a_pool_are_listed_again_after_a_failure(error: Exception) -> None:
+    providers = providers_of(Recovering(error))
+
+    async def main() -> None:
+        providers.pool_appeared()
+        task = asyncio.create_task(providers.observe())
+        await asyncio.sleep(1)
+        assert str(error) in providers.listed("pool").error
+        await asyncio.sleep(120)
+        task.cancel()
+        listed = providers.listed("pool")
+        assert (listed.inventory, listed.error) == (Inventory(()), "")
 
     run(main())

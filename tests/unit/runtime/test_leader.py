@@ -458,6 +458,19 @@ def test_only_jobs_that_may_be_placed_are_touched() -> None:
     ]  # fmt: skip
 
 
+def test_a_term_begins_once_the_mirror_shows_the_fence() -> None:
+    async def main() -> None:
+        api = FakeClient()
+        await api.create(JOBS, to_wire(_waiting()), namespace="default")
+        api.hold_watches()
+        asyncio.get_running_loop().call_later(2.0, api.release_watches)
+        mirror = _mirror(api)
+        await fence(api, mirror, _term(), rng=random.Random(1))
+        assert mirror.items()[0].metadata.annotations[names.FENCE] == "77"
+
+    run(main())
+
+
 def test_the_fence_is_up_or_the_term_does_not_begin() -> None:
     async def main() -> None:
         api = FakeClient()
