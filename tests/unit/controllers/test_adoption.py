@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from tests.unit.controllers.test_containment import PolicedClient
 
 from fairlead.api import names
@@ -19,7 +20,7 @@ from fairlead.api.status import Conflict, Invalid
 from fairlead.api.validate import validate_job
 from fairlead.controllers.adoption import AdoptionController, resource_of
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.decide.adoption.actions import ReleaseMember
+from fairlead.decide.adoption.actions import EvictMember, ReleaseMember
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
@@ -244,7 +245,7 @@ def test_the_job_that_stands_for_a_group_is_one_that_admission_lets_in() -> None
     run(main())
 
 
-def test_a_pod_that_changed_is_released_on_its_new_version_only() -> None:
+def test_a_pod_that_changed_is_released_and_evicted_on_its_new_version_only() -> None:
     async def main() -> None:
         async with running() as world:
             await fill(world)
@@ -253,15 +254,14 @@ def test_a_pod_that_changed_is_released_on_its_new_version_only() -> None:
             await world.place()
             await world.until(lambda: released(world) == SIZE)
             pod = next(iter(world.client.stored(PODS)))
-            late = ReleaseMember(world.job(), pod, role="worker", index=0, rank=0, node="n0")
+            job = world.job()
+            late = ReleaseMember(job, pod, role="worker", index=0, rank=0, node="n0")
             await world.client.patch(
                 PODS, pod.metadata.name, {"metadata": {"labels": {"x": "y"}}}, namespace="default"
             )
-            try:
-                await world.controller.perform(late)
-            except Conflict:
-                return
-            raise AssertionError("a release on an old version went through")
+            for action in (late, EvictMember(job, pod)):
+                with pytest.raises(Conflict):
+                    await world.controller.perform(action)
 
     run(main())
 

@@ -253,22 +253,38 @@ def test_a_lost_compare_and_swap_is_decided_anew() -> None:
     _play(play)
 
 
-def test_a_pod_name_that_somebody_else_has_ends_the_attempt_with_a_clear_reason() -> None:
+@pytest.mark.parametrize(
+    ("resource", "name", "owner"),
+    [(PODS, "train-1-worker-1", ""), (SERVICES, "train-peers", ""), (SERVICES, "train-peers", "x")],
+)
+def test_a_name_that_somebody_else_has_ends_the_attempt_with_a_clear_reason(
+    resource: Resource[Any], name: str, owner: str
+) -> None:
     async def play(cluster: Cluster) -> None:
         await _submit(cluster)
-        theirs = {"metadata": {"name": "train-1-worker-1", "namespace": "default"}, "spec": {}}
-        await cluster.client.create(PODS, theirs, namespace="default")
+        theirs: dict[str, Any] = {"metadata": {"name": name}, "spec": {}}
+        if owner:
+            theirs["metadata"]["ownerReferences"] = [_owner(owner)]
+        await cluster.client.create(resource, theirs, namespace="default")
         await cluster.place("n0", "n1")
         await asyncio.sleep(5)
         [attempt] = (await cluster.job()).status.attempts
         assert attempt.reason == "NameTaken"
         assert attempt.message == (
-            "Pod train-1-worker-1 exists already and does not belong to this job"
+            f"{resource.kind} {name} exists already and does not belong to this job"
         )
         assert (await cluster.job()).status.attempt == 2
-        assert list(cluster.pods()) == ["train-1-worker-1"]
+        assert [each.metadata.name for each in cluster.client.stored(resource)] == [name]
 
-    _play(play)
+    _play(play, policy=JobsPolicy(peer_naming=PeerNaming.DNS))
+
+
+def _owner(name: str) -> dict[str, Any]:
+    """Return the reference to a job that is not there."""
+    return {
+        "apiVersion": "fairlead.dev/v1alpha1", "kind": "Job", "name": name, "uid": "earlier",
+        "controller": True,
+    }  # fmt: skip
 
 
 def test_what_is_left_of_an_earlier_job_of_the_name_is_awaited() -> None:
@@ -277,9 +293,7 @@ def test_what_is_left_of_an_earlier_job_of_the_name_is_awaited() -> None:
     async def play(cluster: Cluster) -> None:
         await _submit(cluster)
         name = "train-peers"
-        owner = {"apiVersion": "fairlead.dev/v1alpha1", "kind": "Job", "name": "train",
-                 "uid": "earlier", "controller": True}  # fmt: skip
-        left = {"metadata": {"name": name, "namespace": "default", "ownerReferences": [owner]}}
+        left = {"metadata": {"name": name, "ownerReferences": [_owner("train")]}}
         await cluster.client.create(SERVICES, left, namespace="default")
         await cluster.place("n0", "n1")
         await asyncio.sleep(20)
