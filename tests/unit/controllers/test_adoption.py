@@ -14,13 +14,14 @@ from tests.unit.controllers.test_containment import PolicedClient
 
 from fairlead.api import names
 from fairlead.api.job import Job
-from fairlead.api.meta import ObjectMeta, to_wire
+from fairlead.api.meta import ObjectMeta, is_true, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.api.status import Conflict, Invalid
 from fairlead.api.validate import validate_job
 from fairlead.controllers.adoption import AdoptionController, resource_of
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.adoption.actions import EvictMember, ReleaseMember
+from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
@@ -115,6 +116,11 @@ async def fill(world: World, **spec: Any) -> None:
 
 def is_admitted(world: World) -> bool:
     return any(job.status.attempt == 1 for job in world.client.stored(JOBS))
+
+
+def is_placed(world: World) -> bool:
+    """True until the group has given its place up: the scheduler takes it away then."""
+    return is_true(world.job().status.conditions, names.ADMITTED)
 
 
 def released(world: World) -> int:
@@ -293,18 +299,38 @@ def test_pods_that_do_not_take_part_cost_nothing() -> None:
     run(main())
 
 
+async def end(world: World, *numbers: int) -> None:
+    failed = {"status": {"phase": "Failed"}}
+    for i in numbers:
+        await world.client.patch(PODS, f"p-{i}", failed, namespace="default", subresource="status")
+
+
+def test_a_group_without_live_members_gives_its_place_back_after_a_while() -> None:
+    """Half of its pods have failed and the others are gone: its tool may be about to act."""
+
+    async def main() -> None:
+        async with running() as world:
+            await fill(world)
+            await world.until(lambda: is_admitted(world))
+            await world.place()
+            await world.until(lambda: released(world) == SIZE)
+            await end(world, 0, 1)
+            for i in (2, 3):
+                await world.client.delete(PODS, f"p-{i}", namespace="default")
+            idle_seconds = AdoptionPolicy().idle_seconds_max
+            await asyncio.sleep(idle_seconds - 5)
+            assert is_placed(world)
+            await asyncio.sleep(10)
+            assert not is_placed(world)
+
+    run(main())
+
+
 def test_a_group_whose_status_is_refused_gives_its_nodes_back_once_all_its_members_have_ended() -> (
     None
 ):
     async def main() -> None:
         async with running() as world:
-
-            async def end(*numbers: int) -> None:
-                for i in numbers:
-                    await world.client.patch(
-                        PODS, f"p-{i}", {"status": {"phase": "Failed"}}, namespace="default",
-                        subresource="status",
-                    )  # fmt: skip
 
             def has_nodes() -> bool:
                 return not world.world.state.is_forfeited(world.job().metadata.key)
@@ -315,11 +341,11 @@ def test_a_group_whose_status_is_refused_gives_its_nodes_back_once_all_its_membe
             await world.until(lambda: released(world) == SIZE)
             world.client.policed = world.job().metadata.name
             world.client.denies = bool
-            await end(0)
+            await end(world, 0)
             await asyncio.sleep(60)
             assert world.client.denied > 3
             assert has_nodes()
-            await end(1, 2, 3)
+            await end(world, 1, 2, 3)
             await asyncio.sleep(60)
             assert not has_nodes()
             for i in range(SIZE):

@@ -92,15 +92,6 @@ def test_what_has_passed_since_is_no_news() -> None:
     assert [entry.metadata.name for entry in registry.pop_news(PODS)] == ["bad"]
 
 
-def test_a_list_of_one_kind_says_nothing_of_another() -> None:
-    registry = SetAside()
-    for kind in (PODS, CONFIG_MAPS):
-        for name in ("kept", "gone"):
-            registry.note(kind, meta(name), Stage.READ, ValueError("bad"))
-    registry.keep_only(PODS, {("x", "kept")})
-    assert registry.counts() == {"Pod": 1, "ConfigMap": 2}
-
-
 def test_the_registry_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ENTRIES_MAX", 3)
     registry = SetAside()
