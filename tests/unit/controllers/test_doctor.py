@@ -383,13 +383,15 @@ def test_the_metrics_are_those_of_the_latest_examination() -> None:
     metrics = DoctorMetrics(registry)
     assert b"fairlead_doctor" not in generate_latest(registry)
     odd = Found("ETCD-17", Severity.WARNING, "kube-apiserver")
-    examination = Examination(EPOCH, (FULL, odd), ("API-01",), ("API-02",), requests=19)
+    other = Found(FULL.check, FULL.severity, "etcd-1")
+    examination = Examination(EPOCH, (FULL, other, odd), ("API-01",), ("API-02",), requests=19)
     metrics.watch(lambda: examination)
     text = generate_latest(registry).decode()
     for line in (
-        'fairlead_doctor_findings{severity="critical"} 1.0',
+        'fairlead_doctor_findings{severity="critical"} 2.0',
         'fairlead_doctor_findings{severity="info"} 0.0',
-        'fairlead_doctor_check_findings{check="ETCD-04",severity="critical"} 1.0',
+        'fairlead_doctor_check_findings{check="ETCD-04",severity="critical"} 2.0',
+        'fairlead_doctor_checks{result="found"} 2.0',
         'fairlead_doctor_checks{result="unknown"} 1.0',
         "fairlead_doctor_requests 19.0",
     ):
