@@ -40,20 +40,24 @@ class Failing(MemoryHistory):
         await super().record_fleet(records)
 
 
-@pytest.mark.parametrize("failures", [0, 2])
-def test_each_of_many_decisions_is_recorded_though_none_follows(failures: int) -> None:
-    count = 250
+@pytest.mark.parametrize(("failures", "kept"), [(0, 250), (2, 250), (2, 120)])
+def test_of_many_decisions_the_latest_that_may_wait_are_recorded_though_none_follows(
+    monkeypatch: pytest.MonkeyPatch, failures: int, kept: int
+) -> None:
+    monkeypatch.setattr("fairlead.controllers.fleet_records.RECORDS_WAITING_MAX", kept)
 
     async def main() -> None:
         history = Failing()
         history.failures = failures
         records = FleetRecords(history, Events(), SILENT)
         at = "2026-01-01T00:00:00Z"
-        decided = [PoolDecision(at, "Launch", "Demand", number=i) for i in range(count)]
-        records.note(NODE_POOLS, POOL, decided)
+        for number in range(250):
+            decided = PoolDecision(at, "Launch", "Demand", f"no. {number}", number=number)
+            records.note(NODE_POOLS, POOL, (decided,))
         task = asyncio.create_task(records.run())
         await asyncio.sleep(60)
         task.cancel()
-        assert len(await history.query_fleet(FleetQuery(limit=2 * count))) == count
+        found = {each.message for each in await history.query_fleet(FleetQuery(limit=500))}
+        assert found == {f"no. {number}" for number in range(250 - kept, 250)}
 
     run(main())
