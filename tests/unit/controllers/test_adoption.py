@@ -16,7 +16,7 @@ from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, is_true, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
-from fairlead.api.status import Conflict, Invalid
+from fairlead.api.status import Conflict, Invalid, Unavailable
 from fairlead.api.validate import validate_job
 from fairlead.controllers.adoption import AdoptionController, resource_of
 from fairlead.controllers.cluster_world import ClusterWorld
@@ -389,5 +389,29 @@ def test_another_object_of_the_name_says_nothing_of_a_group() -> None:
             await asyncio.sleep(30)
             assert world.client.count("get", "pytorchjobs") > 0
             assert not is_admitted(world)
+            await asyncio.sleep(3600)
+            assert world.client.count("get", "pytorchjobs") < 100, (
+                "it is asked for ever more rarely"
+            )
+
+    run(main())
+
+
+def test_an_outage_while_a_groups_object_is_read_is_no_problem_of_the_group() -> None:
+    async def main() -> None:
+        async with running() as world:
+            template = {"spec": {"containers": [{"name": "pytorch", "image": "i"}]}}
+            spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": template}}}
+            source = {"metadata": {"name": "bert"}, "spec": spec}
+            kind = resource_of("kubeflow.org/v1", "PyTorchJob")
+            made = await world.client.create(kind, source, namespace="default")
+            world.client.fail_next("get", Unavailable("down"))
+            pod = of_training_job("bert-0", "PyTorchJob")
+            pod["metadata"]["ownerReferences"][0]["uid"] = made["metadata"]["uid"]
+            del pod["metadata"]["annotations"]
+            await world.client.create(PODS, pod, namespace="default")
+            await world.until(lambda: is_admitted(world))
+            assert world.client.count("get", "pytorchjobs") == 2
+            assert "bert-0" not in [name for name, _, _ in world.events.seen]
 
     run(main())

@@ -93,9 +93,9 @@ class Cluster:
     ) -> None:  # fmt: skip
         self.events.append((reason, message))
 
-    async def start(self) -> None:
+    async def start(self, *, has_kinds: bool = True) -> None:
         await self.service.bootstrap()
-        for manifest in crd.manifests():
+        for manifest in crd.manifests() if has_kinds else ():
             await self.inner.create(CRDS, manifest)
 
     async def live(
@@ -374,6 +374,19 @@ def test_a_server_that_answers_nothing_gives_no_report_and_no_storm() -> None:
             await cluster.report()
         assert cluster.client.count("create") // 2 < 200
         assert 20 < cluster.client.count("read") // 2 < 300
+
+    run(main())
+
+
+def test_a_cluster_without_the_kind_of_the_report_is_examined_and_nothing_is_written() -> None:
+    cluster = Cluster()
+    results = Results(cluster.clock)
+
+    async def main() -> None:
+        await cluster.start(has_kinds=False)
+        await for_seconds(200, cluster.live(results))
+        assert results.count > 1
+        assert cluster.client.asked == []
 
     run(main())
 

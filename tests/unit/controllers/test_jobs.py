@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.attempt import Attempt
 from fairlead.api.core import Pod
-from fairlead.api.job import After, Job, Restart, RestartPolicy
+from fairlead.api.job import After, AfterFailed, Job, Restart, RestartPolicy
 from fairlead.api.meta import ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, Resource
 from fairlead.api.status import (
@@ -480,9 +480,20 @@ def test_a_refusal_that_outlasts_the_patience_ends_the_attempt_in_the_servers_wo
     _play(play)
 
 
-def test_a_job_waits_for_another_and_goes_on_when_that_one_has_succeeded() -> None:
+def test_a_job_waits_for_another_of_the_name_and_goes_on_when_that_one_has_succeeded() -> None:
     async def play(cluster: Cluster) -> None:
-        await _submit(cluster, "later", spec={"after": (After(job="train"),)})
+        hold = After(job="train", on_unmet=AfterFailed.HOLD)
+        await _submit(cluster, "later", spec={"after": (hold,)})
+        job = await cluster.job("later")
+        assert job.status.conditions[0].reason == "DependencyMissing"
+        await _submit(cluster)
+        cancel = {"spec": {"cancel": True}}
+        await cluster.client.patch(JOBS, "train", cancel, namespace="default")
+        await asyncio.sleep(1)
+        job = await cluster.job("later")
+        assert job.status.conditions[0].reason == "DependencyFailed"
+        await cluster.client.delete(JOBS, "train", namespace="default")
+        await asyncio.sleep(1)
         job = await cluster.job("later")
         assert job.status.conditions[0].reason == "DependencyMissing"
         await _started(cluster)

@@ -239,7 +239,11 @@ def test_a_kubelet_that_fails_for_a_moment_is_asked_again_and_one_that_refuses_i
             reader.failures = [Forbidden("pods/log is not allowed")]
             await end(w.client, await member(w.client, 1))
             assert await w.tasks() == ["worker-0"]
-            assert reader.read_count == 4
+            assert (reader.read_count, w.keeper.missed_count) == (4, 1)
+            reader.failures = [Unavailable("x")] * KeeperOptions().tries_max
+            await end(w.client, await member(w.client, 2))
+            assert await w.tasks() == ["worker-0"]
+            assert (reader.read_count, w.keeper.missed_count) == (7, 2)
 
     run(main())
 

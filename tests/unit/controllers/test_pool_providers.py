@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from fairlead.api.node_pool import (
     NodePoolSpec,
     NodePoolStatus,
     NodeTemplate,
+    PoolDomain,
     Provider,
     ProviderType,
 )
@@ -39,9 +41,11 @@ class Fickle:
     def __init__(self, error: CloudError) -> None:
         self.error = error
         self.asked: list[str] = []
+        self.labels: list[Mapping[str, str]] = []
 
     async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
         self.asked.append(request.token)
+        self.labels.append(request.labels)
         if len(self.asked) == 1:
             raise self.error
         return (f"machine-of-{request.token}",)
@@ -111,6 +115,19 @@ def test_a_launch_without_an_answer_is_sent_again() -> None:
         with pytest.raises(CloudError, match="timeout"):
             await providers.launch(POOL, FIRST)
         assert await providers.launch(POOL, FIRST) == ("machine-of-token-1",)
+
+    run(main())
+
+
+def test_machines_have_the_labels_of_their_domain_and_else_those_of_the_template() -> None:
+    provider = Fickle(CloudError("timeout"))
+    template = NodeTemplate({"cpu": "1"}, labels={"zone": "any", "kind": "gpu"})
+    spec = replace(SPEC, template=template, domains=(PoolDomain("a", labels={"zone": "a"}),))
+
+    async def main() -> None:
+        with suppress(CloudError):
+            await providers_of(provider).launch(replace(POOL, spec=spec), FIRST)
+        assert provider.labels == [{"zone": "a", "kind": "gpu"}]
 
     run(main())
 

@@ -282,6 +282,20 @@ def test_a_list_is_in_the_order_of_namespaces_and_names_whatever_the_servers_ord
     assert [obj.metadata.key for obj in end.value.value.items] == sorted(keys)
 
 
+def test_a_collection_of_all_namespaces_is_deleted_in_each_that_has_some_of_it() -> None:
+    found = [{"metadata": {"namespace": namespace, "name": "x"}} for namespace in ("b", "a", "b")]
+    request: Request[Any] = Request(Verb.DELETE_COLLECTION, CONFIG_MAPS, label_selector="mine")
+    asking = steps(request, Decoders(CONFIG_MAPS), 10)
+    next(asking)
+    sent = [asking.send(msgspec.json.encode({"items": found})), asking.send(b"")]
+    with pytest.raises(StopIteration):
+        asking.send(b"")
+    assert [each.place for each in sent] == [
+        "DELETE /api/v1/namespaces/a/configmaps", "DELETE /api/v1/namespaces/b/configmaps",
+    ]  # fmt: skip
+    assert all(each.params == {"labelSelector": "mine"} for each in sent)
+
+
 @pytest.mark.parametrize(("bytes_max", "kept"), [(7, b"abcdefg"), (5, b"cdefg"), (2, b"fg")])
 def test_a_log_that_is_longer_than_what_is_kept_counts_as_cut(bytes_max: int, kept: bytes) -> None:
     class Client:
