@@ -393,7 +393,7 @@ async def test_after_close_everything_is_unavailable(client: Client) -> None:
 @conforms
 async def test_a_mirror_follows_random_writes_to_the_end(client: Client) -> None:
     clock = LoopClock(1_767_225_600.0)
-    options = MirrorOptions(namespace=NAMESPACE, label_selector="mine", watch_seconds=1)
+    options = MirrorOptions(label_selector="mine", watch_seconds=1)
     mirror = Mirror(client, CONFIG_MAPS, clock=clock, rng=random.Random(1), options=options)
     rng = random.Random(5)
     version = 0

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from msgspec.structs import replace
-
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.meta import to_wire
@@ -114,13 +112,7 @@ class AdoptionController:
 
     def _decide_one(self, key: ObjectKey, now: float) -> Decision[Action] | None:
         view = self._index.view(key, now, counts_written_at=self._jobs.written_at)
-        if view is None:
-            return None
-        decision = decide_group(view, self._policy, now)
-        if self._world.state.is_forfeited(key):
-            kept = tuple(each for each in decision.actions if not isinstance(each, ReleaseMember))
-            return replace(decision, actions=kept)
-        return decision
+        return None if view is None else decide_group(view, self._policy, now)
 
     def key_of(self, action: Action) -> ObjectKey:
         """Return the job of an action, or the key of the group's part that it is for."""

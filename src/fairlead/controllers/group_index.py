@@ -75,6 +75,7 @@ class GroupIndex:
         `mark` and `mark_at` are called with groups to look at again, `on_gone` with the uid of a
         job that was deleted.
         """
+        self._world = world
         self._mirrors = world.mirrors
         self._health = world.health
         self._mark = mark
@@ -128,6 +129,7 @@ class GroupIndex:
             idle_since=entry.idle_since,
             counts_written_at=counts_written_at(job.metadata.uid) if job is not None else 0.0,
             elsewhere=Counter(entry.elsewhere.values()),
+            is_forfeited=self._world.state.is_forfeited(key),
         )
 
     def _on_job(self, change: Change[Job]) -> None:

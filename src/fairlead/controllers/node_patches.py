@@ -22,10 +22,9 @@ def node_patch(action: Mark | Unmark | Admit | AwaitTurn | SetSpare | Announce) 
         case Mark(why=why):
             notes = {names.REMOVAL: why, names.CORDONED_BY: OWNER}
             return {"metadata": {"annotations": notes}, "spec": {"unschedulable": True}}
-        case Unmark(uncordons=uncordons):
+        case Unmark():
             notes = {names.REMOVAL: None, names.CORDONED_BY: None}
-            spec = {"spec": {"unschedulable": None}} if uncordons else {}
-            return {"metadata": {"annotations": notes}, **spec}
+            return {"metadata": {"annotations": notes}, "spec": {"unschedulable": None}}
         case Announce(window=window):
             notes = dict.fromkeys((names.MAINTENANCE, names.MAINTENANCE_ANNOUNCED), window or None)
             return {"metadata": {"annotations": notes}}

@@ -102,7 +102,9 @@ class MemoryLogs:
             for log in self._logs.values()
             if (log.namespace, log.job) == key and query.uid in ("", log.job_uid)
         ]
-        attempt = query.attempt or max((log.attempt for log in mine), default=0)
+        mine.sort(key=lambda log: (-log.kept_at_ms, log.pod_uid))
+        attempt = query.attempt or max(
+            (log.attempt for log in mine if log.job_uid == mine[0].job_uid), default=0
+        )
         found = [log for log in mine if log.attempt == attempt]
-        found.sort(key=lambda log: (-log.kept_at_ms, log.pod_uid))
         return query.of_one_job(found[: query.limit])

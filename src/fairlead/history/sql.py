@@ -30,6 +30,7 @@ _INTEGER_COLUMNS = frozenset(
 _LOG_COLUMNS = (
     "pod_uid, namespace, job, job_uid, attempt, task, is_cut, kept_at_ms, text_size, text"
 )
+_LATEST_LOG_FIRST = "ORDER BY kept_at_ms DESC, pod_uid"
 _FLEET_COLUMNS = tuple(f.name for f in fields(FleetRecord))
 _FLEET_NAMES = ", ".join(f'"{name}"' for name in _FLEET_COLUMNS)
 _ALL_ROWS = 2**63 - 1  # OFFSET needs a LIMIT in SQLite
@@ -163,12 +164,13 @@ class Dialect:
             key, where = (*key, query.uid), f"{where} AND job_uid = {mark}"
         attempt, values = mark, (*key, query.attempt)
         if query.attempt is None:
-            attempt = f"(SELECT max(attempt) FROM {self.logs} {where})"  # noqa: S608
-            values = (*key, *key)
+            last = f"(SELECT job_uid FROM {self.logs} {where} {_LATEST_LOG_FIRST} LIMIT 1)"  # noqa: S608
+            attempt = f"(SELECT max(attempt) FROM {self.logs} {where} AND job_uid = {last})"  # noqa: S608
+            values = (*key, *key, *key)
         text = (
             f"SELECT {_LOG_COLUMNS} FROM {self.logs}"  # noqa: S608
             f" {where} AND attempt = {attempt}"
-            f" ORDER BY kept_at_ms DESC, pod_uid LIMIT {mark}"
+            f" {_LATEST_LOG_FIRST} LIMIT {mark}"
         )
         return text, (*values, query.limit)
 

@@ -82,10 +82,7 @@ class Barrier:
     def expect(self, written: Written) -> None:
         """Let the next `wait` wait for this write, where a mirror covers it."""
         for expected in self._expected:
-            mirror = expected.mirror
-            if mirror.resource != written.resource:
-                continue
-            if mirror.options.namespace and mirror.options.namespace != written.key[0]:
+            if expected.mirror.resource != written.resource:
                 continue
             if written.deleted_uid:
                 expected.deletions[written.key] = written.deleted_uid

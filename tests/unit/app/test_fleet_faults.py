@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from tests.unit.app.fleet_world import FleetWorld
 
 from fairlead.api.fleet import Override
-from fairlead.api.resources import FLEETS, NODE_POOLS
-from fairlead.api.status import Conflict
+from fairlead.api.resources import FLEETS, NODE_POOLS, PODS
+from fairlead.api.status import Conflict, StatusCause
 from fairlead.cloud.provider import CloudError, LaunchRequest
+from fairlead.controllers import fleet as fleet_module
+from fairlead.controllers.fleet import FleetController
 from fairlead.decide.fleet import cycle, purchases
+from fairlead.decide.fleet.actions import Action, Terminate
 from fairlead.decide.fleet.census import Census
 from fairlead.decide.fleet.demand import Offer
 from fairlead.decide.fleet.view import FleetView
 from fairlead.model.machines import Inventory
+from fairlead.runtime.barrier import Written
 from fairlead.sim.loop import run
 
 
@@ -150,6 +155,62 @@ def test_a_pool_that_code_of_ours_raises_over_is_left_alone_until_it_changes(
             await world.client.patch(NODE_POOLS, "bad", {"spec": {"headroomNodes": 1}})
             await world.until(lambda: _has_nodes(world, "bad", 1), 600)
             assert (await world.get_pool("bad")).status.message == ""
+            assert world.crashes() == []
+
+    run(main())
+
+
+def test_a_pool_that_breaks_a_rule_is_left_alone_until_it_is_mended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The API may have taken it before the rule was there."""
+
+    def validate(pool: Mapping[str, Any]) -> list[StatusCause]:
+        cause = StatusCause(field="spec.max", message="must be 2")
+        return [] if pool["spec"]["max"] == 2 else [cause]
+
+    monkeypatch.setattr(fleet_module, "validate_pool", validate)
+
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await world.pool("bad", min=1, max=1)
+            await asyncio.sleep(300)
+            assert "spec.max: must be 2" in (await world.get_pool("bad")).status.message
+            assert not await world.nodes()
+            await world.client.patch(NODE_POOLS, "bad", {"spec": {"max": 2}})
+            await world.until(lambda: _has_nodes(world, "bad", 1), 600)
+            assert (await world.get_pool("bad")).status.message == ""
+            assert world.crashes() == []
+
+    run(main())
+
+
+def test_a_machine_is_not_ended_that_is_used_by_the_time_that_its_end_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    perform, asked = FleetController.perform, list[str]()
+
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+
+            async def late(controller: FleetController, action: Action) -> Written | None:
+                for id_ in action.instances if isinstance(action, Terminate) else ():
+                    asked.append(id_)
+                    node = next(n for n in await world.nodes() if n.spec.provider_id == id_)
+                    container = {"name": "main", "image": "serve:1"}
+                    spec = {"nodeName": node.metadata.name, "containers": [container]}
+                    body = {"metadata": {"name": node.metadata.name}, "spec": spec}
+                    await world.client.create(PODS, body, namespace="default")
+                    await asyncio.sleep(1)
+                return await perform(controller, action)
+
+            monkeypatch.setattr(FleetController, "perform", late)
+            await world.pool(hold=2, scaleDown={"idleSeconds": 1})
+            await world.until(lambda: _has_nodes(world, "h100", 2), 600)
+            await world.resize(None)
+            await asyncio.sleep(6 * 3600)
+            assert asked
+            assert len(world.cloud.machines) == 2
             assert world.crashes() == []
 
     run(main())

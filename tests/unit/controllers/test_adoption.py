@@ -9,22 +9,27 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+from tests.unit.controllers.test_containment import PolicedClient
+
 from fairlead.api import names
 from fairlead.api.job import Job
-from fairlead.api.meta import ObjectMeta, to_wire
+from fairlead.api.meta import ObjectMeta, is_true, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
-from fairlead.api.status import Conflict, Invalid
+from fairlead.api.status import Conflict, Invalid, Unavailable
 from fairlead.api.validate import validate_job
 from fairlead.controllers.adoption import AdoptionController, resource_of
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.decide.adoption.actions import ReleaseMember
+from fairlead.decide.adoption.actions import EvictMember, ReleaseMember
+from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import ControllerLoop
+from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.set_aside import SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_node
-from fairlead.testing.fake_client import FakeClient
 
 SIZE = 4
 
@@ -47,12 +52,13 @@ class Events:
 
 class World:
     def __init__(self) -> None:
-        self.client = FakeClient()
+        self.client = PolicedClient()
         self.events = Events()
         clock = LoopClock(EPOCH)
+        self.world = ClusterWorld.make(self.client, clock=clock, rng=random.Random(1))
         self.controller = AdoptionController(
-            self.client, ClusterWorld.make(self.client, clock=clock, rng=random.Random(1)),
-            history=MemoryHistory(), events=self.events, clock=clock,
+            self.client, self.world, history=MemoryHistory(), events=self.events, clock=clock,
+            reader=MirrorReader(SetAside("adoption")),
         )  # fmt: skip
         self.loop = ControllerLoop(self.controller, clock=clock, rng=random.Random(2))
 
@@ -110,6 +116,11 @@ async def fill(world: World, **spec: Any) -> None:
 
 def is_admitted(world: World) -> bool:
     return any(job.status.attempt == 1 for job in world.client.stored(JOBS))
+
+
+def is_placed(world: World) -> bool:
+    """True until the group has given its place up: the scheduler takes it away then."""
+    return is_true(world.job().status.conditions, names.ADMITTED)
 
 
 def released(world: World) -> int:
@@ -240,7 +251,7 @@ def test_the_job_that_stands_for_a_group_is_one_that_admission_lets_in() -> None
     run(main())
 
 
-def test_a_pod_that_changed_is_released_on_its_new_version_only() -> None:
+def test_a_pod_that_changed_is_released_and_evicted_on_its_new_version_only() -> None:
     async def main() -> None:
         async with running() as world:
             await fill(world)
@@ -249,15 +260,14 @@ def test_a_pod_that_changed_is_released_on_its_new_version_only() -> None:
             await world.place()
             await world.until(lambda: released(world) == SIZE)
             pod = next(iter(world.client.stored(PODS)))
-            late = ReleaseMember(world.job(), pod, role="worker", index=0, rank=0, node="n0")
+            job = world.job()
+            late = ReleaseMember(job, pod, role="worker", index=0, rank=0, node="n0")
             await world.client.patch(
                 PODS, pod.metadata.name, {"metadata": {"labels": {"x": "y"}}}, namespace="default"
             )
-            try:
-                await world.controller.perform(late)
-            except Conflict:
-                return
-            raise AssertionError("a release on an old version went through")
+            for action in (late, EvictMember(job, pod)):
+                with pytest.raises(Conflict):
+                    await world.controller.perform(action)
 
     run(main())
 
@@ -285,6 +295,67 @@ def test_pods_that_do_not_take_part_cost_nothing() -> None:
             await asyncio.sleep(60)
             assert world.client.stored(JOBS) == ()
             assert world.client.count("patch") == 0
+
+    run(main())
+
+
+async def end(world: World, *numbers: int) -> None:
+    failed = {"status": {"phase": "Failed"}}
+    for i in numbers:
+        await world.client.patch(PODS, f"p-{i}", failed, namespace="default", subresource="status")
+
+
+def test_a_group_without_live_members_gives_its_place_back_after_a_while() -> None:
+    """Half of its pods have failed and the others are gone: its tool may be about to act."""
+
+    async def main() -> None:
+        async with running() as world:
+            await fill(world)
+            await world.until(lambda: is_admitted(world))
+            await world.place()
+            await world.until(lambda: released(world) == SIZE)
+            await end(world, 0, 1)
+            for i in (2, 3):
+                await world.client.delete(PODS, f"p-{i}", namespace="default")
+            idle_seconds = AdoptionPolicy().idle_seconds_max
+            await asyncio.sleep(idle_seconds - 5)
+            assert is_placed(world)
+            await asyncio.sleep(10)
+            assert not is_placed(world)
+
+    run(main())
+
+
+def test_a_group_whose_status_is_refused_gives_its_nodes_back_once_all_its_members_have_ended() -> (
+    None
+):
+    async def main() -> None:
+        async with running() as world:
+
+            def has_nodes() -> bool:
+                return not world.world.state.is_forfeited(world.job().metadata.key)
+
+            await fill(world)
+            await world.until(lambda: is_admitted(world))
+            await world.place()
+            await world.until(lambda: released(world) == SIZE)
+            world.client.policed = world.job().metadata.name
+            world.client.denies = bool
+            await end(world, 0)
+            await asyncio.sleep(60)
+            assert world.client.denied > 3
+            assert has_nodes()
+            await end(world, 1, 2, 3)
+            await asyncio.sleep(60)
+            assert not has_nodes()
+            for i in range(SIZE):
+                await world.client.delete(PODS, f"p-{i}", namespace="default")
+            await fill(world)
+            await asyncio.sleep(60)
+            assert world.job().status.placement is not None
+            assert released(world) == 0
+            world.client.denies = lambda _status: False
+            await world.until(lambda: world.job().status.attempts[-1].reason == "PlacementLost")
 
     run(main())
 
@@ -318,5 +389,29 @@ def test_another_object_of_the_name_says_nothing_of_a_group() -> None:
             await asyncio.sleep(30)
             assert world.client.count("get", "pytorchjobs") > 0
             assert not is_admitted(world)
+            await asyncio.sleep(3600)
+            assert world.client.count("get", "pytorchjobs") < 100, (
+                "it is asked for ever more rarely"
+            )
+
+    run(main())
+
+
+def test_an_outage_while_a_groups_object_is_read_is_no_problem_of_the_group() -> None:
+    async def main() -> None:
+        async with running() as world:
+            template = {"spec": {"containers": [{"name": "pytorch", "image": "i"}]}}
+            spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": template}}}
+            source = {"metadata": {"name": "bert"}, "spec": spec}
+            kind = resource_of("kubeflow.org/v1", "PyTorchJob")
+            made = await world.client.create(kind, source, namespace="default")
+            world.client.fail_next("get", Unavailable("down"))
+            pod = of_training_job("bert-0", "PyTorchJob")
+            pod["metadata"]["ownerReferences"][0]["uid"] = made["metadata"]["uid"]
+            del pod["metadata"]["annotations"]
+            await world.client.create(PODS, pod, namespace="default")
+            await world.until(lambda: is_admitted(world))
+            assert world.client.count("get", "pytorchjobs") == 2
+            assert "bert-0" not in [name for name, _, _ in world.events.seen]
 
     run(main())

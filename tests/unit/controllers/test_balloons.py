@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -182,6 +183,22 @@ def test_wherever_it_dies_none_is_missing_or_doubled_in_the_end(*, after: bool) 
 
     play(main)
     assert deaths >= 6
+
+
+def test_no_more_balloons_are_made_in_a_second_than_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(globals(), "POLICY", replace(POLICY, changes_max=2))
+
+    async def main(cluster: Cluster) -> None:
+        await cluster.begin(nodes=6)
+        await cluster.want(6)
+        await cluster.run(cluster.client, 1.5)
+        assert len(await cluster.balloons()) == 4
+        await cluster.run(cluster.client, 5.0)
+        assert len(await cluster.balloons()) == 6
+
+    play(main)
 
 
 def test_a_pod_that_looks_like_a_balloon_is_left_alone_and_its_name_is_not_used() -> None:

@@ -334,14 +334,23 @@ def test_a_change_counts_when_a_decision_could_see_it() -> None:
     play(main)
 
 
-def test_an_annotation_of_a_waiting_job_is_a_reason_for_a_decision() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"annotations": {"example.com/note": "new"}},
+        {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/hold"]},
+    ],
+    ids=["annotation", "deletion"],
+)
+def test_an_annotation_or_the_deletion_of_a_waiting_job_is_a_reason_for_a_decision(
+    change: dict[str, Any],
+) -> None:
     async def main(process: Process) -> None:
         async with process.scheduler():
             await process.create(make_job("a"))
             await asyncio.sleep(1)
             before = process.world.change_count
-            note = {"metadata": {"annotations": {"example.com/note": "new"}}}
-            await process.client.patch(JOBS, "a", note, namespace="default")
+            await process.client.patch(JOBS, "a", {"metadata": change}, namespace="default")
             await asyncio.sleep(1)
             assert process.world.change_count > before
 

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.job import Job
-from fairlead.api.meta import ObjectMeta, find_condition, is_true, to_wire
+from fairlead.api.meta import Condition, ObjectMeta, find_condition, is_true, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
-from fairlead.api.status import Invalid
+from fairlead.api.status import ApiError, Invalid, StatusCause, StatusDetails
 from fairlead.controllers import jobs as jobs_module
 from fairlead.controllers import pod_renderer
+from fairlead.controllers import scheduler as scheduler_module
 from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.job_writer import JobWriter
@@ -56,22 +57,25 @@ class Events:
 
 
 class PolicedClient(FakeClient):
-    """Refuses the writes of the status of the job `bad` for which `denies` is true."""
+    """Refuses the writes of the status of one job for which `denies` is true."""
 
+    policed = "bad"
+    error: ApiError = Invalid("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no")
     denies: Callable[[dict[str, Any]], bool] = staticmethod(lambda _status: False)
     keeps_pods = False
     denied = 0
 
     async def patch(self, resource: Any, name: str, patch: Any, **how: Any) -> Any:
-        if resource.name == JOBS.name and name == "bad" and self.denies(patch.get("status", {})):
+        is_policed = resource.name == JOBS.name and name == self.policed
+        if is_policed and self.denies(patch.get("status", {})):
             self.denied += 1
-            raise Invalid("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no")
+            raise self.error
         return await super().patch(resource, name, patch, **how)
 
     async def delete(self, resource: Any, name: str, **how: Any) -> Any:
         if resource.name == PODS.name and name.startswith("bad-") and self.keeps_pods:
             self.denied += 1
-            raise Invalid("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no")
+            raise self.error
         return await super().delete(resource, name, **how)
 
 
@@ -264,6 +268,25 @@ def test_a_job_that_cannot_be_planned_harms_only_itself(
     run(main())
 
 
+def test_a_job_whose_placement_cannot_be_written_leaves_its_room_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        def is_hit(action: Any) -> bool:
+            return is_bad(action.job)
+
+        with broken(monkeypatch, scheduler_module, "status_patch", is_hit) as hits:
+            async with running() as world:
+                await world.submit("bad", bad=True, count=2)
+                await asyncio.sleep(0.1)
+                await world.submit("good", count=2)
+                await asyncio.sleep(0.1)
+                assert hits
+                assert world.is_placed("good")
+
+    run(main())
+
+
 def test_a_job_whose_planning_raises_half_way_takes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -385,6 +408,32 @@ def test_a_job_of_which_every_status_is_refused_gives_its_nodes_back_when_its_ga
     run(main())
 
 
+def test_a_placed_job_whose_next_attempt_may_not_begin_gives_its_nodes_back() -> None:
+    async def main() -> None:
+        async with running() as world:
+
+            async def hold(*, suspend: bool) -> None:
+                patch = {"spec": {"suspend": suspend}}
+                await world.client.patch(JOBS, "bad", patch, namespace="default")
+                await asyncio.sleep(60)
+
+            await world.submit("bad", count=2)
+            await asyncio.sleep(5)
+            await hold(suspend=True)
+            assert not world.is_placed("bad")
+            world.client.denies = lambda status: bool(status.get("attempts"))
+            await hold(suspend=False)
+            assert world.client.denied >= 3
+            await world.submit("next", count=2)
+            await asyncio.sleep(60)
+            failure = find_condition(world.job("bad").status.conditions, "Failed")
+            assert failure is not None
+            assert failure.reason == "StatusRefused"
+            assert world.is_placed("next")
+
+    run(main())
+
+
 def test_a_job_whose_ended_pods_may_not_be_deleted_gives_its_nodes_back() -> None:
     async def main() -> None:
         async with running() as world:
@@ -501,9 +550,13 @@ def test_refusals_of_a_release_count_only_in_a_row() -> None:
     assert forfeits == []
 
 
-def test_denials_of_a_status_count_only_in_a_row() -> None:
+@pytest.mark.parametrize("fields", [(), ("status.conditions",)], ids=["policy", "field"])
+def test_refusals_of_a_status_count_only_in_a_row(fields: tuple[str, ...]) -> None:
     async def main() -> None:
         client, job = PolicedClient(), make_job("bad")
+        if fields:
+            details = StatusDetails(causes=tuple(StatusCause(field=each) for each in fields))
+            client.error = Invalid("wrong", details=details)
         wire = to_wire(job)
         wire["metadata"].pop("resourceVersion")
         await client.create(JOBS, wire, namespace="default")
@@ -512,13 +565,14 @@ def test_denials_of_a_status_count_only_in_a_row() -> None:
             clock=LoopClock(EPOCH),
         )  # fmt: skip
         answers = iter((True, True, False, True))
-        client.denies = lambda _status: next(answers)
+        client.denies = lambda status: status.get("conditions") is not None and next(answers)
         for i in range(4):
             (stored,) = client.stored(JOBS)
-            status = replace(stored.status, state=f"s{i}")
+            status = replace(stored.status, conditions=(Condition("Running", "True", f"r{i}"),))
             with suppress(Invalid):
                 await writer.perform(WriteJobStatus(stored, status))
         assert client.denied == 3
         assert not writer.is_status_denied(stored)
+        assert not writer.is_status_refused(stored)
 
     run(main())

@@ -73,22 +73,26 @@ def test_a_decision_has_the_objects_that_it_was_made_on_whatever_changes_later()
     check(main)
 
 
-def test_decisions_that_did_nothing_give_way_but_for_the_last() -> None:
+def test_decisions_that_did_nothing_give_way_but_for_the_last_and_use_up_no_entries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.controllers.decision_log.ENTRIES_MAX", 8)
+
     async def main(world: World) -> None:
         log = world.scheduler.decisions
         await world.create(*make_nodes(1, gpus=8), make_job("large", count=2, gpus=8))
         await asyncio.sleep(1)
         number = acted(log, "WriteVerdict").number
-        for step in range(5):  # a change that lets the job be looked at again, for nothing
+        for step in range(10):  # a change that lets the job be looked at again, for nothing
             labels = {"metadata": {"labels": {"step": str(step)}}}
             await world.client.patch(NODES, "node-0000", labels)
             await asyncio.sleep(1)
         numbers = [each.number for each in log.cycles]
-        assert numbers[0] >= number + 5
+        assert numbers[0] >= number + 10
         assert [bool(each.actions) for each in log.cycles[1:]] == [True] * (len(numbers) - 1)
         node = saved(log, number).snapshot.objects.nodes[0]
         assert "step" not in node.metadata.labels
-        assert saved(log, numbers[0]).snapshot.objects.nodes[0].metadata.labels["step"] == "4"
+        assert saved(log, numbers[0]).snapshot.objects.nodes[0].metadata.labels["step"] == "9"
 
     check(main)
 

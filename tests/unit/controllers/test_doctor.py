@@ -17,6 +17,7 @@ from fairlead.api.cluster_report import REPORT_NAME, ClusterReport, Severity
 from fairlead.api.meta import ObjectMeta, find_condition
 from fairlead.api.resources import CLUSTER_REPORTS, CRDS, NODES, Resource
 from fairlead.api.status import NotFound, Unavailable
+from fairlead.api.times import format_time
 from fairlead.controllers.doctor import DoctorController
 from fairlead.decide.doctor.examination import Examination, Found
 from fairlead.decide.doctor.policy import DoctorPolicy
@@ -92,9 +93,9 @@ class Cluster:
     ) -> None:  # fmt: skip
         self.events.append((reason, message))
 
-    async def start(self) -> None:
+    async def start(self, *, has_kinds: bool = True) -> None:
         await self.service.bootstrap()
-        for manifest in crd.manifests():
+        for manifest in crd.manifests() if has_kinds else ():
             await self.inner.create(CRDS, manifest)
 
     async def live(
@@ -129,11 +130,12 @@ class Results:
         self.clock = clock
         self.found: tuple[Found, ...] = ()
         self.count = 0
+        self.seconds = 3.0
         self.is_broken = False
 
     async def __call__(self) -> Examination:
         self.count += 1
-        await asyncio.sleep(3)
+        await asyncio.sleep(self.seconds)
         if self.is_broken:
             raise ValueError("a check that raises")
         return Examination(self.clock.now(), self.found, passed=("ETCD-08",))
@@ -276,6 +278,36 @@ def test_a_new_process_waits_for_its_turn() -> None:
     run(main())
 
 
+def test_a_report_from_a_clock_that_was_ahead_delays_no_examination_beyond_the_interval() -> None:
+    cluster = Cluster()
+    results = Results(cluster.clock)
+
+    async def main() -> None:
+        await cluster.start()
+        await cluster.inner.create(CLUSTER_REPORTS, {"metadata": {"name": REPORT_NAME}})
+        ahead = {"status": {"observedAt": format_time(cluster.clock.now() + 86400)}}
+        await cluster.inner.patch(CLUSTER_REPORTS, REPORT_NAME, ahead, subresource="status")
+        await for_seconds(POLICY.interval_seconds - 1, cluster.live(results))
+        assert results.count == 0
+        await for_seconds(POLICY.interval_seconds + 1, cluster.live(results))
+        assert results.count == 1
+
+    run(main())
+
+
+def test_the_control_plane_has_a_whole_interval_of_rest_after_a_long_examination() -> None:
+    cluster = Cluster()
+    results = Results(cluster.clock)
+    results.seconds = 2.0 * POLICY.interval_seconds
+
+    async def main() -> None:
+        await cluster.start()
+        await for_seconds(10 + 6 * POLICY.interval_seconds, cluster.live(results))
+        assert results.count == 3
+
+    run(main())
+
+
 def test_a_check_that_raises_is_run_again_only_at_its_time() -> None:
     cluster = Cluster()
     results = Results(cluster.clock)
@@ -346,18 +378,33 @@ def test_a_server_that_answers_nothing_gives_no_report_and_no_storm() -> None:
     run(main())
 
 
+def test_a_cluster_without_the_kind_of_the_report_is_examined_and_nothing_is_written() -> None:
+    cluster = Cluster()
+    results = Results(cluster.clock)
+
+    async def main() -> None:
+        await cluster.start(has_kinds=False)
+        await for_seconds(200, cluster.live(results))
+        assert results.count > 1
+        assert cluster.client.asked == []
+
+    run(main())
+
+
 def test_the_metrics_are_those_of_the_latest_examination() -> None:
     registry = CollectorRegistry()
     metrics = DoctorMetrics(registry)
     assert b"fairlead_doctor" not in generate_latest(registry)
     odd = Found("ETCD-17", Severity.WARNING, "kube-apiserver")
-    examination = Examination(EPOCH, (FULL, odd), ("API-01",), ("API-02",), requests=19)
+    other = Found(FULL.check, FULL.severity, "etcd-1")
+    examination = Examination(EPOCH, (FULL, other, odd), ("API-01",), ("API-02",), requests=19)
     metrics.watch(lambda: examination)
     text = generate_latest(registry).decode()
     for line in (
-        'fairlead_doctor_findings{severity="critical"} 1.0',
+        'fairlead_doctor_findings{severity="critical"} 2.0',
         'fairlead_doctor_findings{severity="info"} 0.0',
-        'fairlead_doctor_check_findings{check="ETCD-04",severity="critical"} 1.0',
+        'fairlead_doctor_check_findings{check="ETCD-04",severity="critical"} 2.0',
+        'fairlead_doctor_checks{result="found"} 2.0',
         'fairlead_doctor_checks{result="unknown"} 1.0',
         "fairlead_doctor_requests 19.0",
     ):

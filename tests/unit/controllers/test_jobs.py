@@ -13,8 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
+from fairlead.api.attempt import Attempt
 from fairlead.api.core import Pod
-from fairlead.api.job import After, Job
+from fairlead.api.job import After, AfterFailed, Job, Restart, RestartPolicy
 from fairlead.api.meta import ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, Resource
 from fairlead.api.status import (
@@ -26,6 +27,7 @@ from fairlead.api.status import (
     Unauthorized,
     Unavailable,
 )
+from fairlead.api.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobIndex, JobsMirrors, subject
 from fairlead.controllers.jobs import JobsController
@@ -251,22 +253,38 @@ def test_a_lost_compare_and_swap_is_decided_anew() -> None:
     _play(play)
 
 
-def test_a_pod_name_that_somebody_else_has_ends_the_attempt_with_a_clear_reason() -> None:
+@pytest.mark.parametrize(
+    ("resource", "name", "owner"),
+    [(PODS, "train-1-worker-1", ""), (SERVICES, "train-peers", ""), (SERVICES, "train-peers", "x")],
+)
+def test_a_name_that_somebody_else_has_ends_the_attempt_with_a_clear_reason(
+    resource: Resource[Any], name: str, owner: str
+) -> None:
     async def play(cluster: Cluster) -> None:
         await _submit(cluster)
-        theirs = {"metadata": {"name": "train-1-worker-1", "namespace": "default"}, "spec": {}}
-        await cluster.client.create(PODS, theirs, namespace="default")
+        theirs: dict[str, Any] = {"metadata": {"name": name}, "spec": {}}
+        if owner:
+            theirs["metadata"]["ownerReferences"] = [_owner(owner)]
+        await cluster.client.create(resource, theirs, namespace="default")
         await cluster.place("n0", "n1")
         await asyncio.sleep(5)
         [attempt] = (await cluster.job()).status.attempts
         assert attempt.reason == "NameTaken"
         assert attempt.message == (
-            "Pod train-1-worker-1 exists already and does not belong to this job"
+            f"{resource.kind} {name} exists already and does not belong to this job"
         )
         assert (await cluster.job()).status.attempt == 2
-        assert list(cluster.pods()) == ["train-1-worker-1"]
+        assert [each.metadata.name for each in cluster.client.stored(resource)] == [name]
 
-    _play(play)
+    _play(play, policy=JobsPolicy(peer_naming=PeerNaming.DNS))
+
+
+def _owner(name: str) -> dict[str, Any]:
+    """Return the reference to a job that is not there."""
+    return {
+        "apiVersion": "fairlead.dev/v1alpha1", "kind": "Job", "name": name, "uid": "earlier",
+        "controller": True,
+    }  # fmt: skip
 
 
 def test_what_is_left_of_an_earlier_job_of_the_name_is_awaited() -> None:
@@ -275,9 +293,7 @@ def test_what_is_left_of_an_earlier_job_of_the_name_is_awaited() -> None:
     async def play(cluster: Cluster) -> None:
         await _submit(cluster)
         name = "train-peers"
-        owner = {"apiVersion": "fairlead.dev/v1alpha1", "kind": "Job", "name": "train",
-                 "uid": "earlier", "controller": True}  # fmt: skip
-        left = {"metadata": {"name": name, "namespace": "default", "ownerReferences": [owner]}}
+        left = {"metadata": {"name": name, "ownerReferences": [_owner("train")]}}
         await cluster.client.create(SERVICES, left, namespace="default")
         await cluster.place("n0", "n1")
         await asyncio.sleep(20)
@@ -464,9 +480,20 @@ def test_a_refusal_that_outlasts_the_patience_ends_the_attempt_in_the_servers_wo
     _play(play)
 
 
-def test_a_job_waits_for_another_and_goes_on_when_that_one_has_succeeded() -> None:
+def test_a_job_waits_for_another_of_the_name_and_goes_on_when_that_one_has_succeeded() -> None:
     async def play(cluster: Cluster) -> None:
-        await _submit(cluster, "later", spec={"after": (After(job="train"),)})
+        hold = After(job="train", on_unmet=AfterFailed.HOLD)
+        await _submit(cluster, "later", spec={"after": (hold,)})
+        job = await cluster.job("later")
+        assert job.status.conditions[0].reason == "DependencyMissing"
+        await _submit(cluster)
+        cancel = {"spec": {"cancel": True}}
+        await cluster.client.patch(JOBS, "train", cancel, namespace="default")
+        await asyncio.sleep(1)
+        job = await cluster.job("later")
+        assert job.status.conditions[0].reason == "DependencyFailed"
+        await cluster.client.delete(JOBS, "train", namespace="default")
+        await asyncio.sleep(1)
         job = await cluster.job("later")
         assert job.status.conditions[0].reason == "DependencyMissing"
         await _started(cluster)
@@ -576,7 +603,24 @@ async def _indexed(client: FakeClient) -> AsyncIterator[Callable[[], JobView]]:
             task.cancel()
 
 
-def test_a_node_is_gone_since_it_went_however_the_placement_changes_elsewhere() -> None:
+@pytest.mark.parametrize("policy", [RestartPolicy.GANG, RestartPolicy.MEMBER])
+def test_a_new_controller_awaits_late_pods_of_an_old_attempt_only_where_members_are_replaced(
+    policy: RestartPolicy,
+) -> None:
+    async def main() -> None:
+        client = FakeClient()
+        record = Attempt(1, started_at=format_time(EPOCH - 86400))
+        job = make_job("a", spec={"restart": Restart(policy)}, status={"attempts": (record,)})
+        await client.create(JOBS, job, namespace="default")
+        async with _indexed(client) as view:
+            assert (view().late_until > 0.0) is (policy is RestartPolicy.MEMBER)
+            await asyncio.sleep(30)
+            assert view().late_until == 0.0
+
+    run(main())
+
+
+def test_a_node_is_gone_until_it_is_back_however_the_placement_changes_elsewhere() -> None:
     async def main() -> None:
         client = FakeClient()
         job = make_job("a", count=2, placement=make_placement(["gone", "n0"]))
@@ -589,6 +633,9 @@ def test_a_node_is_gone_since_it_went_however_the_placement_changes_elsewhere() 
             )
             await asyncio.sleep(10)
             assert view().node_troubles["gone"].since == first
+            await client.create(NODES, make_node("gone"))
+            await asyncio.sleep(1)
+            assert "gone" not in view().node_troubles
 
     run(main())
 

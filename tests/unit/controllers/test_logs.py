@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,6 +163,23 @@ def test_a_running_member_has_its_log_kept_before_it_is_deleted() -> None:
     run(main())
 
 
+def test_a_member_that_was_not_deleted_after_all_has_its_whole_log_kept_when_it_ends() -> None:
+    async def main() -> None:
+        reader = Reader(size=10)
+        async with world(reader) as w:
+            name = await member(w.client, 0)
+            await asyncio.sleep(1)
+            w.client.fail_next("delete", Unavailable("cut"))
+            with suppress(Unavailable):
+                await w.writer.delete(PODS, name, namespace="a")
+            reader.size = 20
+            await end(w.client, name)
+            assert await w.tasks() == ["worker-0"]
+            assert [len(log.text) for log in await w.store.logs(QUERY)] == [20]
+
+    run(main())
+
+
 def test_a_log_that_is_kept_is_not_fetched_again_also_by_the_next_leader() -> None:
     async def main() -> None:
         reader = Reader()
@@ -172,6 +189,8 @@ def test_a_log_that_is_kept_is_not_fetched_again_also_by_the_next_leader() -> No
         async with world(reader, client=w.client, store=w.store) as later:
             assert await later.tasks() == ["worker-0"]
             await later.writer.delete(PODS, name, namespace="a")
+            await asyncio.sleep(1)
+            assert not later.keeper._kept, "nothing is remembered of pods that are gone"
         assert reader.read_count == 1
 
     run(main())
@@ -220,7 +239,11 @@ def test_a_kubelet_that_fails_for_a_moment_is_asked_again_and_one_that_refuses_i
             reader.failures = [Forbidden("pods/log is not allowed")]
             await end(w.client, await member(w.client, 1))
             assert await w.tasks() == ["worker-0"]
-            assert reader.read_count == 4
+            assert (reader.read_count, w.keeper.missed_count) == (4, 1)
+            reader.failures = [Unavailable("x")] * KeeperOptions().tries_max
+            await end(w.client, await member(w.client, 2))
+            assert await w.tasks() == ["worker-0"]
+            assert (reader.read_count, w.keeper.missed_count) == (7, 2)
 
     run(main())
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import JOBS
 from fairlead.api.status import (
+    AlreadyExists,
     ApiError,
     BadRequest,
     Forbidden,
@@ -13,9 +16,14 @@ from fairlead.api.status import (
     TooLarge,
     Unauthorized,
 )
-from fairlead.controllers.pod_refusals import PodRefusals, refusal_of
+from fairlead.controllers.pod_refusals import PodProbes, PodRefusals, refusal_of
+from fairlead.controllers.pod_renderer import PodRenderer
+from fairlead.decide.jobs.actions import ProbePods
 from fairlead.decide.jobs.view import Refusal
-from fairlead.testing.builders import EPOCH, make_job
+from fairlead.runtime.clock import LoopClock
+from fairlead.sim.loop import run
+from fairlead.testing.builders import EPOCH, make_job, make_member_pod
+from fairlead.testing.fake_client import FakeClient
 
 HELD, REJECTED = Refusal.POD_HELD_BACK, Refusal.POD_REJECTED
 QUOTA, POLICY = Refusal.QUOTA_EXCEEDED, Refusal.POLICY_REFUSED
@@ -82,3 +90,20 @@ def test_many_refusals_at_once_count_as_one_and_a_final_one_stays() -> None:
     refused = book.get(job.metadata.uid)
     assert refused is not None
     assert (refused.refusal, refused.message) == (REJECTED, "image: required")
+
+
+def test_a_job_whose_first_pod_exists_is_still_refused_for_the_others() -> None:
+    async def main() -> None:
+        client = FakeClient()
+        body = {"metadata": {"name": "a"}, "spec": to_wire(make_job("a", count=2).spec)}
+        job = await client.create(JOBS, body, namespace="default")
+        probes = PodProbes(client, PodRenderer(client), LoopClock(EPOCH))
+        quota = Forbidden('pods "a" is forbidden: exceeded quota: team, requested: pods=1')
+        client.fail_next("create", AlreadyExists("a-1-worker-0"), quota)
+        pods = (make_member_pod(job, 0), make_member_pod(job, 1))
+        await probes.ask(ProbePods(job, pods))
+        answer = probes.get(job.metadata.uid)
+        assert answer is not None
+        assert answer.refusal is QUOTA
+
+    run(main())

@@ -80,6 +80,9 @@ def test_a_pod_decided_on_another_generation_is_not_made() -> None:
         ahead = replace(new, metadata=replace(new.metadata, uid="another"))
         with pytest.raises(Conflict):
             await bodies.body(ahead, pod)
+        changed = {"spec": {"roles": [{**ROLE, "template": {"spec": {**SPEC, "dnsPolicy": "y"}}}]}}
+        newer = await client.patch(JOBS, "train", changed, namespace="default")
+        assert (await bodies.body(newer, pod))["spec"]["dnsPolicy"] == "y"
 
     _play(play)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -15,6 +17,7 @@ from fairlead.api.node_pool import (
     NodePoolSpec,
     NodePoolStatus,
     NodeTemplate,
+    PoolDomain,
     Provider,
     ProviderType,
 )
@@ -38,9 +41,11 @@ class Fickle:
     def __init__(self, error: CloudError) -> None:
         self.error = error
         self.asked: list[str] = []
+        self.labels: list[Mapping[str, str]] = []
 
     async def launch(self, request: LaunchRequest) -> tuple[str, ...]:
         self.asked.append(request.token)
+        self.labels.append(request.labels)
         if len(self.asked) == 1:
             raise self.error
         return (f"machine-of-{request.token}",)
@@ -54,10 +59,32 @@ class Slow:
         return Inventory(())
 
 
-def providers_of(provider: Fickle | Slow) -> PoolProviders:
-    unused: Any = None
+class Pools:
+    """One pool, as of a mirror."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def items(self) -> tuple[NodePool, ...]:
+        return (POOL,)
+
+
+class Recovering:
+    """Fails to list its machines once."""
+
+    def __init__(self, error: Exception) -> None:
+        self.errors = [error]
+
+    async def instances(self) -> Inventory:
+        if self.errors:
+            raise self.errors.pop()
+        return Inventory(())
+
+
+def providers_of(provider: Fickle | Slow | Recovering) -> PoolProviders:
+    pools: Any = Pools()
     return PoolProviders(
-        unused, lambda _pool: cast("Any", provider), policy=FleetPolicy(), set_aside=SetAside(),
+        pools, lambda _pool: cast("Any", provider), policy=FleetPolicy(), set_aside=SetAside(),
         log=SILENT,
     )  # fmt: skip
 
@@ -92,6 +119,40 @@ def test_a_launch_without_an_answer_is_sent_again() -> None:
     run(main())
 
 
+def test_machines_have_the_labels_of_their_domain_and_else_those_of_the_template() -> None:
+    provider = Fickle(CloudError("timeout"))
+    template = NodeTemplate({"cpu": "1"}, labels={"zone": "any", "kind": "gpu"})
+    spec = replace(SPEC, template=template, domains=(PoolDomain("a", labels={"zone": "a"}),))
+
+    async def main() -> None:
+        with suppress(CloudError):
+            await providers_of(provider).launch(replace(POOL, spec=spec), FIRST)
+        assert provider.labels == [{"zone": "a", "kind": "gpu"}]
+
+    run(main())
+
+
+def test_a_pool_that_is_given_another_provider_asks_that_one() -> None:
+    provider = Fickle(CloudError("timeout"))
+    asked: list[str] = []
+    pools: Any = Pools()
+
+    def make(pool: NodePool) -> Any:
+        asked.append(pool.spec.provider.reference)
+        return provider
+
+    providers = PoolProviders(pools, make, policy=FleetPolicy(), set_aside=SetAside(), log=SILENT)
+    moved = replace(POOL, spec=replace(SPEC, provider=replace(SPEC.provider, reference="other")))
+
+    async def main() -> None:
+        for pool in (POOL, POOL, moved):
+            with suppress(CloudError):
+                await providers.launch(pool, FIRST)
+        assert asked == ["", "other"]
+
+    run(main())
+
+
 def test_a_list_of_machines_is_as_old_as_the_question() -> None:
     providers = providers_of(Slow())
 
@@ -100,5 +161,22 @@ def test_a_list_of_machines_is_as_old_as_the_question() -> None:
         await providers._list(POOL, listed)
         assert listed.inventory == Inventory(())
         assert listed.at == asked_at
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", [CloudError("throttled"), RecursionError("planted")])
+def test_the_machines_of_a_pool_are_listed_again_after_a_failure(error: Exception) -> None:
+    providers = providers_of(Recovering(error))
+
+    async def main() -> None:
+        providers.pool_appeared()
+        task = asyncio.create_task(providers.observe())
+        await asyncio.sleep(1)
+        assert str(error) in providers.listed("pool").error
+        await asyncio.sleep(120)
+        task.cancel()
+        listed = providers.listed("pool")
+        assert (listed.inventory, listed.error) == (Inventory(()), "")
 
     run(main())

@@ -6,13 +6,14 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from fairlead.api import crd
 from fairlead.api.core import Taint
 from fairlead.api.meta import to_wire
 from fairlead.api.names import GANG_GATE, TEAM
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS, TEAMS
+from fairlead.api.status import Forbidden
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.teams import TeamsController
 from fairlead.decide.teams.policy import TeamsPolicy
@@ -22,11 +23,13 @@ from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service
 from fairlead.model.node_health import is_ready
 from fairlead.model.teams import owner_of
+from fairlead.runtime.client import ClientWrapper, Request, Verb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_pod, make_team
 
+A = TypeVar("A")
 THEIRS = Taint("nvidia.com/gpu", "NoSchedule", "present")
 
 
@@ -39,6 +42,17 @@ class AdjustableClock(LoopClock):
         return super().now() + self.offset_seconds
 
 
+class Policed(ClientWrapper):
+    """Refuses to patch the objects of these names."""
+
+    refused: frozenset[str] = frozenset()
+
+    async def call(self, request: Request[A]) -> A:
+        if request.verb is Verb.PATCH and request.name in self.refused:
+            raise Forbidden("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no")
+        return await super().call(request)
+
+
 class Cluster:
     def __init__(self) -> None:
         self.clock, self.rng = AdjustableClock(EPOCH), random.Random(1)
@@ -48,7 +62,7 @@ class Cluster:
             Store.open(None), Registry.with_builtins(), self.clock,
             ids=lambda: f"{self.rng.getrandbits(128):032x}", rng=self.rng,
         )  # fmt: skip
-        self.service, self.client = service, InProcessClient(service)
+        self.service, self.client = service, Policed(InProcessClient(service))
 
     async def play(
         self, main: Callable[[], Awaitable[None]], policy: TeamsPolicy | None = None
@@ -177,6 +191,23 @@ def test_nodes_change_hands_at_a_bounded_rate() -> None:
     run(cluster.play(main, TeamsPolicy(changes_max=2)))
 
 
+def test_a_node_that_may_not_be_patched_changes_hands_once_it_may() -> None:
+    cluster = Cluster()
+
+    async def main() -> None:
+        await cluster.add_nodes(2)
+        await asyncio.sleep(20)
+        cluster.client.refused = frozenset(("n0",))
+        await cluster.add_team("vision", 2)
+        await asyncio.sleep(20)
+        assert await cluster.owners() == {"vision": 1, "": 1}
+        cluster.client.refused = frozenset()
+        await asyncio.sleep(60)
+        assert await cluster.owners() == {"vision": 2}
+
+    run(cluster.play(main))
+
+
 def test_nodes_change_hands_at_once_after_the_wall_clock_was_set_back() -> None:
     cluster = Cluster()
 
@@ -257,24 +288,26 @@ def test_a_taint_that_a_person_writes_is_put_right_and_others_stay() -> None:
     run(cluster.play(main))
 
 
-def test_a_waiting_pod_gets_the_tolerations_that_admission_did_not_give() -> None:
-    """The team comes after the pod, as after an outage of the webhook."""
+def test_each_waiting_pod_gets_the_tolerations_that_admission_did_not_give() -> None:
+    """The team comes after the pods, as after an outage of the webhook."""
     cluster = Cluster()
 
     async def main() -> None:
         await cluster.client.create(NAMESPACES, {"metadata": {"name": "vision"}})
         containers = [{"name": "main", "image": "x"}]
         gate = {"schedulingGates": [{"name": GANG_GATE}]}
-        for name, more in (("waits", {}), ("bound", {"nodeName": "n0"}), ("gated", gate)):
+        waiting = [f"waits-{i}" for i in range(3)]
+        others = (("bound", {"nodeName": "n0"}), ("gated", gate))
+        for name, more in (*((name, {}) for name in waiting), *others):
             body = {"metadata": {"name": name}, "spec": {"containers": containers, **more}}
             await cluster.client.create(PODS, body, namespace="vision")
         await asyncio.sleep(2.0)
         note = {"metadata": {"annotations": {"note": "changed since it came"}}}
-        await cluster.client.patch(PODS, "waits", note, namespace="vision")
+        await cluster.client.patch(PODS, "waits-0", note, namespace="vision")
         await cluster.add_team("vision", 0)
         await asyncio.sleep(2.0)
-        for name, count in (("waits", 2), ("bound", 0), ("gated", 0)):
+        for name, count in (*((name, 2) for name in waiting), ("bound", 0), ("gated", 0)):
             pod = await cluster.client.get(PODS, name, namespace="vision")
             assert len([t for t in pod.spec.tolerations if t.key == TEAM]) == count, name
 
-    run(cluster.play(main))
+    run(cluster.play(main, TeamsPolicy(changes_max=1)))

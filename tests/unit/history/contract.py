@@ -92,6 +92,9 @@ async def check_logs(store: LogStore) -> None:
     of_first = LogQuery("default", "train", attempt=1, uid=first.job_uid)
     assert await store.logs(of_first) == (first,)
     assert await store.logs(LogQuery("default", "train", attempt=1, uid="j2")) == ()
+    newest = with_fields(log("worker-0", job_uid="j3"), kept_at_ms=9_000)
+    await store.keep(newest)
+    assert await store.logs(LogQuery("default", "train")) == (newest,), "of fewer attempts"
     assert await store.logs(LogQuery("default", "other")) == ()
     uid = first.pod_uid
     assert await store.known([uid, "none"]) == frozenset({uid})

@@ -7,6 +7,7 @@ import pytest
 from fairlead.api.resources import PODS
 from fairlead.api.status import Expired, InternalError
 from fairlead.kube.decoding import Decoders
+from fairlead.kube.protocol import LineSplitter
 from fairlead.runtime.client import EventType, WatchEvent
 
 
@@ -29,6 +30,16 @@ def test_a_pod_that_cannot_be_read_is_no_bookmark() -> None:
     )
     with pytest.raises(InternalError, match="cannot be decoded"):
         event(line)
+
+
+def test_a_line_has_a_limit_and_a_stream_of_lines_has_none() -> None:
+    splitter = LineSplitter(10)
+    for _ in range(5):
+        assert splitter.feed(b"12345678\n1234") == [b"12345678"]
+        assert splitter.feed(b"5678\n") == [b"12345678"]
+    splitter.feed(b"1234567890")
+    with pytest.raises(InternalError, match="longer than 10 bytes"):
+        splitter.feed(b"1")
 
 
 def test_an_error_line_is_raised() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import stat
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fairlead.api.status import Unauthorized
 from fairlead.kube import exec_auth
+from fairlead.kube.blocking import BlockingClient
 from fairlead.kube.exec_auth import (
     Credential,
     PluginCredentials,
@@ -19,7 +24,10 @@ from fairlead.kube.exec_auth import (
     run_plugin_beside,
 )
 from fairlead.kube.kubeconfig import Connection, Interactive, KubeconfigError, load_connection
+from fairlead.kube.transport import Transport
 from fairlead.sim.loop import run
+from fairlead.webhook import certificates
+from fairlead.webhook.certificates import Pair
 
 V1 = "client.authentication.k8s.io/v1"
 V1BETA1 = "client.authentication.k8s.io/v1beta1"
@@ -57,6 +65,82 @@ def test_a_token_with_its_expiry_is_taken(tmp_path: Path, version: str) -> None:
     assert credential == Credential("t0", expires_at=1_767_225_600.0)
     assert credential.is_good(1_767_225_600.0 - 60)
     assert not credential.is_good(1_767_225_600.0 - 5), "it would expire on its way"
+
+
+def counting(directory: Path) -> str:
+    """Return the script of a plugin that prints t1, then t2 ..."""
+    count = directory / "count"
+    text = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": {"token": "t%s"}})
+    return f"echo x >> {count}\nprintf '{text}' $(wc -l < {count})"
+
+
+def test_the_command_line_runs_a_plugin_once(tmp_path: Path) -> None:
+    client = BlockingClient(connection(tmp_path, counting(tmp_path)))
+    assert [client.token(), client.token()] == ["t1", "t1"]
+
+
+async def test_a_plugin_is_run_again_when_its_token_is_refused(tmp_path: Path) -> None:
+    valid, asked = b"Bearer t1", 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        status = b"200 OK" if valid in await reader.readuntil(b"\r\n\r\n") else b"401 No"
+        writer.write(b"HTTP/1.1 %b\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}" % status)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        transport = Transport(replace(connection(tmp_path, counting(tmp_path)), server=url))
+        assert await transport.request("GET", "/a") == b"{}"
+        valid = b"Bearer t2"
+        assert await transport.request("GET", "/a") == b"{}"
+        valid, asked = b"Bearer none", 0
+        with pytest.raises(Unauthorized):
+            await transport.request("GET", "/a")
+        assert asked == 2
+        await transport.close()
+
+
+async def test_a_stream_goes_on_after_its_client_certificate_was_replaced(tmp_path: Path) -> None:
+    def make(host: str) -> tuple[bytes, Pair]:
+        return certificates.make([host], now=time.time(), times=certificates.Times())
+
+    refusals, goes_on = iter((b"401 No", b"200 OK")), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = b"HTTP/1.1 %b\r\nConnection: close\r\n\r\n%b"
+        if b"GET /stream" in await reader.readuntil(b"\r\n\r\n"):
+            writer.write(head % (b"200 OK", b"one"))
+            await goes_on.wait()
+            writer.write(b"two")
+        else:
+            writer.write(head % (next(refusals), b"{}"))
+        writer.close()
+
+    authority, pair = make("api.test")
+    (tmp_path / "pair").write_bytes(pair.certificate + pair.key)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(tmp_path / "pair")
+    for number in (1, 2):
+        _, own = make("client")
+        status = {"clientCertificateData": own.certificate.decode(),
+                  "clientKeyData": own.key.decode()}  # fmt: skip
+        found = {"apiVersion": V1, "kind": "ExecCredential", "status": status}
+        (tmp_path / f"answer-{number}").write_text(json.dumps(found))
+    script = f"echo x >> {tmp_path}/count\ncat {tmp_path}/answer-$(wc -l < {tmp_path}/count)"
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as listening:
+        transport = Transport(replace(
+            connection(tmp_path, script), certificate_authority=authority, server_name="api.test",
+            server=f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}",
+        ))  # fmt: skip
+        chunks = transport.stream("GET", "/stream")
+        assert await anext(chunks) == b"one"
+        assert await transport.request("GET", "/a") == b"{}"
+        goes_on.set()
+        assert await anext(chunks) == b"two"
+        await chunks.aclose()
+        await transport.close()
 
 
 def test_a_certificate_with_its_key_is_taken(tmp_path: Path) -> None:

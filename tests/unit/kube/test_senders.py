@@ -24,6 +24,7 @@ from fairlead.kube.kubeconfig import Connection, KubeconfigError
 from fairlead.kube.protocol import HttpOptions, steps
 from fairlead.runtime.client import EventType, PatchType, Propagation, Request, Verb
 from fairlead.runtime.history import LogText
+from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_member_pod
 
 CONFIG_MAP = {"metadata": {"namespace": "a", "name": "b", "resourceVersion": "7"}}
@@ -216,6 +217,25 @@ def test_a_stream_that_breaks_is_an_error_and_a_refused_one_is_its_refusal() -> 
         list(client.chunks("/log", {}))
 
 
+def test_of_a_refusal_without_end_only_the_beginning_is_read() -> None:
+    class Line(socket.socket):
+        def recv(self, size: int, flags: int = 0) -> bytes:
+            try:
+                return super().recv(size, flags | socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                raise TimeoutError from None
+
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 1000\r\n\r\n" + b"x" * 100)
+    client = BlockingClient(
+        Connection("http://server", "test"), HttpOptions(error_bytes_max=50),
+        connect=lambda *_: Line(fileno=ours.detach()),
+    )  # fmt: skip
+    with pytest.raises(NotFound):
+        list(client.chunks("/log", {}))
+    theirs.close()
+
+
 def test_what_the_blocking_client_cannot_do_is_said_before_anything_is_sent(tmp_path: Path) -> None:
     with pytest.raises(KubeconfigError, match="a test uses proxy-url"):
         BlockingClient(Connection("http://x", "a test", proxy_url="http://y")).get(NODES, "n")
@@ -262,6 +282,20 @@ def test_a_list_is_in_the_order_of_namespaces_and_names_whatever_the_servers_ord
     assert [obj.metadata.key for obj in end.value.value.items] == sorted(keys)
 
 
+def test_a_collection_of_all_namespaces_is_deleted_in_each_that_has_some_of_it() -> None:
+    found = [{"metadata": {"namespace": namespace, "name": "x"}} for namespace in ("b", "a", "b")]
+    request: Request[Any] = Request(Verb.DELETE_COLLECTION, CONFIG_MAPS, label_selector="mine")
+    asking = steps(request, Decoders(CONFIG_MAPS), 10)
+    next(asking)
+    sent = [asking.send(msgspec.json.encode({"items": found})), asking.send(b"")]
+    with pytest.raises(StopIteration):
+        asking.send(b"")
+    assert [each.place for each in sent] == [
+        "DELETE /api/v1/namespaces/a/configmaps", "DELETE /api/v1/namespaces/b/configmaps",
+    ]  # fmt: skip
+    assert all(each.params == {"labelSelector": "mine"} for each in sent)
+
+
 @pytest.mark.parametrize(("bytes_max", "kept"), [(7, b"abcdefg"), (5, b"cdefg"), (2, b"fg")])
 def test_a_log_that_is_longer_than_what_is_kept_counts_as_cut(bytes_max: int, kept: bytes) -> None:
     class Client:
@@ -273,3 +307,16 @@ def test_a_log_that_is_longer_than_what_is_kept_counts_as_cut(bytes_max: int, ke
     pod = make_member_pod(make_job("train"), 0)
     reading = HttpLogReader(client).read(pod, bytes_max=bytes_max, seconds_max=1.0)
     assert asyncio.run(reading) == LogText(kept, is_cut=bytes_max < 7)
+
+
+def test_a_log_that_does_not_come_whole_in_time_counts_as_cut() -> None:
+    class Client:
+        async def stream(self, *_: object, **__: object) -> AsyncIterator[bytes]:
+            yield b"abc"
+            await asyncio.sleep(10)
+            yield b"defg"
+
+    client: Any = Client()
+    pod = make_member_pod(make_job("train"), 0)
+    reading = HttpLogReader(client).read(pod, bytes_max=100, seconds_max=1.0)
+    assert run(reading) == LogText(b"abc", is_cut=True)

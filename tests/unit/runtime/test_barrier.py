@@ -163,3 +163,14 @@ async def test_a_list_ends_every_expectation_though_it_is_older() -> None:
         assert world.barrier.relist_count == 1
         assert not world.mirror.is_behind
         assert await world.waited_seconds() == 0.0
+
+
+@simulated
+async def test_a_list_ends_the_wait_for_a_deletion_that_it_does_not_show() -> None:
+    async with a_world() as world, asyncio.timeout(60):
+        obj = world.mirror.get("a", "one")
+        assert obj is not None
+        world.barrier.expect(Written.deletion(CONFIG_MAPS, ("a", "one"), obj.metadata.uid))
+        assert PATIENCE_SECONDS <= await world.waited_seconds() < PATIENCE_SECONDS + 1.0
+        assert world.barrier.relist_count == 1
+        assert await world.waited_seconds() == 0.0

@@ -19,5 +19,6 @@ def test_equal_images_are_one_object_until_the_tables_are_full() -> None:
     assert other[0] is first[1]
     assert again is first
     assert later is not first, "it was forgotten with the other sets"
+    assert later[0] is not first[0], "and each image with the others"
     assert len(last) == 2
     assert make_node("n").status.images == ()

@@ -88,6 +88,9 @@ def test_after_the_clock_was_set_back_what_is_due_later_is_looked_at_again() -> 
     assert world.looked == []
     assert world.decide(EPOCH + 50 - 300).wake_at == EPOCH + 50 - 300 + 40
     assert world.looked == [A, B]
+    world.instant = 60.0
+    world.decide(EPOCH + 60 - 300)
+    assert world.looked == [], "once for each time that it was set back"
     world.instant, world.wake_at = 90.0, None
     world.decide(EPOCH + 90 - 300)
     assert world.looked == [A, B], "after 90 s, as if the clock had gone on"

@@ -17,7 +17,7 @@ from fairlead.api.core import Lease
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS, LEASES, PODS
-from fairlead.api.status import Conflict, Forbidden, Unavailable
+from fairlead.api.status import Conflict, Forbidden, NotFound, Unavailable
 from fairlead.decide.lease import LeaseTimes, LeaveLease, TakeLease, campaign, see
 from fairlead.runtime.client import ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock
@@ -324,6 +324,23 @@ async def _crash(stage: Stage) -> None:
     assert caught.group_contains(ZeroDivisionError)
 
 
+def test_a_candidate_whose_look_is_never_answered_looks_again_in_time() -> None:
+    async def main() -> None:
+        stage = Stage()
+        candidate = stage.candidate("a")
+        stage.lines["a"].up.clear()
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(candidate)
+            await asyncio.sleep(0.1)
+            stage.lines["a"].up = asyncio.Event()  # nothing ends the first look
+            stage.lines["a"].up.set()
+            await asyncio.sleep(TIMES.renew_seconds_max + 2 * TIMES.look_every_seconds)
+            assert stage.leaders() == ["a"]
+            task.cancel()
+
+    run(main())
+
+
 def test_the_clocks_of_other_machines_do_not_matter() -> None:
     """What the holder wrote as renewTime may lie years off; only changes that we see count."""
     lease = _lease("other", version="5", renew_time="1999-01-01T00:00:00.000000Z")
@@ -456,6 +473,33 @@ def test_only_jobs_that_may_be_placed_are_touched() -> None:
     assert [needs_fence(j) for j in (waiting, placed, new_attempt, not_admitted)] == [
         True, False, True, False,
     ]  # fmt: skip
+
+
+def test_a_term_begins_once_the_mirror_shows_the_fence() -> None:
+    async def main() -> None:
+        api = FakeClient()
+        await api.create(JOBS, to_wire(_waiting()), namespace="default")
+        api.hold_watches()
+        asyncio.get_running_loop().call_later(2.0, api.release_watches)
+        mirror = _mirror(api)
+        await fence(api, mirror, _term(), rng=random.Random(1))
+        assert mirror.items()[0].metadata.annotations[names.FENCE] == "77"
+
+    run(main())
+
+
+def test_a_job_that_goes_while_the_fence_is_put_up_needs_none() -> None:
+    async def main() -> None:
+        api = FakeClient()
+        await api.create(JOBS, to_wire(_waiting()), namespace="default")
+        await api.create(JOBS, to_wire(make_job("other")), namespace="default")
+        api.fail_next("patch", NotFound("deleted meanwhile"))
+        await fence(api, _mirror(api), _term(), rng=random.Random(1))
+        assert [names.FENCE in job.metadata.annotations for job in api.stored(JOBS)] == [
+            False, True,
+        ]  # fmt: skip
+
+    run(main())
 
 
 def test_the_fence_is_up_or_the_term_does_not_begin() -> None:

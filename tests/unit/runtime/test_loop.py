@@ -375,6 +375,23 @@ async def test_who_is_asked_to_wait_is_not_brought_along_by_others_of_the_same_d
 
 
 @simulated
+async def test_an_object_that_is_to_wait_longer_than_it_was_to_wait_before_is_looked_at_then() -> (
+    None
+):
+    client = FakeClient()
+    controller = Replicas(client)
+    outage: list[Exception] = [Unavailable("down") for _ in range(LoopOptions().retries_max + 1)]
+    controller.errors["x-000"] = [Conflict("changed"), Conflict("changed"), *outage]
+    async with running(controller):
+        await want(client, "x", 1)
+        await asyncio.sleep(0.03)
+        assert controller.errors["x-000"] == outage, "it is to be looked at again in a moment"
+        await want(client, "x", 2)  # and is acted on sooner
+        await asyncio.sleep(60)
+        assert pods(client) == ["x-000", "x-001"]
+
+
+@simulated
 async def test_credentials_that_are_refused_are_tried_ever_more_rarely_however_many_wait() -> None:
     controller, tally = Single(FakeClient()), Tally()
     for i in range(20):

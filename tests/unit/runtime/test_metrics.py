@@ -138,7 +138,7 @@ def test_what_teams_have_and_use_is_reported_and_which_jobs_wait_although_there_
     metrics = Metrics(CollectorRegistry(), version="1")
     use = TeamUse(jobs_placed=2, jobs_waiting=1, gpus=24, nodes_used=2, nodes_lent=1, gpu_hours=7.5)
     status = TeamStatus(nodes=4, nodes_missing=1, use=use)
-    team = make_team("vision", limits=JobLimits(running=3), budget=Budget(gpu_hours=100))
+    team = make_team("vision", limits=JobLimits(running=3, waiting=0), budget=Budget(gpu_hours=100))
     metrics.watch_teams(lambda: [replace(team, status=status)])
     reasons = ("BorrowLimit", "BehindEarlierJob", "InsufficientCapacity")
     metrics.watch_jobs(lambda: [
@@ -154,24 +154,27 @@ def test_what_teams_have_and_use_is_reported_and_which_jobs_wait_although_there_
     assert seen["fairlead_team_gpu_hours{vision}"] == 7.5
     limits = {name: value for name, value in seen.items() if name.startswith("fairlead_team_limit")}
     assert limits == {
-        "fairlead_team_limit{running,vision}": 3, "fairlead_team_limit{gpu_hours,vision}": 100,
+        "fairlead_team_limit{running,vision}": 3, "fairlead_team_limit{waiting,vision}": 0,
+        "fairlead_team_limit{gpu_hours,vision}": 100,
     }  # fmt: skip
     assert seen["fairlead_team_jobs{waiting,vision}"] == 1
     metrics.watch_teams(None)
     assert not [name for name in samples(metrics) if name.startswith("fairlead_team_")]
 
 
-def test_a_pool_is_invalid_only_once_it_was_judged_so() -> None:
-    def pool(name: str, *conditions: Condition) -> NodePool:
-        spec = NodePoolSpec(Provider(ProviderType.SIMULATED), NodeTemplate({}), max=1)
+def test_a_pool_is_invalid_only_once_it_was_judged_so_and_held_also_at_no_node() -> None:
+    def pool(name: str, *conditions: Condition, hold: int | None = None) -> NodePool:
+        spec = NodePoolSpec(Provider(ProviderType.SIMULATED), NodeTemplate({}), max=1, hold=hold)
         return NodePool(ObjectMeta(name), spec, NodePoolStatus(conditions=conditions))
 
     metrics = Metrics(CollectorRegistry(), version="1")
     pools = (
-        pool("new"), pool("bad", Condition(VALID, "False")), pool("good", Condition(VALID, "True")),
+        pool("new"), pool("bad", Condition(VALID, "False")),
+        pool("good", Condition(VALID, "True"), hold=0),
     )  # fmt: skip
     metrics.fleet.watch(FleetSource(lambda: pools, lambda: None, lambda: (), lambda: None))
     shown = samples(metrics)
     assert [shown[f"fairlead_pool_invalid{{{name}}}"] for name in ("new", "bad", "good")] == [
         0, 1, 0,
     ]  # fmt: skip
+    assert [shown[f"fairlead_pool_limit_nodes{{{name}}}"] for name in ("new", "good")] == [1, 0]

@@ -83,6 +83,15 @@ def test_an_object_comes_back_when_the_stage_that_failed_succeeds_or_with_its_en
     assert registry.counts() == {}
 
 
+def test_what_has_passed_since_is_no_news() -> None:
+    registry = SetAside()
+    for name in ("passed", "gone", "bad"):
+        registry.note(PODS, meta(name), Stage.OBSERVE, ValueError("bad"))
+    registry.clear(PODS, ("x", "passed"), Stage.OBSERVE)
+    registry.clear(PODS, ("x", "gone"))
+    assert [entry.metadata.name for entry in registry.pop_news(PODS)] == ["bad"]
+
+
 def test_the_registry_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ENTRIES_MAX", 3)
     registry = SetAside()

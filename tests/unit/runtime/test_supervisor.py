@@ -157,20 +157,22 @@ def test_a_long_healthy_life_wipes_the_slate() -> None:
     run(main())
 
 
-def test_a_fatal_crash_stops_everything_in_order_and_is_raised() -> None:
+def test_the_first_fatal_crash_stops_everything_in_order_and_is_raised() -> None:
     async def main() -> None:
         story = Story()
         supervisor = supervise(
             story,
             story.service("a"),
             story.crasher("log", [5.0], on_crash=OnCrash.FATAL),
+            story.crasher("listener", [5.5], on_crash=OnCrash.FATAL),
             story.service("b", stop_seconds=1.0),
         )
         with pytest.raises(ZeroDivisionError, match="log is broken"):
             await supervisor.run()
         assert story.lines[-2:] == ["b stops", "a stops"]
         assert not supervisor.health().live
-        assert supervisor.health().services[1].state is ServiceState.CRASHED
+        states = [each.state for each in supervisor.health().services[1:3]]
+        assert states == [ServiceState.CRASHED] * 2
 
     run(main())
 

@@ -51,6 +51,9 @@ def decide_members(group: GroupContext) -> Decision[Action]:
     seating = _seat(group, places)
     if seating.out:
         return Decision(_node_lost(group, seating.out, places))
+    if seating.seated and group.view.is_forfeited:
+        text = "its place is free for others, as the API server refused every status"
+        return Decision(wait_again(group, EndReason.PLACEMENT_LOST, text))
     ranks = {seat: rank for rank, seat in enumerate(places)} if seating.seated else {}
     actions: list[Action] = [
         ReleaseMember(job, m.pod, role=seat[0], index=seat[1], rank=ranks[seat], node=places[seat])

@@ -73,6 +73,8 @@ class GroupView:
     counts_written_at: float = 0.0
     #: Members that have a job of their own, by role.
     elsewhere: Mapping[str, int] = field(default_factory=dict)
+    #: True when its placement counts as given back, though the API refuses to record that.
+    is_forfeited: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,10 +60,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Unmark:
-    """Take our mark off a node. `uncordons`: and our cordon, if it is still there."""
+    """Take our mark off a node, and our cordon, if it is still there."""
 
     node: Node
-    uncordons: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -402,7 +402,7 @@ class _Cycle:
                 if is_wanted:
                     returning[domain] -= 1
                 if is_wanted or node.name not in going or not node.is_cordoned:
-                    self.actions.append(Unmark(node.node, uncordons=node.is_cordoned))
+                    self.actions.append(Unmark(node.node))
                     at = format_time(self.view.now)
                     self._note(census.view.name, unmarked(node, at, is_wanted=is_wanted))
 
