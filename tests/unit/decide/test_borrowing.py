@@ -142,6 +142,16 @@ def test_a_team_lends_no_more_nodes_than_it_will() -> None:
     assert state.cluster.uses.lent["a"] == 1
 
 
+@pytest.mark.parametrize("limits", [({"lend_limit_nodes": 2}, {}), ({}, {"borrow_limit_nodes": 2})])
+def test_each_node_of_a_gang_counts_against_a_limit(limits: tuple[Any, Any]) -> None:
+    teams = [make_team(name, **limit) for name, limit in zip("ab", limits, strict=True)]
+    nodes = [node(f"n{i}", "a") for i in range(4)]
+    state = state_of(nodes, teams, [make_job("three", namespace="b", count=3)])
+    assert placed(state) == {}
+    state.cluster.job_changed(make_job("two", namespace="b", count=2))
+    assert placed(state) == {"two": ["n0", "n1"]}
+
+
 def test_a_borrowed_node_costs_nothing_more_for_a_second_job() -> None:
     jobs = [make_job(f"j{i}", namespace="b", gpus=4) for i in range(3)]
     nodes = [node("n0", "a"), node("n1", "a")]

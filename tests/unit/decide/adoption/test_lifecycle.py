@@ -397,6 +397,23 @@ def test_a_refused_member_is_given_time_and_then_moved() -> None:
     assert gone.pod.metadata.name == "web-1"
 
 
+def test_a_group_whose_members_are_refused_again_and_again_waits_for_all_of_them() -> None:
+    most = POLICY.refusals_max
+    for earlier, ends in [
+        (["NotBound"] * (most - 2), ""),
+        (["NotBound"] * (most - 1), "WaitsAgain"),
+        (["NotBound"] * (most - 1) + ["NodeLost"], ""),
+    ]:
+        job = stand_in(attempt=len(earlier) + 1, is_open=True)
+        past = [Attempt(i, finished_at="x", reason=why) for i, why in enumerate(earlier, start=1)]
+        attempts = (*past, *job.status.attempts)
+        job = replace(job, status=replace(job.status, attempts=attempts))
+        others = (released(job, 0, "n0"), released(job, 2, "n2"))
+        status = written(view(*others, refused(released(job, 1, "n1"), seconds=30), job=job))
+        assert status.attempts[-1].reason == (ends or "NotBound"), earlier
+        assert (admitted_of(status).status == "False") is bool(ends)
+
+
 def test_patience_counts_from_when_the_refusal_was_first_seen() -> None:
     job = stand_in(attempt=1, is_open=True)
     pod = refused(released(job, 1, "n1"), seconds=0)
@@ -448,6 +465,15 @@ def test_the_owners_word_ends_the_job() -> None:
     ended = replace_facts(ended=Ended.FAILED)
     pods = [released(job, i, f"n{i}", phase="Failed") for i in range(2)]
     assert written(view(*pods, job=job, facts=ended, idle_since=NOW - 1)).state == "Failed"
+
+
+def test_what_an_owner_said_before_its_pods_had_ended_is_no_word_on_their_end() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    pods = [released(job, i, f"n{i}", phase="Failed") for i in range(2)]
+    for facts in (replace_facts(ended=Ended.FAILED), replace_facts(is_suspended=True)):
+        seen = view(*pods, job=job, facts=facts, idle_since=NOW + 1)
+        assert acts(WriteJobStatus, seen, NOW + 2) == []
+        assert len(acts(ReadSource, seen, NOW + 2)) == 1
 
 
 def test_a_deleted_job_keeps_its_claim_until_its_last_member_is_gone() -> None:
