@@ -184,6 +184,18 @@ def test_a_forecast_counts_what_jobs_borrow_and_give_back_until_then() -> None:
     assert second.may_start_by == first.may_start_by + 1000 + GRACE_SECONDS_DEFAULT
 
 
+def test_a_forecast_counts_what_a_gang_borrows_no_more_once_it_has_moved() -> None:
+    nodes = [node("n0", "a", ready=False), node("n1", "b"), node("n2", "a")]
+    lost = (Attempt(1, finished_at=format_time(NOW - 10), nodes_lost=("n0",)),)
+    moves = make_job("moves", namespace="b", attempt=2, placement=make_placement(["n0"]),
+                     time_limit_seconds=1000, status={"attempts": lost})  # fmt: skip
+    waits = make_job("waits", namespace="b", created=EPOCH + 1)
+    state = state_of(nodes, [A, make_team("b", borrow_limit_nodes=1)], [moves, waits])
+    found = Forecasts(state, NOW, PlacementPolicy()).of(("b", "waits"))
+    assert isinstance(found, Forecast)
+    assert found.may_start_by == NOW
+
+
 def test_a_job_that_only_a_limit_keeps_from_its_place_says_so() -> None:
     nodes = [node("n0", "a"), node("n1", "a")]
     jobs = [make_job("j0", namespace="b"), make_job("j1", namespace="b")]

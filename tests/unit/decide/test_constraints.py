@@ -289,6 +289,14 @@ def test_nodes_that_the_selector_leaves_out_are_no_domains() -> None:
     assert sorted(placed(PlacementState.of(nodes, [job]))["a"]) == ["n0", "n0", "n1", "n1"]
 
 
+def test_nodes_that_lack_the_label_of_another_spread_are_no_domains() -> None:
+    spreads = [make_spread("rack", 1, app="x"), make_spread("zone", 9, app="x")]
+    job = small("a", 4, pod_labels={"app": "x"}, spreads=spreads)
+    nodes = [make_node(f"n{i}", labels={"rack": f"r{i}", "zone": "z"}) for i in range(2)]
+    nodes += [make_node("n9", labels={"rack": "r9"})]
+    assert sorted(placed(PlacementState.of(nodes, [job]))["a"]) == ["n0", "n0", "n1", "n1"]
+
+
 def test_rules_hold_together_with_a_required_domain_and_between_roles() -> None:
     roles = [
         make_role(name, count=1, gpus=1, pod_labels={"app": "x"},
