@@ -339,20 +339,18 @@ def test_what_is_reserved_for_a_job_of_another_team_keeps_no_owner_from_its_node
     assert list(nominated(state)) == ["own"]
 
 
-@pytest.mark.parametrize(("limit", "starts"), [(1, ["small"]), (2, [])])
-def test_nothing_is_reserved_for_a_job_that_limits_of_borrowing_keep_back_for_ever(
-    limit: int, starts: list[str]
-) -> None:
+def test_nothing_is_reserved_for_a_job_that_limits_of_borrowing_keep_back_for_ever() -> None:
     """On one node of its own and two of others, one of which is in use, three nodes are needed."""
-    teams = [make_team("a", borrow_limit_nodes=limit), B]
     waits = Condition("Placed", "False", last_transition_time=format_time(EPOCH))
     conditions = [Condition("Admitted", "True"), waits]
     head = make_job("head", namespace="a", count=3, conditions=conditions)
     small = make_job("small", namespace="a", created=EPOCH + 1)
     jobs = [running("other", "b", ["n2"], gpus=8), head, small]
-    state = state_of([node("n0", "a"), node("n1", "b"), node("n2", "b")], teams, jobs)
-    decision = decide(state, PlacementPolicy(), EPOCH + 1000)
-    assert [a.job.metadata.name for a in decision.actions if isinstance(a, PlaceJob)] == starts
+    state = state_of([node("n0", "a"), node("n1", "b"), node("n2", "b")], [A, B], jobs)
+    for limit, starts in ((1, ["small"]), (2, []), (1, ["small"])):
+        state.cluster.team_changed("a", make_team("a", borrow_limit_nodes=limit))
+        actions = decide(state, PlacementPolicy(), EPOCH + 1000).actions
+        assert [a.job.metadata.name for a in actions if isinstance(a, PlaceJob)] == starts, limit
 
 
 def test_an_owner_takes_its_nodes_back_however_many_other_requests_are_ahead_in_the_queue() -> None:

@@ -89,6 +89,16 @@ def test_what_runs_uses_the_budget_up_and_goes_on() -> None:
     assert state.jobs["a", "first"].job.status.placement is not None
 
 
+def test_the_past_counts_half_after_the_days_that_the_team_has_now() -> None:
+    team = budgeted(100, used=64.0)
+    state = state_of([team], [])
+    for days in (1, 2, 1):
+        spec = replace(team.spec, budget=Budget(100, days))
+        state.cluster.team_changed("a", replace(team, spec=spec))
+        hours = state.cluster.uses.gpu_seconds.at("a", EPOCH + 2 * DAY) / HOUR
+        assert hours == pytest.approx(64.0 * 0.5 ** (2 / days))
+
+
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_job_that_has_ended_uses_nothing_up(*, is_gone: bool) -> None:
     first = running("first", "n-0000", gpus=8)

@@ -132,6 +132,17 @@ def test_what_a_pod_asks_for_beyond_its_place_keeps_a_node_that_is_not_known() -
     assert gpus_used(state) == 0
 
 
+def test_the_size_of_a_claim_is_that_of_all_its_members() -> None:
+    jobs = [
+        make_job("one", gpus=4, placement=make_placement(["n1"])),
+        make_job("many", count=5, gpus=1, placement=make_placement(["n1"] * 5)),
+        make_job("cpus", gpus=0, cpu=64, placement=make_placement(["n1"])),
+        make_job("more", count=3, gpus=0, cpu=32, placement=make_placement(["n1"] * 3)),
+    ]
+    ledger = PlacementState.of([NODE], jobs).cluster.ledger
+    assert [claim.key[1] for claim in ledger.claims_by_size()] == ["many", "one", "more", "cpus"]
+
+
 TOOL = OwnerReference("batch/v1", "Job", "train", "tool-uid", controller=True)
 
 
