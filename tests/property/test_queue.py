@@ -25,7 +25,14 @@ from fairlead.decide.placement.size import largest_plan
 from fairlead.decide.placement.state import PlacementState
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
-from fairlead.testing.builders import EPOCH, as_written, make_job, make_node, make_nodes
+from fairlead.testing.builders import (
+    EPOCH,
+    as_written,
+    make_job,
+    make_node,
+    make_nodes,
+    make_role,
+)
 
 NEVER_RESERVES = PlacementPolicy(starvation_seconds=inf)
 TEAMS = ("", "red", "blue", "green")
@@ -150,6 +157,36 @@ def test_classes_without_a_row_are_in_reach_as_those_with_one(
             assert set(PlacementState.of(nodes, jobs).cluster.fits.within_reach()) == known
         met[len(known)] += 1
     assert min(met[count] for count in range(1, 4)) > 9, met
+
+
+@pytest.mark.parametrize("rows_max", [1, 1024])
+def test_which_gangs_may_fit_follows_every_change_of_the_queue_and_of_the_room(
+    monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    monkeypatch.setattr("fairlead.model.fits.ROWS_MAX", rows_max)
+    rng, state = random.Random(1), PlacementState.of()
+    met = Counter[bool]()
+    for _ in range(500):
+        name = rng.choice("abcdef")
+        match rng.choice(["node", "gone", "job", "job"]):
+            case "node":
+                state.cluster.node_changed(make_node(rng.choice("mn"), gpus=rng.randrange(5)))
+            case "gone":
+                state.cluster.job_deleted(("default", name))
+            case _:
+                roles = [
+                    make_role(role, count=rng.randrange(1, 6), gpus=rng.randrange(1, 3))
+                    for role in rng.choice(["w", "w", "wv"])
+                ]
+                state.cluster.job_changed(make_job(name, roles=roles))
+        total = state.cluster.fits.total
+        gangs = [entry.gang for entry in state.jobs.values() if isinstance(entry.gang, GangRequest)]
+        expected = [all(total(r.member) >= r.count for r in gang.roles) for gang in gangs]
+        assert {shape.gang for shape in state.queue.candidates()} == {
+            gang for gang, may_fit in zip(gangs, expected, strict=True) if may_fit
+        }
+        met.update(expected)
+    assert min(met[True], met[False]) > 500, met
 
 
 def test_an_order_that_changes_with_time_changes_who_is_next_at_the_cost_of_the_lanes() -> None:

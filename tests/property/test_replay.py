@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Node
+from fairlead.api.core import Node, Taint
 from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
-from fairlead.api.names import SUBMITTED_BY
+from fairlead.api.names import SUBMITTED_BY, TEAM
+from fairlead.api.team import Budget, JobLimits, TeamStatus, TeamUse
 from fairlead.api.times import format_time
+from fairlead.decide.placement.actions import WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fair_share import FairShareOrder
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -33,6 +35,7 @@ from fairlead.testing.builders import (
     make_node,
     make_priority_class,
     make_role,
+    make_team,
 )
 
 WORLDS, STEPS = 60, 25
@@ -43,6 +46,15 @@ NARROW = PlacementPolicy(
 )  # fmt: skip
 NODES = [f"n{i}" for i in range(6)]
 CLASSES = (make_priority_class("high", 10), make_priority_class("low", -10))
+USED = TeamUse(gpu_hours=0.98, dominant_share_seconds=60.0, as_of=format_time(EPOCH))
+#: Teams whose jobs use up a budget, may borrow, or give back what they borrow.
+TEAMS = tuple(
+    replace(made, status=TeamStatus(use=USED))
+    for made in (
+        make_team("a", shares=(), budget=Budget(gpu_hours=1)),
+        make_team("b", shares=(), borrow_limit_nodes=1, user_limits=JobLimits(gpus=16)),
+    )
+)
 
 
 @pytest.mark.parametrize("is_narrow", [True, False])
@@ -61,6 +73,7 @@ def test_a_decision_is_made_again_from_its_snapshot(
             world.decide(met)
     assert min(met["PlaceJob"], met["WriteVerdict"]) > 200, met
     assert met["NominateJob"] > 40, met
+    assert min(met["GPUBudget"], met["GPULimit"]) > 10, met
     if is_narrow:
         assert min(met["in turn"], met["failed"]) > 100, met
 
@@ -78,6 +91,8 @@ class _World:
 
     def __post_init__(self) -> None:
         cluster = ClusterState(PriorityTable(CLASSES))
+        for team in TEAMS:
+            cluster.team_changed(team.metadata.name, team)
         self.state = PlacementState(cluster, order=FairShareOrder(cluster))
         for name in NODES:
             self._put_node(name)
@@ -85,14 +100,16 @@ class _World:
     def decide(self, met: Counter[str]) -> None:
         """Decide, make the decision again from its snapshot, and write most of it."""
         recall = Recall()
+        self.state.cluster.advance_shares(self.now)
         made = decide(self.state, self.policy, self.now, recall=recall).actions
         nodes = tuple(node for _, node in sorted(self.nodes.items()))
         jobs = tuple(job for _, job in sorted(self.jobs.items()))
-        objects = Objects(nodes, jobs, (), CLASSES)
+        objects = Objects(nodes, jobs, (), CLASSES, TEAMS)
         carried = Carried.of(self.state)
         snapshot = Snapshot(self.now, objects, self.policy, carried=carried, recall=recall)
         assert replay(snapshot).actions == made
         met.update(type(action).__name__ for action in made)
+        met.update(each.verdict.reason for each in made if isinstance(each, WriteVerdict))
         met["in turn"] += sum(each is not None for each in recall.tried)
         met["failed"] += len(recall.failed)
         for action in made:
@@ -118,6 +135,7 @@ class _World:
         ]  # fmt: skip
         job = make_job(
             f"{rng.choice(['train', 'sweep'])}-{self.count}", roles=roles, created=self.now,
+            namespace=rng.choice(["default", "default", "a", "b"]),
             time_limit_seconds=rng.choice([None, None, 40, 200]),
             spec={"priority_class_name": rng.choice(["", "", "high", "low"])},
         )  # fmt: skip
@@ -154,9 +172,11 @@ class _World:
         rng = self.rng
         is_out, labels = rng.random() < 0.1, {"pool": rng.choice("ab")}
         images = rng.choice([(), ("train:1",), ("train:1", "train:2")])
+        owner = rng.choice(["", "", "", "a"])
         node = make_node(
-            name, gpus=rng.choice([4, 8, 8]), unschedulable=is_out, labels=labels, images=images
-        )
+            name, gpus=rng.choice([4, 8, 8]), unschedulable=is_out, labels=labels, images=images,
+            taints=[Taint(TEAM, "NoSchedule", owner)] if owner else [],
+        )  # fmt: skip
         self.nodes[name] = node
         self.state.cluster.node_changed(node)
 

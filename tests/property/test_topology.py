@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import groupby
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.placement_world import BOUNDED, PATIENT
@@ -168,13 +169,17 @@ def test_a_repaired_gang_is_still_in_its_domain_and_its_slices(nodes, asked, cou
     assert scope is not None
     if not scope.kept_count:
         return
-    before = state.cluster.table.used.copy()
+    before, row = state.cluster.table.used.copy(), state.cluster.table.row("nvidia.com/gpu")
     with state.cluster.transaction() as transaction:
         capacity = PresentCapacity(state.cluster, transaction)
         plan = plan_repair(capacity, gang, scope)
         if plan is None:
             return
+        booked = state.cluster.table.used[row] - before[row]
         give_back(capacity, gang, scope, kept=True)
+    new = plan.slots[0]
+    moves = (new != scope.slots[0]) | ~scope.kept[0]
+    assert booked.tolist() == np.bincount(new[moves], minlength=len(booked)).tolist()
     names = tuple(state.cluster.table.names[slot] for slot in plan.slots[0].tolist())
     assert not set(names) & lost
     counts = Counter(names)

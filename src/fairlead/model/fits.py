@@ -424,7 +424,10 @@ class FitTable:
         return never
 
     def _lay_out(self) -> None:
-        """Rewrite the requests for the table's rows of resources, which have changed."""
+        """Rewrite the requests for the table's rows of resources, which have changed.
+
+        Only nodes that offer such a resource fit other classes than before, and these are stale.
+        """
         table = self._table
         self._rows_version = table.rows_version
         self._requests = np.zeros((len(self._totals), len(table.resources)), dtype=np.int64)
@@ -432,7 +435,6 @@ class FitTable:
         for member, row in self._index.items():
             self._requests[row] = self._asked(member)
         self._divisors_known = self._divisor = None
-        table.stale_amounts.append(np.arange(table.capacity))
 
     def _resize(self) -> None:
         self._fits = resized(self._fits, self._table.capacity)

@@ -142,6 +142,16 @@ def test_a_team_lends_no_more_nodes_than_it_will() -> None:
     assert state.cluster.uses.lent["a"] == 1
 
 
+@pytest.mark.parametrize("limits", [({"lend_limit_nodes": 2}, {}), ({}, {"borrow_limit_nodes": 2})])
+def test_each_node_of_a_gang_counts_against_a_limit(limits: tuple[Any, Any]) -> None:
+    teams = [make_team(name, **limit) for name, limit in zip("ab", limits, strict=True)]
+    nodes = [node(f"n{i}", "a") for i in range(4)]
+    state = state_of(nodes, teams, [make_job("three", namespace="b", count=3)])
+    assert placed(state) == {}
+    state.cluster.job_changed(make_job("two", namespace="b", count=2))
+    assert placed(state) == {"two": ["n0", "n1"]}
+
+
 def test_a_borrowed_node_costs_nothing_more_for_a_second_job() -> None:
     jobs = [make_job(f"j{i}", namespace="b", gpus=4) for i in range(3)]
     nodes = [node("n0", "a"), node("n1", "a")]
@@ -172,6 +182,18 @@ def test_a_forecast_counts_what_jobs_borrow_and_give_back_until_then() -> None:
     assert isinstance(first, Forecast)
     assert isinstance(second, Forecast)
     assert second.may_start_by == first.may_start_by + 1000 + GRACE_SECONDS_DEFAULT
+
+
+def test_a_forecast_counts_what_a_gang_borrows_no_more_once_it_has_moved() -> None:
+    nodes = [node("n0", "a", ready=False), node("n1", "b"), node("n2", "a")]
+    lost = (Attempt(1, finished_at=format_time(NOW - 10), nodes_lost=("n0",)),)
+    moves = make_job("moves", namespace="b", attempt=2, placement=make_placement(["n0"]),
+                     time_limit_seconds=1000, status={"attempts": lost})  # fmt: skip
+    waits = make_job("waits", namespace="b", created=EPOCH + 1)
+    state = state_of(nodes, [A, make_team("b", borrow_limit_nodes=1)], [moves, waits])
+    found = Forecasts(state, NOW, PlacementPolicy()).of(("b", "waits"))
+    assert isinstance(found, Forecast)
+    assert found.may_start_by == NOW
 
 
 def test_a_job_that_only_a_limit_keeps_from_its_place_says_so() -> None:
@@ -317,20 +339,18 @@ def test_what_is_reserved_for_a_job_of_another_team_keeps_no_owner_from_its_node
     assert list(nominated(state)) == ["own"]
 
 
-@pytest.mark.parametrize(("limit", "starts"), [(1, ["small"]), (2, [])])
-def test_nothing_is_reserved_for_a_job_that_limits_of_borrowing_keep_back_for_ever(
-    limit: int, starts: list[str]
-) -> None:
+def test_nothing_is_reserved_for_a_job_that_limits_of_borrowing_keep_back_for_ever() -> None:
     """On one node of its own and two of others, one of which is in use, three nodes are needed."""
-    teams = [make_team("a", borrow_limit_nodes=limit), B]
     waits = Condition("Placed", "False", last_transition_time=format_time(EPOCH))
     conditions = [Condition("Admitted", "True"), waits]
     head = make_job("head", namespace="a", count=3, conditions=conditions)
     small = make_job("small", namespace="a", created=EPOCH + 1)
     jobs = [running("other", "b", ["n2"], gpus=8), head, small]
-    state = state_of([node("n0", "a"), node("n1", "b"), node("n2", "b")], teams, jobs)
-    decision = decide(state, PlacementPolicy(), EPOCH + 1000)
-    assert [a.job.metadata.name for a in decision.actions if isinstance(a, PlaceJob)] == starts
+    state = state_of([node("n0", "a"), node("n1", "b"), node("n2", "b")], [A, B], jobs)
+    for limit, starts in ((1, ["small"]), (2, []), (1, ["small"])):
+        state.cluster.team_changed("a", make_team("a", borrow_limit_nodes=limit))
+        actions = decide(state, PlacementPolicy(), EPOCH + 1000).actions
+        assert [a.job.metadata.name for a in actions if isinstance(a, PlaceJob)] == starts, limit
 
 
 def test_an_owner_takes_its_nodes_back_however_many_other_requests_are_ahead_in_the_queue() -> None:

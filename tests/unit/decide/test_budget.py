@@ -89,9 +89,40 @@ def test_what_runs_uses_the_budget_up_and_goes_on() -> None:
     assert state.jobs["a", "first"].job.status.placement is not None
 
 
+def test_the_past_counts_half_after_the_days_that_the_team_has_now() -> None:
+    team = budgeted(100, used=64.0)
+    state = state_of([team], [])
+    for days in (1, 2, 1):
+        spec = replace(team.spec, budget=Budget(100, days))
+        state.cluster.team_changed("a", replace(team, spec=spec))
+        hours = state.cluster.uses.gpu_seconds.at("a", EPOCH + 2 * DAY) / HOUR
+        assert hours == pytest.approx(64.0 * 0.5 ** (2 / days))
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_job_that_has_ended_uses_nothing_up(*, is_gone: bool) -> None:
+    first = running("first", "n-0000", gpus=8)
+    state = state_of([budgeted(100)], [first])
+    uses = state.cluster.uses
+    step(state, EPOCH)
+    step(state, EPOCH + HOUR)
+    used = uses.gpu_seconds.at("a", EPOCH + HOUR), uses.shares.at("a", EPOCH + HOUR)
+    assert min(used) > 0.0
+    if is_gone:
+        state.cluster.job_deleted(first.metadata.key)
+    else:
+        ended = (Condition("Succeeded", "True"),)
+        state.cluster.job_changed(replace(first, status=replace(first.status, conditions=ended)))
+    for hours in (1.0, 2.0, 3.0):
+        step(state, EPOCH + hours * HOUR)
+    now = EPOCH + 3 * HOUR
+    assert uses.gpu_seconds.at("a", now) < used[0]
+    assert uses.shares.at("a", now) < used[1]
+
+
 def test_a_decision_is_made_again_at_most_once_a_minute_at_the_edge_of_a_budget() -> None:
     state = state_of([budgeted(100, used=100.0)], [job("a1")])
-    assert step(state, EPOCH) == ([], pytest.approx(EPOCH + 60.0))
+    assert step(state, EPOCH) == ([], EPOCH + 60.0)
 
 
 def test_a_budget_of_nothing_starts_nothing_and_no_budget_bounds_nothing() -> None:
@@ -132,20 +163,24 @@ def test_the_sum_survives_a_restart_and_what_still_runs_has_run_meanwhile() -> N
     )
 
 
-def test_a_restart_charges_no_team_for_the_time_before_it_got_a_place() -> None:
+@pytest.mark.parametrize("hours", [(1.0,), (1.0, 0.5), (0.5, 1.0)])
+def test_a_restart_charges_no_team_for_the_time_before_its_first_place(
+    hours: tuple[float, ...],
+) -> None:
     """Nothing is written down while a team uses nothing, for days if need be."""
     idle = budgeted(100, used=1.0)
     idle = replace(idle, status=replace(idle.status, use=replace(
         idle.status.use, as_of=format_time(EPOCH - 3 * DAY))))  # fmt: skip
-    late = running("late", "n-0000", gpus=8)
-    placement = late.status.placement
-    assert placement is not None
-    at = format_time(EPOCH - HOUR)
-    status = replace(late.status, placement=replace(placement, placed_at=at))
     after = state_of([], [])
     after.cluster.team_changed("a", idle)
-    after.cluster.job_changed(replace(late, status=status))
+    for i, ago in enumerate(hours):
+        late = running(f"late-{i}", f"n-000{i}", gpus=8)
+        placement = late.status.placement
+        assert placement is not None
+        at = format_time(EPOCH - ago * HOUR)
+        status = replace(late.status, placement=replace(placement, placed_at=at))
+        after.cluster.job_changed(replace(late, status=status))
     after.cluster.advance_shares(EPOCH)
     kept = math.exp2(-3 / idle.spec.budget.half_life_days)
-    hours = after.cluster.uses.gpu_seconds.at("a", EPOCH) / HOUR
-    assert hours == pytest.approx(kept + 8.0, rel=0.02)
+    used = after.cluster.uses.gpu_seconds.at("a", EPOCH) / HOUR
+    assert used == pytest.approx(kept + 8.0 * len(hours), rel=0.02)

@@ -248,13 +248,22 @@ def a_pod(**annotations: str) -> Pod:
     return replace(pod, metadata=replace(pod.metadata, annotations=annotations))
 
 
+def with_phase(pod: Pod, phase: str) -> Pod:
+    return replace(pod, status=replace(pod.status, phase=phase))
+
+
 def test_a_node_with_a_pod_of_others_is_left_alone_and_one_with_a_static_pod_is_not():
     world = cluster(*tail(), nodes=lone())
-    world.state.cluster.pod_changed(a_pod())
-    world.settle()
-    assert world.asked == []
-    world.state.cluster.pod_changed(a_pod(**{MIRROR_POD: "x"}))
-    world.now += 70.0
+    static = a_pod(**{MIRROR_POD: "x"})
+    other = make_pod("other", node="n0", cpu=1)
+    for pods in ([a_pod()], [static, other], [with_phase(static, "Succeeded")]):
+        for pod in pods:
+            world.state.cluster.pod_changed(pod)
+        world.settle()
+        assert world.asked == []
+        world.now += 70.0
+    world.state.cluster.pod_deleted(other.metadata.key)
+    world.state.cluster.pod_changed(static)
     world.settle()
     assert world.asked == ["small"]
 

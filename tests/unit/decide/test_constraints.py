@@ -8,6 +8,7 @@ from msgspec import structs
 from fairlead.api import names
 from fairlead.api.core import (
     Affinity,
+    Container,
     NodeAffinity,
     NodeSelectorRequirement,
     NodeSelectorTerm,
@@ -16,7 +17,7 @@ from fairlead.api.core import (
     Toleration,
 )
 from fairlead.api.job import Attempt, Job
-from fairlead.api.meta import Condition, LabelSelector
+from fairlead.api.meta import Condition, LabelSelector, LabelSelectorRequirement
 from fairlead.api.pod_parts import ContainerPort, PodAffinityTerm, PodAntiAffinity
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
@@ -84,6 +85,26 @@ def test_a_host_port_that_another_job_or_pod_has_is_not_given_twice() -> None:
     )
     state.cluster.pod_deleted(("default", "web"))
     assert sorted(placed(state)["b"]) == ["node-0000", "node-0002"]
+
+
+@pytest.mark.parametrize("restart_policy", ["Always", None])
+def test_the_port_of_a_sidecar_is_held_and_that_of_an_init_container_is_not(
+    restart_policy: str | None,
+) -> None:
+    web = make_pod("web", node="node-0000")
+    first = Container("first", ports=(PORT,), restart_policy=restart_policy)
+    web = structs.replace(web, spec=structs.replace(web.spec, init_containers=(first,)))
+    state = PlacementState.of(make_nodes(2), [small("a", ports=[PORT])], [web])
+    assert placed(state)["a"] == ["node-0000" if restart_policy is None else "node-0001"]
+
+
+def test_the_port_of_a_pod_is_held_whatever_its_other_rules_say() -> None:
+    unknown = LabelSelectorRequirement("app", "Near", ("x",))
+    term = PodAffinityTerm("rack", LabelSelector(match_expressions=(unknown,)))
+    affinity = Affinity(pod_anti_affinity=PodAntiAffinity((term,)))
+    web = make_pod("web", node="node-0000", ports=[PORT], affinity=affinity)
+    state = PlacementState.of(make_nodes(2), [small("a", ports=[PORT])], [web])
+    assert placed(state)["a"] == ["node-0001"]
 
 
 def test_a_rule_that_is_new_counts_for_a_place_that_another_job_may_have_got() -> None:
@@ -264,6 +285,14 @@ def test_nodes_that_the_selector_leaves_out_are_no_domains() -> None:
         spreads=[make_spread("rack", 1, app="x")],
     )  # fmt: skip
     nodes = [make_node(f"n{i}", labels={"rack": f"r{i}", "half": "yes"}) for i in range(2)]
+    nodes += [make_node("n9", labels={"rack": "r9"})]
+    assert sorted(placed(PlacementState.of(nodes, [job]))["a"]) == ["n0", "n0", "n1", "n1"]
+
+
+def test_nodes_that_lack_the_label_of_another_spread_are_no_domains() -> None:
+    spreads = [make_spread("rack", 1, app="x"), make_spread("zone", 9, app="x")]
+    job = small("a", 4, pod_labels={"app": "x"}, spreads=spreads)
+    nodes = [make_node(f"n{i}", labels={"rack": f"r{i}", "zone": "z"}) for i in range(2)]
     nodes += [make_node("n9", labels={"rack": "r9"})]
     assert sorted(placed(PlacementState.of(nodes, [job]))["a"]) == ["n0", "n0", "n1", "n1"]
 

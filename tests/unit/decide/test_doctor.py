@@ -130,6 +130,14 @@ def test_the_size_is_bounded_and_what_has_no_room_has_not_ended() -> None:
     assert len(crowded.changes) == POLICY.events_max
 
 
+def test_a_finding_that_an_examination_had_no_room_for_has_not_ended() -> None:
+    old = Found("ETCD-04", Severity.CRITICAL, "etcd-1")
+    report = report_of(Examination(EPOCH, (FULL, old, ODD)))
+    cut = written(report, Examination(EPOCH + 300, (FULL,), left_out=1))
+    assert cut is not None
+    assert [(c.kind, c.finding.check) for c in cut.changes] == [(ChangeKind.ENDED, "ETCD-17")]
+
+
 def test_the_checks_behind_the_conditions_exist_and_reach_the_severity() -> None:
     for checks in CONDITIONS.values():
         for id_, severity in checks.items():

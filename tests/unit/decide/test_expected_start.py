@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.api.job import After, Attempt, Job, Progress
 from fairlead.api.meta import Condition
@@ -111,3 +112,7 @@ def test_nothing_is_expected_where_run_times_do_not_tell() -> None:
     low = running("a", "node-0000", start=-1000.0)
     assert expect(*past(), low, urgent, nodes=1) is None  # it preempts
     assert expect(*past(), holder, make_job("j", count=3), nodes=2) is None  # never fits
+    lost = replace(attempt(0, 900), nodes_lost=("gone",))
+    restarts = make_job("a", count=2, attempt=2, placement=make_placement(["node-0000", "gone"]),
+                        status={"attempts": (lost,)})  # fmt: skip
+    assert expect(*past(), restarts, make_job("j"), nodes=1) is None

@@ -18,13 +18,15 @@ from fairlead.api.node_pool import (
     ProviderType,
 )
 from fairlead.decide.fleet.actions import Action, Announce, WriteFleet, WritePool
+from fairlead.decide.fleet.announced import begun_early
+from fairlead.decide.fleet.census import take_census
 from fairlead.decide.fleet.cycle import decide_fleet
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView
 from fairlead.model.cluster import ClusterState
 from fairlead.model.machines import Instance, InstanceState, Inventory
 from fairlead.model.pool_nodes import PoolNodes
 from fairlead.model.windows import window_text
-from fairlead.testing.builders import EPOCH, make_node
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 
 DAY = 86_400.0
 RESOURCES = {"cpu": "96", "memory": "1Ti"}
@@ -168,3 +170,33 @@ def test_the_records_say_which_node_and_when() -> None:
         ("Announce", "n1: maintenance from 2026-01-02T00:00:00Z to 2026-01-02T01:00:00Z"),
         ("Withdraw", "n1: its provider announces no maintenance any more"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("ready", "begins_in", "is_early"),
+    [(True, DAY, True), (False, DAY, False), (True, 0.0, False), (True, -60.0, False)],
+)
+def test_maintenance_begins_early_before_its_start_and_while_all_other_nodes_work(
+    *, ready: bool, begins_in: float, is_early: bool
+) -> None:
+    now = EPOCH + 9e4
+    window = window_text(now + begins_in, now + DAY + 3600)
+    notes = dict.fromkeys((names.MAINTENANCE, names.MAINTENANCE_ANNOUNCED), window)
+    nodes = PoolNodes()
+    for name, more in (("n1", {"ready": ready}), ("n2", {"annotations": notes})):
+        node = make_node(name, labels={names.POOL: "a"}, **more)
+        nodes.put(replace(node, spec=replace(node.spec, provider_id=f"id-{name}")), 0.0)
+    nodes.job_changed(("x", "j"), make_job("j", placement=make_placement(["n1"])), 0.0)
+    machines = (
+        Instance("id-n1", "a", InstanceState.RUNNING),
+        Instance("id-n2", "a", InstanceState.RUNNING, maintenance=window, may_begin=True),
+    )
+    pool = PoolView(OneNode().pool, inventory=Inventory(machines), age_seconds=0.0)
+    view = FleetView(Fleet(), [pool], nodes, ClusterState.of([]), (), now, 9e4)
+    found = begun_early(view, take_census(view, pool, FleetMemory()), FleetPolicy(), ())
+    assert (found is not None) is is_early
+    if isinstance(found, Announce):
+        assert (found.node.metadata.name, found.window) == (
+            "n2",
+            window_text(now, now + DAY + 3600),
+        )

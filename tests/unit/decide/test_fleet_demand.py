@@ -266,6 +266,21 @@ def test_whole_idle_domains_go_first() -> None:
     assert [each.instance for each in found] == ["b1", "b2"]
 
 
+def test_a_node_that_is_marked_goes_before_others_that_are_as_idle() -> None:
+    nodes = PoolNodes()
+    for id_ in ("m1", "m2", "m3"):
+        node = make_node(id_, labels={names.POOL: "p"}, unschedulable=id_ == "m2",
+                         annotations={names.REMOVAL: "Idle"} if id_ == "m2" else {})  # fmt: skip
+        nodes.put(replace(node, spec=replace(node.spec, provider_id=id_)), 0.0)
+    machines = tuple(Instance(id_, "p", InstanceState.RUNNING) for id_ in ("m1", "m2", "m3"))
+    spec = NodePoolSpec(Provider(ProviderType.STATIC), NodeTemplate({}), 4)
+    pool = PoolView(NodePool(ObjectMeta("p"), spec), (), Inventory(machines), 0.0)
+    memory, state = FleetMemory(), ClusterState.of([], [])
+    view = FleetView(Fleet(), [pool], nodes, state, (), EPOCH + 9e4, 9e4)
+    found = removals_of(view, take_census(view, pool, memory), memory, surplus=2, needed=())
+    assert [each.instance for each in found] == ["m2", "m1"]
+
+
 def test_taints_tolerations_and_rules_between_pods_are_those_of_the_planner() -> None:
     """The ancestor knew no toleration of a value and no anti-affinity but by hostname."""
     taint = Taint("dedicated", "NoSchedule", "train")

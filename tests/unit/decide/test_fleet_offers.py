@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tests.unit.decide.test_fleet_demand import ask, bought
 
 from fairlead.api.fleet import Fleet
+from fairlead.api.job import Job
 from fairlead.api.meta import Amount, ObjectMeta
 from fairlead.api.node_pool import (
     NodePool,
@@ -26,6 +27,7 @@ from fairlead.decide.fleet.demand import Offer, template_of
 from fairlead.decide.fleet.pool_status import answered
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView
 from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest
 from fairlead.model.machines import Instance, InstanceState, Inventory
 from fairlead.model.pool_nodes import PoolNodes
 from fairlead.testing.builders import EPOCH, make_job
@@ -85,12 +87,16 @@ class Scene:
         self.pool = NodePool(ObjectMeta("p", uid="uid"), replace(made, **spec))
         self.machines: list[Instance] = []
         self.memory, self.nodes = FleetMemory(), PoolNodes()
+        self.jobs: list[Job] = []
 
     def decide(self, seconds: float) -> list[CallLaunch]:
         """Decide at an instant, and apply what is written; return the calls."""
+        state = ClusterState.of([], self.jobs)
+        gangs = ((key, entry.gang) for key, entry in state.jobs.items())
+        waiting = tuple((key, gang) for key, gang in gangs if isinstance(gang, GangRequest))
         view = FleetView(
             Fleet(), [PoolView(self.pool, (), Inventory(tuple(self.machines)), 0.0)], self.nodes,
-            ClusterState.of([]), (), EPOCH + seconds, seconds,
+            state, waiting, EPOCH + seconds, seconds,
         )  # fmt: skip
         decision, _ = decide_fleet(view, FleetPolicy(), self.memory)
         for action in decision.actions:
@@ -136,6 +142,26 @@ def test_a_launch_without_an_answer_is_given_up_but_neither_forgotten_nor_bought
     assert scene.decide(7305.0) == []
     assert (scene.status.launching, scene.status.launch_number) == (2, 1), "late, and not twice"
     assert scene.status.unavailable == ()
+
+
+def test_a_domain_is_avoided_no_longer_once_it_has_launched() -> None:
+    scene = Scene(min=2, scale_up=ScaleUp(launch_seconds=300))
+    for seconds in (0.0, 5.0, 301.0):
+        scene.decide(seconds)
+    assert [mark.domain for mark in scene.status.unavailable] == [""]
+    scene.write(answered(scene.status, scene.status.launches[0], ("m", "n"), now=EPOCH + 302))
+    assert scene.status.unavailable == ()
+
+
+def test_no_domain_gets_more_than_it_has_room_for() -> None:
+    """What a gang needs in it is bought before what the pool is to have anyway."""
+    domains = (PoolDomain("a", max=2), PoolDomain("b", max=5))
+    scene = Scene(min=6, domains=domains)
+    scene.jobs = [make_job("gang", gpus=8)]
+    scene.decide(0.0)
+    assert [(launch.domain, launch.count) for launch in scene.status.launches] == [
+        ("a", 2), ("b", 4)
+    ]  # fmt: skip
 
 
 def test_other_domains_are_bought_in_while_a_launch_that_is_given_up_has_no_answer() -> None:

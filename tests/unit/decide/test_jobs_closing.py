@@ -45,6 +45,15 @@ def test_the_attempt_ends_in_time_and_gives_the_node_up() -> None:
     assert world.job.status.user_failures == 0
 
 
+def test_of_several_nodes_the_first_that_closes_counts_and_all_are_given_up() -> None:
+    world = started()
+    world.closing |= {"n1": Window(START + 600, START + 1200), "n0": Window(START + 60, START + 90)}
+    world.run_to(START - DRAIN)
+    assert world.job is not None
+    attempt = world.job.status.attempts[-1]
+    assert (attempt.reason, attempt.nodes_lost) == ("Drained", ("n0", "n1", "n2"))
+
+
 def test_a_gang_that_saves_a_checkpoint_shortly_before_moves_as_soon_as_it_has() -> None:
     world = started()
     world.now = START - DRAIN - SAVE - 1

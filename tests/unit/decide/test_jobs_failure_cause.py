@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -27,8 +29,8 @@ from .jobs_world import World, new_job
 NAME = "train-1-worker-2"
 
 
-def _running() -> World:
-    world = World(new_job())
+def _running(**more: Any) -> World:
+    world = World(new_job(), **more)
     world.start()
     world.now += 10
     return world
@@ -175,6 +177,21 @@ def test_a_pod_that_somebody_else_deletes_is_no_fault_of_the_user() -> None:
     assert (attempt.cause, attempt.reason) == (Cause.INFRASTRUCTURE, "PodDeleted")
 
 
+def test_a_pod_was_deleted_when_its_grace_period_began() -> None:
+    """So what follows from that is not taken for the cause, however late it is looked at."""
+    world = _running()
+    at = world.now
+    meta = replace(
+        world.pods[NAME].metadata,
+        deletion_timestamp=format_time(at + 300),
+        deletion_grace_period_seconds=300,
+    )
+    world.pods[NAME] = replace(world.pods[NAME], metadata=meta)
+    world.end_pod("train-1-worker-0", exit_code=1, at=at + 1)
+    world.now = at + 20
+    assert _judged(world, at=world.now).reason == "PodDeleted"
+
+
 def test_a_member_that_succeeded_is_not_lost_with_its_node() -> None:
     world = _running()
     world.end_pod(NAME)
@@ -242,6 +259,23 @@ def test_a_silent_node_of_another_member_explains_failures_before_it_counts_as_l
     attempt = _judged(world, at=world.now)
     assert (attempt.cause, attempt.reason) == (Cause.NODE, "NodeLost")
     assert attempt.nodes_lost == ("n1",)
+
+
+@pytest.mark.parametrize(
+    ("silent", "reason"),
+    [(["n0"], "ExitCode"), (["n1"], "NodeLost"), (["n0", "n1"], "NodeLost")],
+)
+def test_a_node_that_falls_silent_after_it_has_told_of_a_failure_did_not_cause_it(
+    silent: list[str], reason: str
+) -> None:
+    """Other members may be on the node, but what it has told did not follow from its loss."""
+    world = _running(nodes=("n0", "n0", "n1", "n1"))
+    world.end_pod("train-1-worker-0", exit_code=1)
+    for node in silent:
+        world.lose_node(node)
+    attempt = _judged(world)
+    assert attempt.reason == reason
+    assert reason == "ExitCode" or "node n1" in attempt.message
 
 
 def test_a_node_clock_that_is_ahead_does_not_delay_the_judgement_for_ever() -> None:

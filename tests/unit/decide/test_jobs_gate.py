@@ -75,6 +75,14 @@ def test_of_several_unmet_dependencies_the_severest_is_told() -> None:
     assert verdict.reason is Reason.DEPENDENCY_FAILED
 
 
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_one_of_several_dependencies_that_can_hold_no_more_cancels(names: str) -> None:
+    world = World(new_job(spec={"after": tuple(After(job=name) for name in names)}))
+    world.dependencies = {"a": DependencyState.UNFINISHED, "b": DependencyState.FAILED}
+    world.settle()
+    assert world.condition("Failed") == ("True", "DependencyFailed")
+
+
 def test_once_admitted_a_job_no_longer_depends_on_the_other() -> None:
     world = _dependent()
     world.dependencies = {"prep": DependencyState.SUCCEEDED}

@@ -578,10 +578,14 @@ def test_policy_member_ends_the_attempt_beyond_the_limit() -> None:
 
 
 def test_policy_member_restarts_the_gang_when_a_node_is_lost() -> None:
-    world = _running(2, restart=Restart(policy=RestartPolicy.MEMBER))
+    world = _running(2, restart=Restart(RestartPolicy.MEMBER, limit=1, backoff_seconds=90))
+    world.end_pod("train-1-worker-0", exit_code=1)
+    world.settle()
+    assert len(world.status.member_restarts) == 1
     world.lose_node("n1")
     world.run_to(EPOCH + 40)
     assert world.status.attempts[0].reason == "NodeLost"
+    assert world.status.member_restarts == (), "the next attempt has new members"
 
 
 def test_policy_member_restarts_the_gang_for_a_node_that_is_lost_long_after_a_failure() -> None:
@@ -610,6 +614,17 @@ def test_a_cancelled_gang_gets_its_grace_and_ends_as_cancelled() -> None:
     assert world.status.state == "Cancelled"
     assert world.status.attempts[0].cause is None
     assert world.events[-1][1] == "Cancelled: cancelled by its user at step 7 (no checkpoint yet)"
+
+
+def test_a_cancelled_gang_ends_though_its_user_takes_that_back_while_it_stops() -> None:
+    world = _running(2)
+    world.change_spec(cancel=True)
+    world.settle()
+    world.change_spec(cancel=False)
+    world.settle()
+    world.reap_pods()
+    world.settle()
+    assert world.condition("Failed") == ("True", "Cancelled")
 
 
 def test_a_deleted_running_job_is_cancelled_recorded_and_released_last() -> None:
@@ -650,6 +665,11 @@ def test_a_suspended_gang_stops_uncounted_and_resumes_as_the_next_attempt() -> N
     assert world.events[-1][1] == (
         "Held: attempt 1 has stopped at step 50 (last checkpoint at step 40)"
     )
+    held = world.job
+    world.change_spec(suspend=False)
+    world.settle()
+    assert world.status.attempt == 1, "others may count on the place until it is taken back"
+    world.job = held
     world.schedule()
     assert world.status.placement is None
     world.change_spec(suspend=False)

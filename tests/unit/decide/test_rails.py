@@ -221,6 +221,21 @@ def test_all_nodes_not_ready_at_once_means_that_we_are_blind() -> None:
     ]  # fmt: skip
 
 
+def test_nodes_that_fail_a_few_at_a_time_within_minutes_are_noticed() -> None:
+    def blind_at(seconds: float) -> list[int]:
+        """Return at how many unready nodes we are blind, with one more every so often."""
+        memory, out = SightMemory(), list[int]()
+        for unready in range(15):
+            sight = replace(clear(), unready=unready)
+            memory, found = look(memory, sight, LIMITS, seconds)
+            rises = Blindness.UNREADY_RISES in {finding.blindness for finding in found}
+            out += [unready] if rises else []
+        return out
+
+    assert blind_at(LIMITS.rise_seconds / 6) == list(range(6, 15))
+    assert blind_at(LIMITS.rise_seconds / 4) == []
+
+
 def test_a_failing_or_slow_control_plane_blinds() -> None:
     assert findings(replace(clear(), api_error_share=0.2)) == [Blindness.CONTROL_PLANE_UNHEALTHY]
     assert findings(replace(clear(), api_latency_seconds=3.0)) == [

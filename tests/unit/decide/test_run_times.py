@@ -157,6 +157,25 @@ def test_a_job_that_has_a_limit_or_no_nodes_has_no_predicted_end() -> None:
     assert times([*past[1:], running]).ends(EPOCH) == []  # too few tell something
 
 
+def test_the_version_rises_with_each_change_of_what_runs_or_has_ended() -> None:
+    cluster, found = ClusterState(), RunTimes()
+    cluster.on_job_change(found.put)
+    running = placed("train-9", start=0.0)
+    later = placed("train-9", start=60.0)
+    for job, rises in (
+        (make_job("train-9"), False), (running, True), (running, False), (later, True),
+        (ended("train-9", 100.0), True), (ended("train-9", 100.0), False),
+    ):  # fmt: skip
+        before = found.version
+        cluster.job_changed(job)
+        assert (found.version > before) is rises, job
+    for job in (running, ended("train-9", 100.0)):
+        cluster.job_changed(job)
+        before = found.version
+        cluster.job_deleted(job.metadata.key)
+        assert found.version > before
+
+
 def test_what_is_followed_is_what_is_learned_at_once() -> None:
     """Jobs come, end, change and go; predictions follow, as if all were read anew."""
     cluster, found = ClusterState(), RunTimes()

@@ -61,8 +61,11 @@ def test_so_is_one_that_was_not_ready_and_came_back_but_not_a_new_one() -> None:
     back, new = ready_at("a", NOW - 60), ready_at("b", NOW - 60, created=NOW - 120)
     state = PlacementState.of([back, new, make_node("c")], [make_job("j", count=2)])
     assert placed(state) == ["b", "c"]
-    state.cluster.node_changed(ready_at("a", NOW - 2 * HOUR))
-    assert placed(state) == ["a", "b"]
+    for other in (ready_at("a", NOW - 2 * HOUR), ready_at("a", NOW - 60, created=NOW - 120)):
+        state.cluster.node_changed(other)
+        assert placed(state) == ["a", "b"]
+        state.cluster.node_changed(back)
+        assert placed(state) == ["b", "c"]
 
 
 def test_a_hole_that_fits_is_filled_before_a_whole_node_is_broken_up() -> None:

@@ -18,6 +18,7 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.domains import in_rank_order
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
 from fairlead.model.cluster import ClusterState
@@ -95,12 +96,13 @@ def test_a_preferred_level_that_is_not_narrower_is_refused_with_the_levels() -> 
     )
 
 
-def test_a_preferred_domain_that_reaches_over_the_required_one_is_cut_there() -> None:
+@pytest.mark.parametrize("seconds", [0, 600])
+def test_a_preferred_domain_that_reaches_over_the_required_one_is_cut_there(seconds: int) -> None:
     nodes = [
         make_node(f"r{i}", labels={"net/block": f"b{i // 2}", "cable": "all" if i else "one"})
         for i in range(4)
     ]
-    job = make_job("j", count=2, topology=Topology("block", True, "cable"))
+    job = make_job("j", count=2, topology=Topology("block", True, "cable", seconds))
     [action] = decide(state_of(nodes, job), POLICY, EPOCH).actions
     assert isinstance(action, PlaceJob)
     assert action.placement.roles[0].nodes == ("r2", "r3")
@@ -125,6 +127,9 @@ def test_a_job_waits_for_the_level_that_it_prefers_and_then_takes_a_wider_one() 
         "waits for one rack until 2026-01-01T00:10:00Z, then takes one block; the best of 2 has "
         "room for 2 of 3 members"
     )
+    gang = state.jobs[J].gang
+    assert fits_empty(state.cluster, gang).reason is Reason.PLACED, "in the end"
+    assert would_fit(state.cluster, gang).reason is Reason.AWAITING_PREFERRED
     for action in decision.actions:
         state.cluster.job_changed(as_written(action))
     again = decide(state, POLICY, EPOCH + 599.9)

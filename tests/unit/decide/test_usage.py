@@ -51,6 +51,12 @@ def test_gpus_of_every_vendor_count() -> None:
     assert found.held == 2 * 8 * HOUR
 
 
+def test_an_attempt_holds_the_gpus_of_the_members_that_it_had() -> None:
+    """An elastic job may have had another size before, and has the size of its next attempt."""
+    small, large = attempt(0, 1, sizes={"worker": 1}), attempt(1, 2, sizes={"worker": 2})
+    assert [one.held for one in hours(small, large, small)] == [4 * HOUR, 8 * HOUR, 4 * HOUR]
+
+
 def test_what_is_outside_of_the_span_does_not_count_and_what_runs_counts_until_its_end() -> None:
     assert [one.held for one in hours(attempt(1, 3), since=2)] == [8 * HOUR]
     assert [one.held for one in hours(attempt(9, None))] == [8 * HOUR]

@@ -10,10 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.core import Taint
-from fairlead.api.job import Adopts, Job
+from fairlead.api.job import Adopts, Attempt, Job
 from fairlead.api.meta import Condition, OwnerReference
 from fairlead.api.names import JOB_NAME, JOB_UID
 from fairlead.api.placement import Nomination, RolePlacement
+from fairlead.api.times import format_time
 from fairlead.decide.placement.state import PlacementState
 from fairlead.model import fits as fits_module
 from fairlead.model.cluster import ClusterState
@@ -52,6 +53,34 @@ def with_status(job: Job, **changes: object) -> Job:
 
 
 FINISHED = (Condition(type="Succeeded", status="True"),)
+
+
+def test_only_the_very_placement_that_was_given_up_counts_as_given_back() -> None:
+    def changed(version: int, **more: object) -> Job:
+        job = make_job("a", placement=make_placement(["n1"]), resource_version=version)
+        return msgspec.structs.replace(job, **more)
+
+    begun = (Attempt(1, begun_at=format_time(EPOCH)),)
+    for is_final, then, given_back in (
+        (False, changed(3), True),
+        (False, with_status(changed(3), placement=None), False),
+        (False, with_status(changed(3), attempts=begun), False),
+        (False, with_status(changed(3), conditions=FINISHED), False),
+        (True, with_status(changed(3), placement=None), True),
+        (True, with_status(changed(3), attempts=begun), True),
+        (True, with_status(changed(3), conditions=FINISHED), False),
+        (True, make_job("a", uid="another", placement=make_placement(["n1"])), False),
+    ):
+        state = PlacementState.of([make_node("n1")], [changed(2)])
+        state.cluster.forfeit(changed(1), is_final=is_final)
+        assert (state.cluster.forfeited, gpus_used(state, "n1")) == ({}, 8), "it has changed since"
+        state.cluster.forfeit(changed(2), is_final=is_final)
+        key = ("default", "a")
+        assert (state.cluster.forfeited, gpus_used(state, "n1")) == ({key: is_final}, 0)
+        state.cluster.job_changed(then)
+        assert state.cluster.is_forfeited(key) is given_back
+        holds = not given_back and then.status.placement is not None and not then.is_finished
+        assert gpus_used(state, "n1") == 8 * holds
 
 
 def test_a_claim_counts_before_its_pods_exist_and_they_add_nothing_to_it() -> None:

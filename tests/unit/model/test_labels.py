@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -93,6 +95,31 @@ def test_a_label_that_keeps_changing_does_not_grow_the_table() -> None:
     assert len(table._columns["beat"].numbers) < 2000
     assert selected(table, Constraints(node_selector=(("beat", "4999"),))) == [0]
     assert selected(table, Constraints(node_selector=(("beat", "4998"),))) == []
+
+
+def test_domains_within_others_follow_every_change_of_either_label() -> None:
+    rng, table = random.Random(1), LabelTable(6)
+    labels: dict[int, dict[str, str]] = {}
+    met = set[int]()
+    for _ in range(300):
+        slot = rng.randrange(6)
+        drawn = {key: rng.choice("abc") for key in ("rack", "zone") if rng.random() < 0.9}
+        if rng.random() < 0.1:
+            table.clear(slot)
+            labels.pop(slot, None)
+        else:
+            table.set(slot, drawn, ())
+            labels[slot] = drawn
+        pairs = {s: (n["zone"], n["rack"]) for s, n in labels.items() if len(n) == 2}
+        places = sorted(set(pairs.values()))
+        cells, count = table.ordered_domains_within("rack", "zone")
+        expected = [places.index(pairs[s]) if s in pairs else -1 for s in range(6)]
+        found = dict(zip(cells.tolist(), expected, strict=True))
+        assert [found[cell] for cell in cells.tolist()] == expected
+        assert found.get(-1, -1) == -1
+        assert (count, len(found)) == (len(places), len(set(expected)))
+        met.add(count)
+    assert {0, 1, 4} <= met, met
 
 
 LASTING = Taint(key="team", value="a", effect="NoSchedule")

@@ -9,6 +9,7 @@ from fairlead.api import names
 from fairlead.api.core import Pod, SchedulingGate
 from fairlead.api.job import Adopts, Job
 from fairlead.api.meta import Condition, OwnerReference
+from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import RecordActualPlacement, ReleaseJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -100,6 +101,26 @@ def test_of_a_pod_that_asks_for_more_than_its_place_the_rest_counts() -> None:
     assert gpus_used(state) == 1
 
 
+def test_only_what_leaves_or_has_lost_its_place_is_expected_back() -> None:
+    def expected_back() -> int:
+        uses = state.cluster.ledger.leaving_uses(EPOCH - 1)
+        return sum(int(n.sum()) * dict(request)["nvidia.com/gpu"] for _, n, request in uses)
+
+    job = a_job()
+    big = asking(make_member_pod(job), gpus=8)
+    leaving = replace(big.metadata, deletion_timestamp=format_time(EPOCH))
+    state = PlacementState.of([NODE], [job], [big])
+    assert expected_back() == 0
+    state.cluster.pod_changed(replace(big, metadata=leaving))
+    assert expected_back() == 7
+    state.cluster.pod_changed(big)
+    assert expected_back() == 0
+    state.cluster.job_changed(replace(job, status=replace(job.status, placement=None)))
+    assert expected_back() == 8
+    state.cluster.pod_deleted(big.metadata.key)
+    assert expected_back() == 0
+
+
 def test_what_a_pod_asks_for_beyond_its_place_keeps_a_node_that_is_not_known() -> None:
     job = a_job()
     big = asking(make_member_pod(job), gpus=8)
@@ -109,6 +130,17 @@ def test_what_a_pod_asks_for_beyond_its_place_keeps_a_node_that_is_not_known() -
     assert gpus_used(state) == 8
     state.cluster.pod_deleted(big.metadata.key)
     assert gpus_used(state) == 0
+
+
+def test_the_size_of_a_claim_is_that_of_all_its_members() -> None:
+    jobs = [
+        make_job("one", gpus=4, placement=make_placement(["n1"])),
+        make_job("many", count=5, gpus=1, placement=make_placement(["n1"] * 5)),
+        make_job("cpus", gpus=0, cpu=64, placement=make_placement(["n1"])),
+        make_job("more", count=3, gpus=0, cpu=32, placement=make_placement(["n1"] * 3)),
+    ]
+    ledger = PlacementState.of([NODE], jobs).cluster.ledger
+    assert [claim.key[1] for claim in ledger.claims_by_size()] == ["many", "one", "more", "cpus"]
 
 
 TOOL = OwnerReference("batch/v1", "Job", "train", "tool-uid", controller=True)

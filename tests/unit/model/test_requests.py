@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import msgspec
 import pytest
 
@@ -27,6 +29,15 @@ def test_a_missing_request_equals_the_limit() -> None:
     limits = ResourceRequirements(limits={"nvidia.com/gpu": 8, "cpu": 4}, requests={"cpu": 2})
     spec = PodSpec(containers=(Container(name="c", resources=limits),))
     assert dict(RequestReader().request(spec)) == {"cpu": 2000, "nvidia.com/gpu": 8, "pods": 1}
+
+
+def test_what_was_read_before_changes_no_answer() -> None:
+    reader, gpus = RequestReader(), "nvidia.com/gpu"
+    choices = ({}, {"cpu": 2}, {"cpu": 4}, {gpus: 1}, {gpus: 8})
+    for limits, requests in product(choices, choices):
+        resources = ResourceRequirements(limits=limits, requests=requests)
+        spec = PodSpec(containers=(Container(name="c", resources=resources),))
+        assert reader.request(spec) == RequestReader().request(spec), (limits, requests)
 
 
 def test_an_init_container_counts_only_where_it_needs_more_than_the_rest() -> None:

@@ -6,11 +6,13 @@ from math import inf
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from fairlead.api.job import Role
 from fairlead.api.times import parse_time
 from fairlead.model.window_table import WindowTable
 from fairlead.model.windows import Window, hold_seconds, read_window
-from fairlead.testing.builders import make_job
+from fairlead.testing.builders import make_job, make_role
 
 TEXT = "2026-12-01T08:00:00Z/2026-12-01T12:00:00Z"
 HOUR = 3600.0
@@ -48,9 +50,20 @@ def test_only_what_may_still_run_then_is_kept_off() -> None:
     assert window.is_closed(inf, 0.0)
 
 
-def test_a_job_holds_its_nodes_for_its_limit_and_its_grace_period() -> None:
-    assert hold_seconds(make_job("a", time_limit_seconds=600)) == 630.0
-    assert hold_seconds(make_job("a")) == inf
+def with_grace(role: Role, seconds: int | None) -> Role:
+    spec = replace(role.template.spec, termination_grace_period_seconds=seconds)
+    return replace(role, template=replace(role.template, spec=spec))
+
+
+@pytest.mark.parametrize(
+    ("graces", "longest"), [([None], 30), ([0], 0), ([0, 90, None], 90), ([10, None], 30)]
+)
+def test_a_job_holds_its_nodes_for_its_limit_and_its_longest_grace_period(
+    graces: list[int | None], longest: int
+) -> None:
+    roles = [with_grace(make_role(f"r{i}"), grace) for i, grace in enumerate(graces)]
+    assert hold_seconds(make_job("a", roles=roles, time_limit_seconds=600)) == 600.0 + longest
+    assert hold_seconds(make_job("a", roles=roles)) == inf
 
 
 def test_the_table_answers_as_each_window_does() -> None:

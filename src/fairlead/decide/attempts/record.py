@@ -19,7 +19,9 @@ from fairlead.decide.attempts.end_reason import EndReason
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How an attempt ends. `pods_version` is the newest resourceVersion among the job's pods."""
+    """How an attempt ends. `nodes_lost` is sorted; `pods_version` is the newest resourceVersion
+    among the job's pods.
+    """
 
     reason: EndReason
     message: str = ""
@@ -61,7 +63,7 @@ def new_record(job: Job, now: float, placement: Placement | None = None) -> Atte
 def closed_record(
     record: Attempt, end: End, now: float, progress: Progress | None = None
 ) -> Attempt:
-    """Return the record, closed now; nodes that it had lost already stay lost.
+    """Return the record, closed now.
 
     `progress` is the job's: a checkpoint of an earlier attempt is none of this one.
     """
@@ -77,7 +79,7 @@ def closed_record(
         reason=end.reason.value,
         message=end.message,
         exit_code=end.exit_code,
-        nodes_lost=tuple(sorted({*record.nodes_lost, *end.nodes_lost})),
+        nodes_lost=end.nodes_lost,
         pods_version=end.pods_version,
     )
 

@@ -10,6 +10,7 @@ from fairlead.api import names
 from fairlead.api.core import Pod, PodCondition, PodStatus, SchedulingGate
 from fairlead.api.job import Adopts, Attempt, Job
 from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
+from fairlead.api.placement import Preemption
 from fairlead.api.times import format_time
 from fairlead.decide.adoption.actions import (
     CreateJob,
@@ -162,6 +163,24 @@ def test_what_an_owner_said_before_its_pods_were_gone_is_asked_again() -> None:
 def test_a_complete_group_is_admitted() -> None:
     status = written(view(*map(gated, range(3)), job=stand_in()))
     assert (status.attempt, admitted_of(status).status) == (1, "True")
+
+
+def test_a_group_that_gives_its_place_back_is_admitted_again_once_that_is_taken() -> None:
+    job = stand_in(attempt=1, status={"preemption": Preemption("default", "high", "uid")})
+    assert decide_group(view(*map(gated, range(3)), job=job), POLICY, NOW).actions == ()
+    taken = replace(job, status=replace(job.status, preemption=None))
+    status = written(view(*map(gated, range(3)), job=taken))
+    assert admitted_of(status).status == "True"
+
+
+def test_where_pods_say_different_sizes_the_largest_is_waited_for() -> None:
+    def sized(*sizes: int) -> list[Pod]:
+        return [gated(i, **{names.GROUP_SIZE: str(size)}) for i, size in enumerate(sizes)]
+
+    job = stand_in(count=4)
+    for pods in (sized(2, 4), sized(4, 2)):
+        assert admitted_of(written(view(*pods, job=job))).status == "False"
+    assert admitted_of(written(view(*sized(2, 4, 2, 2), job=job))).status == "True"
 
 
 def test_a_pod_that_was_let_in_without_a_gate_is_named_as_the_hindrance() -> None:
@@ -327,7 +346,9 @@ def test_a_group_runs_once_all_of_its_members_run_or_have_ended_well() -> None:
     partly = written(view(first, second, pending, job=job))
     assert (partly.members.running, partly.members.pending) == (1, 1)
     assert (partly.state == "Running", partly.started_at) == (False, None)
-    status = written(view(first, second, released(job, 2, "n2"), job=job))
+    failed = renamed(released(job, 2, "n2", phase="Failed"), "web-before", 2)
+    status = written(view(first, second, failed, released(job, 2, "n2"), job=job))
+    assert (status.members.running, status.members.failed) == (2, 0), "it came back"
     assert status.state == "Running"
     assert status.started_at == status.attempts[-1].started_at is not None
 
@@ -397,6 +418,23 @@ def test_a_refused_member_is_given_time_and_then_moved() -> None:
     assert gone.pod.metadata.name == "web-1"
 
 
+def test_a_group_whose_members_are_refused_again_and_again_waits_for_all_of_them() -> None:
+    most = POLICY.refusals_max
+    for earlier, ends in [
+        (["NotBound"] * (most - 2), ""),
+        (["NotBound"] * (most - 1), "WaitsAgain"),
+        (["NotBound"] * (most - 1) + ["NodeLost"], ""),
+    ]:
+        job = stand_in(attempt=len(earlier) + 1, is_open=True)
+        past = [Attempt(i, finished_at="x", reason=why) for i, why in enumerate(earlier, start=1)]
+        attempts = (*past, *job.status.attempts)
+        job = replace(job, status=replace(job.status, attempts=attempts))
+        others = (released(job, 0, "n0"), released(job, 2, "n2"))
+        status = written(view(*others, refused(released(job, 1, "n1"), seconds=30), job=job))
+        assert status.attempts[-1].reason == (ends or "NotBound"), earlier
+        assert (admitted_of(status).status == "False") is bool(ends)
+
+
 def test_patience_counts_from_when_the_refusal_was_first_seen() -> None:
     job = stand_in(attempt=1, is_open=True)
     pod = refused(released(job, 1, "n1"), seconds=0)
@@ -448,6 +486,15 @@ def test_the_owners_word_ends_the_job() -> None:
     ended = replace_facts(ended=Ended.FAILED)
     pods = [released(job, i, f"n{i}", phase="Failed") for i in range(2)]
     assert written(view(*pods, job=job, facts=ended, idle_since=NOW - 1)).state == "Failed"
+
+
+def test_what_an_owner_said_before_its_pods_had_ended_is_no_word_on_their_end() -> None:
+    job = stand_in(attempt=1, is_open=True)
+    pods = [released(job, i, f"n{i}", phase="Failed") for i in range(2)]
+    for facts in (replace_facts(ended=Ended.FAILED), replace_facts(is_suspended=True)):
+        seen = view(*pods, job=job, facts=facts, idle_since=NOW + 1)
+        assert acts(WriteJobStatus, seen, NOW + 2) == []
+        assert len(acts(ReadSource, seen, NOW + 2)) == 1
 
 
 def test_a_deleted_job_keeps_its_claim_until_its_last_member_is_gone() -> None:

@@ -93,6 +93,14 @@ def test_a_job_that_has_just_come_waits_and_the_instant_is_known() -> None:
     assert exchanged(state, both, now=EPOCH + 599.0) == ({}, EPOCH + 600.0)
 
 
+def test_how_long_jobs_of_another_team_have_been_on_a_node_does_not_count() -> None:
+    three = teams(a=1, b=1, c=0)
+    state = cluster([owned("n0", "a"), owned("n1", "b")], three, {"c-1": ["n1"]})
+    placement = with_fields(make_placement(["n1"]), team="a", placed_at=format_time(EPOCH + 500))
+    state.job_changed(make_job("a-1", namespace="a", gpus=1, placement=placement))
+    assert exchanged(state, three) == ({}, EPOCH + 1100.0)
+
+
 def test_of_several_jobs_that_have_just_come_the_first_instant_is_known() -> None:
     both = teams(a=2, b=2)
     nodes = [owned(f"n{i}", "ab"[i // 2]) for i in range(4)]

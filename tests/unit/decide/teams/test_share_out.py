@@ -151,6 +151,17 @@ def test_the_nodes_of_a_team_that_is_gone_belong_to_nobody() -> None:
     assert changes(nodes, make_team("a")) == {"n0": "", "n1": ""}
 
 
+def test_no_share_gives_up_a_node_for_one_that_is_worth_less() -> None:
+    nodes = [owned("n0", "a", gpus=8, labels={POOL: "p"}), owned("n1", gpus=4)]
+    a, b = make_team("a", gpus=8), make_team("b", gpus=8, pool="p")
+    sharing = shared(nodes, a, b)
+    assert sharing.changes == ()
+    missing = {name: result.gpus_missing for name, (result,) in sharing.results.items()}
+    assert missing == {"a": 0, "b": 8}
+    nodes[1] = owned("n1", gpus=8)
+    assert changes(nodes, a, b) == {"n0": "b", "n1": "a"}
+
+
 def test_the_nodes_of_a_team_that_is_not_valid_stay_as_they_are() -> None:
     bad = make_team("bad", nodes=1, weight=0)
     nodes = [owned("n0", "bad"), owned("n1", "bad"), owned("n2")]

@@ -38,11 +38,16 @@ BEFORE = [make_team("a", nodes=2), make_team("b", nodes=0)]
 
 
 def test_jobs_on_nodes_that_change_hands_borrow_and_those_that_the_new_owner_waits_for_go() -> None:
-    nodes = [owned("n0", "a"), owned("n1", "a")]
-    jobs = [running("gang", "a", "n0", "n1"), make_job("own", namespace="b", gpus=8)]
-    found = planned(Cluster(nodes, jobs, (), BEFORE), make_team("a"), make_team("b", nodes=1))
+    nodes = [owned("n0", "a"), owned("n1", "a"), owned("n2", "c")]
+    jobs = [
+        running("gang", "a", "n0", "n1"), running("guest", "a", "n2"),
+        make_job("own", namespace="b", gpus=8),
+    ]  # fmt: skip
+    c = make_team("c", nodes=1)
+    after = (make_team("a"), make_team("b", nodes=1), c)
+    found = planned(Cluster(nodes, jobs, (), [*BEFORE, c]), *after)
     assert {(move.before, move.after) for move in found.moves} == {("a", ""), ("a", "b")}
-    assert found.borrowers == (("a", "gang"),)
+    assert found.borrowers == (("a", "gang"),), "not the one that borrows already"
     assert found.reclaimed == (Reclaim(("a", "gang"), ("b", "own")),)
     assert found.started == ()
 
