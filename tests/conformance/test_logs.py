@@ -83,6 +83,17 @@ async def test_a_reader_that_goes_away_ends_the_following() -> None:
             await source.closed.wait()
 
 
+async def test_followers_of_a_quiet_log_end_when_the_server_stops() -> None:
+    source = Source()
+    async with running(logs=source) as api:
+        await started(api)
+        async with api.session.get(f"{api.server.url}{PODS}/p/log?follow=true") as response:
+            await response.content.readline()
+            api.server.stop()
+            async with asyncio.timeout(5):
+                await source.closed.wait()
+
+
 @pytest.mark.parametrize(
     ("query", "word"),
     [

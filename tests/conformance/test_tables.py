@@ -105,6 +105,29 @@ async def test_56_of_watched_tables_the_first_alone_has_the_columns(target: Targ
     assert await columns() == [True, False], "the first need not be initial"
 
 
+async def test_56_watched_tables_carry_as_much_of_the_object_as_each_watch_asked_for(
+    target: Target,
+) -> None:
+    (made,) = await make(target, "t-parts", carried="yes")
+    version = made["metadata"]["resourceVersion"]
+
+    async def label() -> None:
+        await asyncio.sleep(0.5)
+        patch = {"metadata": {"annotations": {"note": "x"}}}
+        merge = {"Content-Type": "application/merge-patch+json"}
+        await target.request("PATCH", f"{PODS}/t-parts", patch, headers=merge)
+
+    async def kind(included: str) -> str | None:
+        query = {"watch": "1", "labelSelector": "carried=yes", "timeoutSeconds": "2",
+                 "resourceVersion": version, "includeObject": included}  # fmt: skip
+        answer = await target.request("GET", PODS, query=query, headers={"Accept": TABLE})
+        found = json.loads(answer.body.splitlines()[0])["object"]["rows"][0]["object"]
+        return found and found["kind"]
+
+    kinds = await asyncio.gather(kind("None"), kind("Metadata"), kind("Object"), label())
+    assert kinds[:3] == [None, "PartialObjectMetadata", "Pod"]
+
+
 async def test_56_a_bookmark_is_a_table_whose_one_row_has_the_annotation(target: Target) -> None:
     query = {"watch": "1", "timeoutSeconds": "1", "sendInitialEvents": "true",
              "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true",

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+import pytest
 from tests.conformance.http_server import (
     TOKEN,
     Running,
@@ -97,6 +98,25 @@ async def test_45_leaving_and_entering_a_selector_are_deleted_and_added() -> Non
         assert back["object"] == changed
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("fieldSelector=metadata.name%3Da", "fieldSelector=metadata.name%3Db"),
+        ("labelSelector=color%3Da", "labelSelector=color%3Db"),
+        ("labelSelector=color%3Da", "fieldSelector=metadata.name%3Db"),
+    ],
+)
+async def test_45_watches_that_select_other_things_see_other_things(one: str, other: str) -> None:
+    async with running() as api, watching(api, one) as first, watching(api, other) as second:
+        for _ in range(2):
+            for name in ("a", "b"):
+                await api.call("POST", MAPS, config(name, color=name))
+                await api.call("DELETE", f"{MAPS}/{name}")
+        for events, name in ((first, "a"), (second, "b")):
+            got = [seen(event) for event in await take(events, 4)]
+            assert got == [("ADDED", name), ("DELETED", name)] * 2
+
+
 async def test_46_bookmarks_come_with_time_and_before_the_end() -> None:
     async with running(limits=limits(bookmark_seconds=0.05)) as api:
         await api.call("POST", MAPS, config("x"))
@@ -107,6 +127,29 @@ async def test_46_bookmarks_come_with_time_and_before_the_end() -> None:
         last = got[-1]
         assert (last["type"], last["object"]["kind"]) == ("BOOKMARK", "ConfigMap")
         assert last["object"]["metadata"]["resourceVersion"] == str(api.service.store.version)
+
+
+async def test_46_a_bookmark_comes_after_all_events_up_to_its_version() -> None:
+    rhythm = {"tick_seconds_min": 0.3, "tick_seconds_max": 0.3, "bookmark_seconds": 0.02}
+    async with running(limits=limits(**rhythm)) as api:
+        await api.call("POST", MAPS, config("x"))
+        async with watching(api, "allowWatchBookmarks=true&timeoutSeconds=2") as events:
+            await anext(events)
+            written = [
+                (await api.call("POST", MAPS, config(f"c{i}")))[1]["metadata"]["resourceVersion"]
+                for i in range(5)
+            ]
+            seen_versions: set[str] = set()
+            while True:
+                event = await anext(events)
+                version = event["object"]["metadata"]["resourceVersion"]
+                if event["type"] == "BOOKMARK":
+                    due = {each for each in written if int(each) <= int(version)}
+                    assert seen_versions >= due
+                    if len(due) == len(written):
+                        break
+                else:
+                    seen_versions.add(version)
 
 
 async def test_46_initial_events_have_no_bookmark_at_their_end_unless_asked_for() -> None:

@@ -22,6 +22,7 @@ from tests.e2e.local_world import OPTIONS, Api, LocalWorld, local_world, pod_bod
 from fairlead.api import names
 from fairlead.api.core import ContainerStateTerminated, ContainerStateWaiting, Pod
 from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Resource
+from fairlead.api.times import format_time
 from fairlead.embedded.local.logfiles import LogLimits, parts
 from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.process import Run, start_ticks
@@ -398,6 +399,15 @@ def test_kill_9_of_the_node_loses_no_process_no_exit_code_no_log_and_no_orphan(
         program.kill()
 
 
+async def test_a_deadline_counts_from_the_start_that_the_api_knows(tmp_path: Path) -> None:
+    async with local_world(tmp_path) as world:
+        body = pod_body("late", "sleep", "100", activeDeadlineSeconds=600)
+        body["status"]["startTime"] = format_time(time.time() - 3_600)
+        await world.api.create(PODS, body, namespace="default")
+        late = await world.until_phase("late", "Failed")
+        assert late.status.reason == "DeadlineExceeded"
+
+
 async def test_a_shut_down_node_ends_its_processes_and_says_so_at_the_next_start(
     tmp_path: Path,
 ) -> None:
@@ -420,6 +430,31 @@ async def test_a_shut_down_node_ends_its_processes_and_says_so_at_the_next_start
     task.cancel()
     await asyncio.wait([task])
     await again.shut_down(0.0)
+
+
+async def test_a_shut_down_of_the_node_counts_for_the_next_start_alone(tmp_path: Path) -> None:
+    async with local_world(tmp_path) as world:
+        await world.pod("p", "sh", "-c", "echo $$$$; sleep 1000", restartPolicy="Always")
+        await world.until_phase("p", "Running")
+    node = None
+    for _ in range(2):  # the second follows one that ended without a shut-down
+        node = world.new_node()
+        task = asyncio.create_task(node.run())
+        await node.wait_synced()
+        pod = await world.until(
+            "p",
+            lambda pod: (
+                pod.status.container_statuses[0].restart_count >= 1
+                and pod.status.container_statuses[0].state.running is not None
+            ),
+        )
+        await asyncio.sleep(0.3)
+        pod = await world.get("p")
+        assert pod.status.container_statuses[0].restart_count == 1
+        task.cancel()
+        await asyncio.wait([task])
+    assert node is not None
+    await node.shut_down(0.0)
 
 
 @pytest.mark.parametrize(("is_ours", "survives"), [(True, False), (False, True)])

@@ -116,7 +116,7 @@ class Nodes:
         node = LocalNode(
             self._client, local_node_name(), self._settings.data,
             clock=self._clock, rng=_rng(), log=self._log,
-            options=LocalOptions(logs=_log_limits(self._settings.logs)),
+            options=LocalOptions(logs=log_limits(self._settings.logs)),
         )  # fmt: skip
         self._local = node
 
@@ -134,7 +134,8 @@ class Nodes:
             await self._local.shut_down(grace_seconds)
 
 
-def _log_limits(settings: LogSettings) -> LogLimits:
+def log_limits(settings: LogSettings) -> LogLimits:
+    """Return the settings in the units of the local node."""
     return LogLimits(
         file_bytes_max=settings.file_mib << 20,
         files_max=settings.files,

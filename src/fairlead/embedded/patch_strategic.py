@@ -57,11 +57,8 @@ def merge_strategic(target: Json, patch: Json, schema: Json) -> dict[str, Any]:
             out.pop(key, None)
         elif isinstance(value, dict):
             before = out.get(key)
-            field = _field(schema, key)
             base = before if isinstance(before, dict) else {}
-            if "replace" in _strategies(field):
-                base = {}
-            out[key] = merge_strategic(base, value, field)
+            out[key] = merge_strategic(base, value, _field(schema, key))
         elif isinstance(value, list):
             before = out.get(key)
             if isinstance(before, list):

@@ -109,6 +109,18 @@ def test_equal_mounts_and_variables_of_one_name_keep_their_order() -> None:
     assert out["env"][1:] == RAW["containers"][1]["env"]
 
 
+def test_variables_that_are_equal_as_far_as_is_known_are_each_what_the_user_wrote() -> None:
+    env = [
+        {"name": "KEY", "valueFrom": {"ofALaterVersion": {"key": key}}} for key in ("a", "b", "c")
+    ]
+    raw = {"containers": [{"name": "main", "env": env}]}
+    (main,) = _model(raw).containers
+    assert main.env[0] == main.env[1], "the read model knows nothing of what differs"
+    new = replace(main, env=(EnvVar("A", "1"), *main.env, EnvVar("B", "2")))
+    out = _overlaid(replace(_model(raw), containers=(new,)), raw)["containers"][0]
+    assert out["env"][1:-1] == env
+
+
 def test_a_field_at_its_default_that_was_written_down_stays() -> None:
     raw = {"containers": [{"name": "c", "image": "", "args": []}], "hostname": ""}
     spec = _model(raw)

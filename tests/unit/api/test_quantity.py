@@ -53,6 +53,11 @@ def test_format_is_the_inverse_of_to_base(resource: str, amount: int) -> None:
     assert quantity.to_base(resource, quantity.format_base(resource, amount)) == amount
 
 
+@pytest.mark.parametrize("resource", ["cpu", "memory", "ephemeral-storage", "nvidia.com/gpu"])
+def test_nothing_has_no_unit(resource: str) -> None:
+    assert quantity.format_base(resource, 0) == "0"
+
+
 def test_resources_to_base_leaves_zeros_out_and_sorts() -> None:
     amounts = quantity.resources_to_base({"memory": "1Ki", "cpu": "0", "a": 1})
     assert list(amounts.items()) == [("a", 1), ("memory", 1024)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from fairlead.api.meta import LabelSelector, LabelSelectorRequirement
 from fairlead.api.selectors import (
     SelectorError,
     is_label_value,
     is_qualified_name,
     parse_fields,
     parse_labels,
+    selector_of,
 )
 
 LABELS = {"app": "web", "tier": "front", "empty": ""}
@@ -28,6 +30,25 @@ LABELS = {"app": "web", "tier": "front", "empty": ""}
 )  # fmt: skip
 def test_label_selectors_match_as_kubernetes_does(text: str, *, matches: bool) -> None:
     assert parse_labels(text).matches(LABELS) is matches
+
+
+@pytest.mark.parametrize(
+    ("key", "operator", "values", "matches"),
+    [
+        ("app", "In", ("api", "web"), True), ("app", "In", ("api",), False),
+        ("gone", "In", ("web",), False), ("app", "NotIn", ("web",), False),
+        ("app", "NotIn", ("api",), True), ("gone", "NotIn", ("web",), True),
+        ("empty", "Exists", (), True), ("gone", "Exists", (), False),
+        ("empty", "DoesNotExist", (), False), ("gone", "DoesNotExist", (), True),
+    ],
+)  # fmt: skip
+def test_the_operators_of_selectors_in_objects_match_as_kubernetes_does(
+    key: str, operator: str, values: tuple[str, ...], *, matches: bool
+) -> None:
+    term = LabelSelectorRequirement(key=key, operator=operator, values=values)
+    for labels, expected in (({}, matches), ({"tier": "front"}, matches), ({"tier": "x"}, False)):
+        found = selector_of(LabelSelector(match_labels=labels, match_expressions=(term,)))
+        assert found.matches(LABELS) is expected
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,11 @@ def test_what_is_kept_is_bounded_and_holds_no_token() -> None:
         kept = vars(vars(guard)["_users"])["_answers"]
         assert len(kept) == KEPT_MAX
         assert not any(b"token" in key for key in kept)
+        asked = len(reviewer.asked)
+        for number, questions in ((KEPT_MAX + 9, 0), (0, 1)):  # the latest are kept
+            with pytest.raises(Unauthorized):
+                await guard.check(f"token-{number}", to_read_logs("a"))
+            assert len(reviewer.asked) == asked + questions
 
     run(main())
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from fairlead.api import crd
 from fairlead.api.core import Lease
-from fairlead.api.resources import CRDS, NAMESPACES
+from fairlead.api.resources import CRDS, NAMESPACES, NODES, PODS
+from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.app.embedded import Cluster
+from fairlead.app.nodes import Nodes
 from fairlead.app.operator import Operator, OperatorSettings
-from fairlead.app.replica import ReplicaSettings
+from fairlead.app.replica import Replica, ReplicaSettings
 from fairlead.app.settings import Asked, settle
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
@@ -29,6 +34,8 @@ from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.leader import Term
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.loop import ControllerLoop
+from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.mirror import Mirror
 from fairlead.sim.faults import PERFECT
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import simulate
@@ -86,7 +93,32 @@ async def run_embedded(directory: Any) -> None:
         await cluster.run(lambda _: cluster.stop())
 
 
-async def run_operator(composed: Composed) -> None:
+@pytest.mark.parametrize("opens", [False, True])
+async def test_a_cluster_that_is_stopped_during_its_start_ends_without_being_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opens: bool
+) -> None:
+    settings = settle(tmp_path, Asked(listen="127.0.0.1:0"))
+    cluster = Cluster(settings, "token", clock=SystemClock(), log=SILENT, say=lambda _: None)
+    if opens:  # in the middle of it
+        monkeypatch.setattr(ApiService, "bootstrap", _stopping(cluster, ApiService.bootstrap))
+    else:
+        cluster.stop()
+    announced: list[object] = []
+    async with asyncio.timeout(30):
+        await cluster.run(announced.append)
+    assert announced == []
+
+
+def _stopping(cluster: Cluster, call: Callable[..., Awaitable[None]]) -> Any:
+    async def stop_and_call(*arguments: Any) -> None:
+        cluster.stop()
+        await call(*arguments)
+
+    return stop_and_call
+
+
+async def a_service() -> ApiService:
+    """Return an API that has what an installation makes."""
     registry = Registry.with_builtins()
     registry.add(ResourceInfo("", "v1", "resourcequotas", "ResourceQuota"))
     numbers = random.Random(1)
@@ -99,6 +131,12 @@ async def run_operator(composed: Composed) -> None:
     for manifest in crd.manifests():
         await client.create(CRDS, manifest)
     await client.create(NAMESPACES, {"metadata": {"name": "fairlead-system"}})
+    return service
+
+
+async def run_operator(composed: Composed) -> None:
+    service = await a_service()
+    client = InProcessClient(service)
     policies = Policies(JobsPolicy(binding=Binding.DIRECT))
     settings = OperatorSettings(ReplicaSettings("one", policies=policies), "127.0.0.1", 0)
     operator = Operator(settings, client, MemoryHistory(), clock=SystemClock(), log=SILENT)
@@ -129,6 +167,54 @@ def test_all_three_compose_the_same_controllers(composed: Composed, tmp_path: An
         operator.controllers
     )
     assert {"scheduler", "jobs", "teams", "fleet", "doctor"} == set(embedded.controllers)
+
+
+async def test_a_replica_shows_the_decisions_of_its_own_term_alone() -> None:
+    service = await a_service()
+    settings = ReplicaSettings("one", policies=Policies(JobsPolicy(binding=Binding.DIRECT)))
+    context = ProcessContext(SystemClock(), Metrics(CollectorRegistry(), version="test"))
+    replica = Replica(settings, InProcessClient(service), MemoryHistory(), context=context)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        serving = group.create_task(service.run())
+        leading, *others = (group.create_task(each.start()) for each in replica.services())
+        assert replica.decisions is None
+        while replica.decisions is None:  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.05)
+        assert replica.controllers is not None
+        leading.cancel()
+        await asyncio.wait([leading])
+        assert replica.decisions is None
+        assert replica.controllers is None
+        for task in (serving, *others):
+            task.cancel()
+
+
+async def test_virtual_nodes_are_not_ready_again_before_they_have_started_again(
+    tmp_path: Path,
+) -> None:
+    client, clock = FakeClient(), SystemClock()
+    pods, nodes = (
+        Mirror(client, kind, clock=clock, rng=random.Random(1)) for kind in (PODS, NODES)
+    )
+    settings = settle(tmp_path, Asked(listen="127.0.0.1:0"))
+    composed = Nodes(settings, client, clock, pods=pods, nodes=nodes, log=SILENT)
+    virtual = composed.services()[0]
+    is_ready = virtual.is_ready
+    assert virtual.name == "virtual-nodes"
+    assert is_ready is not None
+    running = [asyncio.create_task(mirror.run()) for mirror in (pods, nodes)]
+    for _ in range(2):
+        service = asyncio.create_task(virtual.start())
+        await asyncio.sleep(0)
+        assert not is_ready()
+        async with asyncio.timeout(30):
+            while not is_ready():  # noqa: ASYNC110 - nothing announces it
+                await asyncio.sleep(0.01)
+        service.cancel()
+        await asyncio.wait([service])
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
 
 
 async def test_a_leader_whose_controllers_have_not_started_is_not_ready() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.app.datadir import prepare
+from fairlead.app.datadir import TOKEN_FILE, prepare, read_token, size_bytes
 from fairlead.input.errors import CliError, Code
 
 NOBODY = 65_534
@@ -90,3 +90,27 @@ def test_a_link_that_another_user_planted_or_that_leads_to_one_is_refused(tmp_pa
     link.symlink_to(elsewhere)
     os.chown(elsewhere, NOBODY, NOBODY)
     assert refusal(data).startswith(f"{link} belongs to user ")
+
+
+def test_a_token_is_drawn_once_and_always_kept_from_others(tmp_path: Path) -> None:
+    token = read_token(tmp_path)
+    file = tmp_path / TOKEN_FILE
+    assert len(token) >= 32
+    for mode in (0o600, 0o644, 0o660):
+        file.chmod(mode)
+        assert read_token(tmp_path) == token
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_size_counts_what_is_in_the_directory_and_nothing_behind_links(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    for folder in (data / "store", other):
+        folder.mkdir(parents=True)
+    before = size_bytes(data)
+    (data / "store/log-1").write_bytes(b"x" * 100_000)
+    own = size_bytes(data)
+    assert own - before >= 100_000
+    (other / "large").write_bytes(b"x" * 1_000_000)
+    (data / "link").symlink_to(other)
+    (data / "circle").symlink_to(data)
+    assert size_bytes(data) - own < 100_000

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.app.nodes import log_limits
 from fairlead.app.settings import Asked, AskedLogs, LogSettings, remember, settle
+from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.input.errors import CliError
 
 
@@ -17,6 +19,13 @@ def test_limits_of_logs_are_remembered_and_each_flag_changes_one(tmp_path: Path)
     remember(asked, 7443)
     assert settle(tmp_path, Asked()).logs == LogSettings(10, 5, 7, 20)
     assert settle(tmp_path, Asked(logs=AskedLogs(files=2))).logs == LogSettings(10, 2, 7, 20)
+
+
+def test_limits_of_logs_reach_the_local_node_in_its_units() -> None:
+    assert log_limits(LogSettings()) == LogLimits(), "the defaults are those of the node"
+    assert log_limits(LogSettings(file_mib=1, files=2, days=3, total_gib=4)) == LogLimits(
+        file_bytes_max=1 << 20, files_max=2, age_seconds_max=3 * 86_400.0, total_bytes_max=4 << 30
+    )
 
 
 def test_a_directory_of_an_earlier_version_has_the_defaults(tmp_path: Path) -> None:

@@ -154,6 +154,22 @@ def test_a_toleration_for_some_time_delays_the_eviction() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_of_several_taints_the_one_that_evicts_first_counts(order: tuple[str, str]) -> None:
+    async def main() -> None:
+        async with sweeping(make(Store.open(None))) as service:
+            await service.bootstrap()
+            await create(service, NODES, "n1")
+            await _pod(service, tolerations=[_toleration(60), _toleration(90, key="b")])
+            await _taint(service, *({"key": key, "effect": "NoExecute"} for key in order))
+            await asyncio.sleep(59)
+            assert not service.get(PODS, *POD).is_deleting
+            await asyncio.sleep(2)
+            assert service.get(PODS, *POD).is_deleting
+
+    run(main())
+
+
 def test_a_taint_that_goes_in_time_evicts_nobody_and_one_that_is_old_evicts_at_once() -> None:
     async def main() -> None:
         async with sweeping(make(Store.open(None))) as service:
@@ -210,23 +226,71 @@ def test_the_taint_of_a_node_that_is_gone_evicts_nobody() -> None:
     run(main())
 
 
+async def _budgeted_pods(service: Service, *pods: str) -> None:
+    """Make running pods, one of which must stay."""
+    labels = {"app": "x"}
+    budget = {"minAvailable": 1, "selector": {"matchLabels": labels}}
+    await create(service, BUDGETS, "b", spec=budget)
+    for name in pods:
+        spec = {**pod_spec(), "nodeName": "n1"}
+        await create(service, PODS, name, metadata={"labels": labels}, spec=spec)
+        now = PodNow(Phase.RUNNING, (), "10.0.0.1", "10.0.0.2", EPOCH, EPOCH)
+        await service.patch(
+            PODS, ("default", name), pod_patch(_read(service, name), now), WriteOptions(),
+            patch_type=PatchType.MERGE, subresource="status",
+        )  # fmt: skip
+
+
 def test_a_pod_that_is_being_deleted_is_none_of_those_that_its_budget_needs() -> None:
     async def main() -> None:
         service = make(Store.open(None))
         await service.bootstrap()
-        labels = {"app": "x"}
-        budget = {"minAvailable": 1, "selector": {"matchLabels": labels}}
-        await create(service, BUDGETS, "b", spec=budget)
-        for name in ("p", "q"):
-            spec = {**pod_spec(), "nodeName": "n1"}
-            await create(service, PODS, name, metadata={"labels": labels}, spec=spec)
-            now = PodNow(Phase.RUNNING, (), "10.0.0.1", "10.0.0.2", EPOCH, EPOCH)
-            await service.patch(
-                PODS, ("default", name), pod_patch(_read(service, name), now), WriteOptions(),
-                patch_type=PatchType.MERGE, subresource="status",
-            )  # fmt: skip
+        await _budgeted_pods(service, "p", "q")
         await service.evict(POD, DeleteOptions())
         with pytest.raises(TooManyRequests):
             await service.evict(("default", "q"), DeleteOptions())
+
+    run(main())
+
+
+def test_a_pod_that_is_being_deleted_may_be_evicted_whatever_its_budget_says() -> None:
+    async def main() -> None:
+        service = make(Store.open(None))
+        await service.bootstrap()
+        await _budgeted_pods(service, "p")
+        with pytest.raises(TooManyRequests):
+            await service.evict(POD, DeleteOptions())
+        await service.delete(PODS, POD, DeleteOptions())
+        await service.evict(POD, DeleteOptions(grace_period_seconds=5))
+        assert _read(service).metadata.deletion_grace_period_seconds == 5
+
+    run(main())
+
+
+def test_a_binding_that_is_a_dry_run_leaves_the_pod_without_a_node() -> None:
+    async def main() -> None:
+        service = make(Store.open(None))
+        await service.bootstrap()
+        await create(service, PODS, "p", spec=pod_spec())
+        binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}}
+        for is_dry, node in ((True, ""), (False, "n1")):
+            before = service.get(PODS, *POD).version
+            await service.bind(POD, binding, WriteOptions(dry_run=is_dry))
+            assert _read(service).spec.node_name == node
+            assert (service.get(PODS, *POD).version == before) is is_dry
+
+    run(main())
+
+
+@pytest.mark.parametrize("given", [{}, {"annotations": None}, {"annotations": {"b": "2"}}])
+def test_a_binding_adds_the_annotations_that_it_has(given: dict[str, Any]) -> None:
+    async def main() -> None:
+        service = make(Store.open(None))
+        await service.bootstrap()
+        await create(service, PODS, "p", metadata={"annotations": {"a": "1"}}, spec=pod_spec())
+        binding = {"metadata": {"name": "p", **given}, "target": {"kind": "Node", "name": "n1"}}
+        await service.bind(POD, binding, WriteOptions())
+        assert _read(service).spec.node_name == "n1"
+        assert _read(service).metadata.annotations == {"a": "1", **(given.get("annotations") or {})}
 
     run(main())

@@ -16,7 +16,9 @@ from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import BadRequest, NotFound
 from fairlead.embedded.http.logs import LogOptions
 from fairlead.embedded.local import logfiles
+from fairlead.embedded.logs import archive as log_archive
 from fairlead.embedded.logs.archive import JobLogQuery, LogArchive, parse_query
+from fairlead.embedded.logs.tail import Tail
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 
@@ -69,6 +71,35 @@ class Shelf:
 
 async def joined(pieces: AsyncIterator[bytes]) -> str:
     return b"".join([piece async for piece in pieces]).decode()
+
+
+class _EndsBetweenLooks(Tail):
+    """A log whose writer adds a line and closes it when its reader has just found nothing new."""
+
+    def read(self) -> bytes:
+        chunk = super().read()
+        if not chunk and self.is_live():
+            with self.path.open("ab") as file:
+                file.write(b"last\n")
+            logfiles.close_logs({"main": str(self.path)})
+        return chunk
+
+
+@pytest.mark.parametrize("reads_job", [False, True])
+def test_followers_see_what_is_written_just_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, reads_job: bool
+) -> None:
+    monkeypatch.setattr(log_archive, "Tail", _EndsBetweenLooks)
+
+    async def scenario(shelf: Shelf) -> None:
+        shelf.member(1, 0, "first\n")
+        if reads_job:
+            text = await shelf.text(attempt=1, task="0", follow=True)
+        else:
+            text = await shelf.pod_text("train-1-worker-0", follow=True)
+        assert text == "first\nlast\n"
+
+    on_shelf(tmp_path, scenario)
 
 
 def on_shelf(tmp_path: Path, scenario: Callable[[Shelf], Awaitable[None]]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import msgspec
 import pytest
 
 from fairlead.api.core import Pod
+from fairlead.api.resources import CONFIG_MAPS, SECRETS
+from fairlead.embedded.local.config import ConfigMirrors
 from fairlead.embedded.local.containers import (
     ConfigMissing,
     Mount,
@@ -17,12 +21,18 @@ from fairlead.embedded.local.containers import (
     launch_of,
     rewrite,
 )
+from fairlead.embedded.local.endings import recorded_end
 from fairlead.embedded.local.host import Addresses
 from fairlead.embedded.local.machine import read_machine
 from fairlead.embedded.local.memory import PAGE_BYTES, MemoryGroups, above_limit, kill_count
 from fairlead.embedded.local.poddir import PodDir, safe
+from fairlead.embedded.local.process import ExitFile, Run
 from fairlead.embedded.local.progress import ProgressFile
 from fairlead.embedded.virtual.status import pod_requests
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.logs import SILENT
+from fairlead.sim.loop import run
+from fairlead.testing.fake_client import FakeClient
 
 
 @pytest.mark.parametrize(
@@ -353,3 +363,44 @@ def test_all_descendants_of_a_supervisor_count_and_shared_pages_only_once(tmp_pa
     assert set(found) == {10}
     assert found[10] == pytest.approx(600 * PAGE_BYTES, abs=4096)
     assert above_limit({10: 600 * PAGE_BYTES}, tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "reason"), [(0, 9, "OOMKilled"), (1, 0, "OOMKilled"), (0, 0, "Completed")]
+)
+def test_a_program_that_survives_the_kill_of_a_child_for_memory_has_completed(
+    tmp_path: Path, code: int, signal: int, reason: str
+) -> None:
+    for name, content in (
+        ("launch.json", '{"memoryBytes": 1048576}'), ("memory.json", '{"usedBytes": 2097152}'),
+        ("started.json", "{}"), ("exit.json", msgspec.json.encode(ExitFile(code, signal, ""))),
+    ):  # fmt: skip
+        (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    run = Run(tmp_path, "boot")
+    ended = run.exit()
+    assert ended is not None
+    assert recorded_end(run, ended).reason == reason
+
+
+def test_a_look_for_changed_configuration_waits_for_the_next_change_each_time() -> None:
+    async def main() -> None:
+        client = FakeClient()
+        mirrors = ConfigMirrors(client, LoopClock(0.0), random.Random(1), SILENT)
+
+        async def mirror() -> None:
+            async with asyncio.TaskGroup() as group:
+                mirrors.start(group)
+
+        running = asyncio.create_task(mirror())
+        await mirrors.wait_synced()
+        for kind, name in ((CONFIG_MAPS, "a"), (SECRETS, "b"), (CONFIG_MAPS, "c")):
+            waiting = asyncio.create_task(mirrors.changed())
+            await asyncio.sleep(10)
+            assert not waiting.done()
+            await client.create(kind, {"metadata": {"name": name}}, namespace="default")
+            await asyncio.sleep(10)
+            assert waiting.done()
+        assert mirrors.of("default").config_map("c") == {}
+        running.cancel()
+
+    run(main())

@@ -164,6 +164,20 @@ def test_logs_that_ended_long_ago_are_removed_and_living_ones_never(tmp_path: Pa
     assert prune(tmp_path, LogLimits(), NOW) == 0
 
 
+def test_a_log_that_may_grow_is_kept_whatever_the_name_of_its_pod(tmp_path: Path) -> None:
+    for name in ("p", "my.log", "my.logger", "p.log.1"):
+        alive = ended(tmp_path / f"ns/pods/{name}.log", 90)
+        rotated = ended(tmp_path / f"ns/pods/{name}.log.1", 95)
+        live_mark(alive).touch()
+        over = ended(tmp_path / f"ns/other/{name}.log", 90)
+        over_part = ended(tmp_path / f"ns/other/{name}.log.1", 95)
+        assert prune(tmp_path, LogLimits(), NOW) == 2
+        assert alive.exists()
+        assert rotated.exists()
+        assert not over.exists()
+        assert not over_part.exists()
+
+
 def test_above_the_total_the_oldest_go_first(tmp_path: Path) -> None:
     logs = [ended(tmp_path / f"ns/job-{i}/1/worker-0.log", 20 - i) for i in range(10)]
     live_mark(logs[0]).touch()

@@ -243,6 +243,19 @@ def test_an_active_deadline_fails_the_pod() -> None:
     live(scenario)
 
 
+def test_a_deadline_within_the_grace_of_a_deletion_changes_nothing() -> None:
+    async def scenario(world: World) -> None:
+        await world.pod("p", activeDeadlineSeconds=20)
+        await asyncio.sleep(17.5)
+        await world.client.delete(PODS, "p", namespace="default")
+        await asyncio.sleep(3.5)
+        assert await world.phase("p") == "Running"
+        await asyncio.sleep(2)
+        assert world.names() == []
+
+    live(scenario)
+
+
 def test_pods_of_a_crashed_node_stop_answering_and_are_reported_failed_on_recovery() -> None:
     async def scenario(world: World) -> None:
         await world.pod("runs", metadata={"annotations": {"fairlead.dev/simulate-seconds": "30"}})

@@ -158,7 +158,7 @@ def prune(logs: Path, limits: LogLimits, now: float) -> int:
     for folder, _, names_ in os.walk(logs):
         live = {name[1:-5] for name in names_ if name.startswith(".") and name.endswith(".live")}
         for name in names_:
-            stem, dot, _ = name.partition(".log")
+            stem, dot, _ = name.rpartition(".log")  # a pod's name may have one, too
             path = Path(folder, name)
             try:
                 stat = path.lstat()

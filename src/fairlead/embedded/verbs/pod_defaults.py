@@ -8,6 +8,7 @@ another one raises AttributeError, KeyError, TypeError or ValueError.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from fairlead.api import quantity
@@ -96,10 +97,16 @@ def qos_class(spec: Mapping[str, Any]) -> str:
             resources = container.get("resources") or {}
             limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
             for name in _COMPUTE:
-                limit, request = limits.get(name), requests.get(name)
-                any_set = any_set or limit is not None or request is not None
-                if limit is None or str(limit) != str(request):
+                limit, request = _amount(limits.get(name)), _amount(requests.get(name))
+                any_set = any_set or bool(limit or request)
+                if not limit or limit != request:
                     guaranteed = False
     if not any_set:
         return "BestEffort"
     return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _amount(text: Any) -> Fraction | None:
+    """Return the value of a quantity; None for none, and for what is none and is refused later."""
+    is_amount = isinstance(text, (str, int, float)) and quantity.is_quantity(str(text))
+    return quantity.parse(text) if is_amount else None

@@ -34,7 +34,10 @@ def bind(context: Context, key: Key, binding: Mapping[str, Any], options: WriteO
 
     def change(pod: dict[str, Any]) -> dict[str, Any]:
         _check_bindable(pod, key[1], given)
-        annotations = {**(pod["metadata"].get("annotations") or {}), **given.get("annotations", {})}
+        annotations = {
+            **as_map(pod["metadata"].get("annotations")),
+            **as_map(given.get("annotations")),
+        }
         if annotations:
             pod["metadata"]["annotations"] = annotations
         pod["spec"]["nodeName"] = node
