@@ -141,6 +141,19 @@ def test_a_victim_is_asked_only_once_a_place_is_kept_for_it():
     assert world.job("wide").status.nomination is None
 
 
+def test_a_victim_that_no_longer_has_the_size_of_its_job_is_not_asked():
+    """It cannot be planned elsewhere, so no place would be kept for it."""
+    world = cluster(*scattered())
+    [action] = world.step()
+    assert isinstance(action, NominateJob)
+    victim = world.job("r0")
+    [role] = victim.spec.roles
+    larger = replace(victim.spec, roles=(replace(role, count=2),))
+    world.put(replace(victim, spec=larger))
+    world.settle()
+    assert "r0" not in world.asked
+
+
 def test_a_gang_that_was_asked_stays_when_the_block_is_lost():
     world = cluster(*scattered())
     world.settle()

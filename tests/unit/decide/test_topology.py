@@ -7,6 +7,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
@@ -23,7 +24,14 @@ from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
 from fairlead.model.cluster import ClusterState
 from fairlead.model.topology import Level, TopologyRequest
-from fairlead.testing.builders import EPOCH, as_written, make_job, make_node, make_placement
+from fairlead.testing.builders import (
+    EPOCH,
+    as_written,
+    make_job,
+    make_node,
+    make_placement,
+    make_role,
+)
 
 POLICY = PlacementPolicy()
 LEVELS = tuple(Level(name, f"net/{name}") for name in ("superpod", "block", "rack"))
@@ -263,6 +271,37 @@ def test_racks_that_reach_over_several_blocks_keep_a_gang_in_one_block(count: in
     inside = sorted((n for (each, _), n in rooms.items() if each == block), reverse=True)
     assert len(used) == next(k for k in range(1, 9) if sum(inside[:k]) >= count)
     assert len(used) == len(set(used)), "ranks follow the racks"
+
+
+def test_roles_that_fit_only_side_by_side_stay_in_one_domain() -> None:
+    """One by one the first role takes what the second one needs; the other rack has room, too."""
+    nodes = [
+        make_node(name, gpus=gpus, labels={"net/rack": rack})
+        for name, gpus, rack in (("other", 2, "r1"), ("x", 4, "r0"), ("y", 5, "r0"))
+    ]
+    roles = [make_role("large", gpus=3), make_role("small", count=3, gpus=2)]
+    job = make_job("j", roles=roles, topology=Topology("rack", True))
+    [action] = decide(state_of(nodes, job), POLICY, EPOCH).actions
+    assert isinstance(action, PlaceJob)
+    large, small = (role.nodes for role in action.placement.roles)
+    assert (large, sorted(small)) == (("y",), ["x", "x", "y"])
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_job_that_goes_while_it_waits_by_choice_leaves_nothing_for_later(
+    *, is_cancelled: bool
+) -> None:
+    state = waiting()
+    for action in decide(state, POLICY, EPOCH).actions:
+        state.cluster.job_changed(as_written(action))
+    assert decide(state, POLICY, EPOCH).wake_at == EPOCH + 600
+    if is_cancelled:
+        job = state.jobs[J].job
+        state.cluster.job_changed(replace(job, spec=replace(job.spec, cancel=True)))
+    else:
+        state.cluster.job_deleted(J)
+    assert decide(state, POLICY, EPOCH + 1).wake_at is None
+    assert decide(state, POLICY, EPOCH + 600).actions == ()
 
 
 def test_a_role_of_which_no_member_is_to_be_placed_has_no_order() -> None:
