@@ -215,6 +215,9 @@ def test_the_placement_follows_once_all_members_are_on_nodes() -> None:
     assert isinstance(action, RecordActualPlacement)
     assert action.placement.roles[0].nodes == ("b", "a")
     assert action.placement.attempt == 1
+    state.write_blocked[job.metadata.key] = None  # a write that was refused is not sent at once
+    assert decide(state, PlacementPolicy(), EPOCH).actions == ()
+    del state.write_blocked[job.metadata.key]
     state.cluster.job_changed(replace(job, status=replace(job.status, placement=action.placement)))
     assert decide(state, PlacementPolicy(), EPOCH).actions == ()
 
