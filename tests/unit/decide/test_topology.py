@@ -204,6 +204,48 @@ def test_of_racks_with_as_much_room_a_slice_takes_the_first_by_name() -> None:
     assert place(nodes, 2, asked) == place(nodes[::-1], 2, asked) == [("r0", 2)]
 
 
+@pytest.mark.parametrize(
+    ("size", "before", "left", "after"),
+    [
+        pytest.param(
+            2,
+            ["r0-0", "r0-1", "r1-0", "r1-1"],
+            ["r0-0", "r0-2", "r1-0", "r2-0", "r2-1"],
+            ["r0-0", "r0-2", "r2-0", "r2-1"],
+            id="the slice whose rack has room stays there",
+        ),
+        pytest.param(
+            3,
+            ["r1-0", "r1-1", "r1-2", "r0-0", "r0-1"],
+            ["r0-0", "r1-0", "r1-3", "r2-0", "r2-1", "r2-2"],
+            ["r2-0", "r2-1", "r2-2", "r1-0", "r1-3"],
+            id="a slice goes where another one has left",
+        ),
+        pytest.param(
+            2,
+            ["-0", "-1"],
+            ["-0", "-2", "r0-0", "r0-1"],
+            ["r0-0", "r0-1"],
+            id="nodes without a rack are no rack",
+        ),
+    ],
+)
+def test_a_slice_for_which_its_rack_has_no_room_moves_as_a_whole(
+    size: int, before: list[str], left: list[str], after: list[str]
+) -> None:
+    nodes = [
+        make_node(f"n{name}", labels={"net/rack": rack} if (rack := name[:-2]) else {})
+        for name in left
+    ]
+    job = make_job(
+        "j", count=len(before), topology=Topology(slice_level="rack", slice_size=size), attempt=2,
+        placement=make_placement([f"n{name}" for name in before]),
+    )  # fmt: skip
+    [action] = decide(state_of(nodes, job), POLICY, EPOCH).actions
+    assert isinstance(action, PlaceJob)
+    assert [node[1:] for node in action.placement.roles[0].nodes] == after
+
+
 @pytest.mark.parametrize(("key", "within"), [("", "the cluster"), ("block", "the best block")])
 def test_what_has_no_room_for_the_slices_is_said_with_numbers(key: str, within: str) -> None:
     asked = Topology(key, bool(key), "", 0, "rack", 2)
