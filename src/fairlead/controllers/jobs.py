@@ -137,9 +137,11 @@ class JobsController:
         job = self._cluster.jobs.get(*key)
         if job is None:
             return None
-        if self._jobs.is_status_refused(job) and not job.is_finished:
-            return Decision(given_up(job, now).write(record=True))
         view = self._view(job, now)
+        if self._jobs.is_status_refused(job) and not job.is_finished:
+            if now < view.late_until:
+                return Decision(wake_at=view.late_until)  # a late pod needs the place
+            return Decision(given_up(job, now).write(record=True))
         if self._jobs.is_end_denied(job) and not job.is_finished:
             going = [pod for pod in view.pods.all() if not pod.is_terminal]
             end = given_up(job, now).write(record=True)

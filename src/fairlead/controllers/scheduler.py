@@ -148,8 +148,8 @@ class SchedulerController:
         self.decisions.note(made)
         for key, error in decision.faults.items():
             self._set_aside.note(JOBS, self.state.jobs[key].job.metadata, Stage.DECIDE, error)
-        for key in decision.verdicts if len(self._set_aside) else ():
-            if key not in decision.faults:
+        for key, verdict in decision.verdicts.items() if len(self._set_aside) else ():
+            if verdict.reason is not Reason.SET_ASIDE:  # nor left alone since an earlier fault
                 self._set_aside.clear(JOBS, key, Stage.DECIDE)
         reports = self._report_set_aside(now)
         self._wake_at = decision.wake_at

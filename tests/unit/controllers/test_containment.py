@@ -12,10 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.job import Cause, Job, Restart, RestartPolicy
 from fairlead.api.meta import Condition, ObjectMeta, find_condition, is_true, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
-from fairlead.api.status import ApiError, Invalid, StatusCause, StatusDetails
+from fairlead.api.status import ApiError, Invalid, StatusCause, StatusDetails, Unavailable
+from fairlead.api.times import format_time
 from fairlead.controllers import jobs as jobs_module
 from fairlead.controllers import pod_renderer
 from fairlead.controllers import scheduler as scheduler_module
@@ -24,6 +25,7 @@ from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.job_writer import JobWriter
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.scheduler import SchedulerController
+from fairlead.decide.attempts.record import new_record
 from fairlead.decide.job_actions import WriteJobStatus
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement import context, cycle
@@ -38,7 +40,7 @@ from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
 from fairlead.sim.loop import run
-from fairlead.testing.builders import EPOCH, make_job, make_node, make_role
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_role
 from fairlead.testing.fake_client import FakeClient
 
 #: A job with this label is bad while the label says so.
@@ -56,6 +58,10 @@ class Events:
         self.told.append((metadata.name, reason))
 
 
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class PolicedClient(FakeClient):
     """Refuses the writes of the status of one job for which `denies` is true."""
 
@@ -64,6 +70,15 @@ class PolicedClient(FakeClient):
     denies: Callable[[dict[str, Any]], bool] = staticmethod(lambda _status: False)
     keeps_pods = False
     denied = 0
+    #: Creations of pods get no answer, and are carried out late, if at all; the last was at.
+    loses_pods = False
+    lost_at: float | None = None
+
+    async def create(self, resource: Any, body: Any, **how: Any) -> Any:
+        if self.loses_pods and resource.name == PODS.name:
+            self.lost_at = now()
+            raise Unavailable("no answer")
+        return await super().create(resource, body, **how)
 
     async def patch(self, resource: Any, name: str, patch: Any, **how: Any) -> Any:
         is_policed = resource.name == JOBS.name and name == self.policed
@@ -212,6 +227,19 @@ def test_a_job_that_the_scheduler_cannot_take_in_is_told_so_and_placed_once_it_c
     run(main())
 
 
+def test_a_job_that_cannot_be_taken_in_is_told_so_where_no_other_job_is_to_be_decided_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        with broken(monkeypatch, placement_state, "age_of", is_bad):
+            async with running() as world:
+                await world.submit("bad", bad=True)
+                await asyncio.sleep(5)
+                assert world.reason("bad") == Reason.SET_ASIDE.value
+
+    run(main())
+
+
 def test_a_placed_job_that_turns_bad_keeps_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         with broken(monkeypatch, placement_state, "age_of", is_bad):
@@ -303,6 +331,7 @@ def test_a_job_whose_planning_raises_half_way_takes_nothing(
                 assert hits
                 assert world.is_placed("good")
                 assert [world.reason(f"bad{i}") for i in range(3)] == ["SetAside"] * 3
+                assert [world.set_aside(f"bad{i}") for i in range(3)] == [1] * 3
 
     run(main())
 
@@ -408,6 +437,68 @@ def test_a_job_of_which_every_status_is_refused_gives_its_nodes_back_when_its_ga
     run(main())
 
 
+def test_a_job_whose_status_is_invalid_does_not_end_while_a_pod_of_it_may_come_late() -> None:
+    async def main() -> None:
+        async with running() as world:
+            details = StatusDetails(causes=(StatusCause(field="status.conditions"),))
+            world.client.error = Invalid("wrong", details=details)
+            world.client.denies = lambda status: bool(status) and "finishedAt" not in status
+            world.client.loses_pods = True
+            job = make_job("bad", count=2, placement=make_placement(["n0", "n1"]))
+            wire = to_wire(job)
+            wire["metadata"].pop("resourceVersion")
+            wire["status"]["attempts"] = [to_wire(new_record(job, EPOCH))]
+            await world.client.create(JOBS, wire, namespace="default")
+            await asyncio.sleep(10)
+            assert world.client.lost_at is not None
+            assert world.client.denied >= 3
+            while not world.job("bad").is_finished:
+                assert now() < 300, "never given up"
+                await asyncio.sleep(0.1)
+            assert now() - world.client.lost_at >= JobsPolicy().late_pod_seconds
+            failure = find_condition(world.job("bad").status.conditions, "Failed")
+            assert failure is not None
+            assert failure.reason == "StatusRefused"
+
+    run(main())
+
+
+def test_a_new_controller_frees_no_node_of_a_refused_job_for_which_a_pod_may_come_late() -> None:
+    """The one before it may have asked for a member's replacement, without an answer."""
+
+    async def main() -> None:
+        client = PolicedClient()
+        client.denies = lambda status: bool(status)
+        for i in range(2):
+            wire = to_wire(make_node(f"n{i}"))
+            wire["metadata"].pop("resourceVersion")
+            await client.create(NODES, wire)
+        place = make_placement(["n0", "n1"])
+        job = make_job(
+            "bad", count=2, placement=place, spec={"restart": Restart(RestartPolicy.MEMBER)}
+        )
+        record = replace(
+            new_record(job, EPOCH),
+            started_at=format_time(EPOCH),
+            finished_at=format_time(EPOCH),
+            cause=Cause.NODE,
+            reason="NodeLost",
+        )
+        queues = (Condition(names.ADMITTED, "True", names.ADMITTED),)
+        status = replace(job.status, attempts=(record,), conditions=queues)
+        wire = to_wire(replace(job, status=status))
+        wire["metadata"].pop("resourceVersion")
+        await client.create(JOBS, wire, namespace="default")
+        began_at = now()
+        async with running(client) as world:
+            while not world.world.state.is_forfeited(("default", "bad")):
+                assert now() < 300, "its nodes are never given back"
+                await asyncio.sleep(0.1)
+            assert now() - began_at >= JobsPolicy().late_pod_seconds
+
+    run(main())
+
+
 def test_a_placed_job_whose_next_attempt_may_not_begin_gives_its_nodes_back() -> None:
     async def main() -> None:
         async with running() as world:
@@ -450,6 +541,27 @@ def test_a_job_whose_ended_pods_may_not_be_deleted_gives_its_nodes_back() -> Non
             world.client.keeps_pods = False
             await asyncio.sleep(120)
             assert world.job("bad").status.attempt == 2
+            assert world.is_placed("bad")
+
+    run(main())
+
+
+def test_a_job_keeps_its_nodes_while_a_pod_that_may_not_be_deleted_runs_there() -> None:
+    async def main() -> None:
+        async with running() as world:
+            await world.submit("bad", count=2)
+            await asyncio.sleep(5)
+            await _set_pods(world, "bad", {"phase": "Running", "podIP": "10.0.0.1"})
+            world.client.keeps_pods = True
+            first = world.client.stored(PODS)[0].metadata.name
+            failed = {"phase": "Failed", "containerStatuses": [
+                {"name": "main", "state": {"terminated": {"exitCode": 137}}}]}  # fmt: skip
+            await world.client.patch(
+                PODS, first, {"status": failed}, namespace="default", subresource="status"
+            )
+            await asyncio.sleep(60)
+            assert world.client.denied > 1
+            assert world.job("bad").status.attempts[0].finished_at is not None
             assert world.is_placed("bad")
 
     run(main())

@@ -20,7 +20,7 @@ from fairlead.decide.forecast import Forecast
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.first_start import FirstStart
-from fairlead.decide.placement.kept import Kept, Reservation, Start
+from fairlead.decide.placement.kept import Kept, Reservation, Start, together
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.snapshot import Carried, Objects, Snapshot, replay
@@ -310,6 +310,21 @@ def test_an_overdue_job_may_end_at_any_moment() -> None:
         state.cluster.job_changed(waiting("one", 1, HOUR + 1, after=8))
         assert started(decide(state, CONSERVATIVE, now)) == set()
         state.cluster.job_deleted(("default", "one"))
+
+
+def test_what_is_kept_for_several_is_the_most_of_each_and_all_where_the_room_is_not_known() -> None:
+    first, second, whole = (np.array(each) for each in ([1, 1, 0], [0, 1, 1], [0, 0, 1]))
+    parts = [
+        Kept(first.astype(np.bool_), np.array([[4, 1, 9]])),
+        Kept(whole.astype(np.bool_)),
+        Kept(second.astype(np.bool_), np.array([[9, 3, 2]])),
+    ]
+    known, unknown = together(parts)
+    assert known.nodes.tolist() == [True, True, True]
+    assert known.amounts is not None
+    assert known.amounts.tolist() == [[4, 3, 2]]
+    assert unknown is parts[1]
+    assert together(parts[:2]) == tuple(parts[:2])
 
 
 def test_without_backfill_the_number_of_reservations_has_no_effect() -> None:

@@ -125,7 +125,8 @@ def test_a_gang_of_two_roles_is_placed_if_only_without_its_images(
     large = make_role("large", gpus=4)
     small = make_role("small", gpus=3, cpu=100)
     nodes = [make_node("a", gpus=4, cpu=10), make_node("b", gpus=4, images=HAS)]
-    assert placed(nodes, make_job("j", roles=[large, small])) == ["a", "b"]
+    later = make_job("later", gpus=2, created=EPOCH + 1)
+    assert placed(nodes, make_job("j", roles=[large, small]), later) == ["a", "b"], "each once"
 
 
 def test_a_job_that_was_placed_stays_where_it_is() -> None:

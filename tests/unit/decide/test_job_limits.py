@@ -188,6 +188,33 @@ def test_a_job_over_the_submitted_limit_waits_until_another_one_ends() -> None:
     assert settle(state) == ["j2"]
 
 
+def test_with_more_jobs_than_the_submitted_limit_on_nodes_none_passes() -> None:
+    """The limit was lowered while they ran."""
+    held = [running(f"r{i}", "ana", f"n{i}") for i in range(3)]
+    jobs = [job(f"j{i}", at=i) for i in range(3)]
+    state = state_of(limited(users=JobLimits(submitted=9)), [*held, *jobs])
+    assert len(state.queue) == 3
+    state.cluster.team_changed("a", limited(users=JobLimits(submitted=1))[0])
+    assert len(state.queue) == 0
+    assert settle(state) == []
+    assert {verdict(state, f"j{i}")[0] for i in range(3)} == {Reason.QUEUE_LIMIT.value}
+
+
+def test_a_job_that_waits_for_another_limit_than_before_says_so() -> None:
+    jobs = [running("r0", "ana", "n0"), *(job(f"j{i}", at=i, count=9) for i in range(3))]
+    state = state_of(limited(JobLimits(waiting=1, submitted=3)), jobs)
+    settle(state)
+    facts = {"account": "team a", "limit": 1, "kind": "waiting", "event": "started"}
+    for name in ("j1", "j2"):
+        assert verdict(state, name) == (Reason.QUEUE_LIMIT.value, facts)
+    for i in (1, 2):
+        state.cluster.job_changed(running(f"r{i}", "ana", f"n{i}"))
+    settle(state)
+    facts = {"account": "team a", "limit": 3, "kind": "unfinished", "event": "ended"}
+    for name in ("j0", "j1", "j2"):
+        assert verdict(state, name) == (Reason.QUEUE_LIMIT.value, facts)
+
+
 def test_a_changed_limit_moves_jobs_into_the_queue_and_out_of_it() -> None:
     jobs = [job(f"j{i}", at=i, count=9) for i in range(6)]
     state = state_of(limited(JobLimits(waiting=2)), jobs)

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.job import Cause, Restart, RestartPolicy
 from fairlead.api.meta import find_condition
-from fairlead.api.times import format_time
+from fairlead.api.times import format_time, parse_time
 from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.jobs.lifecycle import decide_job
+from fairlead.decide.jobs.members import probe_pods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import PodRefusal, Refusal
 from fairlead.decide.placement.state import PlacementState
@@ -96,6 +97,23 @@ def test_a_job_runs_when_all_members_run() -> None:
 
 
 # Success
+
+
+def test_a_gang_has_not_started_while_a_member_that_failed_is_judged() -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.run_pods()
+    world.end_pod("train-1-worker-2", exit_code=1)
+    world.run_to(EPOCH + 1)
+    assert world.status.attempts[0].reason == "", "it may be the consequence of another failure"
+    world.run_to(EPOCH + 2)
+    assert world.status.attempts[0].reason == "ExitCode"
+    assert world.status.attempts[0].started_at is None
+    assert "Started" not in [reason for reason, _ in world.events]
 
 
 def test_a_job_succeeds_when_all_members_did() -> None:
@@ -307,12 +325,54 @@ def test_a_pod_on_a_node_that_falls_silent_while_it_stops_is_forced_out_later() 
     assert world.status.attempt == 2
 
 
+def test_each_pod_is_forced_out_when_its_own_node_counts_as_lost() -> None:
+    world = _running()
+    world.end_pod("train-1-worker-0", signal=9)
+    world.settle()
+    world.lose_node("n1")
+    world.lose_node("n2", since=EPOCH + 20)
+    world.reap_pods()
+    assert world.settle().wake_at == EPOCH + 40
+    world.run_to(EPOCH + 40)
+    assert list(world.pods) == ["train-1-worker-2"]
+    assert world.decide().wake_at == EPOCH + 60
+    world.run_to(EPOCH + 60)
+    assert not world.pods
+
+
+def test_a_late_pod_of_an_earlier_attempt_on_a_lost_node_does_not_hold_up_the_next_one() -> None:
+    world = _running()
+    late = world.pods["train-1-worker-1"]
+    world.end_pod("train-1-worker-0", signal=9)
+    world.settle()
+    world.reap_pods()
+    world.run_to(EPOCH + 15)
+    assert (world.status.attempt, world.pods) == (2, {})
+    world.pods["train-1-worker-1"] = late
+    world.lose_node("n1")
+    world.schedule("n0", "n2", "n3")
+    world.run_to(EPOCH + 54)
+    assert list(world.pods) == ["train-1-worker-1"], "never two at once"
+    assert world.decide().wake_at == EPOCH + 55
+    world.run_to(EPOCH + 55)
+    assert sorted(world.pods) == [f"train-2-worker-{i}" for i in range(4)]
+
+
 def test_a_pod_that_vanished_after_the_start_ends_the_attempt() -> None:
     world = _running()
     del world.pods["train-1-worker-3"]
     world.settle()
     assert world.status.attempts[0].reason == "PodVanished"
     assert world.status.attempts[0].cause is Cause.INFRASTRUCTURE
+    assert world.status.attempts[0].message.endswith("(rank 3, node n3) has vanished")
+
+
+def test_the_message_counts_the_other_pods_that_vanished() -> None:
+    world = _running()
+    for i in (1, 3):
+        del world.pods[f"train-1-worker-{i}"]
+    world.settle()
+    assert world.status.attempts[0].message.endswith("has vanished, and 1 other")
 
 
 def test_a_pod_that_was_not_made_yet_is_made() -> None:
@@ -480,6 +540,35 @@ def test_a_refused_job_asks_ever_more_rarely_and_begins_once_its_pods_would_be_t
     assert (world.status.attempt, admitted.status) == (2, "True")
 
 
+def test_a_job_that_is_refused_again_waits_as_long_as_the_refusals_have_lasted() -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.act()
+    world.refusal = PodRefusal(1, Refusal.QUOTA_EXCEEDED, "full", EPOCH, EPOCH + 1)
+    world.probe_refusal = Refusal.QUOTA_EXCEEDED
+    world.run_to(EPOCH)
+    world.schedule()
+    world.run_to(EPOCH + 40)
+    world.probe_refusal = None  # the refusal of attempt 1 is still known
+    world.run_to(EPOCH + 100)
+    world.schedule()
+    world.settle()
+    assert sorted(world.pods) == [f"train-2-worker-{i}" for i in range(4)], "taken this time"
+    world.refusal = PodRefusal(2, Refusal.QUOTA_EXCEEDED, "full", world.now, world.now + 1)
+    world.settle()
+    world.reap_pods()
+    world.settle()
+    assert world.status.restart_at is not None
+    assert parse_time(world.status.restart_at) - world.now == 100
+
+
+def test_the_pods_that_the_api_is_asked_about_are_those_of_the_next_attempt() -> None:
+    [pod] = probe_pods(new_job(count=2), JobsPolicy())
+    assert pod.metadata.labels[names.ATTEMPT] == "1"
+    assert pod.metadata.name == "train-1-worker-0"
+
+
 def test_an_attempt_does_not_end_while_a_pod_may_come_late() -> None:
     """Its place would go to others, and the pod would find it taken."""
     world = World(new_job())
@@ -517,6 +606,21 @@ def test_a_cause_is_revised_when_a_members_node_turns_out_to_be_lost() -> None:
     assert (world.status.user_failures, world.status.infrastructure_failures) == (0, 1)
     assert "CauseRevised" in [reason for reason, _ in world.events]
     assert world.status.attempt == 2
+
+
+def test_a_revised_cause_adds_to_the_nodes_that_the_attempt_gave_up() -> None:
+    world = _running()
+    world.now += 10
+    world.end_pod("train-1-worker-0", exit_code=1, at=EPOCH)
+    world.evict_pod("train-1-worker-2")  # too late to be the cause
+    world.settle()
+    assert world.status.attempts[0].cause is Cause.USER
+    assert world.status.attempts[0].nodes_lost == ("n2",)
+    world.lose_node("n1")
+    world.reap_pods()
+    world.run_to(EPOCH + 52)
+    assert world.status.attempts[0].cause is Cause.NODE
+    assert world.status.attempts[0].nodes_lost == ("n1", "n2")
 
 
 # Policy Member
@@ -637,6 +741,21 @@ def test_a_deleted_running_job_is_cancelled_recorded_and_released_last() -> None
     assert world.job is None
     [record] = world.records.values()
     assert record.status.state == "Cancelled"
+
+
+def test_a_deleted_job_stays_until_the_pods_that_ended_before_are_gone_too() -> None:
+    world = _running(2)
+    for name in sorted(world.pods):
+        world.end_pod(name)
+    world.settle()
+    assert len(world.pods) == 2, "kept for a while"
+    world.lose_node("n1")
+    world.delete()
+    world.run_to(EPOCH + 39)
+    assert list(world.pods) == ["train-1-worker-1"]
+    assert world.job is not None
+    world.run_to(EPOCH + 40)
+    assert (world.job, world.pods) == (None, {})
 
 
 def test_a_job_that_is_cancelled_in_its_back_off_ends() -> None:

@@ -118,6 +118,19 @@ def test_a_member_knows_its_gang_from_its_environment() -> None:
     }
 
 
+def test_a_member_is_of_the_team_that_its_place_was_given_to() -> None:
+    job = _placed()
+    assert job.status.placement is not None
+    placement = replace(job.status.placement, team="vision")
+    for own in ("", "speech"):
+        moved = replace(
+            job,
+            spec=replace(job.spec, team=own),
+            status=replace(job.status, placement=placement),
+        )
+        assert {pod.metadata.labels[names.TEAM] for pod in _pods(moved)} == {"vision"}
+
+
 def test_a_member_of_a_gang_carries_only_what_distinguishes_it() -> None:
     [container] = _pods(_placed())[2].spec.containers
     assert [(v.name, v.value) for v in container.env] == [
@@ -265,6 +278,20 @@ def test_with_dns_the_service_and_the_peers_come_with_the_pods() -> None:
     assert not world.config_maps
 
 
+def test_with_dns_the_service_stays_from_attempt_to_attempt() -> None:
+    world = World(new_job(count=2), JobsPolicy(peer_naming=PeerNaming.DNS))
+    world.start()
+    services = dict(world.services)
+    world.end_pod("train-1-worker-0", signal=9)
+    world.settle()
+    world.reap_pods()
+    world.settle()
+    assert world.services == services, "in the back-off, too"
+    assert not world.config_maps
+    world.restart()
+    assert (world.status.attempt, world.services) == (2, services)
+
+
 def test_with_dns_a_member_alone_needs_no_service() -> None:
     world = World(new_job(count=1), JobsPolicy(peer_naming=PeerNaming.DNS))
     world.settle()
@@ -305,7 +332,12 @@ def test_counts_follow_every_change_and_end_empty() -> None:
     assert book.nodes == {"a": 1, "b": 2, "c": 1}
     fresh = JobPods.of([running, failed, *pods[2:]])
     assert fresh == book, "counting as one goes gives what counting anew gives"
-    for pod in (running, failed, *pods[2:], pods[2]):
+    recovered = replace(failed, status=PodStatus(phase="Running", pod_ip="10.0.0.2"))
+    book.put(recovered)
+    assert not current.troubled
+    assert book == JobPods.of([running, recovered, *pods[2:]])
+    moved = replace(pods[2], spec=replace(pods[2].spec, node_name="d"))  # not seen before its end
+    for pod in (running, failed, moved, *pods[3:], pods[2]):
         book.drop(pod)
     assert (book.attempts, book.nodes, book.count) == ({}, {}, 0)
 

@@ -9,10 +9,13 @@ from msgspec.structs import replace
 from tests.unit.decide.test_preemption import HOUR, Cluster, running
 
 from fairlead.api.job import Job
-from fairlead.api.names import DEFRAGMENT
+from fairlead.api.meta import Condition
+from fairlead.api.names import ADMITTED, DEFRAGMENT
+from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import NominateJob, PreemptJob, WithdrawPreemption
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.reasons import Reason
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_nodes
 
 POLICY = PlacementPolicy(
@@ -124,6 +127,9 @@ def test_no_more_gangs_move_than_the_budget_says_and_for_one_job_at_a_time():
     enough.settle()
     assert len(enough.asked) == 2
     assert enough.reason("wider") != "Defragmenting"
+    exactly = Cluster(PlacementState.of(nodes, [*jobs, wide]), with_(POLICY, moves_max=2))
+    exactly.settle()
+    assert len(exactly.asked) == 2
 
 
 def test_a_victim_is_asked_only_once_a_place_is_kept_for_it():
@@ -141,6 +147,19 @@ def test_a_victim_is_asked_only_once_a_place_is_kept_for_it():
     assert world.job("wide").status.nomination is None
 
 
+def test_a_victim_that_no_longer_has_the_size_of_its_job_is_not_asked():
+    """It cannot be planned elsewhere, so no place would be kept for it."""
+    world = cluster(*scattered())
+    [action] = world.step()
+    assert isinstance(action, NominateJob)
+    victim = world.job("r0")
+    [role] = victim.spec.roles
+    larger = replace(victim.spec, roles=(replace(role, count=2),))
+    world.put(replace(victim, spec=larger))
+    world.settle()
+    assert "r0" not in world.asked
+
+
 def test_a_gang_that_was_asked_stays_when_the_block_is_lost():
     world = cluster(*scattered())
     world.settle()
@@ -152,6 +171,20 @@ def test_a_gang_that_was_asked_stays_when_the_block_is_lost():
     status = world.job("r0").status
     assert status.preemption is None
     assert status.placement is not None
+
+
+def test_a_gang_that_is_held_as_it_moves_gives_both_places_back_at_once():
+    world = cluster(*scattered())
+    world.settle()
+    assert world.asked == ["r0"]
+    job = world.job("r0")
+    record = replace(job.status.attempts[-1], finished_at=format_time(EPOCH))
+    held = (Condition(ADMITTED, "False", Reason.HELD.value),)
+    status = replace(job.status, attempts=(record,), conditions=held)
+    world.put(replace(job, spec=replace(job.spec, suspend=True), status=status))
+    world.step()
+    status = world.job("r0").status
+    assert (status.placement, status.nomination, status.preemption) == (None, None, None)
 
 
 def test_a_gang_that_has_left_goes_to_its_place_though_the_job_it_left_for_is_gone():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
 from dataclasses import replace as changed
 
 import msgspec
@@ -24,6 +26,8 @@ from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.jobs import native
+from fairlead.decide.jobs.members import gang_map
+from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding, native_affinity, pinned_node
 from fairlead.decide.placement.actions import PlaceJob, RecordActualPlacement
@@ -31,7 +35,14 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.model.labels import tolerates
-from fairlead.testing.builders import EPOCH, make_job, make_member_pod, make_node, make_placement
+from fairlead.testing.builders import (
+    EPOCH,
+    make_job,
+    make_member_pod,
+    make_node,
+    make_placement,
+    make_role,
+)
 
 from .jobs_world import World, new_job
 
@@ -174,6 +185,23 @@ def test_a_refused_group_waits_for_long_and_then_gives_the_whole_place_up() -> N
     assert "Insufficient cpu" in first.message
 
 
+def test_a_refused_member_gives_up_the_place_of_its_own_role() -> None:
+    roles = (make_role("master", count=1), make_role("worker", count=2))
+    world = begun(make_job("train", roles=roles, attempt=0))
+    refused = PodCondition(
+        type="PodScheduled", status="False", reason="Unschedulable", message="no room",
+        last_transition_time=format_time(EPOCH),
+    )  # fmt: skip
+    name = "train-1-worker-0"
+    world.set_pod(name, replace(world.pods[name].status, conditions=(refused,)))
+    placement = make_placement({"master": ["n3"], "worker": ["n0", "n1"]})
+    assert world.job is not None
+    world.job = replace(world.job, status=replace(world.status, placement=placement))
+    world.run_to(EPOCH + POLICY.native_patience_seconds + POLICY.cause_window_seconds + 1)
+    first = world.status.attempts[0]
+    assert (first.reason, first.nodes_lost) == (EndReason.NOT_BOUND.value, ("n0",))
+
+
 # Where it went
 
 
@@ -187,8 +215,18 @@ def test_the_placement_follows_once_all_members_are_on_nodes() -> None:
     assert isinstance(action, RecordActualPlacement)
     assert action.placement.roles[0].nodes == ("b", "a")
     assert action.placement.attempt == 1
+    state.write_blocked[job.metadata.key] = None  # a write that was refused is not sent at once
+    assert decide(state, PlacementPolicy(), EPOCH).actions == ()
+    del state.write_blocked[job.metadata.key]
     state.cluster.job_changed(replace(job, status=replace(job.status, placement=action.placement)))
     assert decide(state, PlacementPolicy(), EPOCH).actions == ()
+
+
+def test_peers_are_listed_with_the_nodes_that_kube_scheduler_chose() -> None:
+    job = make_job("gang", count=2, gpus=4, placement=make_placement(["a", "a"]))
+    pods = JobPods.of([make_member_pod(job, i, node="b") for i in range(2)])
+    made = gang_map(job, POLICY, pods.attempt(1))
+    assert [each["node"] for each in json.loads(b64decode(made.binary_data["peers"]))] == ["b", "b"]
 
 
 def test_until_then_both_the_place_that_was_kept_and_the_new_one_are_taken() -> None:

@@ -310,6 +310,10 @@ def test_places_are_given_back_by_jobs_that_are_held_cancelled_or_over() -> None
         ),
         make_job("running", gpus=1, placement=placed),
     ]
+    metadata = msgspec.structs.replace(
+        make_job("deleted").metadata, deletion_timestamp=format_time(EPOCH)
+    )
+    jobs.append(msgspec.structs.replace(jobs[1], metadata=metadata))  # its place goes with it
     decision = decide(PlacementState.of(make_nodes(1), jobs), POLICY, EPOCH)
     released = {a.job.metadata.name: a for a in decision.actions if isinstance(a, ReleaseJob)}
     assert {name: a.placed.reason for name, a in released.items()} == {
@@ -353,6 +357,15 @@ def test_a_job_set_aside_is_left_alone_until_it_is_called_back() -> None:
     assert list(places(decide(state, POLICY, EPOCH))) == ["b"]
     state.write_blocked.clear()
     assert list(places(decide(state, POLICY, EPOCH))) == ["a"]
+
+
+def test_a_new_job_of_the_name_of_one_that_was_set_aside_is_placed() -> None:
+    state = PlacementState.of([make_node("n0")], [make_job("j")])
+    state.write_blocked["default", "j"] = None
+    assert decide(state, POLICY, EPOCH).actions == ()
+    state.cluster.job_deleted(("default", "j"))
+    state.cluster.job_changed(make_job("j"))
+    assert workers(decide(state, POLICY, EPOCH), "j") == ["n0"]
 
 
 def test_a_job_set_aside_does_not_starve_and_hides_no_job_that_does() -> None:

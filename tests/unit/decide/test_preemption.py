@@ -34,6 +34,7 @@ from fairlead.decide.placement.actions import (
     WriteVerdict,
 )
 from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.lost_work import Run, silent_seconds
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.preempt import PotentialRises, check_potential, potential
 from fairlead.decide.placement.state import PlacementState
@@ -335,6 +336,52 @@ def test_a_job_is_protected_for_its_first_minute() -> None:
     world.now = EPOCH + 30
     world.settle()
     assert world.asked == ["new"]
+
+
+@pytest.mark.parametrize("seconds", [(10, 40), (40, 10)])
+def test_victims_are_sought_again_when_the_first_one_is_protected_no_longer(
+    seconds: tuple[int, int],
+) -> None:
+    jobs = [running(f"r{i}", [f"n{i}"], since=EPOCH - each) for i, each in enumerate(seconds)]
+    world = cluster(2, *jobs, make_job("high", priority=1))
+    assert decide(world.state, world.policy, EPOCH).wake_at == EPOCH + 20
+
+
+@pytest.mark.parametrize("slow", ["a", "b"])
+def test_of_two_gangs_the_one_that_starts_faster_is_the_victim(slow: str) -> None:
+    """Both have run for as long; a restart costs the GPUs for the time that it takes."""
+    jobs: list[Job] = []
+    for name, node in (("a", "n0"), ("b", "n1")):
+        started_at = EPOCH - HOUR
+        begun_at = started_at - (600.0 if name == slow else 60.0)
+        record = Attempt(
+            number=1, begun_at=format_time(begun_at), started_at=format_time(started_at)
+        )
+        jobs.append(running(name, [node], status={"attempts": (record,)}))
+    world = cluster(2, *jobs, make_job("high", priority=1))
+    world.settle()
+    assert world.asked == ["b" if slow == "a" else "a"]
+
+
+def test_the_time_that_silent_jobs_are_charged_is_that_of_the_jobs_that_report() -> None:
+    reporting = [Run(1, EPOCH - HOUR, EPOCH - saved, 0.0) for saved in (30.0, 60.0, 90.0)]
+    silent = [Run(1, EPOCH - i * HOUR, None, 0.0) for i in range(1, 9)]
+    assert silent_seconds([*silent, *reporting], EPOCH) == 60.0
+    assert silent_seconds(silent, EPOCH) == float("inf")
+
+
+def test_of_the_candidates_that_a_plan_does_not_need_the_dearest_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.decide.placement.victims._REPEATS_MAX", 0)  # as on large clusters
+    jobs = [
+        running(name, ["n0"], gpus=gpus, since=EPOCH - hours * HOUR)
+        for name, gpus, hours in (("cheap", 2, 1), ("dear", 2, 3), ("dearest", 3, 9))
+    ]
+    nodes = [make_node("n0", gpus=7)]
+    world = Cluster(PlacementState.of(nodes, [*jobs, make_job("high", gpus=5, priority=1)]))
+    world.settle()
+    assert sorted(world.asked) == ["cheap", "dearest"]
 
 
 def test_a_class_that_never_preempts_waits() -> None:

@@ -105,6 +105,14 @@ def test_each_waiting_job_holds_up_others_on_the_nodes_that_it_could_use() -> No
     assert decision.verdicts["strict", "small"].facts == {"job": "strict/larger"}
 
 
+def test_a_job_whose_write_was_refused_still_holds_up_later_ones_of_its_team() -> None:
+    jobs = [job("first", 0, gpus=8), job("large", 1, gpus=8, count=2), job("small", 2)]
+    state = PlacementState.of([make_node("a"), make_node("b")], jobs)
+    state.cluster.team_changed("strict", STRICT)
+    state.write_blocked["strict", "large"] = None
+    assert placed(decide(state, PlacementPolicy(), EPOCH + 60)) == ["first"]
+
+
 def test_a_job_whose_place_is_kept_holds_up_nothing() -> None:
     nodes = [make_node(name, labels={"pool": name}) for name in ("a", "b")]
     victim = make_job("victim", namespace="loose", placement=make_placement(["a"]))

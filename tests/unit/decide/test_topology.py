@@ -7,6 +7,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
@@ -23,7 +24,14 @@ from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
 from fairlead.model.cluster import ClusterState
 from fairlead.model.topology import Level, TopologyRequest
-from fairlead.testing.builders import EPOCH, as_written, make_job, make_node, make_placement
+from fairlead.testing.builders import (
+    EPOCH,
+    as_written,
+    make_job,
+    make_node,
+    make_placement,
+    make_role,
+)
 
 POLICY = PlacementPolicy()
 LEVELS = tuple(Level(name, f"net/{name}") for name in ("superpod", "block", "rack"))
@@ -196,6 +204,48 @@ def test_of_racks_with_as_much_room_a_slice_takes_the_first_by_name() -> None:
     assert place(nodes, 2, asked) == place(nodes[::-1], 2, asked) == [("r0", 2)]
 
 
+@pytest.mark.parametrize(
+    ("size", "before", "left", "after"),
+    [
+        pytest.param(
+            2,
+            ["r0-0", "r0-1", "r1-0", "r1-1"],
+            ["r0-0", "r0-2", "r1-0", "r2-0", "r2-1"],
+            ["r0-0", "r0-2", "r2-0", "r2-1"],
+            id="the slice whose rack has room stays there",
+        ),
+        pytest.param(
+            3,
+            ["r1-0", "r1-1", "r1-2", "r0-0", "r0-1"],
+            ["r0-0", "r1-0", "r1-3", "r2-0", "r2-1", "r2-2"],
+            ["r2-0", "r2-1", "r2-2", "r1-0", "r1-3"],
+            id="a slice goes where another one has left",
+        ),
+        pytest.param(
+            2,
+            ["-0", "-1"],
+            ["-0", "-2", "r0-0", "r0-1"],
+            ["r0-0", "r0-1"],
+            id="nodes without a rack are no rack",
+        ),
+    ],
+)
+def test_a_slice_for_which_its_rack_has_no_room_moves_as_a_whole(
+    size: int, before: list[str], left: list[str], after: list[str]
+) -> None:
+    nodes = [
+        make_node(f"n{name}", labels={"net/rack": rack} if (rack := name[:-2]) else {})
+        for name in left
+    ]
+    job = make_job(
+        "j", count=len(before), topology=Topology(slice_level="rack", slice_size=size), attempt=2,
+        placement=make_placement([f"n{name}" for name in before]),
+    )  # fmt: skip
+    [action] = decide(state_of(nodes, job), POLICY, EPOCH).actions
+    assert isinstance(action, PlaceJob)
+    assert [node[1:] for node in action.placement.roles[0].nodes] == after
+
+
 @pytest.mark.parametrize(("key", "within"), [("", "the cluster"), ("block", "the best block")])
 def test_what_has_no_room_for_the_slices_is_said_with_numbers(key: str, within: str) -> None:
     asked = Topology(key, bool(key), "", 0, "rack", 2)
@@ -263,6 +313,37 @@ def test_racks_that_reach_over_several_blocks_keep_a_gang_in_one_block(count: in
     inside = sorted((n for (each, _), n in rooms.items() if each == block), reverse=True)
     assert len(used) == next(k for k in range(1, 9) if sum(inside[:k]) >= count)
     assert len(used) == len(set(used)), "ranks follow the racks"
+
+
+def test_roles_that_fit_only_side_by_side_stay_in_one_domain() -> None:
+    """One by one the first role takes what the second one needs; the other rack has room, too."""
+    nodes = [
+        make_node(name, gpus=gpus, labels={"net/rack": rack})
+        for name, gpus, rack in (("other", 2, "r1"), ("x", 4, "r0"), ("y", 5, "r0"))
+    ]
+    roles = [make_role("large", gpus=3), make_role("small", count=3, gpus=2)]
+    job = make_job("j", roles=roles, topology=Topology("rack", True))
+    [action] = decide(state_of(nodes, job), POLICY, EPOCH).actions
+    assert isinstance(action, PlaceJob)
+    large, small = (role.nodes for role in action.placement.roles)
+    assert (large, sorted(small)) == (("y",), ["x", "x", "y"])
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_job_that_goes_while_it_waits_by_choice_leaves_nothing_for_later(
+    *, is_cancelled: bool
+) -> None:
+    state = waiting()
+    for action in decide(state, POLICY, EPOCH).actions:
+        state.cluster.job_changed(as_written(action))
+    assert decide(state, POLICY, EPOCH).wake_at == EPOCH + 600
+    if is_cancelled:
+        job = state.jobs[J].job
+        state.cluster.job_changed(replace(job, spec=replace(job.spec, cancel=True)))
+    else:
+        state.cluster.job_deleted(J)
+    assert decide(state, POLICY, EPOCH + 1).wake_at is None
+    assert decide(state, POLICY, EPOCH + 600).actions == ()
 
 
 def test_a_role_of_which_no_member_is_to_be_placed_has_no_order() -> None:

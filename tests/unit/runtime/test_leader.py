@@ -17,7 +17,14 @@ from fairlead.api.core import Lease
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS, LEASES, PODS
-from fairlead.api.status import Conflict, Forbidden, NotFound, Unavailable
+from fairlead.api.status import (
+    Conflict,
+    Forbidden,
+    NotFound,
+    StatusDetails,
+    TooManyRequests,
+    Unavailable,
+)
 from fairlead.decide.lease import LeaseTimes, LeaveLease, TakeLease, campaign, see
 from fairlead.runtime.client import ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock
@@ -341,6 +348,109 @@ def test_a_candidate_whose_look_is_never_answered_looks_again_in_time() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("late_seconds", [0.0, 2.5, 4.5])
+def test_a_term_counts_from_before_the_lease_was_taken_however_late_the_answer_comes(
+    late_seconds: float,
+) -> None:
+    """Others count from the write, of which the new leader learns later."""
+
+    async def main() -> None:
+        stage = Stage()
+        candidate = stage.candidate("a")
+        stage.lines["a"].answers_late_seconds = late_seconds  # the read and the write
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(candidate)]
+            while not stage.api.stored(LEASES):
+                assert now() < 10, "not taken"
+                await asyncio.sleep(0.01)
+            taken_at = now()
+            tasks.append(group.create_task(stage.candidate("b")))
+            await asyncio.sleep(late_seconds + 0.1)
+            assert stage.leaders() == ["a"], "the answer came in time"
+            stage.lines["a"].up.clear()
+            while len(stage.spans) < 2:
+                assert now() < 60, "not taken over"
+                assert len(stage.leaders()) <= 1
+                await asyncio.sleep(0.01)
+            first, second = stage.spans
+            assert first.ended_at <= taken_at + TIMES.renew_seconds_max
+            assert second.begun_at >= taken_at + TIMES.duration_seconds
+            mend(stage.lines["a"])
+            for task in tasks:
+                task.cancel()
+
+    run(main())
+
+
+class _HangingReads(ClientWrapper):
+    """A client whose reads are never answered once they hang."""
+
+    hang = False
+
+    async def call(self, request: Request[Any]) -> Any:
+        if self.hang and not request.is_write:
+            await asyncio.Event().wait()
+        return await super().call(request)
+
+
+def test_a_read_that_hangs_after_a_conflict_does_not_outlast_the_term() -> None:
+    """What runs for the term is cancelled at its deadline, whatever the leader waits for."""
+
+    async def main() -> None:
+        api = FakeClient()
+        line = _HangingReads(api)
+        elector = LeaderElector(
+            line, "a", clock=LoopClock(0.0), rng=random.Random(1), options=OPTIONS
+        )
+        cancelled_at: list[float] = []
+
+        async def lead(_term: Term) -> None:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                cancelled_at.append(now())
+
+        task = asyncio.create_task(elector.run(lead))
+        await asyncio.sleep(5)
+        assert elector.term is not None
+        deadline = elector.term.deadline
+        line.hang = True
+        api.fail_next("patch", Conflict("changed meanwhile"))
+        await asyncio.sleep(deadline - now() + 0.1)
+        assert cancelled_at == [pytest.approx(deadline)]
+        task.cancel()
+
+    run(main())
+
+
+def test_a_candidate_that_reached_the_lease_again_backs_off_from_the_first_step() -> None:
+    async def main() -> None:
+        stage = Stage()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(stage.candidate("a"))]
+            await asyncio.sleep(5)
+            tasks.append(group.create_task(stage.candidate("b")))
+            line = stage.lines["b"]
+            line.loses_answers = True
+            await asyncio.sleep(60)
+            assert stage.api.count("get") < 30, "it did not back off"
+            mend(line)
+            await asyncio.sleep(10)
+            line.loses_answers = True
+            looks = stage.api.count("get")
+            while stage.api.count("get") == looks:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            failed_at = now()
+            mend(line)
+            while stage.api.count("get") == looks + 1:
+                assert now() <= failed_at + TIMES.look_every_seconds, "as after many failures"
+                await asyncio.sleep(0.01)
+            for task in tasks:
+                task.cancel()
+
+    run(main())
+
+
 def test_the_clocks_of_other_machines_do_not_matter() -> None:
     """What the holder wrote as renewTime may lie years off; only changes that we see count."""
     lease = _lease("other", version="5", renew_time="1999-01-01T00:00:00.000000Z")
@@ -498,6 +608,20 @@ def test_a_job_that_goes_while_the_fence_is_put_up_needs_none() -> None:
         assert [names.FENCE in job.metadata.annotations for job in api.stored(JOBS)] == [
             False, True,
         ]  # fmt: skip
+
+    run(main())
+
+
+def test_the_fence_is_put_up_though_writes_conflict_and_not_before_the_server_allows() -> None:
+    async def main() -> None:
+        api = FakeClient()
+        await api.create(JOBS, to_wire(_waiting()), namespace="default")
+        api.fail_next("patch", Conflict("too many writers"))
+        details = StatusDetails(retry_after_seconds=30)
+        api.fail_next("patch", TooManyRequests("overloaded", details=details))
+        assert await fence(api, _mirror(api), _term(), rng=random.Random(1)) == 1
+        assert api.stored(JOBS)[0].metadata.annotations[names.FENCE] == "77"
+        assert now() >= 30
 
     run(main())
 

@@ -305,6 +305,27 @@ def test_an_object_that_was_mended_while_nobody_looked_is_no_longer_set_aside() 
     run(main())
 
 
+def test_an_object_that_was_deleted_while_nobody_looked_is_no_longer_set_aside() -> None:
+    async def main() -> None:
+        client = Partly()
+        mirror: Mirror[ConfigMap] = Mirror(
+            client, CONFIG_MAPS, clock=LoopClock(0.0), rng=random.Random(1)
+        )
+        for name in ("gone", "here"):
+            await put(client, name, "bad")  # neither was ever readable
+        for expected in (2, 1):
+            mirror.relist()
+            task = asyncio.create_task(mirror.run())
+            await asyncio.sleep(1)
+            task.cancel()
+            await asyncio.wait([task])
+            assert mirror.set_aside.counts() == {"ConfigMap": expected}
+            if expected == 2:
+                await client.delete(CONFIG_MAPS, "gone", namespace="x")
+
+    run(main())
+
+
 def test_an_object_of_another_uid_that_cannot_be_decoded_ends_the_one_before() -> None:
     async def main() -> None:
         client = Partly()

@@ -45,7 +45,7 @@ def usage_of(job: Job, since: float, until: float) -> Iterator[Usage]:
         seconds = _overlap((begun, ended), (since, until))
         if seconds <= 0:
             continue
-        saved = max(begun, parse_time(attempt.saved_at)) if attempt.saved_at else begun
+        saved = parse_time(attempt.saved_at) if attempt.saved_at else begun
         lost = _overlap((saved, ended), (since, until)) if attempt.finished_at else 0.0
         started = parse_time(attempt.started_at) if attempt.started_at else ended
         ran = _overlap((started, ended), (since, until))
