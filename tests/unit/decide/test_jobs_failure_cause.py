@@ -268,7 +268,7 @@ def test_a_silent_node_of_another_member_explains_failures_before_it_counts_as_l
 def test_a_node_that_falls_silent_after_it_has_told_of_a_failure_did_not_cause_it(
     silent: list[str], reason: str
 ) -> None:
-    """Other members may be on the node, but what it has told did not follow from its loss."""
+    """Other members may be on the node, but what it reported did not follow from its loss."""
     world = _running(nodes=("n0", "n0", "n1", "n1"))
     world.end_pod("train-1-worker-0", exit_code=1)
     for node in silent:

@@ -1,4 +1,4 @@
-"""How many members of each class every node has room for: kept per change, as if counted anew."""
+"""How many members of each class each node has room for: kept per change, as read from scratch."""
 
 from __future__ import annotations
 
@@ -112,11 +112,11 @@ def test_the_room_for_members_depends_on_the_latest_objects_and_the_time_alone()
                     rooms(state)
             if rng.random() < 0.5:
                 continue  # several changes are taken in at once
-            anew = ClusterState.of(
+            rebuilt = ClusterState.of(
                 objects.nodes.values(), objects.jobs.values(), objects.pods.values()
             )
-            anew.fits.advance(now)
-            assert members(state) == members(anew)
-            assert rooms(state) == rooms(anew), seed
+            rebuilt.fits.advance(now)
+            assert members(state) == members(rebuilt)
+            assert rooms(state) == rooms(rebuilt), seed
             met.update(total > 0 for total, _ in rooms(state))
     assert min(met[True], met[False]) > 300, met

@@ -91,9 +91,9 @@ def assess(view: JobView) -> Failure | Settling | None:
         near = found
     culprit = min(near, key=lambda f: (f.weight.value, f.at, f.rank))
     if culprit.weight not in (Weight.NODE, Weight.OUTSIDE):
-        told = culprit.member.node if culprit.member else ""
+        reported = culprit.member.node if culprit.member else ""
         on_silent = _on_troubled_nodes(view, view.current)
-        silent = next((member for member in on_silent if member.node != told), None)
+        silent = next((member for member in on_silent if member.node != reported), None)
         if silent is not None:
             return node_lost(silent, view.node_troubles[silent.node], view.now)
     if not causes:
