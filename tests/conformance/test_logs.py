@@ -72,24 +72,19 @@ async def test_following_sends_each_piece_as_it_comes() -> None:
             assert await response.content.read() == b"two\n"
 
 
-async def test_a_reader_that_goes_away_ends_the_following() -> None:
+@pytest.mark.parametrize("is_stopping", [False, True])
+async def test_the_end_of_a_reader_or_of_the_server_ends_the_following(
+    *, is_stopping: bool
+) -> None:
     source = Source()
     async with running(logs=source) as api:
         await started(api)
         async with api.session.get(f"{api.server.url}{PODS}/p/log?follow=true") as response:
             await response.content.readline()
-            response.close()
-        async with asyncio.timeout(5):
-            await source.closed.wait()
-
-
-async def test_followers_of_a_quiet_log_end_when_the_server_stops() -> None:
-    source = Source()
-    async with running(logs=source) as api:
-        await started(api)
-        async with api.session.get(f"{api.server.url}{PODS}/p/log?follow=true") as response:
-            await response.content.readline()
-            api.server.stop()
+            if is_stopping:
+                api.server.stop()
+            else:
+                response.close()
             async with asyncio.timeout(5):
                 await source.closed.wait()
 

@@ -388,6 +388,15 @@ def test_a_gang_whose_pods_cannot_be_made_gives_its_nodes_back(
 # A policy that refuses what is to be written on a job
 
 
+async def _fail_one_pod(world: World, code: int) -> None:
+    name = world.client.stored(PODS)[0].metadata.name
+    failed = {"phase": "Failed", "containerStatuses": [
+        {"name": "main", "state": {"terminated": {"exitCode": code}}}]}  # fmt: skip
+    await world.client.patch(
+        PODS, name, {"status": failed}, namespace="default", subresource="status"
+    )
+
+
 async def _set_pods(world: World, job: str, status: dict[str, Any]) -> None:
     for pod in world.client.stored(PODS):
         if pod.metadata.labels[names.JOB_NAME] == job:
@@ -411,12 +420,7 @@ def test_a_job_of_which_every_status_is_refused_gives_its_nodes_back_when_its_ga
             world.client.denies = lambda status: bool(status)
             await asyncio.sleep(60)
             assert (world.has_pod("bad"), world.is_placed("next")) == (True, False)
-            first = world.client.stored(PODS)[0].metadata.name
-            failed = {"phase": "Failed", "containerStatuses": [
-                {"name": "main", "state": {"terminated": {"exitCode": 7}}}]}  # fmt: skip
-            await world.client.patch(
-                PODS, first, {"status": failed}, namespace="default", subresource="status"
-            )
+            await _fail_one_pod(world, 7)
             await asyncio.sleep(60)
             assert world.client.denied > 4
             assert ("bad", "NodesReleased") in world.events.told
@@ -553,12 +557,7 @@ def test_a_job_keeps_its_nodes_while_a_pod_that_may_not_be_deleted_runs_there() 
             await asyncio.sleep(5)
             await _set_pods(world, "bad", {"phase": "Running", "podIP": "10.0.0.1"})
             world.client.keeps_pods = True
-            first = world.client.stored(PODS)[0].metadata.name
-            failed = {"phase": "Failed", "containerStatuses": [
-                {"name": "main", "state": {"terminated": {"exitCode": 137}}}]}  # fmt: skip
-            await world.client.patch(
-                PODS, first, {"status": failed}, namespace="default", subresource="status"
-            )
+            await _fail_one_pod(world, 137)
             await asyncio.sleep(60)
             assert world.client.denied > 1
             assert world.job("bad").status.attempts[0].finished_at is not None

@@ -512,7 +512,8 @@ def test_a_gang_whose_pods_are_refused_gives_its_place_back_at_once(refusal: Ref
     assert list(state.releasable) == [world.job.metadata.key]
 
 
-def test_a_refused_job_asks_ever_more_rarely_and_begins_once_its_pods_would_be_taken() -> None:
+def refused_world() -> World:
+    """Return a world in which a quota refuses the pods of the first attempt."""
     world = World(new_job())
     world.settle()
     world.schedule()
@@ -521,6 +522,11 @@ def test_a_refused_job_asks_ever_more_rarely_and_begins_once_its_pods_would_be_t
     world.probe_refusal = Refusal.QUOTA_EXCEEDED
     world.run_to(EPOCH)
     world.schedule()
+    return world
+
+
+def test_a_refused_job_asks_ever_more_rarely_and_begins_once_its_pods_would_be_taken() -> None:
+    world = refused_world()
     asked: list[float] = []
     for second in range(3600):
         before = world.probe
@@ -541,14 +547,7 @@ def test_a_refused_job_asks_ever_more_rarely_and_begins_once_its_pods_would_be_t
 
 
 def test_a_job_that_is_refused_again_waits_as_long_as_the_refusals_have_lasted() -> None:
-    world = World(new_job())
-    world.settle()
-    world.schedule()
-    world.act()
-    world.refusal = PodRefusal(1, Refusal.QUOTA_EXCEEDED, "full", EPOCH, EPOCH + 1)
-    world.probe_refusal = Refusal.QUOTA_EXCEEDED
-    world.run_to(EPOCH)
-    world.schedule()
+    world = refused_world()
     world.run_to(EPOCH + 40)
     world.probe_refusal = None  # the refusal of attempt 1 is still known
     world.run_to(EPOCH + 100)

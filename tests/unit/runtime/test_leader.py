@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +116,19 @@ class Stage:
         return self.api.stored(LEASES)[0]
 
 
+@asynccontextmanager
+async def two_candidates() -> AsyncIterator[Stage]:
+    """Let "a" lead, and "b" wait for it."""
+    stage = Stage()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(stage.candidate("a"))]
+        await asyncio.sleep(5)
+        tasks.append(group.create_task(stage.candidate("b")))
+        yield stage
+        for task in tasks:
+            task.cancel()
+
+
 def test_one_leads_and_hands_over_at_once_when_it_stops() -> None:
     async def main() -> None:
         stage = Stage()
@@ -141,11 +155,7 @@ def test_one_leads_and_hands_over_at_once_when_it_stops() -> None:
 
 def test_a_leader_that_is_cut_off_falls_silent_before_the_other_begins() -> None:
     async def main() -> None:
-        stage = Stage()
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(stage.candidate("a"))]
-            await asyncio.sleep(5)
-            tasks.append(group.create_task(stage.candidate("b")))
+        async with two_candidates() as stage:
             await asyncio.sleep(20)
             cut_at = now()
             stage.lines["a"].up.clear()
@@ -158,8 +168,6 @@ def test_a_leader_that_is_cut_off_falls_silent_before_the_other_begins() -> None
             stage.lines["a"].up.set()
             await asyncio.sleep(60)
             assert stage.leaders() == ["b"], "who comes back takes nothing away"
-            for task in tasks:
-                task.cancel()
 
     run(main())
 
@@ -168,11 +176,7 @@ def test_a_renewal_counts_from_its_start_however_late_its_answer_comes() -> None
     """Others count from the write, which the API applied long before the leader learns of it."""
 
     async def main() -> None:
-        stage = Stage()
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(stage.candidate("a"))]
-            await asyncio.sleep(5)
-            tasks.append(group.create_task(stage.candidate("b")))
+        async with two_candidates() as stage:
             await asyncio.sleep(20)
             before = stage.lease().spec.renew_time
             stage.lines["a"].answers_late_seconds = 7.5
@@ -192,8 +196,6 @@ def test_a_renewal_counts_from_its_start_however_late_its_answer_comes() -> None
             assert (second.who, stage.leaders()) == ("b", ["b"])
             assert second.begun_at >= applied_at + TIMES.duration_seconds
             mend(stage.lines["a"])
-            for task in tasks:
-                task.cancel()
 
     run(main())
 
@@ -425,11 +427,7 @@ def test_a_read_that_hangs_after_a_conflict_does_not_outlast_the_term() -> None:
 
 def test_a_candidate_that_reached_the_lease_again_backs_off_from_the_first_step() -> None:
     async def main() -> None:
-        stage = Stage()
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(stage.candidate("a"))]
-            await asyncio.sleep(5)
-            tasks.append(group.create_task(stage.candidate("b")))
+        async with two_candidates() as stage:
             line = stage.lines["b"]
             line.loses_answers = True
             await asyncio.sleep(60)
@@ -445,8 +443,6 @@ def test_a_candidate_that_reached_the_lease_again_backs_off_from_the_first_step(
             while stage.api.count("get") == looks + 1:
                 assert now() <= failed_at + TIMES.look_every_seconds, "as after many failures"
                 await asyncio.sleep(0.01)
-            for task in tasks:
-                task.cancel()
 
     run(main())
 
