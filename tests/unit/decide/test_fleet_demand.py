@@ -213,7 +213,8 @@ def test_a_node_is_not_ready_since_it_ceased_to_be_whatever_changes_on_it_meanwh
     assert nodes.unready == {"n": 10.0}
 
 
-def test_machines_that_an_incomplete_list_lacks_are_counted_for_as_long() -> None:
+def test_machines_that_lists_lack_are_counted_for_a_while_and_beside_incomplete_lists() -> None:
+    """The while begins with the first list that lacks them, however long nothing was decided."""
     spec = NodePoolSpec(Provider(ProviderType.STATIC), NodeTemplate(dict(RESOURCES)), 4)
     made, memory = NodePool(ObjectMeta("p"), spec), FleetMemory()
     machine = Instance("m", "p", InstanceState.RUNNING)
@@ -226,7 +227,11 @@ def test_machines_that_an_incomplete_list_lacks_are_counted_for_as_long() -> Non
     assert size(0.0, Inventory((machine,))) == 1
     torn, empty = Inventory((), is_complete=False), Inventory(())
     assert [size(at, torn) for at in (100.0, 200.0, 300.0)] == [1, 1, 1]
-    assert [size(at, empty) for at in (420.0, 421.0)] == [1, 0]
+    assert [size(at, empty) for at in (900.0, 1020.0, 1021.0)] == [1, 1, 0]
+    assert size(1022.0, Inventory((machine,))) == 1
+    assert [size(at, empty) for at in (2000.0, 2060.0)] == [1, 1]
+    assert size(2061.0, Inventory((machine,))) == 1
+    assert [size(at, empty) for at in (2062.0, 2182.0, 2183.0)] == [1, 1, 0]
 
 
 def test_ages_of_more_than_a_day_are_not_taken_modulo_a_day() -> None:

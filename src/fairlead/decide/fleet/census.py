@@ -200,19 +200,22 @@ def _existing(
     """Return the machines that exist. `known`: those that our records or nodes name."""
     seen = memory.seen.setdefault(pool.name, {})
     is_complete = pool.inventory is not None and pool.inventory.is_complete
-    if not is_complete:
-        seen.update({id_: (instant, each) for id_, (_, each) in seen.items()})
-    seen.update({each.id: (instant, each) for each in pool.instances})
+    seen.update({each.id: (None, each) for each in pool.instances})
+    for id_ in seen.keys() - {each.id for each in pool.instances}:
+        since, each = seen[id_]
+        since = instant if since is None else since
+        seen[id_] = (since if is_complete else None, each)
     for id_ in known:
         if id_ not in seen:
             seen[id_] = (instant, Instance(id_, "", InstanceState.RUNNING))
-    missing = [id_ for id_, (at, _) in seen.items() if instant - at > LAG_SECONDS_MAX]
-    if not missing:
-        return {id_: each for id_, (_, each) in seen.items()}
-    for id_ in missing:
+    existing = {
+        id_: each for id_, (since, each) in seen.items()
+        if since is None or instant - since <= LAG_SECONDS_MAX
+    }  # fmt: skip
+    for id_ in seen.keys() - existing.keys():
         if id_ not in known:
             del seen[id_]
-    return {id_: each for id_, (at, each) in seen.items() if instant - at <= LAG_SECONDS_MAX}
+    return existing
 
 
 def _come(census: Census, domain: str, count: int) -> None:

@@ -54,7 +54,7 @@ from fairlead.decide.fleet.demand import Demand
 from fairlead.decide.fleet.external import census_of_nodes, with_balloons
 from fairlead.decide.fleet.pool_status import PoolPlan, removed, status_of, taken_over
 from fairlead.decide.fleet.purchases import plan_purchases
-from fairlead.decide.fleet.quiet import end_quiet, quiet_of, stays_quiet
+from fairlead.decide.fleet.quiet import quiet_of, stays_quiet
 from fairlead.decide.fleet.returns import NO_TAINTS, TAINTED_MAX, away
 from fairlead.decide.fleet.spares import SpareChanges, change_spares
 from fairlead.decide.fleet.surplus import removals_of
@@ -101,7 +101,7 @@ def decide_fleet(
         return Decision((CreateFleet(),), wake_at=view.now + policy.loop_seconds), None
     if stays_quiet(view, policy, memory):
         return Decision(wake_at=view.now + policy.idle_loop_seconds), None
-    end_quiet(memory)
+    memory.quiet = None
     return _Cycle(view, policy, memory, view.fleet).run()
 
 

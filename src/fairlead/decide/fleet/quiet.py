@@ -41,10 +41,7 @@ def quiet_of(
         ends += (view.instant + turn for turn in announcement_turns(pool, policy, view.now))
     if fleet.status.removed:
         ends.append(memory.ledger_read_at + policy.ledger_seconds)
-    return Quiet(
-        fleet, tuple(view.pools), view.nodes.version, sight,
-        decided_at=view.instant, seen_at=view.instant, until=min(ends),
-    )  # fmt: skip
+    return Quiet(fleet, tuple(view.pools), view.nodes.version, sight, until=min(ends))
 
 
 def _is_at_rest(plan: PoolPlan) -> bool:
@@ -88,7 +85,7 @@ def stays_quiet(view: FleetView, policy: FleetPolicy, memory: FleetMemory) -> bo
     seen, findings = look(memory.sight, sight, policy.sight, elapsed)
     if findings:
         return False
-    memory.sight, memory.looked_at, quiet.seen_at = seen, view.instant, view.instant
+    memory.sight, memory.looked_at = seen, view.instant
     memory.agree_seconds += elapsed
     memory.bucket = memory.bucket.after(
         elapsed, view.state.table.node_count, policy.joins,
@@ -107,14 +104,3 @@ def _is_same(view: FleetView, quiet: Quiet) -> bool:
         and now.mistakes == before.mistakes and now.error == before.error
         for now, before in zip(view.pools, quiet.pools, strict=True)
     )  # fmt: skip
-
-
-def end_quiet(memory: FleetMemory) -> None:
-    """Forget what was quiet; the machines that the lists had were there until the last look."""
-    quiet, memory.quiet = memory.quiet, None
-    if quiet is None or quiet.seen_at == quiet.decided_at:
-        return
-    for seen in memory.seen.values():
-        for id_, (at, instance) in seen.items():
-            if at == quiet.decided_at:
-                seen[id_] = (quiet.seen_at, instance)

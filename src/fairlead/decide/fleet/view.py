@@ -108,9 +108,6 @@ class Quiet:
     pools: Sequence[PoolView]
     nodes_version: int
     sight: Sight
-    #: When it was decided, and when the lists were looked at last.
-    decided_at: float
-    seen_at: float
     #: Before this instant, time alone changes nothing.
     until: float
 
@@ -138,8 +135,9 @@ class FleetMemory:
     own_launches: dict[str, tuple[Launch, ...]] = field(default_factory=dict)
     #: The latest decision, where it found nothing to do.
     quiet: Quiet | None = None
-    #: The machines of each pool, and when a list had them last: pool -> id -> (instant, machine).
-    seen: dict[str, dict[str, tuple[float, Instance]]] = field(default_factory=dict)
+    #: The machines of each pool, and since when complete lists lack them, None for those that the
+    #: latest list had: pool -> id -> (instant, machine).
+    seen: dict[str, dict[str, tuple[float | None, Instance]]] = field(default_factory=dict)
 
     def wrote(self, pool: str, status: NodePoolStatus) -> None:
         """Note the launches in a status of a pool that this process wrote and had confirmed."""
