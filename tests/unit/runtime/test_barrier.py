@@ -54,7 +54,7 @@ class World:
 async def a_world() -> AsyncIterator[World]:
     world = World()
     await world.client.create(CONFIG_MAPS, {"metadata": {"name": "one"}}, namespace="a")
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         task = group.create_task(world.mirror.run())
         await world.mirror.wait_synced()
         yield world
@@ -167,7 +167,7 @@ async def test_a_list_ends_every_expectation_though_it_is_older() -> None:
 
 @simulated
 async def test_a_list_ends_the_wait_for_a_deletion_that_it_does_not_show() -> None:
-    async with a_world() as world, asyncio.timeout(60):
+    async with a_world() as world:
         obj = world.mirror.get("a", "one")
         assert obj is not None
         world.barrier.expect(Written.deletion(CONFIG_MAPS, ("a", "one"), obj.metadata.uid))
