@@ -66,6 +66,7 @@ from fairlead.decide.pinning import Binding
 from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.install.history_storage import IS_DEFAULT
 from fairlead.install.manifests import NAME, Install, Manifest, manifests
+from fairlead.install.remover import GONE_SECONDS_MAX, KIND_SECONDS_MAX
 from fairlead.install.values import History, HistoryKind, Values
 from fairlead.kube.client import HttpClient, HttpLogReader
 from fairlead.runtime.leader import LeaderOptions
@@ -104,10 +105,15 @@ async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
     await client.close()
 
 
+#: Longer than a command waits by itself, so that its own message says what it waited for.
+COMMAND_SECONDS_MAX = GONE_SECONDS_MAX + 2 * KIND_SECONDS_MAX
+
+
 def run_cli(cluster: ControlPlane, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "fairlead", *arguments, "--kubeconfig", str(cluster.kubeconfig())],
-        capture_output=True, text=True, timeout=90, check=False, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False,
+        stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
