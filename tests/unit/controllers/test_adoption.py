@@ -128,13 +128,18 @@ def released(world: World) -> int:
     return sum(all(g.name != names.GANG_GATE for g in p.spec.scheduling_gates) for p in pods)
 
 
+async def fill_and_release(world: World) -> None:
+    """Create the pods, place the group, and wait until all of them are released."""
+    await fill(world)
+    await world.until(lambda: is_admitted(world))
+    await world.place()
+    await world.until(lambda: released(world) == SIZE)
+
+
 def test_a_gang_costs_one_write_per_pod_and_a_handful_for_the_group() -> None:
     async def main() -> None:
         async with running() as world:
-            await fill(world)
-            await world.until(lambda: is_admitted(world))
-            await world.place()
-            await world.until(lambda: released(world) == SIZE)
+            await fill_and_release(world)
             await asyncio.sleep(30)
             assert world.client.count("patch", "pods") == SIZE
             assert world.client.count("create", "jobs") == 1
@@ -310,10 +315,7 @@ def test_a_group_without_live_members_gives_its_place_back_after_a_while() -> No
 
     async def main() -> None:
         async with running() as world:
-            await fill(world)
-            await world.until(lambda: is_admitted(world))
-            await world.place()
-            await world.until(lambda: released(world) == SIZE)
+            await fill_and_release(world)
             await end(world, 0, 1)
             for i in (2, 3):
                 await world.client.delete(PODS, f"p-{i}", namespace="default")
@@ -335,10 +337,7 @@ def test_a_group_whose_status_is_refused_gives_its_nodes_back_once_all_its_membe
             def has_nodes() -> bool:
                 return not world.world.state.is_forfeited(world.job().metadata.key)
 
-            await fill(world)
-            await world.until(lambda: is_admitted(world))
-            await world.place()
-            await world.until(lambda: released(world) == SIZE)
+            await fill_and_release(world)
             world.client.policed = world.job().metadata.name
             world.client.denies = bool
             await end(world, 0)

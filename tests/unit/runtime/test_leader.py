@@ -27,7 +27,7 @@ from fairlead.api.status import (
     Unavailable,
 )
 from fairlead.decide.lease import LeaseTimes, LeaveLease, TakeLease, campaign, see
-from fairlead.runtime.client import ClientWrapper, Request
+from fairlead.runtime.client import Client, ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.fencing import LeaderClient, fence, needs_fence
 from fairlead.runtime.leader import LeaderElector, LeaderOptions, Term
@@ -114,6 +114,11 @@ class Stage:
 
     def lease(self) -> Lease:
         return self.api.stored(LEASES)[0]
+
+
+def elector_of(client: Client) -> LeaderElector:
+    """Return the elector "a", which asks by this client."""
+    return LeaderElector(client, "a", clock=LoopClock(0.0), rng=random.Random(1), options=OPTIONS)
 
 
 @asynccontextmanager
@@ -320,9 +325,7 @@ def test_a_fault_of_what_leads_gives_the_lease_away_and_is_raised() -> None:
 
 
 async def _crash(stage: Stage) -> None:
-    elector = LeaderElector(
-        stage.api, "a", clock=LoopClock(0), rng=random.Random(1), options=OPTIONS
-    )
+    elector = elector_of(stage.api)
 
     async def lead(_term: Term) -> None:
         await asyncio.sleep(3)
@@ -401,9 +404,7 @@ def test_a_read_that_hangs_after_a_conflict_does_not_outlast_the_term() -> None:
     async def main() -> None:
         api = FakeClient()
         line = _HangingReads(api)
-        elector = LeaderElector(
-            line, "a", clock=LoopClock(0.0), rng=random.Random(1), options=OPTIONS
-        )
+        elector = elector_of(line)
         cancelled_at: list[float] = []
 
         async def lead(_term: Term) -> None:
@@ -489,9 +490,7 @@ def test_no_write_goes_out_after_the_deadline_and_one_under_way_is_aborted() -> 
     async def main() -> None:
         api = FakeClient()
         line = Line(api)
-        elector = LeaderElector(
-            line, "a", clock=LoopClock(0.0), rng=random.Random(1), options=OPTIONS
-        )
+        elector = elector_of(line)
         clients: list[LeaderClient] = []
         aborted_at = 0.0
 
