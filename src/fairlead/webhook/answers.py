@@ -7,7 +7,7 @@ request to the API or on our controllers. So it takes as long as it takes to dec
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import Any, assert_never
@@ -126,6 +126,8 @@ class Answers:
                 return self._pod_team
             case Path.JOBS:
                 return self._job
+            case Path.JOBS_OF_ADMINISTRATORS:
+                return partial(self._job, is_administrator=True)
             case Path.TEAMS | Path.NODE_POOLS | Path.FLEETS:
                 return partial(self._cluster_object, CLUSTER_KINDS[path])
             case Path.JOB_DEFAULTS:
@@ -209,7 +211,7 @@ class Answers:
         outcome = Outcome.DEFAULTED if patch else Outcome.LEFT_ALONE
         return Answer(outcome, review.allow(asked.uid, patch))
 
-    def _job(self, body: bytes) -> Answer:
+    def _job(self, body: bytes, *, is_administrator: bool = False) -> Answer:
         asked = review.decode_object(body, "jobs")
         if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
             return Answer(Outcome.ALLOWED, review.allow(asked.uid))
@@ -217,7 +219,8 @@ class Answers:
         teams, submitted = self._teams(), self._submitted()
         count = None if teams is None or submitted is None else partial(submitted.count, teams)
         causes = judge_job(
-            asked.object, old, classes=self._classes(), teams=teams, user=asked.user,
+            asked.object, old, classes=self._classes(), teams=teams,
+            user=replace(asked.user, is_administrator=is_administrator),
             namespace=asked.namespace, own_namespace=self._rules.own_namespace, count=count,
         )  # fmt: skip
         return self._validated(asked, causes, "Job")

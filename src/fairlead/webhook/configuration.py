@@ -57,6 +57,7 @@ class Path(Enum):
     PODS_OF_NAMESPACES = "/mutate-pods/of-namespaces"
     POD_TEAMS = "/mutate-pods/teams"
     JOBS = "/validate-jobs"
+    JOBS_OF_ADMINISTRATORS = "/validate-jobs/of-administrators"
     TEAMS = "/validate-teams"
     NODE_POOLS = "/validate-nodepools"
     FLEETS = "/validate-fleets"
@@ -104,13 +105,18 @@ def configurations(namespace: Any, service: str, ca_bundle: str) -> tuple[Manife
         "objectSelector": {"matchExpressions": [_term("In", ENABLED)]},
     }
     of_teams, of_claims = _pod_teams(client(Path.POD_TEAMS), pods, never)
-    jobs = {
-        **_judging(JOBS, client(Path.JOBS), policy="Fail", timeout_seconds=TIMEOUT_SECONDS),
-        "matchConditions": _conditions(JOB_CONDITIONS),
+    judged = _judging(JOBS, client(Path.JOBS), policy="Fail", timeout_seconds=TIMEOUT_SECONDS)
+    jobs = {**judged, "matchConditions": _conditions({**JOB_CONDITIONS, **OF_OTHERS})}
+    jobs_of_administrators = {
+        **judged,
+        "name": f"administrators.{JOBS.name}",
+        "clientConfig": client(Path.JOBS_OF_ADMINISTRATORS),
+        "matchConditions": _conditions({**JOB_CONDITIONS, **OF_ADMINISTRATORS}),
     }
     # The controllers resolve priorities themselves: a default that is missing is only not shown.
     job_defaults = {
-        **jobs,
+        **judged,
+        "matchConditions": _conditions(JOB_CONDITIONS),
         "name": f"defaults.jobs.{names.GROUP}",
         "clientConfig": client(Path.JOB_DEFAULTS),
         "failurePolicy": "Ignore",
@@ -129,6 +135,7 @@ def configurations(namespace: Any, service: str, ca_bundle: str) -> tuple[Manife
         _configuration(
             "ValidatingWebhookConfiguration",
             jobs,
+            jobs_of_administrators,
             *(_judging(kind, client(path)) for path, kind in CLUSTER_KINDS.items()),
         ),
     )
@@ -215,12 +222,12 @@ CLAIMS: Mapping[str, str] = {
     ),
 }
 #: Who may write the status of jobs places pods: Fairlead's controllers, and administrators.
-OF_OTHERS: Mapping[str, str] = {
-    "not-of-fairlead": (
-        f"!authorizer.group('{names.GROUP}').resource('{JOBS.plural}').subresource('status')"
-        ".namespace(request.namespace).check('patch').allowed()"
-    ),
-}
+_MAY_ADMINISTER = (
+    f"authorizer.group('{names.GROUP}').resource('{JOBS.plural}').subresource('status')"
+    ".namespace(request.namespace).check('patch').allowed()"
+)
+OF_OTHERS: Mapping[str, str] = {"not-of-fairlead": f"!{_MAY_ADMINISTER}"}
+OF_ADMINISTRATORS: Mapping[str, str] = {"of-fairlead": _MAY_ADMINISTER}
 #: The same exceptions as in `decide.admission`, in the server's language.
 POD_CONDITIONS: Mapping[str, str] = {
     **_NOT_BOUND,

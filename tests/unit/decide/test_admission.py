@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from fairlead.decide.admission.pod_gates import (
     opt_in_of,
     reason_of,
 )
+from fairlead.decide.admission.teams import User
 from fairlead.embedded.patch import apply_json_patch
 from fairlead.model.priorities import PriorityTable
 from fairlead.testing.builders import make_priority_class
@@ -241,3 +243,21 @@ def test_a_refusal_has_the_form_of_the_servers_own() -> None:
     assert [cause.field for cause in details.causes] == fields(bad)
     one, _ = refusal_of("j", judge_job(job(after=[{"job": ""}])))
     assert "[spec.after" not in one
+
+
+def test_only_fairlead_and_administrators_write_jobs_that_stand_for_other_pods() -> None:
+    user, own = User("mallory"), User("system:serviceaccount:ours:fairlead")
+    adopting = job(adopts={"kind": "StatefulSet", "name": "s", "apiVersion": "apps/v1"})
+
+    def refused(new: dict[str, Any], old: dict[str, Any] | None, who: User | None) -> list[str]:
+        return [c.field for c in judge_job(new, old, user=who, own_namespace="ours")]
+
+    assert refused(adopting, None, user) == ["spec.adopts"]
+    for who in (None, own, replace(user, is_administrator=True)):
+        assert refused(adopting, None, who) == []
+    spec = adopting["spec"]
+    raised = {**adopting, "spec": {**spec, "priorityClassName": "high", "timeLimitSeconds": 9}}
+    assert refused(raised, adopting, user) == ["spec.priorityClassName", "spec.timeLimitSeconds"]
+    assert refused(raised, adopting, own) == []
+    held = {**adopting, "spec": {**spec, "suspend": True, "cancel": True}}
+    assert refused(held, adopting, user) == []

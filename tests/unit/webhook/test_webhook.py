@@ -596,5 +596,11 @@ def test_pods_are_asked_about_with_fail_only_where_the_namespace_opted_in() -> N
         assert each["timeoutSeconds"] <= 5
         assert each["clientConfig"]["caBundle"] == "QQ=="
         assert path_of(each["clientConfig"]["service"]["path"]) is not Path.OTHER
+    of_users, of_administrators = validating["webhooks"][:2]
+    assert {each["failurePolicy"] for each in (of_users, of_administrators)} == {"Fail"}
+    users, administrators = (
+        each["matchConditions"][-1]["expression"] for each in (of_users, of_administrators)
+    )
+    assert users == f"!{administrators}", "each request is judged once"
     bare, _ = configurations("ours", "svc", "")
     assert "caBundle" not in bare["webhooks"][0]["clientConfig"], "it would be taken away again"

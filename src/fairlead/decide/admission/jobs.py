@@ -16,7 +16,12 @@ from fairlead.api import names
 from fairlead.api.meta import Wire
 from fairlead.api.status import StatusCause, StatusDetails
 from fairlead.api.validate import validate_job, validate_job_update
-from fairlead.decide.admission.limits import Count, limit_causes, submitter_causes
+from fairlead.decide.admission.limits import (
+    Count,
+    limit_causes,
+    may_administer,
+    submitter_causes,
+)
 from fairlead.decide.admission.teams import User, team_causes
 from fairlead.model.priorities import SYSTEM_NAMESPACE, SYSTEM_PREFIX, PriorityTable
 from fairlead.model.teams import TeamTable
@@ -25,6 +30,8 @@ Obj = Mapping[str, Any]
 
 #: The reason of a cause that is about an object which its read model cannot hold.
 UNDECODABLE = "FieldValueTypeInvalid"
+#: What users may change of a job that stands for other pods.
+_FREE_WHERE_ADOPTED = frozenset(("cancel", "suspend"))
 _STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
@@ -102,6 +109,8 @@ def judge_job(
     changed_user = list(submitter_causes(new, old, user, own_namespace))
     if old is not None and new.get("spec") == old.get("spec"):
         return changed_user
+    if not may_administer(user, own_namespace):
+        changed_user += _adoption(new, old)
     namespace = _namespace_of(new) or namespace
     found = [
         *validate_job(_without(new, known) if known else new),
@@ -144,6 +153,31 @@ def _decoded(obj: Obj) -> _Spec | None:
         return msgspec.convert(obj.get("spec") or {}, _Spec)
     except msgspec.ValidationError:
         return None
+
+
+def _adoption(new: Obj, old: Obj | None) -> Iterator[StatusCause]:
+    """Yield what a user may not write: a job that stands for other pods is Fairlead's own.
+
+    Such a job gets room for pods that its author may have no right to create, so its spec follows
+    from the pods. Users hold it or cancel it.
+    """
+    if old is None:
+        if _adopts(new):
+            why = "is written by Fairlead for pods that opted in; leave it out"
+            yield StatusCause("Forbidden", f"Forbidden: {why}", "spec.adopts")
+        return
+    if not _adopts(old):
+        return  # the field itself is immutable
+    before, after = old.get("spec") or {}, new.get("spec") or {}
+    for field in sorted((before.keys() | after.keys()) - _FREE_WHERE_ADOPTED):
+        if before.get(field) != after.get(field):
+            why = "follows from the pods that the job stands for; change those"
+            yield StatusCause("Forbidden", f"Forbidden: {why}", f"spec.{field}")
+
+
+def _adopts(obj: Obj) -> object:
+    spec = obj.get("spec")
+    return spec.get("adopts") if isinstance(spec, Mapping) else None
 
 
 def _classes(obj: Obj, classes: PriorityTable | None, namespace: str) -> Iterator[StatusCause]:

@@ -47,6 +47,11 @@ def acts_for_others(user: User | None, own_namespace: str) -> bool:
     return user.name.startswith("system:") and user.name != _ANONYMOUS
 
 
+def may_administer(user: User | None, own_namespace: str) -> bool:
+    """True for who may set in jobs what decides on others: Fairlead itself and administrators."""
+    return user is None or user.is_administrator or acts_for_others(user, own_namespace)
+
+
 def submitter_to_set(
     new: Obj, old: Obj | None, user: User | None, own_namespace: str
 ) -> str | None:

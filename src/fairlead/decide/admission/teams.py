@@ -27,10 +27,15 @@ MASTERS = "system:masters"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who sends a request, as the API server authenticated it."""
+    """Who sends a request, as the API server authenticated it.
+
+    An administrator is who may write the status of jobs: Fairlead's own controllers and the
+    cluster's administrators, which the API server says by the path that it calls.
+    """
 
     name: str = ""
     groups: tuple[str, ...] = ()
+    is_administrator: bool = False
 
     @property
     def is_judged(self) -> bool:
