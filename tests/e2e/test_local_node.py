@@ -26,6 +26,7 @@ from fairlead.api.times import format_time
 from fairlead.embedded.local.logfiles import LogLimits, parts
 from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.process import Run, start_ticks
+from fairlead.runtime.client import Request
 
 pytestmark = pytest.mark.e2e
 
@@ -188,6 +189,31 @@ async def test_environment_fields_config_files_and_mount_paths(
         assert first == f"1-$(A)-$(UNKNOWN)|10.0.0.1|p|worker|{waiting.status.pod_ip}||1p|"
         assert (hosts, own, where) == ("a slots=1", "of mine", str(work))
         assert stat.S_IMODE((tmp_path / "local/pods" / uid).stat().st_mode) == 0o700
+
+
+async def test_what_a_pod_waits_for_may_come_while_it_says_so(tmp_path: Path) -> None:
+    """No look may be missed: the next one by the clock is far away."""
+    options = dataclasses.replace(OPTIONS, retry_seconds=60.0)
+    async with local_world(tmp_path, options=options) as world:
+        call, came = world.api.call, list[str]()
+
+        async def slow(request: Request[Any]) -> Any:
+            answer = await call(request)
+            if 'configmap "peers" not found' in str(request.body) and not came:
+                came.append("peers")
+                peers = {"metadata": {"name": "peers"}, "data": {"master": "10.0.0.1"}}
+                await world.api.create(CONFIG_MAPS, peers, namespace="default")
+                await asyncio.sleep(0.2)  # the mirror has it, the answer is still on its way
+            return answer
+
+        world.api.call = slow
+        mount = {"name": "peers", "mountPath": "/etc/fairlead"}
+        await world.pod(
+            "p", "true", container={"volumeMounts": [mount]},
+            volumes=[{"name": "peers", "configMap": {"name": "peers"}}],
+        )  # fmt: skip
+        await world.until_phase("p", "Succeeded")
+        assert came == ["peers"]
 
 
 async def test_deletion_is_graceful_then_forceful_and_takes_the_whole_group(tmp_path: Path) -> None:

@@ -394,7 +394,7 @@ def test_a_look_for_changed_configuration_waits_for_the_next_change_each_time() 
         running = asyncio.create_task(mirror())
         await mirrors.wait_synced()
         for kind, name in ((CONFIG_MAPS, "a"), (SECRETS, "b"), (CONFIG_MAPS, "c")):
-            waiting = asyncio.create_task(mirrors.changed())
+            waiting = asyncio.create_task(mirrors.next_change().wait())
             await asyncio.sleep(10)
             assert not waiting.done()
             await client.create(kind, {"metadata": {"name": name}}, namespace="default")

@@ -90,6 +90,9 @@ class ConfigMirrors:
         """Return what the namespace has, at the time of each look-up."""
         return ConfigData(partial(self._maps.get, namespace), partial(self._secrets.get, namespace))
 
-    async def changed(self) -> None:
-        """Return after any change."""
-        await self._moved.wait()
+    def next_change(self) -> asyncio.Event:
+        """Return what the next change of any of them sets.
+
+        Take it before a look: a change that comes between the look and the wait is not missed.
+        """
+        return self._moved

@@ -226,10 +226,6 @@ class PodHost:
         """Return the ConfigMaps and Secrets as they are now."""
         return self.config_mirrors.of(namespace)
 
-    async def config_changed(self) -> None:
-        """Return after any change of ConfigMaps or Secrets."""
-        await self.config_mirrors.changed()
-
     def claims_path(self, namespace: str) -> Path:
         """Return the directory that holds persistent volume claims."""
         return self.claims_dir / namespace

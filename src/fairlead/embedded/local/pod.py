@@ -305,13 +305,14 @@ class LocalPod:
     async def _launches(self) -> dict[str, Launch]:
         """Return how to start each container, once everything that it refers to exists."""
         while True:
+            change = self._host.config_mirrors.next_change()
             try:
                 launches = self._make_launches()
             except ConfigMissing as error:
                 await self._waiting(error.reason, str(error))
                 try:
                     async with asyncio.timeout(self._host.options.retry_seconds):
-                        await self._host.config_changed()
+                        await change.wait()
                 except TimeoutError:
                     continue  # a hostPath may have come
             except OSError as error:
