@@ -284,7 +284,10 @@ class JobStatus(Wire, frozen=True):
     ] = ""
     conditions: Annotated[
         tuple[Condition, ...],
-        doc("The facts behind the state: Admitted, Placed, Running, Succeeded, Failed."),
+        doc(
+            "The facts behind the state: Admitted, Placed, Running, FailureTarget (it fails once "
+            "its pods are gone), Succeeded, Failed."
+        ),
     ] = ()
     attempt: Annotated[int, doc("Number of the current attempt; 0 before the job is admitted.")] = 0
     placement: Annotated[

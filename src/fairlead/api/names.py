@@ -84,6 +84,8 @@ PLACED = "Placed"
 RUNNING = "Running"
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
+#: The job is going to fail; its pods are on their way out (the condition of batch/v1 Jobs).
+FAILURE_TARGET = "FailureTarget"
 READY = "Ready"
 SET_ASIDE = "SetAside"
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import msgspec
 
 from fairlead.api.job import Job, JobSpec, JobStatus
 from fairlead.api.meta import find_condition
-from fairlead.api.names import ADMITTED
+from fairlead.api.names import ADMITTED, FAILURE_TARGET
 from fairlead.api.placement import nodes_of
 from fairlead.api.quantity import humanize
 from fairlead.api.times import parse_time
@@ -25,6 +26,7 @@ from fairlead.decide.expected_start import ExpectedStart, expected_start
 from fairlead.decide.forecast import Forecast, Forecasts, Preemption, Unknown
 from fairlead.decide.jobs.gate import CancelJob, Refuse, dependency_state, gate
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
+from fairlead.decide.overdue_pods import OverduePod, overdue_for, overdue_of
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.order import OrderKey
@@ -41,7 +43,7 @@ from fairlead.model.cluster import ClusterState
 from fairlead.model.completion import ends_at
 from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
 from fairlead.model.nodes import is_device
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.phase import Phase, is_failing, phase_of
 from fairlead.model.requests import request_of
 from fairlead.model.windows import hold_seconds
 
@@ -161,6 +163,8 @@ class Explanation:
     arithmetic: tuple[Amounts, ...] = ()
     ahead: Ahead | None = None
     holders: tuple[Holder, ...] = ()
+    #: Of a job that stops its own pods, of one that waits those on nodes that it could use.
+    overdue: tuple[OverduePod, ...] = ()
     forecast: Forecast | Preemption | Unknown | None = None
     #: By the run times of past jobs, where that was asked and there are enough.
     expected: ExpectedStart | None = None
@@ -192,7 +196,8 @@ def explain(
     gang = entry.gang
     if verdict is not None or isinstance(gang, InvalidGang):
         verdict = verdict or would_fit(state.cluster, gang)
-        return Explanation(key, verdict, _since(entry.job, verdict))
+        overdue = tuple(overdue_of(state.cluster, entry.job, now))
+        return Explanation(key, verdict, _since(entry.job, verdict), overdue=overdue)
     verdict = with_end(_waiting_verdict(state, entry, gang), entry, now)
     open_to = gang if verdict.reason is Reason.BORROW_BACK_OFF else gang.accepting
     if verdict.reason in _CLOSED:
@@ -219,7 +224,9 @@ def explain(
     if is_late is not None and not isinstance(awaited, Preemption):
         found = expected_start(state, key, now, policy or PlacementPolicy(), is_late=is_late)
         explanation = replace(explanation, expected=found)
-    return replace(explanation, holders=_holders(state, verdict, gang), forecast=awaited)
+    overdue = tuple(islice(overdue_for(state.cluster, gang, now), HOLDERS_MAX))
+    holders = _holders(state, verdict, gang)
+    return replace(explanation, holders=holders, overdue=overdue, forecast=awaited)
 
 
 def explain_changed(
@@ -266,6 +273,11 @@ def _settled(state: PlacementState, job: Job, now: float) -> Verdict | None:
             return Verdict(Reason.STOPPING, {"cause": cancel_message(job), "members": left})
         case Phase.STOPPING | Phase.CANCELLING | Phase.HELD:
             return Verdict(Reason.HELD)
+        case Phase.BETWEEN_ATTEMPTS if is_failing(job):
+            left = job.status.members.pending + job.status.members.running
+            target = find_condition(job.status.conditions, FAILURE_TARGET)
+            assert target is not None
+            return Verdict(Reason.STOPPING, {"cause": target.message, "members": left})
         case Phase.UNADMITTED:
             return _unadmitted(state, job)
         case Phase.PLACED | Phase.ACTIVE | Phase.BETWEEN_ATTEMPTS:

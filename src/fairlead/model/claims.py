@@ -59,6 +59,12 @@ class Claim:
         return devices, cpu
 
     @property
+    def size_order(self) -> tuple[int, int, JobKey]:
+        """Sorts claims, the one that holds most first."""
+        devices, cpu = self.size
+        return (-devices, -cpu, self.key)
+
+    @property
     def gpus(self) -> int:
         """GPUs, of any vendor, that the claim holds."""
         return sum(

@@ -35,7 +35,7 @@ from fairlead.model.ledger import Ledger
 from fairlead.model.member_terms import job_terms, member_labels
 from fairlead.model.neighbours import Term, TermTable, rules_of, rules_of_pod, states_rules
 from fairlead.model.nodes import NodeTable, counts
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.phase import Phase, is_failing, phase_of
 from fairlead.model.priorities import PriorityTable, Unresolved
 from fairlead.model.quotas import QuotaTable
 from fairlead.model.requests import Neighbours, RequestReader
@@ -418,7 +418,7 @@ class ClusterState:
     def _claim(self, entry: JobEntry) -> None:
         job = entry.job
         key, status = job.metadata.key, job.status
-        is_free = job.is_finished or key in self._forfeits
+        is_free = job.is_finished or is_failing(job) or key in self._forfeits
         if is_free or isinstance(entry.gang, InvalidGang):
             self.ledger.set_nomination(key, None)
             self.ledger.set_claim(key, None)

@@ -220,6 +220,15 @@ class Ledger:
                 slot = self._table.occupy(use.node)
                 yield np.array([slot]), np.ones(1, dtype=np.int64), use.booked
 
+    def overdue(self, now: float) -> Iterator[tuple[JobKey, str, float, Owner | None]]:
+        """Yield pods that were to be gone and are not, in order of arrival: key, node, since when
+        and whose each is.
+        """
+        for key in self._leaving:
+            use = self._pods[key]
+            if use.node and use.leaves_at is not None and use.leaves_at <= now:
+                yield key, use.node, use.leaves_at, use.owner
+
     def uncovered(self) -> Iterator[tuple[str, str, str]]:
         """Yield namespace, team that it names and node of each bound pod that no claim covers."""
         for use in self._pods.values():
@@ -343,7 +352,7 @@ class Ledger:
         self._claims[claim.key] = self._claims_by_owner[claim.owner] = claim
         self._slots_of_claim[claim.key] = slots
         entry = (claim.priority, claim.key)
-        insort(self._by_size, _by_size(claim))
+        insort(self._by_size, claim.size_order)
         insort(self._by_priority, entry)
         for slot in slots.tolist():
             insort(self._by_slot.setdefault(slot, []), entry)
@@ -352,7 +361,7 @@ class Ledger:
         del self._claims[claim.key]
         self._claims_by_owner.pop(claim.owner, None)
         entry = (claim.priority, claim.key)
-        self._by_size.pop(bisect_left(self._by_size, _by_size(claim)))
+        self._by_size.pop(bisect_left(self._by_size, claim.size_order))
         self._by_priority.pop(bisect_left(self._by_priority, entry))
         for slot in self._slots_of_claim.pop(claim.key).tolist():
             entries = self._by_slot[slot]
@@ -474,11 +483,6 @@ def _excess(request: Request, covered: Request) -> Request:
         return ()
     given = dict(covered)
     return tuple((r, more) for r, amount in request if (more := amount - given.get(r, 0)) > 0)
-
-
-def _by_size(claim: Claim) -> tuple[int, int, JobKey]:
-    devices, cpu = claim.size
-    return (-devices, -cpu, claim.key)
 
 
 def _discard(index: dict[K, dict[JobKey, None]], key: K, pod: JobKey) -> dict[JobKey, None]:

@@ -11,7 +11,7 @@ from enum import Enum
 
 from fairlead.api.job import Job
 from fairlead.api.meta import find_condition, is_true
-from fairlead.api.names import ADMITTED
+from fairlead.api.names import ADMITTED, FAILURE_TARGET
 
 
 class Phase(Enum):
@@ -75,6 +75,15 @@ def phase_of(job: Job) -> Phase:
         return Phase.QUEUED
     is_current = status.placement.attempt == status.attempt
     return Phase.PLACED if is_current else Phase.REPAIRING
+
+
+def is_failing(job: Job) -> bool:
+    """True for a job whose last attempt is closed for good: its placement holds nothing.
+
+    It stays in the status for the record. Pods that the job still has count as pods, so one that
+    cannot go holds its own node, and not its gang's.
+    """
+    return is_true(job.status.conditions, FAILURE_TARGET)
 
 
 def _is_admitted(job: Job) -> bool:

@@ -62,6 +62,7 @@ from fairlead.decide.jobs.view import (
 )
 from fairlead.decide.pinning import node_of
 from fairlead.decide.verdict import Decision
+from fairlead.model.phase import is_failing
 from fairlead.model.windows import Window
 from fairlead.testing.builders import EPOCH, make_job
 
@@ -216,11 +217,17 @@ class World:
         assert self.job is not None
         if decided_on.metadata.resource_version != self.job.metadata.resource_version:
             return  # conflict
-        was_finished = self.job.is_finished
-        old = self.job.status
+        before = self.job
+        old = before.status
         self._update(status=status)
-        if not self.job.is_finished or was_finished:
+        ends = self.job.is_finished and not before.is_finished
+        was_failing, fails = is_failing(before), is_failing(self.job)
+        if was_failing and not fails:
+            assert status.placement is None, "its place may be another job's by now"
+        elif not ends and not fails:
             assert _of_scheduler(status) == _of_scheduler(old), "wrote what the scheduler owns"
+        elif not ends:
+            assert status.placement == old.placement, "the record wants it"
         else:
             assert (status.placement, status.nomination, status.verdict) == (None, None, None)
             assert not is_true(status.conditions, names.PLACED), "ended, and kept its place"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from fairlead.api.job import After, Attempt, Job, VerdictStatus
 from fairlead.api.meta import Condition
+from fairlead.api.names import FAILURE_TARGET
 from fairlead.api.times import format_time
+from fairlead.cli.views.why import why_text
 from fairlead.decide.explain import Explanation, explain
 from fairlead.decide.forecast import Forecast, Unknown
+from fairlead.decide.overdue_pods import OverduePod
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.whatif import fits_empty, would_fit
@@ -15,6 +20,7 @@ from fairlead.model.gangs import GangRequest
 from fairlead.testing.builders import (
     EPOCH,
     make_job,
+    make_member_pod,
     make_node,
     make_nodes,
     make_placement,
@@ -263,3 +269,23 @@ def test_no_time_limit_is_suggested_that_a_decision_would_not_accept() -> None:
     found = explain(PlacementState.of(make_nodes(2), jobs), ("default", "j"), NOW, eager)
     assert found is not None
     assert found.suggestions == ()
+
+
+def test_a_pod_that_should_be_gone_is_named_with_its_node_and_since_when() -> None:
+    fails = Condition(FAILURE_TARGET, "True", "RestartLimit", "its node was lost")
+    failing = holder("failing", "node-0000", "node-0001", limit=None)
+    ended = replace(failing.status.attempts[0], finished_at=format_time(NOW - 60))
+    status = replace(failing.status, attempts=(ended,), conditions=(fails,))
+    failing = replace(failing, status=status)
+    stuck = make_member_pod(failing, 1, gpus=8, deleted=True)
+    state = PlacementState.of(make_nodes(2), [failing, make_job("j", count=2)], [stuck])
+    own, other = answer(state, "failing"), answer(state)
+    assert (own.verdict.reason, own.verdict.facts["cause"]) == (
+        Reason.STOPPING,
+        "its node was lost",
+    )
+    assert other.verdict.message == "needs 16 GPUs, 8 of 16 are free: 8 short"
+    assert own.overdue == other.overdue == (OverduePod(stuck.metadata.key, "node-0001", EPOCH),)
+    text = why_text(make_job("j", count=2), other, NOW)
+    assert f"  hangs      pod {stuck.metadata.name} on node-0001 was to be gone 16m ago" in text
+    assert failing.status.placement is not None, "its room comes back without it"

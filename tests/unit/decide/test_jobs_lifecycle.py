@@ -20,6 +20,7 @@ from fairlead.decide.jobs.members import probe_pods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import PodRefusal, Refusal
 from fairlead.decide.placement.state import PlacementState
+from fairlead.model.phase import is_failing
 from fairlead.testing.builders import EPOCH, make_nodes
 
 from .jobs_world import World, new_job
@@ -860,3 +861,42 @@ def test_a_job_that_has_ended_counts_no_member_as_running_or_about_to() -> None:
     assert world.status.state == "Cancelled"
     members = world.status.members
     assert (members.total, members.running, members.pending) == (3, 0, 0)
+
+
+def test_a_job_that_fails_for_good_holds_nothing_while_its_last_pod_cannot_go() -> None:
+    world = _running()
+    world.end_pod("train-1-worker-0", exit_code=1)
+    world.run_to(EPOCH + 2)
+    assert is_failing(world.job)
+    assert not world.job.is_finished
+    assert world.status.placement is not None, "for the record"
+    world.change_spec(restart=Restart(limit=5))
+    world.run_to(EPOCH + 4)
+    assert is_failing(world.job), "the place may be another job's by now"
+    world.reap_pods()
+    world.settle()
+    assert world.job.is_finished
+    assert world.condition(names.FAILED) == ("True", "MemberFailed")
+    assert world.records[world.job.metadata.uid].status.placement is not None
+
+
+def test_a_place_that_a_failing_job_gave_up_is_not_taken_back_with_a_revised_cause() -> None:
+    world = _running()
+    world.end_pod("train-1-worker-0", exit_code=1)
+    world.run_to(EPOCH + 2)
+    assert is_failing(world.job)
+    world.lose_node("n1")
+    world.reap_pods()
+    world.run_to(EPOCH + 42)
+    assert world.status.attempts[0].cause is Cause.NODE
+    assert not is_failing(world.job)
+    assert (world.status.attempt, world.status.placement) == (2, None)
+
+
+def test_a_job_gives_nothing_up_while_a_node_in_doubt_may_turn_out_to_be_the_cause() -> None:
+    world = _running()
+    world.end_pod("train-1-worker-0", exit_code=1)
+    world.lose_node("n1")
+    world.settle()
+    assert world.status.attempts[0].finished_at
+    assert not is_failing(world.job)

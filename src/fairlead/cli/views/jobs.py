@@ -198,6 +198,9 @@ def waiting(job: Job) -> str:
     if is_cancelled(job):
         return f"{Reason.STOPPING.value}: {cancel_message(job)}; its members are ending"
     phase, verdict = phase_of(job), verdict_of(job)
+    target = find_condition(job.status.conditions, names.FAILURE_TARGET)
+    if target is not None and target.status == "True":
+        return f"{Reason.STOPPING.value}: {target.message}; its members are ending"
     if phase in (Phase.STOPPING, Phase.HELD):
         return f"{Reason.HELD.value}: {Reason.HELD.template}"
     is_gathering = job.spec.adopts is not None and phase is Phase.UNADMITTED

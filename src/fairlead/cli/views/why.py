@@ -39,6 +39,7 @@ from fairlead.decide.explain import Amounts, Explanation, Holder, Suggestion
 from fairlead.decide.forecast import Preemption, Unknown
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.restart import is_cancelled
+from fairlead.decide.overdue_pods import OverduePod
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey
 from fairlead.decide.words import duration, plural
@@ -129,6 +130,7 @@ def _waiting(job: Job, explanation: Explanation, now: float, buying: Buying | No
     lines.append(f"  {message_of(verdict)}")
     facts = _labelled("asks", map(_amounts, explanation.arithmetic))
     facts += _who(job, explanation, now)
+    facts += _overdue(job, explanation.overdue, now)
     facts += _when(job, explanation, now)
     facts += _borrows(explanation, now)
     if buying:
@@ -168,6 +170,15 @@ def _who(job: Job, explanation: Explanation, now: float) -> list[str]:
         lines.append(_line("queue", place))
     holders = (_holder(job, holder, now) for holder in explanation.holders)
     return [*lines, *_labelled("holders", holders)]
+
+
+def _overdue(job: Job, pods: Sequence[OverduePod], now: float) -> list[str]:
+    """Return the pods that were to be gone: their nodes are free once somebody ends them."""
+    texts = (
+        f"pod {_name(job, pod.key)} on {pod.node} was to be gone {duration(now - pod.since)} ago"
+        for pod in pods
+    )
+    return _labelled("hangs", texts)
 
 
 def _holder(job: Job, holder: Holder, now: float) -> str:

@@ -43,7 +43,7 @@ class ReleaseCause(Enum):
 
     FINISHED = "Finished"
     CANCELLED = "Cancelled"
-    OUTDATED = "PlacementOutdated"  # the job's roles are no longer those that were placed
+    OUTDATED = "PlacementOutdated"  # other roles were placed, or it was given up already
 
 
 class StatusDraft(msgspec.Struct, frozen=True):
@@ -131,6 +131,16 @@ class StatusDraft(msgspec.Struct, frozen=True):
         return self.set(infrastructure_failures=self.status.infrastructure_failures + failures)
 
     # The end of the job
+
+    def failing(self, reason: str, message: str) -> Self:
+        """Give the place up for good before the last pod is gone: the job fails once it is."""
+        draft = self.condition(names.FAILURE_TARGET, "True", reason, message)
+        return draft.set(nomination=None, preemption=None).state(JobState.STOPPING)
+
+    def recovered(self) -> Self:
+        """Take `failing` back. The place may be another job's by now, so it is gone."""
+        draft = self.condition(names.FAILURE_TARGET, "False", "CauseRevised").set(placement=None)
+        return draft.condition(names.PLACED, "False", ReleaseCause.OUTDATED.value)
 
     def finished(self, type_: str, reason: str, message: str) -> Self:
         """End the job for good; `type_` is Succeeded or Failed. See `released` for its place."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from fairlead.api import names
 from fairlead.api.job import Attempt, Cause, JobState, RestartPolicy
 from fairlead.api.placement import nodes_of
@@ -22,7 +24,13 @@ from fairlead.decide.jobs.member_failure import Failure, is_evicted
 from fairlead.decide.jobs.pods import MemberPhase
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.jobs.refused import delay_seconds
-from fairlead.decide.jobs.restart import backoff_seconds, cancel_message, is_cancelled
+from fairlead.decide.jobs.restart import (
+    Fail,
+    backoff_seconds,
+    cancel_message,
+    is_cancelled,
+    next_step,
+)
 from fairlead.decide.jobs.view import JobView, Refusal
 from fairlead.decide.words import duration, plural
 
@@ -195,6 +203,10 @@ def close_attempt(view: JobView, draft: StatusDraft, end: AttemptEnd) -> tuple[A
         return draft.write(Note(EventReason.PREEMPTED, text))
     if cause is None:
         text = f"Stopping the gang: {end.message}"
+        closed = replace(view.job, status=draft.status)
+        following = next_step(closed, closed.status.attempts[-1], view.policy)
+        if isinstance(following, Fail):
+            draft = draft.failing(following.reason.value, following.message)
         return draft.state(JobState.STOPPING).write(Note(EventReason.STOPPING, text))
     wait = backoff_seconds(view.job, cause, draft.status.user_failures)
     # Whether it restarts follows from the limits, with the next decision.

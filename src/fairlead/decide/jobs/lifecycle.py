@@ -15,6 +15,7 @@ phases (`model/phase.py`) and every step: docs/design/jobs.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -33,6 +34,7 @@ from fairlead.decide.jobs import failure_cause, open_attempt, preempted
 from fairlead.decide.jobs.actions import Action, AddFinalizer
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects, force_at
 from fairlead.decide.jobs.gate import HELD, Admit, CancelJob, Refuse, gate
+from fairlead.decide.jobs.pods import MemberPod
 from fairlead.decide.jobs.progress import fold_progress
 from fairlead.decide.jobs.refused import wait_refused
 from fairlead.decide.jobs.restart import (
@@ -47,7 +49,7 @@ from fairlead.decide.jobs.view import JobView
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import NOTHING, Decision, Verdict, earliest
 from fairlead.decide.words import duration, plural
-from fairlead.model.phase import OPEN, Phase, phase_of
+from fairlead.model.phase import OPEN, Phase, is_failing, phase_of
 
 
 def decide_job(view: JobView) -> Decision[Action]:
@@ -157,6 +159,8 @@ def _after_attempt(view: JobView, ended: Attempt) -> Decision[Action]:
     if going:
         is_retry = isinstance(following, Retry)
         draft = draft.state(JobState.RESTARTING if is_retry else JobState.STOPPING)
+        if isinstance(following, Fail) and not _may_be_revised(view, ended, going):
+            draft = draft.failing(following.reason.value, following.message)
         actions = (*draft.write(), *delete_pods(view, going))
         return Decision(actions, wake_at=force_at(view, going))
     match following:
@@ -175,9 +179,10 @@ def _revise(view: JobView, draft: StatusDraft, ended: Attempt) -> tuple[Action, 
 
     Only causes that were not certain: the user's fault, and members stopped for an unknown reason.
     """
-    if ended.cause is not Cause.USER and ended.reason != EndReason.STOPPED.value:
+    if not _is_uncertain(ended):
         return ()
     lost = failure_cause.late_evidence(view)
+    job = view.job
     if lost is None or lost.member is None:
         return ()
     revised = replace(
@@ -190,8 +195,21 @@ def _revise(view: JobView, draft: StatusDraft, ended: Attempt) -> tuple[Action, 
     draft = draft.set(attempts=with_attempt(draft.status, revised).attempts)
     if ended.cause is Cause.USER:
         draft = draft.counted(Cause.USER, -1).counted(Cause.INFRASTRUCTURE)
+    if is_failing(job):
+        draft = draft.recovered()
     text = f"Found the cause of the end of attempt {ended.number}: {lost.message}"
     return draft.write(Note(EventReason.CAUSE_REVISED, text))
+
+
+def _is_uncertain(ended: Attempt) -> bool:
+    return ended.cause is Cause.USER or ended.reason == EndReason.STOPPED.value
+
+
+def _may_be_revised(view: JobView, ended: Attempt, going: Iterable[MemberPod]) -> bool:
+    """True while a node that may be lost may turn out to be the cause: the next attempt would keep
+    the place.
+    """
+    return _is_uncertain(ended) and any(pod.node in view.node_troubles for pod in going)
 
 
 def _hold(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action]:

@@ -8,6 +8,8 @@ from typing import assert_never
 
 from fairlead.api.bounds import BACKOFF_SECONDS_MAX
 from fairlead.api.job import Attempt, Cause, Job, RestartPolicy
+from fairlead.api.meta import find_condition
+from fairlead.api.names import FAILURE_TARGET
 from fairlead.decide.attempts.backoff import doubled
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -56,7 +58,14 @@ def cancel_message(job: Job) -> str:
 
 
 def next_step(job: Job, ended: Attempt, policy: JobsPolicy) -> Next:
-    """Return what follows the end of the current attempt; a pure function of the job."""
+    """Return what follows the end of the current attempt; a pure function of the job.
+
+    That it fails is final once it is written, since the place is given up with it.
+    """
+    target = find_condition(job.status.conditions, FAILURE_TARGET)
+    if target is not None and target.status == "True":
+        reasons = {reason.value: reason for reason in FailReason}
+        return Fail(reasons.get(target.reason, FailReason.MEMBER_FAILED), target.message)
     if is_cancelled(job):
         return Fail(FailReason.CANCELLED, cancel_message(job))
     if ended.reason == EndReason.CANCELLED.value:  # taking `cancel` back comes too late

@@ -24,7 +24,7 @@ from fairlead.decide.run_times import Likeness, RunTimes, elapsed_before
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState, JobEntry
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
-from fairlead.model.phase import OPEN, RELEASABLE, Phase, phase_of
+from fairlead.model.phase import OPEN, RELEASABLE, Phase, is_failing, phase_of
 from fairlead.model.priorities import Unresolved
 from fairlead.model.teams import UnresolvedTeam
 
@@ -238,12 +238,13 @@ def _is_releasable(job: Job, phase: Phase, *, is_forfeited: bool) -> bool:
     Not while the record of an attempt is open: its pods may still be on their way to the API, and
     the nodes that a release frees would be given away before they arrive (docs/design/jobs.md,
     "The hand-over"). Opening the record and releasing are compare-and-swaps on the same status, so
-    exactly one of them wins. The claim of a deleted job goes with the job.
+    exactly one of them wins. The place of a job that is failing holds nothing already.
     """
     is_unused = phase in RELEASABLE or (is_forfeited and phase not in OPEN)
-    if not is_unused or job.metadata.deletion_timestamp is not None:
-        return False
     is_over = phase is Phase.FINISHED
+    is_free = is_failing(job) and not is_over
+    if not is_unused or is_free or job.metadata.deletion_timestamp is not None:
+        return False
     return job.status.placement is not None or (is_over and job.status.verdict is not None)
 
 

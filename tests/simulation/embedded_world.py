@@ -1,0 +1,128 @@
+"""The embedded cluster's store, API and virtual nodes with all controllers, under virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from fairlead.api import crd, names
+from fairlead.api.core import Pod
+from fairlead.api.job import Job
+from fairlead.api.resources import CRDS, JOBS, PODS
+from fairlead.app.context import ProcessContext
+from fairlead.app.controllers import Controllers, Policies
+from fairlead.embedded.client import InProcessClient
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.virtual.fleet import NodeFleet
+from fairlead.embedded.virtual.nodes import VirtualNodes
+from fairlead.embedded.virtual.profile import load_profile
+from fairlead.history.memory import MemoryHistory
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.supervisor import Service, Supervisor
+from fairlead.testing.builders import EPOCH
+
+NAMESPACE = "default"
+#: Of a virtual node.
+GPUS = 8
+SIMULATE_SECONDS = "fairlead.dev/simulate-seconds"
+
+
+class EmbeddedWorld:
+    """Short ways to make, change and look at jobs; every job runs for a day unless it says so."""
+
+    def __init__(self, client: InProcessClient, controllers: Controllers, clock: LoopClock) -> None:
+        self.client, self.controllers, self.clock = client, controllers, clock
+
+    async def submit(
+        self, name: str, count: int, *, gpus: int = GPUS, seconds: float = 86_400, **spec: Any
+    ) -> None:
+        """Create a job of members with so many GPUs each."""
+        container = {
+            "name": "main",
+            "image": "x",
+            "resources": {"limits": {"nvidia.com/gpu": gpus}},
+        }
+        template = {
+            "metadata": {"annotations": {SIMULATE_SECONDS: str(seconds)}},
+            "spec": {"containers": [container]},
+        }
+        roles = [{"name": "worker", "count": count, "template": template}]
+        body = {"metadata": {"name": name}, "spec": {"roles": roles, **spec}}
+        await self.client.create(JOBS, body, namespace=NAMESPACE)
+
+    async def job(self, name: str) -> Job:
+        return await self.client.get(JOBS, name, namespace=NAMESPACE)
+
+    async def patch(self, name: str, **spec: Any) -> None:
+        await self.client.patch(JOBS, name, {"spec": spec}, namespace=NAMESPACE)
+
+    async def pods(self, job: str) -> list[Pod]:
+        found = await self.client.list(PODS, namespace=NAMESPACE)
+        return [pod for pod in found.items if pod.metadata.labels.get(names.JOB_NAME) == job]
+
+    async def until(self, name: str, test: Callable[[Job], bool], seconds: float = 30.0) -> Job:
+        """Return the job once `test` holds; AssertionError with its status otherwise."""
+        end = self.clock.now() + seconds
+        while self.clock.now() < end:
+            job = await self.job(name)
+            if test(job):
+                return job
+            await asyncio.sleep(0.5)
+        raise AssertionError(f"{name} after {seconds} s: {(await self.job(name)).status}")
+
+    async def runs(self, name: str, seconds: float = 30.0) -> Job:
+        return await self.until(name, lambda job: job.status.state == "Running", seconds)
+
+
+@asynccontextmanager
+async def embedded_world(
+    nodes: int, policies: Policies | None = None
+) -> AsyncIterator[EmbeddedWorld]:
+    """Run the cluster inside, with nodes of 8 GPUs."""
+    clock, ids = LoopClock(EPOCH), random.Random(2)
+    service = ApiService(
+        Store.open(None), Registry.with_builtins(), clock,
+        ids=lambda: f"{ids.getrandbits(128):032x}", rng=random.Random(3),
+    )  # fmt: skip
+    await service.bootstrap()
+    client = InProcessClient(service)
+    for manifest in crd.manifests():
+        await client.create(CRDS, manifest)
+    metrics = Metrics(CollectorRegistry(), version="test")
+    controllers = Controllers(
+        policies or Policies(), client, MemoryHistory(), context=ProcessContext(clock, metrics)
+    )
+    profile = load_profile("instant")
+
+    async def run_nodes() -> None:
+        reader = MirrorReader(SetAside("virtual-nodes"))
+        virtual = VirtualNodes(
+            client, NodeFleet(nodes, profile.node), profile, clock=clock, rng=random.Random(4),
+            pods=controllers.mirrors.pods, reader=reader,
+        )  # fmt: skip
+        try:
+            await virtual.run()
+        finally:
+            reader.close()
+
+    services = [
+        *controllers.services(), Service("api", service.run), Service("virtual-nodes", run_nodes)
+    ]  # fmt: skip
+    supervisor = Supervisor(services, clock=clock, rng=random.Random(1))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(supervisor.run())
+        await asyncio.sleep(2)
+        yield EmbeddedWorld(client, controllers, clock)
+        crashed = [s for s in supervisor.health().services if s.crash_count]
+        task.cancel()
+    assert crashed == []

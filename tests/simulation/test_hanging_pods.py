@@ -1,0 +1,70 @@
+"""A member that cannot go holds its own node, and not those of its gang."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.simulation.embedded_world import NAMESPACE, EmbeddedWorld, embedded_world
+
+from fairlead.api.resources import JOBS, PODS, PRIORITY_CLASSES
+from fairlead.sim.loop import run
+
+MEMBERS = 20
+
+
+async def delete(world: EmbeddedWorld) -> None:
+    await world.client.delete(JOBS, "hanging", namespace=NAMESPACE)
+
+
+async def cancel(world: EmbeddedWorld) -> None:
+    await world.patch("hanging", cancel=True)
+
+
+async def hold(world: EmbeddedWorld) -> None:
+    await world.patch("hanging", suspend=True)
+
+
+async def fail(world: EmbeddedWorld) -> None:
+    """End a member by its own fault; the job may not restart."""
+    (pod, *_) = await world.pods("hanging")
+    status = {"phase": "Failed"}
+    await world.client.patch(
+        PODS, pod.metadata.name, {"status": status}, namespace=NAMESPACE, subresource="status"
+    )
+
+
+async def run_out(world: EmbeddedWorld) -> None:
+    await world.patch("hanging", timeLimitSeconds=1)
+
+
+async def preempt(world: EmbeddedWorld) -> None:
+    """Nothing to do: the job that comes next has the higher priority."""
+
+
+@pytest.mark.parametrize("end", [delete, cancel, hold, fail, run_out, preempt])
+def test_the_nodes_of_all_other_members_are_free_when_one_cannot_go(end: Any) -> None:
+    async def main() -> None:
+        async with embedded_world(MEMBERS) as world:
+            high = {"metadata": {"name": "high"}, "value": 1000}
+            await world.client.create(PRIORITY_CLASSES, high)
+            await world.submit("hanging", MEMBERS, restart={"policy": "Never"})
+            await world.runs("hanging")
+            stuck = (await world.pods("hanging"))[7]
+            finalizers = {"metadata": {"finalizers": ["example.com/never"]}}
+            await world.client.patch(PODS, stuck.metadata.name, finalizers, namespace=NAMESPACE)
+            await end(world)
+            spec = {"priorityClassName": "high"} if end is preempt else {}
+            await world.submit("next", MEMBERS - 1, **spec)
+            job = await world.runs("next", seconds=120)
+            assert job.status.placement is not None
+            used = {node for role in job.status.placement.roles for node in role.nodes}
+            assert len(used) == MEMBERS - 1
+            assert stuck.spec.node_name not in used, (
+                "a pod that is being deleted counts where it is"
+            )
+            (left,) = [p for p in await world.pods("hanging") if not p.is_terminal]
+            assert left.metadata.uid == stuck.metadata.uid
+            assert left.metadata.deletion_timestamp is not None
+
+    run(main())
