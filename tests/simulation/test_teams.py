@@ -27,6 +27,7 @@ from fairlead.model.teams import TeamTable
 from fairlead.sim.checkers import PromiseBroken, unwrap_broken
 from fairlead.sim.faults import PERFECT
 from fairlead.sim.loop import run
+from fairlead.sim.own_nodes_checker import OwnNodesChecker
 from fairlead.sim.preemption_checker import PreemptionChecker
 from fairlead.sim.team_changes import TeamChange, draw_changes
 from fairlead.sim.team_checker import TeamChecker
@@ -310,6 +311,7 @@ class History:
         self.teams = TeamChecker({})
         self.checker = PreemptionChecker({}, self.teams.model)
         self.now = 1000.0
+        self.nodes: dict[str, Node] = {}
         for name in ("blue", "red"):
             spec = TeamSpec(namespaces=(name,), shares=(Share(nodes=1),))
             self.teams.team(Team(metadata=ObjectMeta(name=name), spec=spec), name, self.now)
@@ -326,6 +328,7 @@ class History:
     def node(self, name: str, *teams: str) -> None:
         taints = tuple(Taint(TEAM, "NoSchedule", each) for each in teams)
         node: Node = make_node(name, taints=taints)
+        self.nodes[name] = node
         for checker in (self.teams, self.checker):
             checker.node(node, name, self.now)
 
@@ -445,6 +448,34 @@ def test_a_victim_that_ended_late_may_give_way_again_once_that_place_is_lost() -
     history.request()
     history.end()
     assert history.checker.preemptions == 2
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [(("n2",), "though n2 were kept for it"), ((), "while n2 of its own has room for a member")],
+)
+def test_a_job_that_borrows_beside_nodes_of_its_own_is_reported(
+    kept: tuple[str, ...], words: str
+) -> None:
+    history = History()
+    checker = OwnNodesChecker(history.teams.model, lambda _: {"nvidia.com/gpu": 8, "pods": 110})
+    job = replace(history.high, status=replace(history.high.status, nomination=None))
+    if kept:
+        nomination = Nomination((RolePlacement(role="worker", nodes=kept),))
+        job = replace(job, status=replace(job.status, nomination=nomination))
+    for name in ("n1", "n2"):
+        checker.node(history.nodes[name], name, history.now - 500.0)
+    checker.job(job, job.metadata.key, history.now)
+    own = replace(make_placement(["n2"]), team="red")
+    for place in (own, replace(own, roles=make_placement(["n1"]).roles, may_borrow=True)):
+        after = replace(job, status=replace(job.status, placement=place))
+        if place is own:
+            checker.job(after, job.metadata.key, history.now)
+            checker.job(job, job.metadata.key, history.now)
+            history.now += 500.0
+        else:
+            with pytest.raises(PromiseBroken, match=rf"^11: red/high .* borrows n1, {words}"):
+                checker.job(after, job.metadata.key, history.now)
 
 
 def at_its_time(history: History) -> None:

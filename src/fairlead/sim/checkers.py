@@ -19,7 +19,6 @@ from fairlead.api.quantity import resources_to_base
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.balloons import is_balloon
-from fairlead.model.phase import is_failing
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.sim.observer import STALE_SECONDS
 from fairlead.sim.working_time import JOBS, WorkingTime
@@ -174,8 +173,7 @@ class Checkers:
             self.finished.setdefault(key, new)
         _check_size(new, model)
         _check_repair(new)
-        is_free = new.is_finished or is_failing(new)
-        self._claim(key, model, {} if is_free else _claims(new, model))
+        self._claim(key, model, {} if new.is_finished else _claims(new, model))
         placed_before = model.placed_attempt
         model.placed_attempt = new.status.placement.attempt if new.status.placement else 0
         if model.placed_attempt > placed_before:

@@ -21,6 +21,7 @@ from fairlead.api.names import ADMITTED, MAINTENANCE
 from fairlead.api.placement import Nomination, nodes_of
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
+from fairlead.model.phase import is_failing
 from fairlead.sim.checkers import PromiseBroken, offers_all
 from fairlead.sim.consolidation_checker import ConsolidationChecker
 from fairlead.sim.observer import STALE_SECONDS, Observer
@@ -159,7 +160,7 @@ class PreemptionChecker(Observer):
         if nodes != model.nodes:
             model.held_since = {node: model.held_since.get(node, now) for node in nodes}
         model.nodes = nodes
-        if model.nodes or new.is_finished or new.spec.suspend or new.spec.cancel:
+        if model.nodes or _wants_none(new):
             model.owed_since = None
 
     def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
@@ -195,7 +196,7 @@ class PreemptionChecker(Observer):
         nomination = new.status.nomination
         is_released = bool(model.nodes) and new.status.placement is None
         if model.is_moved and is_released and model.nominated:
-            ends = new.is_finished or new.spec.suspend or new.spec.cancel
+            ends = _wants_none(new)
             if nomination is None and not ends and not new.metadata.deletion_timestamp:
                 raise PromiseBroken(f"5: {key} moves, and gives back the place that is kept for it")
             model.owed_since = now
@@ -254,7 +255,7 @@ class PreemptionChecker(Observer):
         not go in time, where a victim that borrowed borrows no more, or where others were to move
         and have no place to go any more before one was asked.
         """
-        wants_none = new.is_finished or new.spec.suspend or new.spec.cancel
+        wants_none = _wants_none(new)
         was_held = any(  # until the release is seen
             c.type == ADMITTED and c.status == "False" for c in new.status.conditions
         )
@@ -399,3 +400,8 @@ class PreemptionChecker(Observer):
             return True  # whose either job was by then is not known
         is_others = bool(other.team) and victim.team != other.team
         return is_others and any(self._teams.had(other.team, n, since) for n in victim.nodes)
+
+
+def _wants_none(job: Job) -> bool:
+    """True for a job that has no use for nodes now."""
+    return job.is_finished or is_failing(job) or job.spec.suspend or job.spec.cancel

@@ -84,9 +84,9 @@ class StrictOrderChecker(Observer):
         self.judged += 1
         for key, other in sorted(self._queued.items()):
             is_ahead = other.team == queued.team and other.order < queued.order
-            has_rules = _has_rules(other.job) or other.job.spec.adopts
+            is_apart = has_rules(other.job) or other.job.spec.adopts
             is_seen = now - other.since > STALE_SECONDS
-            if not is_ahead or not is_seen or has_rules:
+            if not is_ahead or not is_seen or is_apart:
                 continue
             may_borrow = -other.order[0] <= spec.borrow_priority_max
             rooms = map(self.free, self._open(queued.team, may_borrow=may_borrow))
@@ -131,7 +131,7 @@ def _is_judged(spec: TeamSpec) -> bool:
     return is_strict and is_unlimited and spec.budget.gpu_hours is None
 
 
-def _has_rules(job: Job) -> bool:
+def has_rules(job: Job) -> bool:
     """True where amounts alone do not tell whether nodes hold a job."""
     templates = [role.template.spec for role in job.spec.roles]
     ports = (port for t in templates for c in t.containers for port in c.ports)

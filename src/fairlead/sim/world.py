@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from fairlead.api import crd
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
@@ -50,6 +52,7 @@ from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.history.memory import MemoryHistory
 from fairlead.model.machines import Instance
+from fairlead.model.phase import is_failing
 from fairlead.runtime.client import EventType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.leader import LeaderOptions
@@ -61,6 +64,7 @@ from fairlead.sim.fitting import unfit_jobs
 from fairlead.sim.loop import run
 from fairlead.sim.machines import FleetChecker, MachineUse, pool_body, stop_failing
 from fairlead.sim.observer import Observer, ObserverCalls
+from fairlead.sim.own_nodes_checker import OwnNodesChecker
 from fairlead.sim.placement_checkers import MaintenanceChecker, NeighbourChecker, TopologyChecker
 from fairlead.sim.preemption_checker import PreemptionChecker
 from fairlead.sim.quiet_client import QuietClient
@@ -208,6 +212,7 @@ class World:
         clock_error = options.clock_jump_seconds_max if options.clock_jumps_per_day else 0.0
         self.budgets = BudgetChecker(self.teams.model, self._working, clock_error)
         self.strict = StrictOrderChecker(self.teams.model, priorities, self.checkers.free)
+        self.own_nodes = OwnNodesChecker(self.teams.model, self.checkers.free)
         self.preemptions = PreemptionChecker(
             priorities, self.teams.model, clock_error_seconds=clock_error, options=options
         )
@@ -218,7 +223,7 @@ class World:
         self.maintenance = MaintenanceChecker(clock_error)
         self._observers += [
             self.disturbances, self.teams, self.budgets, self.preemptions, self.neighbours,
-            self.topology, self.strict, self.maintenance,
+            self.topology, self.strict, self.own_nodes, self.maintenance,
         ]  # fmt: skip
         if options.binding is not None:
             self._observers += [self.scheduler, self.tool, GateChecker()]
@@ -254,8 +259,8 @@ class World:
             self._digest.update(line.encode() + record.data)
             current = None if event.type is _DELETED else record
             if name == _JOBS:
-                job = _typed(current, Job)
-                self.checkers.job(job, _typed(event.previous, Job), now)
+                job = _holding(_typed(current, Job))
+                self.checkers.job(job, _holding(_typed(event.previous, Job)), now)
                 for saw_job in calls.job:
                     saw_job(job, key, now)
             elif name == _PODS:
@@ -469,6 +474,13 @@ class World:
 
 def _typed(record: Any, type_: type[Any]) -> Any:
     return None if record is None else record.typed(type_)
+
+
+def _holding(job: Job | None) -> Job | None:
+    """Return a job with the place that counts: what stays of one that is failing holds nothing."""
+    if job is None or not is_failing(job):
+        return job
+    return replace(job, status=replace(job.status, placement=None))
 
 
 def simulate(options: WorldOptions, seed: int) -> Outcome:

@@ -22,8 +22,8 @@ from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import judge_empty
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gangs import GangRequest, InvalidGang
-from fairlead.model.labels import OWN
-from fairlead.model.nodes import Ints
+from fairlead.model.labels import FOREIGN, OWN
+from fairlead.model.nodes import Bools, Ints
 
 T = TypeVar("T")
 
@@ -93,13 +93,29 @@ class Context:
             self.on_fault(key, error)
             return cast("T", otherwise)
 
+    def foreign(self, team: str) -> Bools | None:
+        """Return bool[N]: the nodes of other teams; None where there are none."""
+        if not self.cluster.uses.has_owners:
+            return None
+        return self.cluster.table.labels.tiers(team) == FOREIGN
+
     def limited(
-        self, entry: QueueEntry, gang: GangRequest, beside: Iterable[Reservation] = ()
+        self,
+        entry: QueueEntry,
+        gang: GangRequest,
+        beside: Iterable[Reservation] = (),
+        *,
+        borrows: bool = True,
     ) -> PresentCapacity:
-        """Return the capacity that limits of borrowing, and some reservations, leave a gang."""
+        """Return the capacity that limits of borrowing, and some reservations, leave a gang.
+
+        Without `borrows` it has no node of another team.
+        """
         team = entry.lane.team
         capacity = self.capacity.unbarred()
         capacity.kept = together([self.kept_from(team, reservation) for reservation in beside])
+        if not borrows:
+            capacity.barred = self.foreign(team)
         return self.borrowing.limited(capacity, gang, team, entry.lane.priority)
 
     def reserve(self, *reservations: Reservation) -> None:
@@ -143,10 +159,16 @@ class Context:
         return inf if predicted is None else predicted
 
     def plan(
-        self, entry: QueueEntry, gang: GangRequest, beside: Iterable[Reservation] = ()
+        self,
+        entry: QueueEntry,
+        gang: GangRequest,
+        beside: Iterable[Reservation] = (),
+        *,
+        borrows: bool = True,
     ) -> Plan | None:
         """Place a gang, at its largest size, in what `limited` returns; None takes nothing."""
-        capacity, table = self.limited(entry, gang, beside), self.cluster.table
+        capacity = self.limited(entry, gang, beside, borrows=borrows)
+        table = self.cluster.table
         wanted = with_images(table, entry.job, gang)
         return largest_plan(
             capacity, wanted, partial(plan_gang, capacity, table), partial(self.admits, entry)

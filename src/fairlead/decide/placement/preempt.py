@@ -4,8 +4,8 @@
        From then on its places count as used, so no other job can get them.
     2. Once that write is seen, each victim gets `status.preemption`. The jobs controller lets it
        save a checkpoint, ends its attempt and gives its place back.
-    3. The gang is placed as soon as it fits, there or elsewhere. That ends the nomination; victims
-       that still run by then are asked no more.
+    3. The gang is placed as soon as it fits, there or on other nodes that it need not borrow. That
+       ends the nomination; victims that still run by then are asked no more.
 
 Every step follows from what the objects say, so the scheduler may die after any of them. A
 nomination that cannot come true any more (a node is lost, another scheduler took the room) is
@@ -175,7 +175,8 @@ class Preempting:
             return
         kept = capacity.mark()
         take_plan(capacity, gang, plan, sign=-1)
-        elsewhere = context.plan(entry, gang)
+        # Its places are its team's: what it borrowed elsewhere could be taken back at once.
+        elsewhere = context.plan(entry, gang, borrows=False)
         if elsewhere is not None:
             self.on_plan(entry, elsewhere)
             take_plan(capacity, gang, plan)

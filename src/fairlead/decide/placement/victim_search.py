@@ -27,7 +27,6 @@ from fairlead.decide.placement.victims import Candidate, Victims, find_victims
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.claims import Claim
 from fairlead.model.gangs import GangRequest
-from fairlead.model.labels import FOREIGN
 from fairlead.model.neighbours import marks_in
 from fairlead.model.nodes import Bools, Ints, NodeTable, counted
 from fairlead.model.phase import Phase, phase_of
@@ -106,10 +105,11 @@ class VictimSearch:
 
         What is reserved for a job of another team bars no node that is the team's own.
         """
-        context, cluster = self.context, self.context.cluster
+        context = self.context
         barred = [context.kept_from(team, each).nodes for each in reservations]
-        if cluster.uses.has_owners:
-            barred.append(cluster.table.labels.tiers(team) == FOREIGN)
+        foreign = context.foreign(team)
+        if foreign is not None:
+            barred.append(foreign)
         return np.logical_or.reduce(barred) if barred else None
 
     def gives_way(self, claim: Claim, lane: LaneKey, *, moves: bool = False) -> bool:
