@@ -37,12 +37,12 @@ ANNOTATION_BYTES_MAX = 256 * 1024
 _DIGITS_MAX = 19
 
 
-def doc(description: str = "", *, ge: int | None = None, **most: int) -> Meta:
+def doc(description: str = "", *, ge: int | None = None, **most: int | str) -> Meta:
     """Describe a field, as `kubectl explain` shows it, and bound it.
 
-    Upper bounds stand in the schema only, under the schema's keywords. A job that was stored before
-    a bound was there can still be read: a bound in the type would make it unreadable, and its
-    members would go on without a controller.
+    Upper bounds and patterns stand in the schema only, under the schema's keywords. A job that was
+    stored before a bound was there can still be read: a bound in the type would make it unreadable,
+    and its members would go on without a controller.
     """
     return Meta(ge=ge, description=description or None, extra_json_schema=dict(most))
 

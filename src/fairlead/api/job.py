@@ -40,6 +40,9 @@ from fairlead.api.topology import Topology
 
 MEMBERS_MAX = 100_000
 ROLES_MAX = 256
+#: What the API server takes as the kind of a definition, and as its group and version.
+_KIND_PATTERN = "^[A-Za-z]([-A-Za-z0-9]*[A-Za-z0-9])?$"
+_API_VERSION_PATTERN = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[a-z]([-a-z0-9]*[a-z0-9])?$"
 
 
 class RestartPolicy(Enum):
@@ -157,9 +160,15 @@ class After(Wire, frozen=True):
 class Adopts(Wire, frozen=True):
     """The object of another tool whose pods a job represents."""
 
-    kind: Annotated[ObjectName, doc("Kind of the object, such as StatefulSet.")]
+    kind: Annotated[
+        ObjectName, doc("Kind of the object, such as StatefulSet.", pattern=_KIND_PATTERN)
+    ]
+    # No pattern: groups that pods name have names of any text. They are quoted where they are sent.
     name: Annotated[ObjectName, doc("Name of the object.")]
-    api_version: Annotated[LabelKey, doc("Group and version of the object. Defaults to v1.")] = "v1"
+    api_version: Annotated[
+        LabelKey,
+        doc("Group and version of the object. Defaults to v1.", pattern=_API_VERSION_PATTERN),
+    ] = "v1"
     uid: Annotated[ObjectName, doc("Its uid; empty where it is not known.")] = ""
 
 

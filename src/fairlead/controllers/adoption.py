@@ -7,14 +7,15 @@ tool that is read when it is needed, so a new leader starts from there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.meta import to_wire
-from fairlead.api.resources import JOBS, PODS, Resource
-from fairlead.api.status import ApiError, NotFound
+from fairlead.api.resources import JOBS, PODS
+from fairlead.api.status import ApiError, NotFound, StatusDetails, Timeout
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.group_index import GroupIndex, metadata_of
 from fairlead.controllers.job_writer import JobWriter
@@ -27,6 +28,7 @@ from fairlead.decide.adoption.actions import (
     ReleaseMember,
 )
 from fairlead.decide.adoption.lifecycle import decide_group
+from fairlead.decide.adoption.source_kinds import resource_of
 from fairlead.decide.adoption.sources import MISSING, Facts, read_source
 from fairlead.decide.adoption.view import AdoptionPolicy, Reading
 from fairlead.decide.job_actions import JobAction, WriteJobStatus
@@ -44,6 +46,12 @@ from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, set_aside_of
 from fairlead.runtime.set_aside import Stage
+
+#: How long a reading may take. It runs beside the cycles, in one of a few places.
+_READ_SECONDS_MAX = 5.0
+#: With a reading that had no answer, as if the server had asked for it: no retry within the
+#: action, and none of the group before this, or longer after several in a row.
+_LATER = StatusDetails(retry_after_seconds=5)
 
 
 class AdoptionController:
@@ -126,6 +134,10 @@ class AdoptionController:
             case _:
                 return action.job.metadata.key
 
+    def is_beside(self, action: Action) -> bool:
+        """True for readings: what answers them may be of others, and slow (`ActsBeside`)."""
+        return isinstance(action, ReadSource)
+
     async def perform(self, action: Action) -> Written | None:
         """Carry out one action; safe to repeat."""
         if isinstance(action, JobAction):
@@ -183,35 +195,50 @@ class AdoptionController:
         self._events.record(PODS, pod.metadata, EventKind.WARNING, reason=reason, message=message)
 
     async def _read(self, action: ReadSource) -> None:
-        """Read the object behind a group; an object that cannot be read is a problem to report."""
-        entry = self._index.get(action.key)
-        if entry is None or entry.group is None:
-            return
+        """Read the object behind a group; an object that cannot be read is a problem to report.
+
+        Timeout where there is no answer: the group is left alone for a while, longer each time.
+        """
         resource = resource_of(action.api_version, action.kind)
+        assert resource is not None, "only kinds of the list are read"
+        found: dict[str, Any] | None = None
+        problem = ""
         try:
-            found = await self._client.get(resource, action.name, namespace=action.key[0])
+            async with asyncio.timeout(_READ_SECONDS_MAX):
+                found = await self._client.get(resource, action.name, namespace=action.key[0])
+        except TimeoutError:
+            text = f"{action.kind} {action.name}: no answer within {_READ_SECONDS_MAX:g} s"
+            raise Timeout(text, details=_LATER) from None
         except NotFound:
-            facts = MISSING
+            pass
         except ApiError as error:
             if error.retryable:
                 raise
-            text = f"{action.kind} {action.name} cannot be read: {error.message}"
-            facts = Facts(problem=text)
+            problem = f"{action.kind} {action.name} cannot be read: {error.message}"
+        self._take_in(action, found, problem)
+
+    def _take_in(self, action: ReadSource, found: Mapping[str, Any] | None, problem: str) -> None:
+        """Keep what was read, if the group still has this object behind it."""
+        self._decider.mark(action.key)
+        entry = self._index.get(action.key)
+        source = entry.group.source if entry is not None and entry.group is not None else None
+        if entry is None or entry.group is None or source is None:
+            return
+        if (source.api_version, source.kind, source.name) != (
+            action.api_version, action.kind, action.name
+        ):  # fmt: skip
+            return
+        if problem:
+            facts = Facts(problem=problem)
+        elif found is None:
+            facts = MISSING
         else:
             facts = read_source(entry.group.tool, found)
-            uid = entry.group.source.uid if entry.group.source else ""
-            if uid and facts.uid != uid:
+            if source.uid and facts.uid != source.uid:
                 facts = MISSING  # another object of the same name
         before = entry.reading
         count = before.count + 1 if before is not None and before.facts == facts else 1
         entry.reading = Reading(facts, self._clock.now(), count)
-        self._decider.mark(action.key)
-
-
-def resource_of(api_version: str, kind: str) -> Resource[dict[str, Any]]:
-    """Return where a kind is served; the plurals of all that are read are regular."""
-    group, _, version = api_version.rpartition("/")
-    return Resource(group, version, f"{kind.lower()}s", kind, dict)
 
 
 def release_patch(action: ReleaseMember) -> dict[str, Any]:

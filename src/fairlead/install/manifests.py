@@ -23,6 +23,7 @@ import yaml
 
 from fairlead import __version__
 from fairlead.api import crd
+from fairlead.decide.adoption.source_kinds import rules as source_rules
 from fairlead.doctor.monitoring.alerts import groups as alert_groups
 from fairlead.doctor.monitoring.boards import boards as monitoring_boards
 from fairlead.input.sections import plain
@@ -121,6 +122,7 @@ def templates() -> Mapping[str, str]:
     """Return the templates of the objects in the chart: file name -> text."""
     files = sorted((CHART / "templates").glob("*.yaml"))
     found = {path.name: path.read_text() for path in files if path.name not in _NOT_OBJECTS}
+    found["clusterrole.yaml"] = found["clusterrole.yaml"].replace(f"{_SOURCES}\n", _source_rules())
     for manifest in crd.manifests():
         # As templates, not in crds/: Helm never upgrades what is in there.
         name = f"customresourcedefinition-{manifest['spec']['names']['plural']}.yaml"
@@ -147,6 +149,14 @@ def templates() -> Mapping[str, str]:
         ),
     }
     return dict(sorted(found.items()))
+
+
+def _source_rules() -> str:
+    """Return the rights to read what stands behind groups of other tools' pods."""
+    return "".join(
+        f"- apiGroups: [{group}]\n  resources: [{', '.join(plurals)}]\n  verbs: [get]\n"
+        for group, plurals in source_rules()
+    )
 
 
 def _linked(rules: str) -> str:
@@ -198,6 +208,8 @@ metadata:
 """
 
 
+#: Where in the ClusterRole the rights to read sources go.
+_SOURCES = "SOURCES"
 #: Stands in the rules for the URL that the values give.
 _RUNBOOKS = "RUNBOOKS"
 _MONITORING = """{{{{- if .Values.metrics.{value}.enabled }}}}

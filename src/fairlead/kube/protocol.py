@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from typing import Any, cast
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -149,7 +149,7 @@ def steps(request: Request[Any], decoders: Decoders[Any], page_size: int) -> Ste
         case Verb.CREATE:
             return decoders.object((yield _create(request)))
         case Verb.GET:
-            path = path_of(request.resource, request.namespace, request.name)
+            path = _named_path(request)
             body = yield HttpRequest("GET", path, accept=_accept(request.resource))
             return decoders.object(body)
         case Verb.LIST:
@@ -160,7 +160,7 @@ def steps(request: Request[Any], decoders: Decoders[Any], page_size: int) -> Ste
         case Verb.READ:
             return (yield HttpRequest("GET", request.name, request.body))
         case Verb.DELETE:
-            yield _delete(request, request.namespace)
+            yield _delete(request, _named_path(request))
         case Verb.DELETE_COLLECTION:
             namespaces = [request.namespace]
             if request.resource.namespaced and not request.namespace:
@@ -168,7 +168,7 @@ def steps(request: Request[Any], decoders: Decoders[Any], page_size: int) -> Ste
                 found = yield from _pages(request, decoders, page_size)
                 namespaces = sorted({_key(obj)[0] for obj in found.items})
             for namespace in namespaces:
-                yield _delete(request, namespace)
+                yield _delete(request, path_of(request.resource, namespace))
     return None
 
 
@@ -184,11 +184,27 @@ def watch_of(request: WatchRequest[Any]) -> HttpRequest:
 
 
 def path_of(resource: Resource[Any], namespace: str, name: str = "", subresource: str = "") -> str:
-    """Return the request's path, each part quoted; BadRequest for what can be no name."""
-    for part in (namespace, name):
-        if part in (".", "..") or "/" in part or "%" in part:
-            raise BadRequest(f"'{part}' is not a name: it may not be . or .. or contain / or %")
-    return resource.path(quote(namespace), quote(name), subresource)
+    """Return the request's path, each part quoted; BadRequest for what can be no such part."""
+    kind = tuple(map(_segment, (resource.group, resource.version, resource.plural)))
+    if kind != (resource.group, resource.version, resource.plural):
+        group, version, plural = kind
+        resource = replace(resource, group=group, version=version, plural=plural)
+    return resource.path(_segment(namespace), _segment(name), _segment(subresource))
+
+
+@lru_cache(maxsize=1024)
+def _segment(text: str) -> str:
+    """Return one part of a path, quoted; BadRequest for what could be read as more or less."""
+    if text in (".", "..") or "/" in text or "%" in text:
+        raise BadRequest(f"'{text}' is not a name: it may not be . or .. or contain / or %")
+    return quote(text, safe="")
+
+
+def _named_path(request: Request[Any]) -> str:
+    """Return the path of one object; BadRequest without a name, which would mean all of them."""
+    if not request.name:
+        raise BadRequest(f"a {request.verb.value} of a {request.resource.kind} needs a name")
+    return path_of(request.resource, request.namespace, request.name, request.subresource)
 
 
 def _pages(
@@ -233,7 +249,7 @@ def _patch(request: Request[Any]) -> HttpRequest:
     resource = request.resource
     return HttpRequest(
         "PATCH",
-        path_of(resource, request.namespace, request.name, request.subresource),
+        _named_path(request),
         _dry_run(request),
         msgspec.json.encode(request.body),
         request.patch_type.value,
@@ -241,7 +257,7 @@ def _patch(request: Request[Any]) -> HttpRequest:
     )
 
 
-def _delete(request: Request[Any], namespace: str) -> HttpRequest:
+def _delete(request: Request[Any], path: str) -> HttpRequest:
     body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
     if request.grace_period_seconds is not None:
         body["gracePeriodSeconds"] = request.grace_period_seconds
@@ -251,7 +267,6 @@ def _delete(request: Request[Any], namespace: str) -> HttpRequest:
     preconditions = {key: value for key, value in preconditions.items() if value is not None}
     if preconditions:
         body["preconditions"] = preconditions
-    path = path_of(request.resource, namespace, request.name)
     return HttpRequest("DELETE", path, _selectors(request), msgspec.json.encode(body))
 
 

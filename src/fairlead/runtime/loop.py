@@ -4,6 +4,9 @@ Its cycle, read aloud: wait for a change, for `wake_at` or for a timer, and a li
 comes with it; wait until the mirrors are synced and have seen our own writes (the barrier); decide,
 which is pure; perform the actions, in order per object, objects side by side.
 
+Actions that may wait long for others (`ActsBeside`) run beside the cycles, a bounded number at a
+time: one that gets no answer holds up no cycle, and so no other object.
+
 A controller that keeps a queue says when it has something to decide (`Queued`); a change that gives
 it nothing to decide on then costs no cycle.
 
@@ -58,6 +61,7 @@ __all__ = [
 
 #: The controller's own closed set of actions.
 A = TypeVar("A")
+A_contra = TypeVar("A_contra", contravariant=True)
 
 
 class Controller(Protocol[A]):
@@ -114,6 +118,19 @@ class Queued(Protocol):
 
     def due_at(self) -> float | None:
         """Return the instant of the next decision: 0.0 for now, None until a change asks for it."""
+        ...
+
+
+@runtime_checkable
+class ActsBeside(Protocol[A_contra]):
+    """A controller some of whose actions run beside the cycles, alone of their key.
+
+    Such an action ends by itself after a bounded time. While one of its key is running or waits for
+    its turn, another one is dropped: the object is to be looked at again when the action is done.
+    """
+
+    def is_beside(self, action: A_contra) -> bool:
+        """True for an action that no cycle waits for."""
         ...
 
 
@@ -174,6 +191,8 @@ class LoopOptions:
     #: Of these, so many begin; more join as answers come (as in TCP's slow start), so that the
     #: handshakes of new connections do not hold up the first requests.
     concurrency_start: int = 8
+    #: Actions that run beside the cycles at a time.
+    beside_max: int = 8
     #: A mirror that has not shown our writes by then is listed again.
     barrier_seconds: float = 5.0
     #: Decide this often even if nothing changes; None: never.
@@ -218,6 +237,10 @@ class ControllerLoop(Generic[A]):
         self._log = log
         self._barrier = Barrier(controller.mirrors, timeout_seconds=self._options.barrier_seconds)
         self._due_at = controller.due_at if isinstance(controller, Queued) else None
+        self._is_beside = controller.is_beside if isinstance(controller, ActsBeside) else None
+        #: Actions beside the cycles, by key: those that run, and those that wait for their turn.
+        self._running: dict[ObjectKey, asyncio.Task[None]] = {}
+        self._waiting: dict[ObjectKey, A] = {}
         self._woken = WakeUp()
         #: Until when the loop sleeps: infinite without a deadline, None while it is in a cycle.
         self._sleeps_until: float | None = None
@@ -247,7 +270,7 @@ class ControllerLoop(Generic[A]):
                     for mirror in self._controller.mirrors:
                         name = f"{self._controller.name}/{mirror.kind}"
                         group.create_task(mirror.run(), name=name)
-                await self._cycles()
+                await self._cycles(group)
         finally:
             for remove in removes:
                 remove()
@@ -261,12 +284,12 @@ class ControllerLoop(Generic[A]):
             if due_at is not None and due_at < self._sleeps_until:
                 self._woken.set()
 
-    async def _cycles(self) -> None:
+    async def _cycles(self, group: asyncio.TaskGroup) -> None:
         now = self._clock.now()
         while True:
             await self._barrier.wait()
             decision = self._decide(max(now, self._clock.now()))
-            await self._perform(decision.actions)
+            await self._perform(self._begin_beside(decision.actions, group))
             now = await self._wait(decision.wake_at)
 
     def _decide(self, now: float) -> Decision[A]:
@@ -302,6 +325,36 @@ class ControllerLoop(Generic[A]):
             return max(self._clock.now(), deadline or 0.0)
         await asyncio.sleep(self._options.batch_window_seconds)
         return self._clock.now()
+
+    def _begin_beside(self, actions: Sequence[A], group: asyncio.TaskGroup) -> Sequence[A]:
+        """Begin what runs beside the cycles; return the other actions."""
+        if self._is_beside is None:
+            return actions
+        rest: list[A] = []
+        for action in actions:
+            if not self._is_beside(action):
+                rest.append(action)
+                continue
+            key = self._controller.key_of(action)
+            if key not in self._running and not self._is_to_wait(key):
+                self._waiting.setdefault(key, action)
+        self._fill(group)
+        return rest
+
+    def _fill(self, group: asyncio.TaskGroup) -> None:
+        """Begin actions beside the cycles, first come, first served, as long as there is room."""
+        while self._waiting and len(self._running) < self._options.beside_max:
+            key = next(iter(self._waiting))
+            action = self._waiting.pop(key)
+            name = f"{self._controller.name}-beside"
+            task = group.create_task(self._act_beside(group, key, action), name=name)
+            self._running[key] = task
+
+    async def _act_beside(self, group: asyncio.TaskGroup, key: ObjectKey, action: A) -> None:
+        await self._act(key, [action])
+        del self._running[key]
+        self._fill(group)
+        self._woken.set()  # it may have moved when the loop is to decide
 
     async def _perform(self, actions: Sequence[A]) -> None:
         by_key: dict[ObjectKey, list[A]] = {}

@@ -51,8 +51,8 @@ class Events:
 
 
 class World:
-    def __init__(self) -> None:
-        self.client = PolicedClient()
+    def __init__(self, client: PolicedClient | None = None) -> None:
+        self.client = client or PolicedClient()
         self.events = Events()
         clock = LoopClock(EPOCH)
         self.world = ClusterWorld.make(self.client, clock=clock, rng=random.Random(1))
@@ -62,8 +62,8 @@ class World:
         )  # fmt: skip
         self.loop = ControllerLoop(self.controller, clock=clock, rng=random.Random(2))
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
+    async def until(self, condition: Callable[[], bool], seconds_max: float = 60) -> None:
+        async with asyncio.timeout(seconds_max):
             while not condition():  # noqa: ASYNC110 -- virtual time
                 await asyncio.sleep(0.1)
 
@@ -83,8 +83,8 @@ class World:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[World]:
-    world = World()
+async def running(client: PolicedClient | None = None) -> AsyncIterator[World]:
+    world = World(client)
     for i in range(SIZE):
         wire = to_wire(make_node(f"n{i}"))
         wire["metadata"].pop("resourceVersion")
@@ -412,5 +412,83 @@ def test_an_outage_while_a_groups_object_is_read_is_no_problem_of_the_group() ->
             await world.until(lambda: is_admitted(world))
             assert world.client.count("get", "pytorchjobs") == 2
             assert "bert-0" not in [name for name, _, _ in world.events.seen]
+
+    run(main())
+
+
+class SilentSources(PolicedClient):
+    """Answers no reading of objects of one kind, ever."""
+
+    silent = "statefulsets"
+    begun: list[float]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = []
+
+    async def get(self, resource: Any, name: str, **how: Any) -> Any:
+        if resource.plural == self.silent:
+            self.begun.append(asyncio.get_running_loop().time())
+            await asyncio.Event().wait()
+        return await super().get(resource, name, **how)
+
+
+def of_silent_set(name: str) -> dict[str, Any]:
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "controller": True}
+    pod = body(0)
+    pod["metadata"] |= {"name": f"{name}-0", "ownerReferences": [{**owner, "uid": f"uid-{name}"}]}
+    pod["metadata"] |= {"labels": {}, "annotations": {}}
+    return pod
+
+
+def test_an_object_that_never_answers_holds_up_no_other_group() -> None:
+    async def main() -> None:
+        async with running(SilentSources()) as world:
+            client = world.client
+            assert isinstance(client, SilentSources)
+            for i in range(20):
+                await client.create(PODS, of_silent_set(f"silent-{i}"), namespace="default")
+            await world.until(lambda: bool(client.begun))
+            for _ in range(5):
+                at = asyncio.get_running_loop().time()
+                await fill(world)
+                await world.until(lambda: is_admitted(world), 1)
+                await world.place()
+                await world.until(lambda: released(world) == SIZE, 1)
+                assert asyncio.get_running_loop().time() - at < 1
+                for i in range(SIZE):
+                    await client.delete(PODS, f"p-{i}", namespace="default")
+                await client.delete(JOBS, world.job().metadata.name, namespace="default")
+                await world.until(lambda: not client.stored(JOBS))
+            begun = len(client.begun)
+            assert begun <= 16, "a bounded number at a time"
+            await asyncio.sleep(600)
+            assert 20 < len(client.begun) < begun + 20 * 40, "each ever more rarely"
+
+    run(main())
+
+
+def test_what_is_read_at_last_counts_and_a_group_that_is_gone_meanwhile_is_no_fault() -> None:
+    async def main() -> None:
+        async with running(SilentSources()) as world:
+            client = world.client
+            assert isinstance(client, SilentSources)
+            for name in ("slow", "gone"):
+                await client.create(PODS, of_silent_set(name), namespace="default")
+            await world.until(lambda: len(client.begun) == 2)
+            await client.delete(PODS, "gone-0", namespace="default")
+            await asyncio.sleep(20)
+            spec = {"replicas": 1, "podManagementPolicy": "Parallel"}
+            kind = resource_of("apps/v1", "StatefulSet")
+            assert kind is not None
+            source = {"metadata": {"name": "slow", "uid": "uid-slow"}, "spec": spec}
+            made = await client.create(kind, source, namespace="default")
+            owner = of_silent_set("slow")["metadata"]["ownerReferences"]
+            owner[0]["uid"] = made["metadata"]["uid"]
+            patch = {"metadata": {"ownerReferences": owner}}
+            await client.patch(PODS, "slow-0", patch, namespace="default")
+            client.silent = ""
+            await world.until(lambda: is_admitted(world))
+            assert [reason for _, reason, _ in world.events.seen] == ["Admitted"]
 
     run(main())

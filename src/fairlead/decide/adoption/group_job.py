@@ -9,6 +9,7 @@ from fairlead.api.job import Adopts, Job, JobSpec
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.adoption.actions import CreateJob
 from fairlead.decide.adoption.members import Expected, Member, roles_of
+from fairlead.decide.adoption.source_kinds import source_kind_of
 from fairlead.model.grouping import Group, Source, Tool, alone
 
 MANAGER = "fairlead-adoption"
@@ -58,17 +59,8 @@ def single_member_job(member: Member) -> CreateJob:
     return CreateJob(job_for(GroupRequest(membership.group, (single,), Expected(total=1), uid)))
 
 
-_TOOLS = {
-    ("batch", "Job"): Tool.JOB,
-    ("apps", "StatefulSet"): Tool.STATEFUL_SET,
-    ("jobset.x-k8s.io", "JobSet"): Tool.JOB_SET,
-    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): Tool.LEADER_WORKER_SET,
-    ("ray.io", "RayCluster"): Tool.RAY,
-    ("scheduling.x-k8s.io", "PodGroup"): Tool.POD_GROUP,
-    ("scheduling.volcano.sh", "PodGroup"): Tool.VOLCANO,
-    ("v1", "Pod"): Tool.POD,
-    (names.GROUP, NAMED_KIND): Tool.NAMED,
-}
+#: Groups without an object that is read.
+_UNREAD = {("v1", "Pod"): Tool.POD, (names.API_VERSION, NAMED_KIND): Tool.NAMED}
 
 
 def group_of(job: Job) -> Group | None:
@@ -76,8 +68,8 @@ def group_of(job: Job) -> Group | None:
     adopts = job.spec.adopts
     if adopts is None:
         return None
-    prefix = adopts.api_version.partition("/")[0]
-    tool = Tool.KUBEFLOW if prefix == "kubeflow.org" else Tool.OWNED
-    tool = _TOOLS.get((prefix, adopts.kind), tool)
+    found = source_kind_of(adopts.api_version, adopts.kind)
+    unread = _UNREAD.get((adopts.api_version, adopts.kind), Tool.OWNED)
+    tool = found.tool if found is not None else unread
     source = Source(adopts.api_version, adopts.kind, adopts.name, adopts.uid)
     return Group(job.metadata.key, tool, adopts.name, None if tool is Tool.NAMED else source)

@@ -40,7 +40,13 @@ from fairlead.decide.adoption.members import (
     roles_of,
     take_census,
 )
-from fairlead.decide.adoption.view import AdoptionPolicy, GroupContext, GroupView, read_of
+from fairlead.decide.adoption.view import (
+    AdoptionPolicy,
+    GroupContext,
+    GroupView,
+    read_of,
+    readable,
+)
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, Note
 from fairlead.decide.attempts.record import new_record
@@ -87,11 +93,11 @@ def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
     gated = census.gated
     if not gated or group is None:
         return NOTHING
-    source = group.source
+    source = readable(group)
     expected = expected_of(census, facts, view.elsewhere)
     needs_reading = group.tool in _MAY_REFUSE or not expected.is_known
     if source is not None and reading is None and (needs_reading or not source.uid):
-        return Decision((read_of(view.key, source),), wake_at=now)
+        return Decision((read_of(view.key, source),))
     if facts is not None and facts.problem:
         reason, text = EventReason.NO_GANG, f"{group.words} is no gang: {facts.problem}"
     elif not expected.is_known:
@@ -104,7 +110,8 @@ def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
         members = chosen(gated, expected)
         if not members:
             return Decision(tuple(single_member_job(member) for member in gated))
-        uid = source.uid if source is not None and source.uid else (facts.uid if facts else "")
+        named = group.source.uid if group.source is not None else ""
+        uid = named or (facts.uid if facts is not None else "")
         return Decision((CreateJob(job_for(GroupRequest(group, tuple(members), expected, uid))),))
     warning = EmitPodWarning(view.key, gated[0].pod, reason.value, text)
     if source is None or reading is None:
@@ -112,7 +119,7 @@ def _without_job(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
     due = reading.next_at(policy)
     if now < due:
         return Decision((warning,), wake_at=due)
-    return Decision((warning, read_of(view.key, source)), wake_at=now)
+    return Decision((warning, read_of(view.key, source)))
 
 
 # Gathering

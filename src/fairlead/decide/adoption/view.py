@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fairlead.api.job import Job
 from fairlead.decide.adoption.actions import Action, ReadSource
 from fairlead.decide.adoption.members import Census, Expected, Member, expected_of
+from fairlead.decide.adoption.source_kinds import source_kind_of
 from fairlead.decide.adoption.sources import Facts
 from fairlead.decide.attempts.backoff import doubled
 from fairlead.decide.attempts.end_reason import EndReason
@@ -104,9 +105,8 @@ class GroupContext:
 
     @property
     def source(self) -> Source | None:
-        """Return the object that gives the size of the group, if there is one that can be read."""
-        source = self.view.group.source if self.view.group else None
-        return None if source is None or source.kind == "Pod" else source
+        """Return the object that gives the size of the group, if there is one that is read."""
+        return readable(self.view.group)
 
     @property
     def tool(self) -> Tool:
@@ -138,10 +138,18 @@ class GroupContext:
         return self.view.reading.next_at(self.policy) if self.view.reading else self.now
 
     def read(self) -> Decision[Action]:
-        """Return the decision to read the source now."""
+        """Return the decision to read the source now; the group is looked at again after that."""
         source = self.source
         assert source is not None
-        return Decision((read_of(self.view.key, source),), wake_at=self.now)
+        return Decision((read_of(self.view.key, source),))
+
+
+def readable(group: Group | None) -> Source | None:
+    """Return the object behind a group, if it is of a kind that is read."""
+    source = group.source if group is not None else None
+    if source is None or not source.name:
+        return None
+    return source if source_kind_of(source.api_version, source.kind) is not None else None
 
 
 def read_of(key: tuple[str, str], source: Source) -> ReadSource:
