@@ -62,7 +62,7 @@ class AdoptionWorld(World, Observer):
             profile=replace(load_profile("instant"), node=SHAPE),
             calls_between_kills_mean=calls_between_kills_mean,
             steps_between_crashes_mean=steps_between_crashes_mean, down_seconds_max=10.0,
-            adoption=AdoptionPolicy(bind_patience_seconds=5.0),
+            adoption=AdoptionPolicy(bind_patience_seconds=5.0, vacant_seconds_max=300.0),
         )  # fmt: skip
         super().__init__(options, seed, observers=[self])
         if not checks_places:

@@ -35,7 +35,7 @@ from fairlead.api.bounds import (
 from fairlead.api.core import PodTemplate
 from fairlead.api.meta import Condition, Instant, ObjectMeta, OwnerReference, Wire
 from fairlead.api.names import API_VERSION
-from fairlead.api.placement import Nomination, Placement, Preemption
+from fairlead.api.placement import EmptySeats, Nomination, Placement, Preemption
 from fairlead.api.topology import Topology
 
 MEMBERS_MAX = 100_000
@@ -302,6 +302,10 @@ class JobStatus(Wire, frozen=True):
     placement: Annotated[
         Placement | None, doc("The nodes that are reserved for the members. Absent: none are.")
     ] = None
+    seats: Annotated[
+        tuple[EmptySeats, ...],
+        doc("Seats without a member, of a job that represents pods of another tool."),
+    ] = ()
     nomination: Annotated[
         Nomination | None,
         doc("The place that is kept for the job until others have given it back."),
@@ -330,6 +334,16 @@ class JobStatus(Wire, frozen=True):
     submitted_at: Annotated[Instant | None, doc("When the job was first seen.")] = None
     started_at: Annotated[Instant | None, doc("When the gang ran for the first time.")] = None
     finished_at: Annotated[Instant | None, doc("When the job ended for good.")] = None
+
+    @property
+    def done(self) -> frozenset[tuple[str, int]]:
+        """The seats (role, index) whose members are recorded to have ended well."""
+        return frozenset((each.role, index) for each in self.seats for index in each.done)
+
+    @property
+    def vacant(self) -> frozenset[tuple[str, int]]:
+        """The seats (role, index) whose nodes the placement no longer holds."""
+        return frozenset((each.role, index) for each in self.seats for index in each.vacant)
 
     @property
     def current_attempt(self) -> Attempt | None:

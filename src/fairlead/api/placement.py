@@ -25,6 +25,16 @@ class RolePlacement(Wire, frozen=True):
     nodes: Annotated[tuple[str, ...], doc("Node of each member, in the order of their index.")]
 
 
+class EmptySeats(Wire, frozen=True):
+    """Seats of one role of a group of other tools' pods that have no member now, by index."""
+
+    role: Annotated[str, doc("Name of the role.")]
+    done: Annotated[tuple[int, ...], doc("Their members ended well in their places.")] = ()
+    vacant: Annotated[
+        tuple[int, ...], doc("Their nodes are given back: the placement no longer holds them.")
+    ] = ()
+
+
 class HeldNodes(Wire, frozen=True):
     """Nodes that a gang was given: those of one pool, and of one team that lends them."""
 

@@ -16,7 +16,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.adoption.group_job import group_of
-from fairlead.decide.adoption.members import Member, read_member
+from fairlead.decide.adoption.members import Member, Seat, read_member
 from fairlead.decide.adoption.view import GroupView, Reading
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.grouping import (
@@ -46,8 +46,21 @@ class GroupEntry:
     members: dict[str, Member] = field(default_factory=dict[str, Member])
     reading: Reading | None = None
     idle_since: float | None = None
+    #: By seat of the placement that has no live member, since when.
+    empty_since: dict[Seat, float] = field(default_factory=dict[Seat, float])
     #: By name, the role of each pod that would be a member and has a job of its own.
     elsewhere: dict[str, str] = field(default_factory=dict[str, str])
+
+    def note_empty(self, job: Job | None, now: float) -> None:
+        """Keep since when each place of the job has had no live member."""
+        placement = job.status.placement if job is not None else None
+        if job is None or placement is None:
+            self.empty_since = {}
+            return
+        uid, before = job.metadata.uid, self.empty_since
+        live = {m.seat for m in self.members.values() if m.job_uid == uid and not m.pod.is_terminal}
+        places = ((role.role, i) for role in placement.roles for i in range(len(role.nodes)))
+        self.empty_since = {seat: before.get(seat, now) for seat in places if seat not in live}
 
     def note_idle(self, now: float) -> None:
         """Keep since when no pod of the group has been alive."""
@@ -119,6 +132,7 @@ class GroupIndex:
         if entry.group is None and job is not None:
             entry.group = group_of(job)
         entry.note_idle(now)
+        entry.note_empty(job, now)
         return GroupView(
             key=key,
             group=entry.group,
@@ -127,6 +141,7 @@ class GroupIndex:
             reading=entry.reading,
             usable=self._health.usable,
             idle_since=entry.idle_since,
+            empty_since=entry.empty_since,
             counts_written_at=counts_written_at(job.metadata.uid) if job is not None else 0.0,
             elsewhere=Counter(entry.elsewhere.values()),
             is_forfeited=self._world.state.is_forfeited(key),

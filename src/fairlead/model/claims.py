@@ -85,16 +85,22 @@ class Claim:
 def claim_of(
     job: Job, gang: GangRequest, placement: Placement, *, priority: int = 0, team: str = ""
 ) -> Claim:
-    """Return the claim of a placement; members of roles that the job no longer has are left out."""
+    """Return the claim of a placement.
+
+    Members of roles that the job no longer has are left out, and seats that are given back.
+    """
     requests = {role.name: role.member.booking for role in gang.roles}
-    roles = tuple(
-        (role.role, requests[role.role], role.nodes)
-        for role in placement.roles
-        if role.role in requests
-    )
+    placed = [(role.role, role.nodes) for role in placement.roles if role.role in requests]
     places = {
-        (role, i): (node, request) for role, request, nodes in roles for i, node in enumerate(nodes)
+        (role, i): (node, requests[role]) for role, nodes in placed for i, node in enumerate(nodes)
     }
+    if job.status.seats and placement is job.status.placement:
+        vacant = job.status.vacant
+        places = {seat: place for seat, place in places.items() if seat not in vacant}
+        held = {role: [n for i, n in enumerate(nodes) if (role, i) in places]
+                for role, nodes in placed}  # fmt: skip
+        placed = [(role, tuple(nodes)) for role, nodes in held.items()]
+    roles = tuple((role, requests[role], nodes) for role, nodes in placed)
     return Claim(
         job.metadata.key, job.metadata.uid, roles, is_adopted=job.spec.adopts is not None,
         priority=priority, team=team, places=places,

@@ -24,6 +24,7 @@ from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.placement import Placement
 from fairlead.api.team import Team
 from fairlead.api.times import parse_time
+from fairlead.model.adopted import as_stated
 from fairlead.model.balloons import is_balloon
 from fairlead.model.claims import Claim, claim_of
 from fairlead.model.completion import ends_at
@@ -306,6 +307,7 @@ class ClusterState:
 
     def job_changed(self, job: Job) -> None:
         """Take in a job, new or changed."""
+        job = as_stated(job)
         key = job.metadata.key
         before = self.jobs.get(key)
         self.suspects.put_job(key, job)
@@ -387,6 +389,7 @@ class ClusterState:
 
     def gang_of(self, job: Job) -> GangRequest | InvalidGang:
         """Return what a job asks for, known here or not, with the tolerations of its team."""
+        job = as_stated(job)
         team = self.teams.resolve(job.spec.team, job.metadata.namespace)
         return self._gang_of(job, self._priority_of(job), team)
 

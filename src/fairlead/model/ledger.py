@@ -163,12 +163,12 @@ class Ledger:
         It covers no pods, and it is no claim that the job could release.
         """
         self.release_uncertain(claim.key)
-        seen = self._claims.get(claim.key)
-        had = {at: place[0] for at, place in seen.places.items()} if seen is not None else {}
-        roles = tuple(
-            (role, request, tuple(n for i, n in enumerate(nodes) if had.get((role, i)) != n))
-            for role, request, nodes in claim.roles
-        )
+        had = self._claims[claim.key].places if claim.key in self._claims else {}
+        new: dict[str, list[str]] = {}
+        for (role, index), (node, _) in claim.places.items():
+            if had.get((role, index), _NO_PLACE)[0] != node:
+                new.setdefault(role, []).append(node)
+        roles = tuple((role, asked, tuple(new.get(role, ()))) for role, asked, _ in claim.roles)
         self._uncertain[claim.key] = Claim(claim.key, claim.uid, roles)
         self._book_claim(self._uncertain[claim.key], 1)
 

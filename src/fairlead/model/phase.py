@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from fairlead.api.job import Job
-from fairlead.api.meta import find_condition, is_true
+from fairlead.api.meta import Condition, find_condition, is_true
 from fairlead.api.names import ADMITTED, FAILURE_TARGET
 
 
@@ -50,7 +50,7 @@ def phase_of(job: Job) -> Phase:
     | Active          | the record is open                                              |
     | Cancelling      | `cancel`, or the job is deleted                                 |
     | Held            | `suspend`                                                       |
-    | Unadmitted      | attempt 0, or Admitted is False (of an adopted group: not True) |
+    | Unadmitted      | attempt 0, or Admitted is False (of a group: not True of this spec) |
     | BetweenAttempts | the record is closed                                            |
     | Queued          | no placement                                                    |
     | Placed          | the placement is of the current attempt                         |
@@ -86,13 +86,21 @@ def is_failing(job: Job) -> bool:
     return is_true(job.status.conditions, FAILURE_TARGET)
 
 
+def is_current(job: Job, condition: Condition) -> bool:
+    """True for a condition that is about the spec as it is; one without a generation counts so."""
+    return condition.observed_generation in (None, job.metadata.generation)
+
+
 def _is_admitted(job: Job) -> bool:
     """True for a job that may hold nodes.
 
     Admitted is False while the API server refuses the job's pods, and after a hold. A group of
-    other tools' pods is admitted only while it is complete, so it must say True.
+    other tools' pods is admitted only while it is complete, so it must say True; and for the spec
+    that was compared with the pods: whoever changes it later waits until that is done again.
     """
-    if job.spec.adopts is not None:
-        return job.status.attempt > 0 and is_true(job.status.conditions, ADMITTED)
     admitted = find_condition(job.status.conditions, ADMITTED)
+    if job.spec.adopts is not None:
+        if admitted is None or admitted.status != "True":
+            return False
+        return job.status.attempt > 0 and is_current(job, admitted)
     return job.status.attempt > 0 and (admitted is None or admitted.status != "False")

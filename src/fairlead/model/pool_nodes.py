@@ -145,8 +145,12 @@ class PoolNodes:
     def job_changed(self, key: JobKey, job: Job | None, instant: float) -> None:
         """Take in a job; None: it is gone."""
         placement = job.status.placement if job is not None and not job.is_finished else None
+        vacant = job.status.vacant if job is not None else frozenset[tuple[str, int]]()
         after = frozenset(
-            name for role in (placement.roles if placement else ()) for name in role.nodes
+            name
+            for role in (placement.roles if placement else ())
+            for i, name in enumerate(role.nodes)
+            if (role.role, i) not in vacant
         )
         before = self._nodes_of_job.pop(key, frozenset())
         if after:

@@ -60,6 +60,8 @@ class _JobModel:
     finished: bool = False
     #: Represents pods of another tool: those that run stay while others move as the next attempt.
     adopts: bool = False
+    #: Seats of the placement that are given back.
+    vacant: frozenset[MemberKey] = frozenset()
     sizes: dict[str, int] = field(default_factory=dict)
     requests: dict[str, dict[str, int]] = field(default_factory=dict)
     claims: dict[MemberKey, str] = field(default_factory=dict)
@@ -322,11 +324,11 @@ class Checkers:
     def _check_gang(self, key: ObjectKey, model: _JobModel, now: float) -> None:
         """2: no gang is partly placed, and none runs partly beyond the grace period."""
         size = sum(model.sizes.values())
-        if model.claims and len(model.claims) != size:
+        if model.claims and len(model.claims) + len(model.vacant) != size:
             raise PromiseBroken(f"2: {len(model.claims)} of {size} members of {key} are placed")
         now = self._working.seconds(JOBS, now)
         runs = sum(1 for pod in self._pods_of[key].values() if pod.runs and not pod.is_leaving)
-        if runs == 0 or runs + len(model.succeeded) >= size:
+        if runs == 0 or runs + len(model.succeeded | model.vacant) >= size:
             model.partial_since = None
         elif model.partial_since is None:
             model.partial_since = now
@@ -438,13 +440,16 @@ def _claims(job: Job, model: _JobModel) -> dict[MemberKey, str]:
     if placement is None:
         return {}
     claims: dict[MemberKey, str] = {}
+    vacant = job.status.vacant
     for role in placement.roles:
         if len(role.nodes) != model.sizes.get(role.role):
             raise PromiseBroken(
                 f"2: role {role.role} of {job.metadata.key} has {len(role.nodes)} places, "
                 f"{model.sizes.get(role.role)} members"
             )
-        claims.update({(role.role, i): node for i, node in enumerate(role.nodes)})
+        places = {(role.role, i): node for i, node in enumerate(role.nodes)}
+        claims.update({seat: node for seat, node in places.items() if seat not in vacant})
+    model.vacant = vacant
     return claims
 
 

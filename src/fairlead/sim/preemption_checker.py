@@ -21,7 +21,9 @@ from fairlead.api.names import ADMITTED, MAINTENANCE
 from fairlead.api.placement import Nomination, nodes_of
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
+from fairlead.model.adopted import as_stated
 from fairlead.model.phase import is_failing
+from fairlead.model.priorities import class_names
 from fairlead.sim.checkers import PromiseBroken, offers_all
 from fairlead.sim.consolidation_checker import ConsolidationChecker
 from fairlead.sim.observer import STALE_SECONDS, Observer
@@ -140,7 +142,8 @@ class PreemptionChecker(Observer):
         if new is None:
             return
         if model is None:
-            priority = self._priorities.get(new.spec.priority_class_name, 0)
+            stated = class_names(as_stated(new).spec)
+            priority = min(self._priorities.get(name, 0) for name in stated)
             model = self._jobs[key] = _JobModel(new.metadata.uid, priority)
         placement = new.status.placement
         model.team = placement.team if placement is not None else self._teams.team_of(new)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fairlead.api.core import Node, Taint
 from fairlead.api.job import Adopts, Attempt, Job, VerdictStatus
 from fairlead.api.meta import Condition
-from fairlead.api.placement import Nomination
+from fairlead.api.placement import EmptySeats, Nomination
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
@@ -101,6 +101,26 @@ def test_pods_of_another_tool_stay_on_a_cordoned_node() -> None:
     )
     action, _ = outcome(nodes, job)
     assert placed(action) == ["a", "c"]
+
+
+def test_a_seat_that_is_given_back_needs_no_node_and_gives_none() -> None:
+    """Another job has had it since; in the repair it is neither lost nor free."""
+    adopts, admitted = Adopts("StatefulSet", "web", "apps/v1"), Condition("Admitted", "True", "x")
+    job = wounded("a", "b", "c", lost=("c",))
+    seats = (EmptySeats("worker", vacant=(1,)),)
+    job = replace(
+        job,
+        spec=replace(job.spec, adopts=adopts),
+        status=replace(job.status, conditions=(admitted,), seats=seats),
+    )
+    other = make_job("other", placement=make_placement(["b"]))
+    well = [make_node(name) for name in ("a", "b", "c", "d")]
+    for nodes in (well, [well[0], *well[2:]]):  # with its node, and after that is gone
+        action, _ = outcome(nodes, job, *([other] if nodes is well else []))
+        assert placed(action) == ["a", "b", "d"]
+    kept, decision = outcome(well[:2], job, other)
+    assert isinstance(kept, WriteVerdict)
+    assert decision.verdicts["default", "gang"].facts["nodes_lost"] == 1
 
 
 def test_a_gang_waits_for_a_place_for_what_was_on_a_cordoned_node() -> None:

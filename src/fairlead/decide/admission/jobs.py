@@ -54,10 +54,11 @@ class _Spec(Wire, frozen=True):
     priority_class_name: str = ""
     priority: int | None = None
     roles: tuple[_Role, ...] = ()
+    adopts: Any = None
 
     def classes(self) -> list[str]:
         """Return the class of each role's pods; "" is the cluster's default."""
-        if self.priority_class_name or not self.roles:
+        if (self.priority_class_name and not self.adopts) or not self.roles:
             return [self.priority_class_name]
         return [role.template.spec.priority_class_name for role in self.roles]
 

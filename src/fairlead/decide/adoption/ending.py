@@ -6,6 +6,7 @@ from fairlead.api import names
 from fairlead.api.job import JobState, MemberCounts
 from fairlead.api.times import format_micro_time
 from fairlead.decide.adoption.actions import Action
+from fairlead.decide.adoption.empty_seats import with_empty_seats
 from fairlead.decide.adoption.sources import Ended, ends_by_itself
 from fairlead.decide.adoption.view import GroupContext
 from fairlead.decide.attempts.backoff import doubled
@@ -35,7 +36,9 @@ def next_attempt(
 
 def wait_again(group: GroupContext, reason: EndReason, text: str) -> tuple[Action, ...]:
     """End the attempt and release the place; the group gathers again, after a while."""
-    draft, policy = group.draft, group.policy
+    # What is given back stays so until the place is gone: others may have it.
+    draft = with_empty_seats(group.draft, group.census.done, group.job.status.vacant)
+    policy = group.policy
     if group.is_open:
         draft = draft.closed(group.end(reason, text))
     times = sum(a.reason == EndReason.WAITS_AGAIN.value for a in draft.status.attempts)

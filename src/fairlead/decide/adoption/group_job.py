@@ -8,8 +8,9 @@ from fairlead.api import names
 from fairlead.api.job import Adopts, Job, JobSpec
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.adoption.actions import CreateJob
-from fairlead.decide.adoption.members import Expected, Member, roles_of
+from fairlead.decide.adoption.members import Census, Expected, Member, roles_of
 from fairlead.decide.adoption.source_kinds import source_kind_of
+from fairlead.model.adopted import as_stated
 from fairlead.model.grouping import Group, Source, Tool, alone
 
 MANAGER = "fairlead-adoption"
@@ -30,7 +31,7 @@ class GroupRequest:
 def job_for(request: GroupRequest) -> Job:
     """Return the job that represents a group, to be collected with the group's owner."""
     group, members, uid = request.group, request.members, request.uid
-    source = group.source or Source(names.API_VERSION, NAMED_KIND, group.name)
+    source = _source_of(group)
     owners: tuple[OwnerReference, ...] = ()
     if uid:
         owners = (OwnerReference(source.api_version, source.kind, source.name, uid),)
@@ -61,6 +62,39 @@ def single_member_job(member: Member) -> CreateJob:
 
 #: Groups without an object that is read.
 _UNREAD = {("v1", "Pod"): Tool.POD, (names.API_VERSION, NAMED_KIND): Tool.NAMED}
+
+
+def deviations(job: Job, group: Group | None, census: Census) -> str:
+    """Return what of a job is not as `job_for` writes it for these pods; "" for nothing.
+
+    Whoever may write jobs may have made or changed it. Roles are judged once all members are there
+    (`follows_from`).
+    """
+    spec, stated = job.spec, as_stated(job).spec
+    if job.metadata.labels.get(names.MANAGED_BY) != MANAGER:
+        return f"it lacks the label {names.MANAGED_BY}={MANAGER}"
+    fields = zip(JobSpec.__struct_fields__, JobSpec.__struct_encode_fields__, strict=True)
+    wrong = [
+        wire for name, wire in fields
+        if name != "team" and getattr(spec, name) != getattr(stated, name)
+    ]  # fmt: skip
+    if wrong:
+        return f"no pod can state {', '.join(f'spec.{wire}' for wire in wrong)}"
+    adopts, gated = spec.adopts, census.gated
+    if group is None or adopts is None or not gated:
+        return ""
+    source = _source_of(group)
+    said = (adopts.kind, adopts.name, adopts.api_version, adopts.uid if source.uid else "")
+    if said != (source.kind, source.name, source.api_version, source.uid):
+        return f"its pods are those of {source.kind} {source.name}, not of spec.adopts"
+    claimed = gated[0].pod.metadata.labels.get(names.TEAM, "")
+    if claimed and claimed != spec.team:
+        return f"its pods name team {claimed}, not spec.team"
+    return ""
+
+
+def _source_of(group: Group) -> Source:
+    return group.source or Source(names.API_VERSION, NAMED_KIND, group.name)
 
 
 def group_of(job: Job) -> Group | None:

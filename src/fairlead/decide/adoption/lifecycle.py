@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.job import Job, JobState, MemberCounts
-from fairlead.api.meta import find_condition, is_true
+from fairlead.api.meta import find_condition
 from fairlead.api.times import parse_time
 from fairlead.decide.adoption import releasing
 from fairlead.decide.adoption.actions import (
@@ -28,12 +28,19 @@ from fairlead.decide.adoption.actions import (
     EmitPodWarning,
     EvictMember,
 )
+from fairlead.decide.adoption.empty_seats import done_seats, waiting_done, with_empty_seats
 from fairlead.decide.adoption.ending import ended_draft, finish_gone, wait_again
-from fairlead.decide.adoption.group_job import GroupRequest, job_for, single_member_job
+from fairlead.decide.adoption.group_job import (
+    GroupRequest,
+    deviations,
+    job_for,
+    single_member_job,
+)
 from fairlead.decide.adoption.members import (
     Member,
     chosen,
     expected_of,
+    follows_from,
     has_other_roles,
     is_complete,
     is_whole,
@@ -48,7 +55,7 @@ from fairlead.decide.adoption.view import (
     readable,
 )
 from fairlead.decide.attempts.end_reason import EndReason
-from fairlead.decide.attempts.notes import EventReason, Note
+from fairlead.decide.attempts.notes import EventReason, Note, event
 from fairlead.decide.attempts.record import new_record
 from fairlead.decide.attempts.status import preempted_verdict
 from fairlead.decide.job_actions import DeleteJob, RecordHistory, RemoveFinalizer
@@ -56,7 +63,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import NOTHING, Decision, Verdict, earliest
 from fairlead.decide.words import plural
 from fairlead.model.grouping import Tool
-from fairlead.model.phase import OPEN, Phase, phase_of
+from fairlead.model.phase import OPEN, Phase, is_current, phase_of
 
 #: Tools whose objects may say that their pods cannot start together: read before anything else.
 _MAY_REFUSE = (Tool.STATEFUL_SET, Tool.JOB_SET, Tool.LEADER_WORKER_SET)
@@ -69,6 +76,9 @@ def decide_group(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
         return _without_job(view, policy, now)
     facts = view.reading.facts if view.reading else None
     census = take_census(view.members.values(), job.metadata.uid, facts)
+    census.done = done_seats(job, census.ended, (*census.released, *census.leaving))
+    if phase_of(job) not in OPEN and not census.released:
+        census.done = waiting_done(job, census)
     group = GroupContext(view, job, census, policy, now)
     if job.metadata.deletion_timestamp is not None:
         return _deleted(group)
@@ -77,7 +87,8 @@ def decide_group(view: GroupView, policy: AdoptionPolicy, now: float) -> Decisio
         return _finished(group)
     if phase in OPEN:
         return releasing.decide_members(group)
-    if is_true(job.status.conditions, names.ADMITTED):
+    admitted = find_condition(job.status.conditions, names.ADMITTED)
+    if admitted is not None and admitted.status == "True" and is_current(job, admitted):
         return _queued(group)
     return _gathering(group)
 
@@ -132,8 +143,11 @@ def _gathering(group: GroupContext) -> Decision[Action]:
         return Decision(tuple(EvictMember(job, member.pod) for member in census.released))
     if census.is_empty:
         return _vanished(group)
+    why = deviations(job, group.view.group, census)
+    if why:
+        return _replace(job, why)
     read_at = None
-    present = len(census.gated) + len(census.done)
+    present = len(census.gated) + len(census.done | census.former)
     if present != expected.count or not expected.is_known:
         read_at = group.next_read_at
         if read_at is not None and group.now >= read_at:
@@ -146,21 +160,31 @@ def _gathering(group: GroupContext) -> Decision[Action]:
             return Decision((DeleteJob(job),))  # it never had a place; a new one is created
         if not is_whole(job, census):
             return _refuse(group, read_at)
+    if not follows_from(job, census):
+        return _replace(job, "its roles say more than its pods")
     if census.is_held:
         return _refuse(group, None)
     not_before = parse_time(job.status.restart_at) if job.status.restart_at else group.now
     if group.now < not_before:
         return Decision(wake_at=not_before)
-    if job.status.preemption is not None:  # until the scheduler has taken the place back
+    has_given = bool(job.status.vacant) and job.status.placement is not None
+    if job.status.preemption is not None or has_given:  # until the scheduler has taken it back
         return NOTHING
     return Decision(_admit(group))
+
+
+def _replace(job: Job, why: str) -> Decision[Action]:
+    """Delete a job that is not what follows from its pods; another one is created from these."""
+    note = Note(EventReason.REPLACED, f"Deleted; its pods get another job: {why}")
+    return Decision((DeleteJob(job), event(job, note)))
 
 
 def _admit(group: GroupContext) -> tuple[Action, ...]:
     status = group.job.status
     number = status.attempt + 1 if status.current_attempt else max(status.attempt, 1)
     text = f"Admitted to the queue with {plural(group.job.member_count, 'member')}"
-    return group.draft.admitted(number).write(Note(EventReason.ADMITTED, text))
+    draft = with_empty_seats(group.draft, group.census.done, ())
+    return draft.admitted(number).write(Note(EventReason.ADMITTED, text))
 
 
 def _refuse(group: GroupContext, wake_at: float | None) -> Decision[Action]:
@@ -191,7 +215,7 @@ def _refuse(group: GroupContext, wake_at: float | None) -> Decision[Action]:
 def _vanished(group: GroupContext) -> Decision[Action]:
     """Decide about a group without pods: read whether its owner will create more."""
     reading, since = group.view.reading, group.view.idle_since
-    if group.source is None:
+    if group.source is None or group.job.status.attempt == 0:
         return Decision(finish_gone(group))
     if reading is None or (since is not None and reading.at < since):
         return group.read()
@@ -218,9 +242,6 @@ def _queued(group: GroupContext) -> Decision[Action]:
         return Decision(wait_again(group, EndReason.PLACEMENT_LOST, text))
     if not census.released and (census.is_held or not is_whole(job, census)):
         return _refuse(group, None)  # the scheduler gives back what it may have found
-    unread = group.facts is None and group.source is not None
-    if unread and census.earlier and not census.released:
-        return group.read()  # until then, members that ended for an earlier job fill seats
     if job.spec.suspend or job.spec.cancel:
         return Decision(group.draft.state(JobState.HELD).write())
     if is_placed:
@@ -241,6 +262,8 @@ def _is_lost(job: Job, member: Member) -> bool:
 def _open(group: GroupContext) -> tuple[Action, ...]:
     """Open the attempt's record. From here on members are released, and the place may not go."""
     draft, status = group.draft.opened(new_record(group.job, group.now)), group.job.status
+    if not group.census.released:  # what is done already needs no node
+        draft = with_empty_seats(draft, group.census.done, group.census.done)
     if group.census.released:
         draft = draft.set(members=status.members)
     return draft.state(JobState.RESTARTING if status.started_at else JobState.STARTING).write()
@@ -262,17 +285,22 @@ def _finished(group: GroupContext) -> Decision[Action]:
 
 
 def _deleted(group: GroupContext) -> Decision[Action]:
-    """Keep the reservation until no member that it covers is left."""
+    """Keep the reservation until no member that it covers is left.
+
+    Then it ends, though others may keep the object: their finalizers hold no nodes.
+    """
     job, census = group.job, group.census
-    if names.JOB_FINALIZER not in job.metadata.finalizers or census.released:
-        return NOTHING
-    if any(member.job_uid == job.metadata.uid for member in census.leaving):
+    if census.released or any(m.job_uid == job.metadata.uid for m in census.leaving):
         return NOTHING
     actions: list[Action] = []
-    if not job.is_finished and job.status.attempt:
+    is_ours = names.JOB_FINALIZER in job.metadata.finalizers
+    if not job.is_finished and (job.status.attempt or job.status.placement is not None):
         all_good = max(len(census.done), job.status.members.succeeded) >= job.member_count
         reason = EndReason.SUCCEEDED if all_good else EndReason.DELETED
         draft = ended_draft(group, reason, f"{group.owner} or the job was deleted")
+        if not is_ours or len(job.metadata.finalizers) > 1:
+            return Decision(draft.write(record=True))
         actions.append(RecordHistory(replace(job, status=draft.status)))
-    actions.append(RemoveFinalizer(job, names.JOB_FINALIZER))
+    if is_ours:
+        actions.append(RemoveFinalizer(job, names.JOB_FINALIZER))
     return Decision(tuple(actions))

@@ -161,6 +161,16 @@ def shape_of(spec: PodSpec) -> str:
     return hashlib.blake2b(data, digest_size=4).hexdigest()
 
 
+def asks_alike(one: PodSpec, other: PodSpec) -> bool:
+    """True when both ask for the same resources, wherever they may run."""
+    return _asked(one) == _asked(other)
+
+
+def _asked(spec: PodSpec) -> list[object]:
+    every = (*spec.init_containers, *spec.containers)
+    return [len(spec.containers), spec.overhead, [(c.resources, c.restart_policy) for c in every]]
+
+
 @dataclass(slots=True)
 class Census:
     """Members of a group, sorted out for one decision. Gated ones are in counting order."""
@@ -174,11 +184,14 @@ class Census:
     strays: list[Member] = field(default_factory=list[Member])
     #: Being deleted.
     leaving: list[Member] = field(default_factory=list[Member])
-    #: Seats whose members ended well, for this job object or one before it: they stay free.
+    #: Seats of the job whose members ended well, in places that it had: they stay free.
     done: dict[Seat, None] = field(default_factory=dict[Seat, None])
     #: Members that ended well for a job object before this one.
     earlier: list[Member] = field(default_factory=list[Member])
-    #: How many of those, by role, are not in `done`: the job of what is left has no seats for them.
+    #: Their seats, if it is not known whether they come again: they are not waited for, and fill no
+    #: seat of this job.
+    former: dict[Seat, None] = field(default_factory=dict[Seat, None])
+    #: How many of those, by role, are known not to come again: the job has no seats for them.
     left_out: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
@@ -193,7 +206,7 @@ class Census:
 
 
 def take_census(members: Iterable[Member], job_uid: str, facts: Facts | None) -> Census:
-    """Sort the members out; `facts` is what was read of their owner."""
+    """Sort the members out, but for `done`; `facts` is what was read of their owner."""
     census = Census()
     for member in members:
         is_own = member.gate is GateState.RELEASED and member.job_uid == job_uid
@@ -201,8 +214,6 @@ def take_census(members: Iterable[Member], job_uid: str, facts: Facts | None) ->
             is_good = member.gate is GateState.RELEASED and member.pod.status.phase == "Succeeded"
             if is_own:
                 census.ended.append(member)
-            if is_own and is_good:
-                census.done[member.seat] = None
             elif is_good:
                 census.earlier.append(member)
         elif not member.is_live:
@@ -217,7 +228,7 @@ def take_census(members: Iterable[Member], job_uid: str, facts: Facts | None) ->
     census.left_out = _left_out(census, facts)
     for member in census.earlier:
         if member.membership.role not in census.left_out:
-            census.done[member.seat] = None
+            census.former[member.seat] = None
     return census
 
 
@@ -306,7 +317,8 @@ def is_complete(members: list[Member], expected: Expected, census: Census) -> bo
 
     A member that has ended well is not waited for: the others were started together with it.
     """
-    return bool(members) and len(members) + len(census.done) >= expected.count
+    over = len(census.done | census.former)
+    return bool(members) and len(members) + over >= expected.count
 
 
 def roles_of(members: Sequence[Member], expected: Expected) -> tuple[Role, ...]:
@@ -356,6 +368,41 @@ def is_whole(job: Job, census: Census) -> bool:
         if role is not None:
             counts[role] = counts.get(role, 0) + 1
     return all(counts.get(role.name, 0) >= role.count for role in job.spec.roles)
+
+
+def follows_from(job: Job, census: Census) -> bool:
+    """True when the roles of a whole group's job say nothing that its pods do not.
+
+    What a member asks for is compared by `is_whole`. Here: no role is there twice, none may begin
+    with fewer members, and labels, which rules about pods select, are those of a member.
+    """
+    roles = roles_by_shape(job)
+    if len({role.name for role in job.spec.roles}) < len(job.spec.roles):
+        return False
+    for role in job.spec.roles:
+        labels = role.template.metadata.labels.items()
+        alike = [m for m in census.gated if roles.get((m.membership.role, m.shape)) == role.name]
+        if role.least != role.count:
+            return False
+        if labels and not any(labels <= m.pod.metadata.labels.items() for m in alike):
+            return False
+    return True
+
+
+def fits_members(job: Job, census: Census) -> bool:
+    """True when each role of a job that has its place has members, and asks for what they do."""
+    roles = {role.name: role.template.spec for role in job.spec.roles}
+    seen: dict[str, None] = {}
+    for member in (*census.released, *census.leaving, *census.ended):
+        asked, pod = roles.get(member.role), member.pod.spec
+        if member.job_uid != job.metadata.uid:
+            continue
+        if asked is None or not asks_alike(asked, pod):
+            return False
+        if asked.priority_class_name != _usable_class(pod):
+            return False
+        seen[member.role] = None
+    return len(seen) == len(job.spec.roles)
 
 
 def has_other_roles(job: Job, roles: Sequence[Role]) -> bool:

@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from fairlead.api import names
 from fairlead.api.job import Job
+from fairlead.api.meta import find_condition
 from fairlead.decide.adoption.actions import Action, EvictMember, ReleaseMember
+from fairlead.decide.adoption.empty_seats import places_of, with_empty_seats
 from fairlead.decide.adoption.ending import decide_idle, next_attempt, wait_again, with_counts
-from fairlead.decide.adoption.group_job import single_member_job
-from fairlead.decide.adoption.members import Member, Seat, roles_by_shape
+from fairlead.decide.adoption.group_job import deviations, single_member_job
+from fairlead.decide.adoption.members import Member, Seat, fits_members, roles_by_shape
 from fairlead.decide.adoption.view import GroupContext
 from fairlead.decide.attempts.backoff import last_ended_for
 from fairlead.decide.attempts.end_reason import EndReason
@@ -25,6 +28,7 @@ from fairlead.decide.attempts.status import preempted_verdict
 from fairlead.decide.pinning import refusal_of
 from fairlead.decide.verdict import Decision, earliest
 from fairlead.decide.words import plural
+from fairlead.model.phase import is_current
 
 _NODES_NAMED_MAX = 5
 
@@ -37,7 +41,9 @@ def decide_members(group: GroupContext) -> Decision[Action]:
     preempted = preempted_verdict(job.status)
     if preempted is not None:
         return Decision(wait_again(group, EndReason.PREEMPTED, f"it {preempted.message}"))
-    places = {(seat.role.name, seat.index): seat.node for seat in seats(job, placement)}
+    if not _is_as_admitted(job) and not fits_members(job, census):
+        return Decision(wait_again(group, EndReason.PLACEMENT_LOST, "its roles were changed"))
+    places = places_of(job)
     wrong = list(_misplaced(group, places))
     if wrong:
         return Decision(tuple(a for member, why in wrong for a in _evict(job, member, why)))
@@ -51,18 +57,55 @@ def decide_members(group: GroupContext) -> Decision[Action]:
     seating = _seat(group, places)
     if seating.out:
         return Decision(_node_lost(group, seating.out, places))
+    if seating.homeless and not census.released and not census.leaving:
+        text = "members come again for places that were given back"
+        return Decision(wait_again(group, EndReason.PLACEMENT_LOST, text))
     if seating.seated and group.view.is_forfeited:
         text = "its place is free for others, as the API server refused every status"
         return Decision(wait_again(group, EndReason.PLACEMENT_LOST, text))
-    ranks = {seat: rank for rank, seat in enumerate(places)} if seating.seated else {}
+    seated = seats(job, placement) if seating.seated else ()
+    ranks = {(seat.role.name, seat.index): seat.rank for seat in seated}
     actions: list[Action] = [
         ReleaseMember(job, m.pod, role=seat[0], index=seat[1], rank=ranks[seat], node=places[seat])
         for m, seat in seating.seated
     ]
-    actions += [single_member_job(member) for member in seating.extra]
+    actions += [single_member_job(member) for member in (*seating.extra, *seating.homeless)]
     give_up_at = min(((m.refused_at or group.now) + patience for m in refused), default=None)
-    counted, counted_at = _count(group)
-    return Decision((*counted, *actions), wake_at=earliest(give_up_at, counted_at))
+    vacant, vacant_at = _vacant(group, places, seating)
+    counted, counted_at = _count(group, vacant)
+    return Decision((*counted, *actions), wake_at=earliest(give_up_at, vacant_at, counted_at))
+
+
+def _vacant(
+    group: GroupContext, places: Mapping[Seat, str], seating: _Seating
+) -> tuple[dict[Seat, None], float | None]:
+    """Return the seats whose nodes are given back, and when the next one is due.
+
+    No quota counts a place without a pod, so none is held for long.
+    """
+    census, policy, facts = group.census, group.policy, group.facts
+    vacant = dict.fromkeys(sorted(group.job.status.vacant))
+    has_more = facts is not None and facts.has_more_rounds
+    wanted = {seat for _, seat in seating.seated}
+    wanted.update(member.seat for member in (*census.released, *census.leaving))
+    soon = min(policy.idle_seconds_max, policy.vacant_seconds_max)
+    due_at: float | None = None
+    for seat, since in group.view.empty_since.items():
+        if seat in wanted or seat not in places:
+            continue
+        is_over = seat in census.done and not has_more
+        at = since + (soon if is_over else policy.vacant_seconds_max)
+        if at <= group.now:
+            vacant[seat] = None
+        else:
+            due_at = earliest(due_at, at)
+    return vacant, due_at
+
+
+def _is_as_admitted(job: Job) -> bool:
+    """True while the spec is the one that was compared with the pods."""
+    admitted = find_condition(job.status.conditions, names.ADMITTED)
+    return admitted is None or is_current(job, admitted)
 
 
 def _misplaced(group: GroupContext, places: Mapping[Seat, str]) -> Iterator[tuple[Member, str]]:
@@ -94,11 +137,15 @@ def _evict(job: Job, member: Member, why: str) -> tuple[Action, ...]:
 
 @dataclass(slots=True)
 class _Seating:
-    """Seats of gated members: on usable nodes, on nodes that are out, and members without one."""
+    """Seats of gated members: on usable nodes, on nodes that are out, and members without one.
+
+    Those of a role that has given places back are `homeless`.
+    """
 
     seated: list[tuple[Member, Seat]] = field(default_factory=list[tuple[Member, Seat]])
     out: list[tuple[Member, Seat]] = field(default_factory=list[tuple[Member, Seat]])
     extra: list[Member] = field(default_factory=list[Member])
+    homeless: list[Member] = field(default_factory=list[Member])
 
 
 def _seat(group: GroupContext, places: Mapping[Seat, str]) -> _Seating:
@@ -135,6 +182,7 @@ def _seat(group: GroupContext, places: Mapping[Seat, str]) -> _Seating:
         else:
             rest.append((member, role))
     still_leaving = {role for role, _ in leaving}
+    shrunk = {role for role, _ in group.job.status.vacant}
     for member, role in rest:
         if free[role]:
             index = next(iter(free[role]))
@@ -142,7 +190,7 @@ def _seat(group: GroupContext, places: Mapping[Seat, str]) -> _Seating:
             seat = (role, index)
             _put(seating, (member, seat), usable.get(places[seat], False))
         elif role not in still_leaving:
-            seating.extra.append(member)
+            (seating.homeless if role in shrunk else seating.extra).append(member)
     return seating
 
 
@@ -196,17 +244,25 @@ def _listed(nodes: list[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown or "no node"
 
 
-def _count(group: GroupContext) -> tuple[tuple[Action, ...], float | None]:
-    """Return the write of the counts, and when it is due if not now."""
-    job, policy, draft = group.job, group.policy, with_counts(group)
+def _count(
+    group: GroupContext, vacant: Mapping[Seat, None]
+) -> tuple[tuple[Action, ...], float | None]:
+    """Return the write of the counts and the empty seats, and when it is due if not now."""
+    job, policy = group.job, group.policy
+    draft = with_empty_seats(with_counts(group), group.census.done, vacant)
+    notes: tuple[Note, ...] = ()
+    if not _is_as_admitted(job):
+        draft = draft.condition(names.ADMITTED, "True", names.ADMITTED)
+        why = deviations(job, group.view.group, group.census)
+        notes = (Note(EventReason.IGNORED, f"Has no effect: {why}"),) if why else ()
     status = draft.status
     if status == job.status:
         return (), None
     is_news = status.state != job.status.state or status.conditions != job.status.conditions
+    is_news |= len(vacant) > len(job.status.vacant)
     due = group.view.counts_written_at + policy.count_seconds
     if not is_news and job.member_count > policy.small_gang_members_max and group.now < due:
         return (), due
-    notes: tuple[Note, ...] = ()
     if not job.status.started_at and status.started_at:
-        notes = (Note(EventReason.STARTED, f"All {plural(job.member_count, 'member')} run"),)
+        notes += (Note(EventReason.STARTED, f"All {plural(job.member_count, 'member')} run"),)
     return draft.write(*notes), None

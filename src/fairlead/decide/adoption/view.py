@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fairlead.api.job import Job
 from fairlead.decide.adoption.actions import Action, ReadSource
-from fairlead.decide.adoption.members import Census, Expected, Member, expected_of
+from fairlead.decide.adoption.members import Census, Expected, Member, Seat, expected_of
 from fairlead.decide.adoption.source_kinds import source_kind_of
 from fairlead.decide.adoption.sources import Facts
 from fairlead.decide.attempts.backoff import doubled
@@ -30,6 +30,10 @@ class AdoptionPolicy:
     #: Wait of a group that was refused so often before it queues again; doubles each time.
     again_seconds: float = 10.0
     again_seconds_max: float = 600.0
+    #: A seat without a member gives its node back after so long; sooner where its member ended well
+    #: and no other one comes (`idle_seconds_max`). Tools wait up to 360 s before they create a
+    #: failed pod again (Kubernetes, Job controller, `MaxJobPodFailureBackOff` and kin).
+    vacant_seconds_max: float = 600.0
     #: How long a group whose pods are all gone keeps its place for those that its tool may make.
     idle_seconds_max: float = 60.0
     #: First pause between readings of a group's owner while it is waited for; doubles each time.
@@ -59,8 +63,8 @@ class Reading:
 class GroupView:
     """The input of `decide_group`. Nothing here is changed by a decision.
 
-    `usable` holds every node: True when a pod may be bound there now. What `reading`, `idle_since`
-    and `counts_written_at` say may be lost: it is then observed again.
+    `usable` holds every node: True when a pod may be bound there now. What `reading`, `idle_since`,
+    `empty_since` and `counts_written_at` say may be lost: it is then observed again.
     """
 
     key: tuple[str, str]
@@ -72,6 +76,8 @@ class GroupView:
     #: Since when no member of the group is alive.
     idle_since: float | None = None
     counts_written_at: float = 0.0
+    #: Since when each seat of the placement that has no live member has none.
+    empty_since: Mapping[Seat, float] = field(default_factory=dict[Seat, float])
     #: Members that have a job of their own, by role.
     elsewhere: Mapping[str, int] = field(default_factory=dict)
     #: True when its placement counts as given back, though the API refuses to record that.

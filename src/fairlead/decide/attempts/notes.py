@@ -35,6 +35,8 @@ class EventReason(Enum):
     MOVED = "Moved"
     NO_GANG = "NotAGang"
     SIZE_UNKNOWN = "GroupSizeUnknown"
+    REPLACED = "Replaced"
+    IGNORED = "SpecIgnored"
 
 
 _WARNINGS = frozenset(
@@ -49,6 +51,8 @@ _WARNINGS = frozenset(
         EventReason.FAILED,
         EventReason.WAITS_AGAIN,
         EventReason.NOT_BOUND,
+        EventReason.REPLACED,
+        EventReason.IGNORED,
     )
 )
 

@@ -174,13 +174,15 @@ def _give_up(
 
 @dataclass(frozen=True, slots=True)
 class RepairScope:
-    """What a gang keeps. `slots[r][i]` is the member's slot; `kept[r][i]` tells whether it
-    stays.
+    """What a gang keeps. `slots[r][i]` is the member's slot; `kept[r][i]` tells whether it stays.
+
+    `vacant[r][i]`: nobody needs a place there, and the gang's claim has none. () for none.
     """
 
     slots: tuple[Ints, ...]
     kept: tuple[Bools, ...]
     nodes_lost: int
+    vacant: tuple[Bools, ...] = ()
 
     @property
     def counts(self) -> list[int]:
@@ -231,6 +233,8 @@ def repair_scope(state: ClusterState, job: Job, gang: GangRequest) -> RepairScop
     lost_before = _nodes_lost(job, placement)
     slots: list[Ints] = []
     kept: list[Bools] = []
+    vacant: list[Bools] = []
+    vacated = job.status.vacant
     nodes_lost: dict[str, None] = {}
     for role, placed in zip(gang.roles, placement.roles, strict=True):
         mask = state.fits.mask(role.member.constraints)
@@ -242,10 +246,14 @@ def repair_scope(state: ClusterState, job: Job, gang: GangRequest) -> RepairScop
         if job.spec.adopts is None:
             for i in _crowded_out(state, places, role.member.request):
                 stays[i] = False
+        free = np.array([(placed.role, i) in vacated for i in range(len(places))], dtype=np.bool_)
+        stays |= free
+        vacant.append(free)
         nodes_lost.update((placed.nodes[i], None) for i in np.flatnonzero(~stays))
         slots.append(places)
         kept.append(stays)
-    return RepairScope(tuple(slots), tuple(kept), len(nodes_lost))
+    empty = tuple(vacant) if vacated else ()
+    return RepairScope(tuple(slots), tuple(kept), len(nodes_lost), empty)
 
 
 def _crowded_out(state: ClusterState, places: Ints, request: Request) -> Iterator[int]:
@@ -278,8 +286,10 @@ def give_back(
     capacity: PresentCapacity, gang: GangRequest, scope: RepairScope, *, kept: bool, sign: int = 1
 ) -> None:
     """Release the lost members' places in `capacity`, with `kept` all; sign -1 undoes it."""
-    for role, slots, stays in zip(gang.roles, scope.slots, scope.kept, strict=True):
-        given = slots if kept else slots[~stays]
+    vacant = scope.vacant or tuple(np.zeros(len(s), dtype=np.bool_) for s in scope.slots)
+    roles = zip(gang.roles, scope.slots, scope.kept, vacant, strict=True)
+    for role, slots, stays, empty in roles:
+        given = slots[~empty] if kept else slots[~stays]
         if len(given):
             distinct, counts = counted(given)
             capacity.take(distinct, -sign * counts, role.member)

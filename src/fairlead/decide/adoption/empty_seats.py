@@ -1,0 +1,88 @@
+"""Seats of a group that have no member now: which of them count as done, and which are given back.
+
+`status.seats` records both, and only Fairlead writes it. A seat is done when a pod has ended well
+on the node that the job's placement has for it, asking for what its role asks: a label alone, which
+every author of a pod can write, fills no seat. A seat that stays without a member gives its node
+back: a placement without pods is in no quota, so it may not be held for as long as one small member
+lives. What was given back is another's: a member that comes for such a seat later is placed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from fairlead.api.job import Job
+from fairlead.api.placement import EmptySeats
+from fairlead.decide.adoption.members import Census, Member, Seat, asks_alike, roles_by_shape
+from fairlead.decide.attempts.seats import covers, seats
+from fairlead.decide.attempts.status import StatusDraft
+
+
+def places_of(job: Job) -> dict[Seat, str]:
+    """Return the node of each seat that the placement holds, in rank order; {} without one."""
+    placement = job.status.placement
+    if placement is None or not covers(job, placement):
+        return {}
+    vacant = job.status.vacant
+    found = {(seat.role.name, seat.index): seat.node for seat in seats(job, placement)}
+    return {seat: node for seat, node in found.items() if seat not in vacant}
+
+
+def done_seats(job: Job, ended: Iterable[Member], live: Iterable[Member]) -> dict[Seat, None]:
+    """Return the seats that are done: recorded ones, and those that `ended` prove now.
+
+    A seat with a live member is not: its tool has made it again.
+    """
+    done = dict.fromkeys(sorted(job.status.done))
+    done.update((seat, None) for seat in _ended_well(job, ended))
+    for member in live:
+        done.pop(member.seat, None)
+    return done
+
+
+def waiting_done(job: Job, census: Census) -> dict[Seat, None]:
+    """Return which done seats of a group without live members need no new member.
+
+    Members that are there again take seats first. A role that none of them is of must be stated by
+    a pod that ended, or it is only the job that says what it asks for.
+    """
+    roles, coming = roles_by_shape(job), dict[str, list[int | None]]()
+    for member in census.gated:
+        role = roles.get((member.membership.role, member.shape))
+        if role is not None:
+            coming.setdefault(role, []).append(member.membership.index)
+    out: dict[Seat, None] = {}
+    for role in job.spec.roles:
+        there = coming.get(role.name, [])
+        asked = role.template.spec
+        is_stated = any(m.role == role.name and asks_alike(asked, m.pod.spec) for m in census.ended)
+        if there or is_stated:
+            kept = [s for s in census.done if s[0] == role.name and s[1] not in there]
+            out.update(dict.fromkeys(kept[: max(0, role.count - len(there))]))
+    return out
+
+
+def _ended_well(job: Job, ended: Iterable[Member]) -> Iterator[Seat]:
+    places: Mapping[Seat, str] | None = None
+    templates = {role.name: role.template.spec for role in job.spec.roles}
+    for member in ended:
+        if member.pod.status.phase != "Succeeded":
+            continue
+        if places is None:
+            places = places_of(job)
+        node = places.get(member.seat)
+        is_there = node is not None and member.pod.spec.node_name == node
+        if is_there and asks_alike(templates[member.role], member.pod.spec):
+            yield member.seat
+
+
+def with_empty_seats(
+    draft: StatusDraft, done: Iterable[Seat], vacant: Iterable[Seat]
+) -> StatusDraft:
+    """Return the status with these seats recorded."""
+    by_role: dict[str, tuple[list[int], list[int]]] = {}
+    for kind, found in enumerate((done, vacant)):
+        for role, index in sorted(found):
+            by_role.setdefault(role, ([], []))[kind].append(index)
+    records = [EmptySeats(role, tuple(d), tuple(v)) for role, (d, v) in sorted(by_role.items())]
+    return draft.set(seats=tuple(records))
