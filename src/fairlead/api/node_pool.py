@@ -27,6 +27,8 @@ from fairlead.api.quantity import QuantityError, is_gpu, parse, resources_to_bas
 
 DOMAINS_MAX = 256
 NODES_MAX = 100_000
+#: Option of the type Exec: the variables of the controllers that the command inherits.
+ENVIRONMENT = "environment"
 LAUNCHES_MAX = 64
 LAUNCH_NODES_MAX = 1_000
 #: The option that says how long a provider may queue a launch.

@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail, render_error
+from fairlead.input.masked import masked
 from fairlead.input.suggest import nearest
 
 PROGRAM = "fairlead"
@@ -187,7 +188,8 @@ def _translate(error: Exception, *, shows_traceback: bool) -> CliError:
         traceback.print_exception(error)
     path = _save_report(error)
     return fail(
-        Code.CRASH, f"a fault of {PROGRAM}: {type(error).__name__}: {error}".split("\n", 1)[0],
+        Code.CRASH,
+        masked(f"a fault of {PROGRAM}: {type(error).__name__}: {error}".split("\n", 1)[0]),
         detail=(f"a report was saved as {path}",),
         help=("send it with what you did; -vv shows it here",),
     )  # fmt: skip
@@ -196,8 +198,8 @@ def _translate(error: Exception, *, shows_traceback: bool) -> CliError:
 def _save_report(error: Exception) -> str:
     from fairlead import __version__
 
-    text = "".join(traceback.format_exception(error))
-    arguments = " ".join(sys.argv[1:])
+    text = masked("".join(traceback.format_exception(error)))
+    arguments = masked(" ".join(sys.argv[1:]))
     descriptor, path = tempfile.mkstemp(prefix="fairlead-crash-", suffix=".txt")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(f"fairlead {__version__}, Python {sys.version}\n{arguments}\n\n{text}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from fairlead.cloud.provider import CloudError, OutOfCapacity, RefusedByProvider
+from fairlead.input.printable import printable
 
 COMMAND_SECONDS_MAX = 60.0
 OUTPUT_BYTES_MAX = 16 * 1024 * 1024
@@ -22,19 +24,33 @@ _KILLED_SECONDS_MAX = 2.0
 EXIT_RETRY, EXIT_OUT_OF_CAPACITY, EXIT_REFUSED = 75, 69, 77
 
 
-async def run_command(path: str, *arguments: str, request: Any = None) -> Any:
+#: What commands inherit from this program's environment, besides what their pool names. Nothing
+#: else: it may hold secrets, such as the password of the database.
+INHERITED = (
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
+    "http_proxy", "https_proxy", "no_proxy", "all_proxy",
+)  # fmt: skip
+
+
+async def run_command(
+    path: str, *arguments: str, request: Any = None, variables: Sequence[str] = ()
+) -> Any:
     """Return what a command answers to a request; CloudError by its exit code.
 
     Exit 0: the answer is the JSON on its output, None where there is none. 69: out of capacity.
     77: refused for good. Anything else: try again later. A command that takes too long or writes
-    too much is killed, with the processes that it started.
+    too much is killed, with the processes that it started. It inherits `INHERITED` of this
+    program's environment, and the further variables whose names are given.
     """
+    environ = os.environ
     body = b"" if request is None else msgspec.json.encode(request)
     try:
         process = await asyncio.create_subprocess_exec(
             path, *arguments,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE, start_new_session=True,
+            env={name: environ[name] for name in (*INHERITED, *variables) if name in environ},
         )  # fmt: skip
     except OSError as error:
         raise RefusedByProvider(f"{path} cannot be run: {error.strerror or error}") from error
@@ -52,7 +68,7 @@ async def run_command(path: str, *arguments: str, request: Any = None) -> Any:
     if len(output) > OUTPUT_BYTES_MAX:
         raise CloudError(f"{path} answers more than {OUTPUT_BYTES_MAX} bytes")
     if process.returncode:
-        last = errors.decode(errors="replace").strip()
+        last = printable(" ".join(errors.decode(errors="replace").split()), _ERROR_SHOWN_MAX)
         message = f"{path} {' '.join(arguments)}: {last or f'exit code {process.returncode}'}"
         kinds = {EXIT_OUT_OF_CAPACITY: OutOfCapacity, EXIT_REFUSED: RefusedByProvider}
         raise kinds.get(process.returncode, CloudError)(message)

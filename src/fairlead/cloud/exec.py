@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.api.bounds import OBJECT_NAME_MAX
-from fairlead.api.node_pool import NODES_MAX
+from fairlead.api.node_pool import ENVIRONMENT, NODES_MAX
 from fairlead.cloud.command import run_command
 from fairlead.cloud.provider import CloudError, LaunchRequest
 from fairlead.model.machines import Instance, InstanceState, Inventory
@@ -93,7 +93,8 @@ class ExecProvider:
 
     async def _ask(self, verb: str, **fields: Any) -> Any:
         request = {"pool": self._pool, "options": self._options, **fields}
-        return await run_command(self._path, verb, request=request)
+        variables = self._options.get(ENVIRONMENT, "").split()
+        return await run_command(self._path, verb, request=request, variables=variables)
 
 
 def _typed(answer: Any, type_: type[T], path: str) -> T:

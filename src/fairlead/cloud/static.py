@@ -2,8 +2,9 @@
 
 The inventory is JSON: {"machines": [{"id": ID, "domain": D}, ...], "power": "/path/of/command"}.
 `power on ID`, `power off ID` wake a machine and let it sleep; `power list` prints the JSON list of
-those that are awake. With "redfish": {"user": U, "passwordFile": F} in the place of "power", each
-machine names its "system" (`redfish.py`).
+those that are awake. "environment" lists variables of the controllers that the command inherits.
+With "redfish": {"user": U, "passwordFile": F} in the place of "power", each machine names its
+"system" (`redfish.py`).
 
 Which token woke a machine is kept beside the inventory, in FILE.launches, and is written before the
 first machine is woken: a launch that was interrupted is finished when it is repeated.
@@ -37,6 +38,7 @@ class _Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     machines: tuple[_Machine, ...]
     power: str = ""
+    environment: tuple[str, ...] = ()
     redfish: RedfishAccount | None = None
 
 
@@ -117,7 +119,7 @@ class StaticProvider:
 
         async def switch(id_: str) -> None:
             if redfish is None:
-                await run_command(file.power, verb, id_)
+                await run_command(file.power, verb, id_, variables=file.environment)
             elif verb == "on":
                 await redfish.switch_on(id_)
             else:
@@ -130,7 +132,7 @@ class StaticProvider:
         redfish = self._redfish_of(file)
         if redfish is not None:
             return await _awake_by(redfish)
-        answer = await run_command(file.power, "list")
+        answer = await run_command(file.power, "list", variables=file.environment)
         try:
             return frozenset(msgspec.convert(answer or [], tuple[str, ...])), ()
         except msgspec.ValidationError as error:
