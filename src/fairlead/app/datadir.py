@@ -8,6 +8,7 @@ import pwd
 import secrets
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from fairlead.app.run_file import STORE_DIRECTORY, TOKEN_FILE, read_running, write_private
@@ -17,6 +18,7 @@ _TOKEN_BYTES = 32
 _PARTS = ("log", STORE_DIRECTORY)
 _WRITABLE_BY_ALL = stat.S_IWOTH
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_BY_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def prepare(data: Path) -> None:
@@ -24,6 +26,7 @@ def prepare(data: Path) -> None:
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_own(data)
+        _make_private(data)
         for part in _PARTS:
             (data / part).mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=data) as probe:
@@ -53,6 +56,27 @@ def require_own(data: Path) -> None:
         mode = part.stat().st_mode if part.exists() else 0
         if mode & _WRITABLE_BY_ALL:
             raise _writable(data, part, mode)
+
+
+def _make_private(data: Path) -> None:
+    """Take from others what they may do in an own directory, and with all that is in it.
+
+    A directory that is private already is left as it is: nothing in it can be reached. What others
+    have open stays open to them, so SQLite's index of its log, in which a reader can hold locks, is
+    removed where no cluster runs: it is made again.
+    """
+    if not data.stat().st_mode & _BY_OTHERS:
+        return
+    data.chmod(0o700)
+    is_in_use = read_running(data) is not None
+    for folder, folders, files in os.walk(data):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            with suppress(FileNotFoundError, PermissionError):  # gone, or another user's
+                mode = path.lstat().st_mode
+                if mode & _BY_OTHERS and not stat.S_ISLNK(mode):
+                    path.chmod(stat.S_IMODE(mode) & ~_BY_OTHERS)
+                    if path.name.endswith("-shm") and not is_in_use:
+                        path.unlink()
 
 
 def _require_owner(data: Path, path: Path) -> None:

@@ -122,7 +122,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 def open_log(data: Path) -> int:
     """Open the log of a detached cluster to append to it; return the descriptor."""
-    return os.open(data / LOG_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    return os.open(data / LOG_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
 def rotate_log(data: Path, descriptors: Iterable[int] = ()) -> None:

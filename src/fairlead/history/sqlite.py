@@ -7,6 +7,7 @@ The files are in WAL mode. SQLite blocks, so its calls go through a runner that 
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import zlib
 from collections import Counter
@@ -68,6 +69,11 @@ class _File:
         `later` makes the tables that files of this version may lack.
         """
         connection: sqlite3.Connection | None = None
+        try:
+            # For the user alone; SQLite gives the files beside it the same mode.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise HistoryError(f"cannot open the {what} {path}: {error.strerror}") from error
         try:
             connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             version = _prepare(connection, tables, later)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fairlead.app import datadir
 from fairlead.app.datadir import TOKEN_FILE, prepare, read_token, size_bytes
+from fairlead.app.run_file import Running, open_log
+from fairlead.history.sqlite import SqliteHistory, SqliteLogs
 from fairlead.input.errors import CliError, Code
 
 NOBODY = 65_534
@@ -114,3 +122,90 @@ def test_the_size_counts_what_is_in_the_directory_and_nothing_behind_links(tmp_p
     (data / "link").symlink_to(other)
     (data / "circle").symlink_to(data)
     assert size_bytes(data) - own < 100_000
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A directory that all users can reach; those of pytest are private."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
+
+
+LOOK = """
+import fcntl, os, sys
+data, uid = sys.argv[1], int(sys.argv[2])
+os.setgid(uid); os.setuid(uid)
+for name in sys.argv[3:]:
+    try:
+        with open(os.path.join(data, name), "rb") as file:
+            fcntl.lockf(file, fcntl.LOCK_SH, 1, 120)
+            print("reads and locks", name)
+    except OSError as error:
+        print(type(error).__name__, name)
+"""
+
+
+@as_root
+def test_a_directory_that_others_could_read_is_made_private_with_all_in_it(
+    open_path: Path,
+) -> None:
+    data = open_path / "data"
+    names = ("history.db", "history.db-wal", "history.db-shm", "local/pods/u/pod.json")
+    for name in names:
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_bytes(b"x" * 200)
+        (data / name).chmod(0o644)
+    (data / "link").symlink_to(open_path)
+
+    def look() -> set[str]:
+        command = [sys.executable, "-c", LOOK, str(data), str(NOBODY), *names]
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        return set(found.stdout.splitlines())
+
+    assert look() == {f"reads and locks {name}" for name in names}, "the attacker is none"
+    prepare(data)
+    assert look() == {f"PermissionError {name}" for name in names}
+    data.chmod(0o755)
+    found = look()
+    data.chmod(0o700)
+    gone = {"FileNotFoundError history.db-shm"}
+    assert found == gone | {f"PermissionError {name}" for name in names if "-shm" not in name}
+    assert open_path.stat().st_mode & 0o777 == 0o755, "links are not followed"
+
+
+def test_the_index_of_a_history_that_a_cluster_uses_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = Running(os.getpid(), 0, "", "https://127.0.0.1:1", "", 0.0)
+    monkeypatch.setattr(datadir, "read_running", lambda _: running)
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    (data / "history.db-shm").touch(0o644)
+    prepare(data)
+    assert (data / "history.db-shm").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_a_cluster_writes_is_for_its_user_alone(tmp_path: Path) -> None:
+    def modes() -> dict[str, int]:
+        return {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*.*")}
+
+    async def write() -> None:
+        history = SqliteHistory.open(tmp_path / "history.db", runner=asyncio.to_thread)
+        logs = SqliteLogs.open(tmp_path / "logs.db", runner=asyncio.to_thread)
+        os.close(open_log(tmp_path))
+        made = modes()
+        parts = [
+            f"{name}{end}" for name in ("history.db", "logs.db") for end in ("", "-wal", "-shm")
+        ]
+        assert made == dict.fromkeys([*parts, "fairlead.log"], 0o600)
+        await history.close()
+        await logs.close()
+
+    (tmp_path / "log").mkdir()
+    before = os.umask(0o022)
+    try:
+        asyncio.run(write())
+    finally:
+        os.umask(before)
