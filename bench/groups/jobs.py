@@ -96,6 +96,7 @@ def _controller(client: Client, clock: LoopClock) -> JobsController:
         events=Recorder(client, clock, "jobs", rng=rng),
         policy=policy,
         clock=clock,
+        keys=rng,
     )
 
 

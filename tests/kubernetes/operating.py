@@ -245,6 +245,7 @@ class Pair:
             events=self.events,
             policy=policy,
             clock=CLOCK,
+            keys=self._rng,
         )
 
     async def run(self) -> None:

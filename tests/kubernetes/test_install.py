@@ -514,6 +514,8 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
                 job_body("held", 2),
                 job_body("late", 51, seconds=0.1),
             ]
+            (role,) = bodies[0]["spec"]["roles"]
+            role["template"]["metadata"]["annotations"][names.MPI] = "true"
             taken = ("taken-pod", "taken-map", "taken-service", "taken-group")
             bodies += [job_body(name, 2, restart={"policy": "Never"}) for name in taken]
             for body in bodies:

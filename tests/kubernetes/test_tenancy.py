@@ -39,6 +39,7 @@ pytestmark = pytest.mark.kubernetes
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "tenancy.md"
 _PLURALS = {
     "Namespace": "namespaces", "ResourceQuota": "resourcequotas", "RoleBinding": "rolebindings",
+    "NetworkPolicy": "networkpolicies",
 }  # fmt: skip
 CLUSTER_WIDE = ("Namespace",)
 _RBAC = ("rbac.authorization.k8s.io", "v1")
@@ -83,7 +84,7 @@ async def apply_page(client: HttpClient) -> list[str]:
 
 async def test_what_the_page_tells_the_admin_to_add_is_accepted(client: HttpClient) -> None:
     kinds = await apply_page(client)
-    assert set(kinds) == {"Namespace", "ResourceQuota", "RoleBinding"}
+    assert set(kinds) == {"Namespace", "ResourceQuota", "RoleBinding", "NetworkPolicy"}
 
 
 async def test_a_namespace_without_quota_holds_nothing_and_another_is_served_at_once(

@@ -123,6 +123,7 @@ class Cluster:
             self.client, ClusterWorld.make(self.client, clock=self.clock, rng=rng),
             JobsMirrors.make(self.client, policy, clock=self.clock, rng=rng),
             history=MemoryHistory(), events=events, policy=policy, clock=self.clock,
+            keys=rng,
         )  # fmt: skip
         async with asyncio.TaskGroup() as group:
             loops = [ControllerLoop(c, clock=self.clock, rng=rng).run() for c in (scheduler, jobs)]

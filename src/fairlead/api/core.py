@@ -23,6 +23,7 @@ from fairlead.api.pod_parts import (
     HostPathVolumeSource,
     PodAntiAffinity,
     ResourceFieldSelector,
+    SecretVolumeSource,
     TopologySpreadConstraint,
 )
 
@@ -181,6 +182,7 @@ class Volume(Wire, frozen=True):
     empty_dir: EmptyDirVolumeSource | None = None
     persistent_volume_claim: ClaimVolumeSource | None = None
     downward_api: DownwardVolumeSource | None = msgspec.field(name="downwardAPI", default=None)
+    secret: SecretVolumeSource | None = None
 
 
 class SchedulingGate(Wire, frozen=True):

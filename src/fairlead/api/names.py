@@ -17,6 +17,7 @@ TEAM = f"{GROUP}/team"
 
 # Annotations.
 PROGRESS = f"{GROUP}/progress"  # on pods: JSON of api.job.Progress, written by the node
+MPI = f"{GROUP}/mpi"  # on templates of roles: "true" has a key made for `fairlead.member.mpirun`
 HOSTFILE = f"{GROUP}/hostfile"  # on the pod of a lone member: its host file
 SUBMITTED_BY = f"{GROUP}/submitted-by"
 CORDONED_BY = f"{GROUP}/cordoned-by"
@@ -99,7 +100,11 @@ ENV_HOSTFILE = "FAIRLEAD_HOSTFILE"
 ENV_CHECKPOINT_DIR = "FAIRLEAD_CHECKPOINT_DIR"
 ENV_PROGRESS_FILE = "FAIRLEAD_PROGRESS_FILE"
 ENV_RESUME_STEP = "FAIRLEAD_RESUME_STEP"
+ENV_MPI_KEY_FILE = "FAIRLEAD_MPI_KEY_FILE"
 PEERS_MOUNT = "/etc/fairlead"
+MPI_KEY_MOUNT = "/etc/fairlead-mpi"
+MPI_KEY = "key"
+MPIRUN = "fairlead.member.mpirun"
 CHECKPOINT_MOUNT = "/var/lib/fairlead/checkpoint"
 MASTER_PORT = 29500
 

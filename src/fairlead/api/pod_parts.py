@@ -68,6 +68,13 @@ class ConfigMapVolumeSource(Wire, frozen=True):
     optional: bool = False
 
 
+class SecretVolumeSource(Wire, frozen=True):
+    """A Secret as files."""
+
+    secret_name: str = ""
+    optional: bool = False
+
+
 class HostPathVolumeSource(Wire, frozen=True):
     """A path of the host."""
 

@@ -15,8 +15,11 @@ Streams = Callable[[str], random.Random]
 
 
 def unseeded(_name: str) -> random.Random:
-    """Return a source that the operating system seeds. A simulation passes seeded ones instead."""
-    return random.Random()  # noqa: S311 # jitter, not secrets
+    """Return the operating system's own source. A simulation passes seeded ones instead.
+
+    Jitter could be foreseen without harm, the keys of gangs could not.
+    """
+    return random.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)

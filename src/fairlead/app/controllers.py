@@ -190,7 +190,8 @@ class Controllers:
         own = JobsMirrors.make(self._client, self._policies.jobs, clock=self._clock, rng=rng)
         controller = JobsController(
             self._client, self.world, own, history=self._history, events=self._events,
-            policy=self._policies.jobs, clock=self._clock, reader=reader,
+            policy=self._policies.jobs, clock=self._clock,
+            keys=self._context.streams("gang-keys"), reader=reader,
         )  # fmt: skip
         await self._run(controller, reader, own=own.all)
 

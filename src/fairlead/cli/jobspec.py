@@ -137,7 +137,7 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
         resources=_resources(request),
         volume_mounts=mounts,
     )
-    template = _template(request, container, volumes)
+    template = _template(request, container, volumes, _notes(request, program))
     role = Role(name=ROLE, count=request.members, min_count=request.members_min, template=template)
     spec = JobSpec(
         roles=(role,),
@@ -168,17 +168,17 @@ def to_manifest(job: Job) -> dict[str, object]:
 
 
 def _template(
-    request: JobRequest, container: core.Container, volumes: tuple[core.Volume, ...]
+    request: JobRequest,
+    container: core.Container,
+    volumes: tuple[core.Volume, ...],
+    annotations: dict[str, str],
 ) -> core.PodTemplate:
     selector: dict[str, str] = {}
     tolerations: tuple[core.Toleration, ...] = ()
-    annotations: dict[str, str] = {}
     if request.target in (Target.LOCAL, Target.VIRTUAL):
         selector = {names.NODE_TYPE: request.target.value}
     if request.target in (Target.LOCAL, Target.ANY):
         tolerations = (core.Toleration(key=names.TAINT_LOCAL, operator="Exists"),)
-    if request.simulate_seconds is not None:
-        annotations = {SIMULATE_SECONDS: f"{request.simulate_seconds:g}"}
     spec = core.PodSpec(
         containers=(container,),
         volumes=volumes,
@@ -187,6 +187,16 @@ def _template(
         restart_policy="Never",
     )
     return core.PodTemplate(metadata=ObjectMeta(annotations=annotations), spec=spec)
+
+
+def _notes(request: JobRequest, program: Program) -> dict[str, str]:
+    """Return the annotations of the pods. A script is read here: the cluster sees its name only."""
+    notes: dict[str, str] = {}
+    if request.simulate_seconds is not None:
+        notes[SIMULATE_SECONDS] = f"{request.simulate_seconds:g}"
+    if program.script is not None and names.MPIRUN in program.script.text:
+        notes[names.MPI] = "true"
+    return notes
 
 
 def _working_directory(request: JobRequest, origin: Origin) -> str:

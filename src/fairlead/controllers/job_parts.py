@@ -6,12 +6,13 @@ What is made for a job is made under a derived name, so that making it again fin
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any, TypeAlias, assert_never
 
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.podgroups import GroupApi, pod_groups, workloads
-from fairlead.api.resources import CONFIG_MAPS, PODS, SERVICES, Resource
+from fairlead.api.resources import CONFIG_MAPS, PODS, SECRETS, SERVICES, Resource
 from fairlead.api.status import ApiError
 from fairlead.controllers.pod_refusals import PodRefusals
 from fairlead.controllers.pod_renderer import PodRenderer
@@ -27,6 +28,7 @@ from fairlead.decide.jobs.actions import (
     DeletePodGroup,
     DeleteService,
 )
+from fairlead.decide.jobs.mpi import KEY_BYTES, key_secret, needs_key
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import Refusal
 from fairlead.decide.verdict import ObjectKey
@@ -53,12 +55,15 @@ class PartWriter:
         *,
         policy: JobsPolicy,
         clock: Clock,
+        keys: random.Random,
     ) -> None:
+        """`keys` is where the keys of MPI gangs are drawn from."""
         self._objects = objects
         self._renderer = renderer
         self._refusals = refusals
         self._policy = policy
         self._clock = clock
+        self._keys = keys
         #: Until which instant a pod may appear whose creation got no answer: a clock may be set.
         self._late_until: dict[str, float] = {}
 
@@ -79,6 +84,8 @@ class PartWriter:
                 body = await self._renderer.body(job, pod)
                 return await self._create(PODS, job, pod.metadata.name, body)
             case CreateConfigMap(_, config_map):
+                if needs_key(job):
+                    await self._create_key(job)
                 name = config_map.metadata.name
                 return await self._create(CONFIG_MAPS, job, name, to_wire(config_map))
             case CreateService(_, service):
@@ -91,6 +98,8 @@ class PartWriter:
     async def delete(self, action: DeletePart) -> Written | None:
         """Delete a part; None when it is gone already."""
         key = (action.namespace, action.name)
+        if isinstance(action, DeleteConfigMap) and action.key:
+            await self._objects.delete(SECRETS, (action.namespace, action.key))
         grace = action.grace_seconds if isinstance(action, DeletePod) else None
         return await self._objects.delete(
             self.kind_of(action), key, uid=action.uid, grace_seconds=grace
@@ -114,6 +123,11 @@ class PartWriter:
     def _groups(self) -> GroupApi:
         assert self._policy.groups is not None
         return self._policy.groups
+
+    async def _create_key(self, job: Job) -> None:
+        """Draw and store the key of an MPI gang. One that is there already is the attempt's key."""
+        secret = key_secret(job, self._keys.randbytes(KEY_BYTES))
+        await self._objects.create_unread(SECRETS, secret.metadata.key, to_wire(secret))
 
     async def _create_group(self, job: Job) -> Written:
         """Create the group, and before it the job's Workload, which all its groups refer to."""

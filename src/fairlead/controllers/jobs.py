@@ -7,6 +7,7 @@ begun.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any, assert_never
 
@@ -67,9 +68,12 @@ class JobsController:
         events: EventSink,
         policy: JobsPolicy,
         clock: Clock,
+        keys: random.Random,
         reader: MirrorReader | None = None,
     ) -> None:
         """Attach to the world and register on the mirrors. DNS naming needs one of services.
+
+        `keys` is where the keys of MPI gangs are drawn from: the operating system, or a seed.
 
         `reader` is given where the mirrors are shared; it takes the faults of the handlers.
         """
@@ -89,7 +93,7 @@ class JobsController:
         self._refusals = PodRefusals()
         self._probes = PodProbes(client, self._renderer, clock)
         self._parts = PartWriter(
-            self._objects, self._renderer, self._refusals, policy=policy, clock=clock
+            self._objects, self._renderer, self._refusals, policy=policy, clock=clock, keys=keys
         )
         self._decider: KeyedDecider[Action] = KeyedDecider(
             world.mirrors.jobs,

@@ -1,48 +1,61 @@
 """Start one MPI communicator over all members of a job: every member runs `mpirun -- COMMAND`.
 
-No ssh, no daemon. Hydra, the process manager of MPICH and Intel MPI, has a "manual" launcher: it
-prints the command of one proxy per host instead of starting it. The first member runs `mpiexec`
-that way and hands each other member its proxy's command line over one short TCP connection to
-MASTER_ADDR:MASTER_PORT; each member runs its proxy, and the proxy the rank. Members find the first
-one once, at the start, by the pod address that the job controller wrote down.
+No ssh, no daemon, no launcher. Each member starts its own rank, and serves it what an MPI library
+asks of a process manager (`pmi`). The addresses of the ranks go through the first member: the
+others connect to it once (`gang_link`), at MASTER_ADDR, and both ends prove that they belong to
+this attempt of the job. No member ever runs what another one sends.
 
-A lost rank stops all ranks (Hydra's clean-up), and each member ends: the lost one as its rank did,
-the others with EXIT_STOPPED, so that a reader of the exit codes can tell the cause from its
-effects.
+A lost rank stops all ranks, and each member ends: the lost one as its rank did, the others with
+EXIT_STOPPED, so that a reader of the exit codes can tell the cause from its effects.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
-import ipaddress
-import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
-import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
+from fairlead.member import pmi
 from fairlead.member.attempt_lock import EXIT_STOPPED, HELD, AttemptLock, Superseded, acquire
+from fairlead.member.gang_link import (
+    Gang,
+    Link,
+    LinkLost,
+    NoKeyError,
+    Reception,
+    Spawn,
+    encode,
+    is_loopback,
+    join,
+    listen,
+    read_key,
+    spawning,
+)
 
 #: The other members, or the names of the gang, could not be reached in time (EX_UNAVAILABLE).
 EXIT_UNAVAILABLE = 69
-#: What mpirun needs is not installed, or this is no Fairlead job (a shell's "command not found").
+#: What mpirun needs is not there, or this is no Fairlead job (a shell's "command not found").
 EXIT_NOT_FOUND = 127
-RENDEZVOUS_SECONDS_MAX = 300.0
-RETRY_SECONDS = 0.05
-MESSAGE_BYTES_MAX = 1 << 20
-ERROR_BYTES_MAX = 4096
+#: How long the members of a gang may take to come together.
+GATHER_SECONDS_MAX = 300.0
+#: How long a rank that has aborted, and a member that has ended, may take to be gone.
+_END_SECONDS_MAX = 5.0
 _PR_SET_CHILD_SUBREAPER = 36
-#: Place of a zombie's wait status in /proc/PID/stat, counted from the state (proc_pid_stat(5)).
-_EXIT_CODE = 49
+_NO_KEY = (
+    "this gang has no key (FAIRLEAD_MPI_KEY_FILE is not set): Fairlead makes one for jobs whose "
+    "command or script names fairlead.member.mpirun; for any other way to start it, set the "
+    'annotation fairlead.dev/mpi: "true" in the template of the role'
+)
 
 
 class MpiError(Exception):
@@ -52,212 +65,338 @@ class MpiError(Exception):
 
 
 class NotInstalledError(MpiError):
-    """No retry helps: the image or the command has to change."""
+    """No retry helps: the image, the command or the job has to change."""
 
     exit_code = EXIT_NOT_FOUND
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """This member's part, read from the job environment."""
-
-    rank: int
-    size: int
-    master_address: str
-    master_port: int
-    hostfile: Path
-    token: str
-
-    @classmethod
-    def from_environment(cls) -> Member:
-        """Read the variables that every Fairlead member has; MpiError names the missing one."""
-        try:
-            return cls(
-                rank=int(os.environ["RANK"]),
-                size=int(os.environ["WORLD_SIZE"]),
-                master_address=os.environ["MASTER_ADDR"],
-                master_port=int(os.environ["MASTER_PORT"]),
-                hostfile=Path(os.environ["FAIRLEAD_HOSTFILE"]),
-                token=f"{os.environ['FAIRLEAD_JOB']}/{os.environ['FAIRLEAD_ATTEMPT']}",
-            )
-        except KeyError as error:
-            raise NotInstalledError(
-                f"{error.args[0]} is not set: run this inside a Fairlead job (fairlead submit)"
-            ) from None
-
-
-def find_hydra() -> tuple[str, str]:
-    """Return the paths of mpiexec.hydra and hydra_pmi_proxy: beside this Python, or on the PATH."""
-    search = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    paths = [shutil.which(name, path=search) for name in ("mpiexec.hydra", "hydra_pmi_proxy")]
-    if None in paths:
-        raise NotInstalledError(
-            "no MPI with the Hydra process manager found (mpiexec.hydra, hydra_pmi_proxy): "
-            "pip install mpich, or put MPICH or Intel MPI on the PATH"
-        )
-    return str(paths[0]), str(paths[1])
-
-
-def machine_lines(hostfile: Path) -> list[str]:
-    """Return Hydra's host lines (`address:1`) from a host file (`address slots=1`)."""
-    lines = [line.split()[0] for line in hostfile.read_text().splitlines() if line.strip()]
-    return [f"{address}:1" for address in lines]
-
-
-def listen(address: str, port: int) -> socket.socket:
-    """Return a socket on which the first member waits for the others.
-
-    It is bound to a loopback address as it is; any other one may be a name that does not resolve
-    yet, or an address that this container does not have (a Service's), so the wildcard is taken.
-    """
+def gang_of_environment() -> Gang:
+    """Return this member's gang; NotInstalledError names what is missing."""
+    environ = os.environ
     try:
-        host = address if ipaddress.ip_address(address).is_loopback else ""
-    except ValueError:
-        host = "localhost" if address == "localhost" else ""
-    if host or not socket.has_dualstack_ipv6():
-        return socket.create_server((host, port))
-    return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        size = int(environ["WORLD_SIZE"])
+        gang = Gang(
+            rank=int(environ["RANK"]),
+            size=size,
+            address=environ["MASTER_ADDR"],
+            port=int(environ["MASTER_PORT"]),
+            scope=f"{environ['FAIRLEAD_JOB_UID']}/{environ['FAIRLEAD_ATTEMPT']}",
+            key=_key() if size > 1 else b"",
+        )
+    except KeyError as error:
+        raise NotInstalledError(
+            f"{error.args[0]} is not set: run this inside a Fairlead job (fairlead submit)"
+        ) from None
+    return gang
 
 
-def await_name(address: str, seconds_max: float = RENDEZVOUS_SECONDS_MAX) -> None:
-    """Return once the name resolves: in a cluster it appears some time after the pod has started.
+def _key() -> bytes:
+    path = os.environ.get("FAIRLEAD_MPI_KEY_FILE")
+    if not path:
+        raise NotInstalledError(_NO_KEY)
+    try:
+        return read_key(Path(path))
+    except NoKeyError as error:
+        raise NotInstalledError(str(error)) from None
 
-    Raises MpiError when it does not in time.
-    """
-    deadline = time.monotonic() + seconds_max
-    while True:
+
+# The gang, as its members see it
+
+
+class Peers(Protocol):
+    """The other members."""
+
+    #: Done once one of them has been lost, or has failed.
+    lost: asyncio.Future[None]
+
+    async def fence(self, put: pmi.Values) -> Mapping[str, str]:
+        """Give a rank's values to all; return those of all, once all have called it."""
+        ...
+
+    async def ended(self, code: int) -> bool:
+        """Report how this rank ended; True when all others ended well, or need not be waited for.
+
+        Members that are not the first need not wait.
+        """
+        ...
+
+
+class Alone:
+    """A gang of one."""
+
+    def __init__(self) -> None:
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def fence(self, put: pmi.Values) -> Mapping[str, str]:
+        """Return the values."""
+        return put
+
+    async def ended(self, code: int) -> bool:
+        """Return True: there are no others."""
+        return code == 0
+
+
+class FirstMember:
+    """The peers of the first member, which brings all of them together."""
+
+    def __init__(self, size: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = loop.create_future()
+        self._size = size
+        self._links: dict[int, Link] = {}
+        self._has_all: asyncio.Future[None] = loop.create_future()
+        self._fence: asyncio.Future[Mapping[str, str]] = loop.create_future()
+        self._fence_of: set[int] = set()
+        self._put: pmi.Values = {}
+        self._well: set[int] = set()
+        self._all_well: asyncio.Future[None] = loop.create_future()
+
+    async def welcome(self, rank: int, link: Link) -> None:
+        """Serve a member. One whose link breaks off before all are here makes another."""
+        self._links[rank] = link
+        if len(self._links) == self._size - 1 and not self._has_all.done():
+            self._has_all.set_result(None)
         try:
-            socket.getaddrinfo(address, None)
-        except OSError as error:
-            if time.monotonic() >= deadline:
-                raise MpiError(
-                    f"the name {address} does not resolve after {seconds_max:.0f} s: {error}"
-                ) from None
-        else:
+            while True:
+                await self._heard(rank, await link.receive())
+        except LinkLost:
+            if self._links.get(rank) is not link or rank in self._well:
+                return
+            if self._has_all.done():
+                self._note_lost()
+            else:
+                del self._links[rank]
+
+    async def gather(self) -> None:
+        """Return once all members are here, and have been told to start; MpiError."""
+        try:
+            async with asyncio.timeout(GATHER_SECONDS_MAX):
+                await self._has_all
+        except TimeoutError:
+            missing = sorted(set(range(1, self._size)) - set(self._links))
+            raise MpiError(
+                f"ranks {missing[:10]} did not come within {GATHER_SECONDS_MAX:.0f} s"
+            ) from None
+        await self._send_all({"start": True})
+
+    async def fence(self, put: pmi.Values) -> Mapping[str, str]:
+        """Give the first rank's values to all; return those of all."""
+        fence = self._fence
+        await self._arrived(0, put)
+        return await fence
+
+    async def ended(self, code: int) -> bool:
+        """Report how the first rank ended, and wait for the others."""
+        if code:
+            self._note_lost()
+            return False
+        self._note_well(0)
+        await _any_of(self._all_well, self.lost)
+        return self._all_well.done()
+
+    async def _heard(self, rank: int, message: Mapping[str, object]) -> None:
+        match message:
+            case {"fence": dict(put)}:
+                await self._arrived(rank, put)
+            case {"ended": 0}:
+                self._note_well(rank)
+                self._links[rank].close()
+            case _:
+                self._note_lost()
+
+    async def _arrived(self, rank: int, put: pmi.Values) -> None:
+        self._fence_of.add(rank)
+        self._put.update(put)
+        if len(self._fence_of) == self._size:
+            values, fence = self._put, self._fence
+            self._fence = asyncio.get_running_loop().create_future()
+            self._put, self._fence_of = {}, set()
+            await self._send_all({"values": values})
+            fence.set_result(values)
+        elif self._well:
+            self._note_lost()  # the others wait for a rank that has ended
+
+    async def _send_all(self, message: Mapping[str, object]) -> None:
+        body = encode(message)
+        for link in self._links.values():
+            try:
+                await link.send_encoded(body)
+            except LinkLost:
+                self._note_lost()
+
+    def _note_well(self, rank: int) -> None:
+        self._well.add(rank)
+        if self._fence_of:
+            self._note_lost()
+        if len(self._well) == self._size and not self._all_well.done():
+            self._all_well.set_result(None)
+
+    def _note_lost(self) -> None:
+        if not self.lost.done():
+            self.lost.set_result(None)
+        for link in self._links.values():
+            link.close()
+
+
+class OtherMember:
+    """The peers of any other member, which hears of them from the first one."""
+
+    def __init__(self, link: Link) -> None:
+        loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = loop.create_future()
+        self._link = link
+        self._values: asyncio.Future[Mapping[str, str]] = loop.create_future()
+
+    async def listen(self) -> None:
+        """Take what the first member sends, until it is gone."""
+        try:
+            while True:
+                match await self._link.receive():
+                    case {"values": dict(values)} if not self._values.done():
+                        self._values.set_result(values)
+                    case _:
+                        return
+        except LinkLost:
             return
-        time.sleep(RETRY_SECONDS)
+        finally:
+            if not self.lost.done():
+                self.lost.set_result(None)
+
+    async def fence(self, put: pmi.Values) -> Mapping[str, str]:
+        """Give this rank's values to all; return those of all."""
+        self._values = asyncio.get_running_loop().create_future()
+        with suppress(LinkLost):  # the rank is about to be stopped
+            await self._link.send({"fence": put})
+        return await self._values
+
+    async def ended(self, code: int) -> bool:
+        """Report how this rank ended, and wait until the first member has heard it."""
+        with suppress(LinkLost, TimeoutError):
+            await self._link.send({"ended": code})
+            async with asyncio.timeout(_END_SECONDS_MAX):
+                await _any_of(self.lost)
+        return code == 0
 
 
-def start_mpiexec(
-    member: Member, command: list[str], scratch: Path
-) -> tuple[subprocess.Popen[bytes], list[list[str]]]:
-    """Start mpiexec; return it and the proxy command line of each rank, in rank order."""
-    mpiexec, _ = find_hydra()
-    hosts = scratch / "hosts"
-    hosts.write_text("\n".join(machine_lines(member.hostfile)) + "\n")
-    rank = [sys.executable, "-m", "fairlead.member.rank", *command]
-    process = subprocess.Popen(
-        [
-            mpiexec, "-launcher", "manual", "-localhost", member.master_address, "-genvnone",
-            "-f", str(hosts), "-n", str(member.size), *rank,
-        ],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    proxies: list[list[str]] = []
-    for raw in process.stdout:
-        line = raw.decode(errors="replace").strip()
-        if line == "HYDRA_LAUNCH_END":
-            break
-        if line.startswith("HYDRA_LAUNCH:"):
-            proxies.append(line.split()[1:])
-        elif line:
-            sys.stderr.write(line + "\n")
-    if len(proxies) != member.size:
-        process.kill()
-        raise MpiError(f"mpiexec started {len(proxies)} proxies, {member.size} were expected")
-    return process, proxies
-
-
-def hand_out(member: Member, proxies: list[list[str]], listener: socket.socket) -> None:
-    """Give every other member its proxy's arguments; MpiError when one does not come in time."""
-    deadline = time.monotonic() + RENDEZVOUS_SECONDS_MAX
-    waiting = set(range(1, member.size))
-    while waiting:
-        listener.settimeout(max(0.01, deadline - time.monotonic()))
+@asynccontextmanager
+async def gathered(gang: Gang, spawn: Spawn) -> AsyncGenerator[Peers]:
+    """Bring the gang together, for as long as the context is open; MpiError when it cannot be."""
+    if gang.size == 1:
+        yield Alone()
+    elif gang.rank == 0:
+        first = FirstMember(gang.size)
         try:
-            connection, _ = listener.accept()
+            listener = listen(gang)
+        except OSError as error:
+            raise MpiError(f"no port of {gang.address} is free: {error.strerror}") from None
+        accepting = spawn(Reception(gang, first.welcome, spawn).serve(listener))
+        try:
+            await first.gather()
+        finally:
+            accepting.cancel()
+        yield first
+    else:
+        try:
+            link, _ = await join(gang, GATHER_SECONDS_MAX)
         except TimeoutError:
             raise MpiError(
-                f"ranks {sorted(waiting)[:10]} did not come within {RENDEZVOUS_SECONDS_MAX:.0f} s"
+                f"the first member did not answer at {gang.address}:{gang.port} within "
+                f"{GATHER_SECONDS_MAX:.0f} s, or not all members came"
             ) from None
-        with connection:
-            connection.settimeout(10)
-            try:
-                rank = _rank_of(json.loads(_read_line(connection)), member)
-                if rank is None:
-                    continue
-                connection.sendall(json.dumps(proxies[rank][1:]).encode() + b"\n")
-            except (OSError, ValueError, RecursionError):
-                continue
-            waiting.discard(rank)
-
-
-def _rank_of(hello: Any, member: Member) -> int | None:
-    """Return the rank of a member of this attempt; None for any other client of the port."""
-    if not isinstance(hello, dict) or hello.get("token") != member.token:
-        return None
-    rank = hello.get("rank")
-    return rank if type(rank) is int and 0 <= rank < member.size else None
-
-
-def fetch(member: Member) -> list[str]:
-    """Ask the first member for this rank's proxy arguments, until it answers or time is up."""
-    deadline = time.monotonic() + RENDEZVOUS_SECONDS_MAX
-    hello = json.dumps({"token": member.token, "rank": member.rank}).encode() + b"\n"
-    while time.monotonic() < deadline:
+        other = OtherMember(link)
+        spawn(other.listen())
         try:
-            with socket.create_connection((member.master_address, member.master_port), 10) as link:
-                link.sendall(hello)
-                link.settimeout(RENDEZVOUS_SECONDS_MAX)
-                answer = _read_line(link)
-            if answer:
-                return [str(part) for part in json.loads(answer)]
-        except (OSError, ValueError):  # not there yet, or the answer broke off
-            pass
-        time.sleep(RETRY_SECONDS)
-    raise MpiError(
-        f"the first member did not answer at {member.master_address}:{member.master_port} "
-        f"within {RENDEZVOUS_SECONDS_MAX:.0f} s"
-    )
+            yield other
+        finally:
+            link.close()
 
 
-def _read_line(link: socket.socket) -> bytes:
-    data = bytearray()
-    while not data.endswith(b"\n") and len(data) < MESSAGE_BYTES_MAX:
-        part = link.recv(65536)
-        if not part:
-            break
-        data += part
-    return bytes(data).strip()
+# The rank
 
 
-def _pass_on(stream: IO[bytes]) -> None:
-    for line in stream:
-        sys.stderr.buffer.write(line)
-        sys.stderr.buffer.flush()
+@dataclass(slots=True)
+class RankEnd:
+    """How a rank ended: with an exit code, by signal -N, or stopped by us."""
+
+    code: int
+    is_stopped: bool = False
 
 
-def _run_proxy(arguments: list[str], result: Path) -> subprocess.Popen[bytes]:
-    _, proxy = find_hydra()
-    out, err = os.dup(1), os.dup(2)
-    environment = dict(
-        os.environ, FAIRLEAD_RANK_OUTPUT=f"{out},{err}", FAIRLEAD_RANK_RESULT=str(result)
-    )
-    # What it says after a lost rank is noise; it is shown only when the rank never ran.
-    with _errors_of(result).open("wb") as errors:
-        process = subprocess.Popen(
-            [proxy, *arguments], env=environment, pass_fds=(out, err), stdin=subprocess.DEVNULL,
-            stderr=errors,
+async def run_rank(gang: Gang, command: list[str], peers: Peers, spawn: Spawn) -> RankEnd:
+    """Run the rank to its end, or until another one is lost; NotInstalledError."""
+    ours, theirs = socket.socketpair()
+    served = pmi.PmiServer(gang.size, peers.fence)
+    with theirs:
+        variables = pmi.environment(gang.rank, gang.size, theirs.fileno())
+        child = _start(command, _of_one_machine(gang) | os.environ | variables, theirs)
+    spawn(served.serve(*await asyncio.open_connection(sock=ours)))
+    ended = _end_of(child)
+    await _any_of(ended, served.aborted, peers.lost)
+    if served.aborted.done():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS_MAX):
+                await _any_of(ended)
+    if not ended.done():
+        _kill_descendants()
+        code = served.aborted.result() if served.aborted.done() else 0
+        return RankEnd(code, is_stopped=not served.aborted.done())
+    code = child.wait()
+    if code == 0 and served.has_begun and not served.has_finished:
+        sys.stderr.write("fairlead mpirun: the program ended without MPI_Finalize\n")
+        return RankEnd(1)
+    return RankEnd(code)
+
+
+def _of_one_machine(gang: Gang) -> dict[str, str]:
+    """Return what keeps the ports of MPI off the network where all members are on this machine."""
+    return {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"} if is_loopback(gang.address) else {}
+
+
+def _start(
+    command: list[str], variables: Mapping[str, str], descriptor: socket.socket
+) -> subprocess.Popen[bytes]:
+    """Start a rank in a group of its own: the signals of this member's group are not for it."""
+    try:
+        return subprocess.Popen(
+            command, env=variables, pass_fds=(descriptor.fileno(),),
+            stdin=subprocess.DEVNULL, process_group=0,
         )  # fmt: skip
-    os.close(out)
-    os.close(err)
-    return process
+    except OSError as error:
+        raise NotInstalledError(f"cannot start '{command[0]}': {error.strerror}") from None
 
 
-def _errors_of(result: Path) -> Path:
-    """Return the file with what the proxy of this member wrote to its standard error."""
-    return result.with_name("proxy-errors")
+def _end_of(child: subprocess.Popen[bytes]) -> asyncio.Future[None]:
+    """Return a future that is done once a process has ended; it is not yet reaped then."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    descriptor = os.pidfd_open(child.pid)
+
+    def note() -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        ended.set_result(None)
+
+    loop.add_reader(descriptor, note)
+    return ended
+
+
+async def _any_of(*futures: asyncio.Future[Any]) -> None:
+    """Return once one of the futures is done; none is cancelled."""
+    is_done = asyncio.Event()
+    for future in futures:
+        future.add_done_callback(lambda _: is_done.set())
+    await is_done.wait()
+
+
+async def _run(gang: Gang, command: list[str]) -> int:
+    """Return this member's exit code, or -N when its rank was ended by signal N."""
+    async with spawning() as spawn, gathered(gang, spawn) as peers:
+        end = await run_rank(gang, command, peers, spawn)
+        all_well = await peers.ended(EXIT_STOPPED if end.is_stopped else end.code)
+    if end.is_stopped or (end.code == 0 and not all_well):
+        sys.stderr.write("fairlead mpirun: stopped, because another member of the job ended\n")
+        return EXIT_STOPPED
+    return end.code
 
 
 def _kill_descendants() -> None:
@@ -271,62 +410,16 @@ def _kill_descendants() -> None:
         os.waitpid(-1, 0)
 
 
-def _finish(result: Path, proxy_code: int, mpiexec: subprocess.Popen[bytes] | None) -> int:
-    """Return this member's exit code, or -N when its rank was ended by signal N."""
-    kind, number = _rank_end(result)
-    mpiexec_code = 0
-    if mpiexec is not None:
-        try:
-            mpiexec_code = mpiexec.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            mpiexec_code = EXIT_STOPPED
-    _kill_descendants()
-    if kind == "signal":
-        return -number
-    if kind == "exit" and number:
-        return number
-    if kind == "exit" and proxy_code == 0 and mpiexec_code == 0:
-        return 0
-    if not kind and _errors_of(result).exists():
-        sys.stderr.write(_errors_of(result).read_text(errors="replace")[-ERROR_BYTES_MAX:])
-    sys.stderr.write("fairlead mpirun: stopped, because another member of the job ended\n")
-    return EXIT_STOPPED
-
-
-def _rank_end(result: Path) -> tuple[str, int]:
-    """Return how the rank ended: exit or signal, N; runs, PID when it did not, or "" for never ran.
-
-    The proxy kills the rank's parent once another rank has failed, perhaps before that has written
-    down that this one, too, had ended by itself: its zombie shows it.
-    """
-    kind, number = _recorded(result)
-    if kind != "runs":
-        return kind, number
-    try:
-        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # its parent has written it down by now
-        return _recorded(result)
-    if fields[0] != "Z":
-        return kind, number
-    code = os.waitstatus_to_exitcode(int(fields[_EXIT_CODE]))
-    return ("exit", code) if code >= 0 else ("signal", -code)
-
-
-def _recorded(result: Path) -> tuple[str, int]:
-    kind, _, number = (result.read_text() if result.exists() else "").partition(" ")
-    return kind, int(number or 0)
-
-
 def run(command: list[str]) -> int:
     """Run `command` as this member's rank, under the lock of its attempt; return the exit code."""
-    member, lock = Member.from_environment(), AttemptLock.of_this_member()
+    gang, lock = gang_of_environment(), AttemptLock.of_this_member()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, partial(_terminate, lock))
     if lock is not None:
         acquire(lock, _superseded)
         os.environ[HELD] = "1"
     try:
-        code = _run(member, command)
+        code = asyncio.run(_run(gang, command))
     finally:
         _kill_descendants()
         if lock is not None:
@@ -351,23 +444,6 @@ def _superseded() -> None:
     sys.stderr.write("fairlead mpirun: stopped, because a later attempt of the job has begun\n")
     _kill_descendants()
     os._exit(EXIT_STOPPED)
-
-
-def _run(member: Member, command: list[str]) -> int:
-    with tempfile.TemporaryDirectory(prefix="fairlead-mpi-") as directory:
-        scratch = Path(directory)
-        result = scratch / "result"
-        if member.rank != 0:
-            proxy = _run_proxy(fetch(member), result)
-            return _finish(result, proxy.wait(), None)
-        with listen(member.master_address, member.master_port) as listener:
-            await_name(member.master_address)
-            mpiexec, proxies = start_mpiexec(member, command, scratch)
-            assert mpiexec.stdout is not None
-            threading.Thread(target=_pass_on, args=(mpiexec.stdout,), daemon=True).start()
-            proxy = _run_proxy(proxies[0][1:], result)
-            hand_out(member, proxies, listener)
-        return _finish(result, proxy.wait(), mpiexec)
 
 
 def _terminate(lock: AttemptLock | None, *_: object) -> NoReturn:

@@ -8,6 +8,7 @@ compare-and-swap. Each method returns the write that a mirror will show (for the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from fairlead.api.job import owner_reference_of
@@ -59,6 +60,15 @@ class ObjectWriter:
                 text = f"{resource.kind} {name} exists already and does not belong to this job"
                 raise NameTaken(text) from None
         return Written.of(resource, made)
+
+    async def create_unread(self, resource: Resource[Any], key: ObjectKey, body: Any) -> None:
+        """Create an object whose name no other owner has; one that is there stays, and is not read.
+
+        For kinds that the controllers may not read.
+        """
+        namespace, _ = key
+        with suppress(AlreadyExists):
+            await self._client.create(resource.only_metadata, body, namespace=namespace)
 
     async def patch(
         self,
@@ -112,11 +122,14 @@ class ObjectWriter:
         resource: Resource[Any],
         key: ObjectKey,
         *,
-        uid: str,
+        uid: str | None = None,
         resource_version: str | None = None,
         grace_seconds: int | None = None,
     ) -> Written | None:
-        """Delete the object of this uid (and version); None when it is gone already."""
+        """Delete the object of this uid (and version); None when it is gone already.
+
+        Without a uid, the one of this name, of a kind that no mirror shows.
+        """
         namespace, name = key
         try:
             await self._client.delete(
@@ -130,4 +143,4 @@ class ObjectWriter:
             )
         except NotFound:
             return None
-        return Written.deletion(resource, key, uid)
+        return None if uid is None else Written.deletion(resource, key, uid)

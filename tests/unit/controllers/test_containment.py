@@ -119,7 +119,7 @@ class World:
         self.jobs_reader = MirrorReader(self.registries["j"])
         return JobsController(
             self.client, self.world, own, history=MemoryHistory(), events=self.events,
-            policy=policy, clock=self.clock, reader=self.jobs_reader,
+            policy=policy, clock=self.clock, keys=random.Random(5), reader=self.jobs_reader,
         )  # fmt: skip
 
     def mirrors(self) -> list[Mirror[Any]]:

@@ -93,6 +93,7 @@ class Cluster:
             events=self.events,
             policy=self.policy,
             clock=self.clock,
+            keys=rng,
         )
         self._loop = ControllerLoop(self.controller, clock=self.clock, rng=rng)
         self._task = asyncio.get_running_loop().create_task(self._loop.run())

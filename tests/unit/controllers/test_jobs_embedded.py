@@ -134,6 +134,7 @@ class Cluster:
             events=Recorder(self.client, self.clock, "jobs", rng=rng),
             policy=policy,
             clock=self.clock,
+            keys=rng,
             reader=reader,
         )
         async with asyncio.TaskGroup() as group:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+import stat
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from fairlead.api.core import Pod
+from fairlead.api.core import Pod, Secret
 from fairlead.api.resources import CONFIG_MAPS, SECRETS
-from fairlead.embedded.local.config import ConfigMirrors
+from fairlead.embedded.local.config import ConfigData, ConfigMirrors
 from fairlead.embedded.local.containers import (
     ConfigMissing,
     Mount,
@@ -380,6 +381,25 @@ def test_a_program_that_survives_the_kill_of_a_child_for_memory_has_completed(
     ended = run.exit()
     assert ended is not None
     assert recorded_end(run, ended).reason == reason
+
+
+def test_a_volume_of_a_secret_is_awaited_and_is_for_the_user_alone(tmp_path: Path) -> None:
+    body = {
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+        "spec": {"containers": [], "volumes": [{"name": "v", "secret": {"secretName": "s"}}]},
+    }
+    pod, known = msgspec.convert(body, Pod), dict[str, Secret]()
+    config, directory = ConfigData(lambda _: None, known.get), PodDir(tmp_path / "pod")
+    with pytest.raises(ConfigMissing, match='secret "s" not found'):
+        directory.materialise(pod, config, tmp_path)
+    known["s"] = Secret(data={"key": "/wA="})
+    file = directory.materialise(pod, config, tmp_path)["v"] / "key"
+    assert file.read_bytes() == b"\xff\x00"
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)]
+    assert modes == [0o600, 0o700]
+    known["s"] = Secret(data={"key": "%"})
+    with pytest.raises(Unsupported, match="secret s has data that is not base64"):
+        directory.materialise(pod, config, tmp_path)
 
 
 def test_a_look_for_changed_configuration_waits_for_the_next_change_each_time() -> None:

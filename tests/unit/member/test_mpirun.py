@@ -1,4 +1,4 @@
-"""What runs inside a member: where the first one listens, names that come late, how it ends."""
+"""What runs inside a member: what a rank is told, how it ends, and what that does to the others."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import os
 import socket
 import subprocess
 import sys
-import threading
-import time
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from fairlead.member import mpirun
-
-ENVIRONMENT = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
 
 def free_port() -> int:
@@ -23,205 +19,173 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_a_loopback_address_is_bound_as_it_is() -> None:
-    with mpirun.listen("127.0.0.5", free_port()) as listener:
-        assert listener.getsockname()[0] == "127.0.0.5"
+def variables(rank: int, size: int, port: int, **more: str) -> dict[str, str]:
+    plain = {key: os.environ[key] for key in ("PATH", "HOME", "PYTHONPATH") if key in os.environ}
+    return {
+        **plain, "RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "FAIRLEAD_JOB_UID": "uid", "FAIRLEAD_ATTEMPT": "1", **more,
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize("address", ["10.1.2.3", "worker-0.train-1-peers.default.svc"])
-def test_a_name_or_an_address_of_elsewhere_takes_the_wildcard(address: str) -> None:
-    port = free_port()
-    with mpirun.listen(address, port) as listener:
-        assert listener.getsockname()[0] in ("::", "0.0.0.0")
-        with socket.create_connection(("127.0.0.1", port), timeout=5):
-            pass
-
-
-def test_a_name_that_resolves_is_not_waited_for() -> None:
-    mpirun.await_name("localhost", seconds_max=0.0)
-
-
-def test_a_name_that_never_resolves_ends_within_the_bound() -> None:
-    with pytest.raises(mpirun.MpiError, match="does not resolve after 0 s") as caught:
-        mpirun.await_name("no-such-host.invalid", seconds_max=0.0)
-    assert caught.value.exit_code == mpirun.EXIT_UNAVAILABLE
-
-
-def test_a_name_that_resolves_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = threading.Event()
-    resolve = socket.getaddrinfo
-
-    def late(host: str, *args: object) -> object:
-        if not known.is_set():
-            known.set()
-            raise socket.gaierror(-2, "Name or service not known")
-        return resolve("localhost", None)
-
-    monkeypatch.setattr(socket, "getaddrinfo", late)
-    mpirun.await_name("worker-0.train-1-peers.default.svc", seconds_max=5.0)
-    assert known.is_set()
-
-
-def run_outside_a_job(**environment: str) -> subprocess.CompletedProcess[str]:
-    plain = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
-    return subprocess.run(
-        [sys.executable, "-m", "fairlead.member.mpirun", "--", "true"],
-        env={**plain, **environment}, capture_output=True, text=True, timeout=60, check=False,
+def start(
+    command: Sequence[str], environment: dict[str, str], prefix: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*prefix, sys.executable, "-m", "fairlead.member.mpirun", "--", *command],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+
+
+def gang(tmp_path: Path, size: int, *command: str) -> list[tuple[int, str, str]]:
+    """Run a gang; return the exit code, the output and the errors of each member."""
+    key, port = tmp_path / "key", free_port()
+    key.write_bytes(os.urandom(32))
+    more = {"FAIRLEAD_MPI_KEY_FILE": str(key)}
+    members = [start(command, variables(rank, size, port, **more)) for rank in range(size)]
+    said = [member.communicate(timeout=60) for member in members]
+    return [(m.returncode, *texts) for m, texts in zip(members, said, strict=True)]
+
+
+def codes(tmp_path: Path, size: int, script: str) -> list[int]:
+    return [code for code, _, _ in gang(tmp_path, size, "sh", "-c", script)]
+
+
+def alone(command: Sequence[str], prefix: Sequence[str] = (), **more: str) -> tuple[int, str]:
+    """Run a gang of one; return its exit code and its errors."""
+    member = start(command, variables(0, 1, 1, **more), prefix)
+    _, errors = member.communicate(timeout=60)
+    return member.returncode, errors
 
 
 def test_outside_of_a_job_the_missing_variable_is_named_and_no_retry_is_asked_for() -> None:
-    ended = run_outside_a_job(**ENVIRONMENT)
-    assert ended.returncode == mpirun.EXIT_NOT_FOUND
-    assert "FAIRLEAD_HOSTFILE is not set" in ended.stderr
+    environment = variables(0, 2, 1)
+    del environment["FAIRLEAD_JOB_UID"]
+    member = start(["true"], environment)
+    _, errors = member.communicate(timeout=60)
+    assert member.returncode == mpirun.EXIT_NOT_FOUND
+    assert "FAIRLEAD_JOB_UID is not set" in errors
 
 
-FINISH = """
-import sys
-from pathlib import Path
-from fairlead.member import mpirun
-sys.exit(mpirun._end(mpirun._finish(Path(sys.argv[1]), 0, None)))
+@pytest.mark.parametrize("key_file", ["", "/no/such/file"])
+def test_a_gang_without_a_key_does_not_start(key_file: str, tmp_path: Path) -> None:
+    mark = tmp_path / "started"
+    more = {"FAIRLEAD_MPI_KEY_FILE": key_file} if key_file else {}
+    for rank in range(2):
+        member = start(["touch", str(mark)], variables(rank, 2, free_port(), **more))
+        _, errors = member.communicate(timeout=60)
+        assert member.returncode == mpirun.EXIT_NOT_FOUND
+        assert ("cannot be read" if key_file else 'annotation fairlead.dev/mpi: "true"') in errors
+    assert not mark.exists()
+
+
+#: A rank that speaks PMI-1, as an MPI library does at MPI_Init and MPI_Finalize.
+RANK = """
+import os, socket
+with socket.socket(fileno=int(os.environ["PMI_FD"])) as link, link.makefile("rw") as file:
+    def ask(request):
+        file.write(f"cmd={request}\\n")
+        file.flush()
+        return dict(word.partition("=")[::2] for word in file.readline().split())
+    rank, size = os.environ["PMI_RANK"], int(os.environ["PMI_SIZE"])
+    assert ask("init pmi_version=1 pmi_subversion=1")["rc"] == "0"
+    assert int(ask("get_maxes")["vallen_max"]) >= 1024
+    assert ask("get_appnum")["appnum"] == "0"
+    assert ask("get_universe_size")["size"] == str(size)
+    kvs = ask("get_my_kvsname")["kvsname"]
+    assert ask(f"get kvsname={kvs} key=PMI_process_mapping")["value"] == f"(vector,(0,{size},1))"
+    assert ask(f"get kvsname={kvs} key=unknown")["rc"] == "1"
+    for step in "ab":
+        ask(f"put kvsname={kvs} key={step}{rank} value=address#{rank}${step}=")
+        assert ask("barrier_in")["cmd"] == "barrier_out"
+        for other in range(size):
+            value = ask(f"get kvsname={kvs} key={step}{other}")["value"]
+            assert value == f"address#{other}${step}=", value
+    assert ask("spawn")["rc"] == "1"
+    print("all", size, flush=True)
+    LAST
 """
-FIRST = """
-import subprocess, sys
-from pathlib import Path
-from fairlead.member import mpirun
-mpiexec = subprocess.Popen(["sh", "-c", "exit " + sys.argv[2]])
-sys.exit(mpirun._finish(Path(sys.argv[1]), 0, mpiexec))
-"""
+FINISHES = 'ask("finalize")'
 
 
-def finished(result: Path, *prefix: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*prefix, sys.executable, "-c", FINISH, str(result)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+@pytest.mark.parametrize("size", [1, 4])
+def test_ranks_learn_the_addresses_of_all_others(size: int, tmp_path: Path) -> None:
+    ended = gang(tmp_path, size, sys.executable, "-c", RANK.replace("LAST", FINISHES))
+    assert ended == [(0, f"all {size}\n", "")] * size
 
 
-@pytest.mark.parametrize("number", [11, 13])
-def test_a_member_ends_by_the_signal_that_ended_its_rank(number: int, tmp_path: Path) -> None:
-    result = tmp_path / "result"
-    result.write_text(f"signal {number}")
-    assert finished(result).returncode == -number
+def test_a_rank_that_ends_without_the_others_fails_the_job(tmp_path: Path) -> None:
+    last = 'ask("finalize") if rank != "1" else os._exit(0)'
+    ended = gang(tmp_path, 3, sys.executable, "-c", RANK.replace("LAST", last))
+    assert ended[1][0] == 1
+    assert "without MPI_Finalize" in ended[1][2]
 
 
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-@pytest.mark.parametrize(("script", "code"), [("kill -9 $$", -9), ("exit 3", 3)])
-def test_an_end_that_the_ranks_killed_parent_did_not_write_down_is_read_from_its_zombie(
-    script: str, code: int, tmp_path: Path
-) -> None:
-    result = tmp_path / "result"
-    with subprocess.Popen(["sh", "-c", script]) as rank:
-        while state_of(rank.pid) != "Z":
-            time.sleep(0.01)
-        result.write_text(f"runs {rank.pid}")
-        assert finished(result).returncode == code
-
-
-def test_a_rank_that_still_runs_was_stopped_on_account_of_another(tmp_path: Path) -> None:
-    result = tmp_path / "result"
-    result.write_text(f"runs {os.getpid()}")
-    assert finished(result).returncode == mpirun.EXIT_STOPPED
-
-
-def test_a_rank_is_written_down_before_it_is_waited_for_and_is_in_a_group_of_its_own(
+def test_a_rank_that_the_others_wait_for_and_that_has_ended_does_not_hang_them(
     tmp_path: Path,
 ) -> None:
-    result, group = tmp_path / "result", tmp_path / "group"
-    script = f"import os; open({str(group)!r}, 'w').write(str(os.getpgid(0))); os.abort()"
-    out, err = os.dup(1), os.dup(2)
-    environment = {
-        **os.environ, "FAIRLEAD_RANK_OUTPUT": f"{out},{err}", "FAIRLEAD_RANK_RESULT": str(result),
-    }  # fmt: skip
-    ended = subprocess.run(
-        [sys.executable, "-m", "fairlead.member.rank", sys.executable, "-c", script],
-        env=environment, pass_fds=(out, err), timeout=60, check=False,
-    )  # fmt: skip
-    os.close(out)
-    os.close(err)
-    assert ended.returncode == -6
-    assert result.read_text() == "signal 6"
-    assert int(group.read_text()) not in (os.getpgid(0), 0)
+    script = f"[ $RANK = 1 ] || exec {sys.executable} -c '{RANK.replace('LAST', FINISHES)}'"
+    assert codes(tmp_path, 3, script) == [mpirun.EXIT_STOPPED, 0, mpirun.EXIT_STOPPED]
 
 
-@pytest.mark.parametrize(("others", "code"), [("0", 0), ("9", mpirun.EXIT_STOPPED)])
-def test_the_first_member_succeeds_only_with_all_others(
-    others: str, code: int, tmp_path: Path
+def test_an_abort_ends_all_ranks_with_its_code(tmp_path: Path) -> None:
+    stays = "import time; time.sleep(90)"
+    last = f'file.write("cmd=abort exitcode=7\\n") if rank == "1" else None; file.flush(); {stays}'
+    script = RANK.replace("LAST", last)
+    ended = gang(tmp_path, 3, sys.executable, "-c", script)
+    assert [code for code, _, _ in ended] == [mpirun.EXIT_STOPPED, 7, mpirun.EXIT_STOPPED]
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("kill -SEGV $$", -11), ("kill -PIPE $$", -13), ("kill -9 $$", -9), ("exit 3", 3)],
+)
+def test_a_member_ends_as_its_rank_and_the_others_are_stopped(
+    script: str, code: int, tmp_path: Path
 ) -> None:
-    result = tmp_path / "result"
-    result.write_text("exit 0")
-    command = [sys.executable, "-c", FIRST, str(result), others]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == code
+    stopped = mpirun.EXIT_STOPPED
+    for lost in (0, 1):
+        found = codes(tmp_path, 3, f"[ $RANK = {lost} ] && {script}; exec sleep 90")
+        assert found == [code if rank == lost else stopped for rank in range(3)]
 
 
-MEMBER = mpirun.Member(1, 2, "127.0.0.1", 0, Path("hosts"), "train-1/2")
-#: Of a scanner, of a stranger, of an earlier attempt, and of a rank that there is not.
-STRANGERS = (
-    b"GET / HTTP/1.1\r\n\r\n", b"7\n", b'{"token": "train-1/1", "rank": 1}\n',
-    b'{"token": "train-1/2", "rank": 2}\n', b'{"token": "train-1/2", "rank": 0.5}\n',
-    b'{"token": "train-1/2", "rank": 1.0}\n', b"[" * 100_000 + b"\n",
-)  # fmt: skip
+def test_the_first_member_succeeds_only_with_all_others(tmp_path: Path) -> None:
+    assert codes(tmp_path, 3, "exit 0") == [0, 0, 0]
+    late = "[ $RANK = 2 ] || exit 0; sleep 1; exit 9"
+    assert codes(tmp_path, 3, late) == [mpirun.EXIT_STOPPED, 0, 9]
 
 
-def test_only_members_of_this_attempt_get_a_proxy_and_strangers_stop_nobody() -> None:
-    with mpirun.listen("127.0.0.1", 0) as listener:
-        member = replace(MEMBER, master_port=listener.getsockname()[1])
-        proxies = [["proxy", "--rank", "0"], ["proxy", "--rank", "1"]]
-        arguments = (member, proxies, listener)
-        first = threading.Thread(target=mpirun.hand_out, args=arguments, daemon=True)
-        first.start()
-        address = ("127.0.0.1", member.master_port)
-        for hello in STRANGERS:
-            with socket.create_connection(address, timeout=10) as stranger:
-                stranger.sendall(hello)
-                stranger.shutdown(socket.SHUT_WR)
-                assert stranger.recv(1) == b""
-        assert mpirun.fetch(member) == ["--rank", "1"]
-        first.join(10)
-        assert not first.is_alive()
+def test_a_command_that_is_not_there_is_named() -> None:
+    code, errors = alone(["no-such-command"])
+    assert code == mpirun.EXIT_NOT_FOUND
+    assert "cannot start 'no-such-command': No such file or directory" in errors
 
 
-def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
-    with mpirun.listen("127.0.0.1", 0) as listener:
-        member = replace(MEMBER, master_port=listener.getsockname()[1])
-
-        def answer() -> None:
-            for text in (b'["--rank", ', b'["--rank", "1"]\n'):
-                connection, _ = listener.accept()
-                with connection:
-                    connection.recv(1000)
-                    connection.sendall(text)
-
-        first = threading.Thread(target=answer, daemon=True)
-        first.start()
-        assert mpirun.fetch(member) == ["--rank", "1"]
-        first.join(10)
+def test_a_rank_is_in_a_group_of_its_own() -> None:
+    script = "import os; os._exit(0 if os.getpgid(0) == os.getpid() else 1)"
+    assert alone([sys.executable, "-c", script])[0] == 0
 
 
-@pytest.mark.parametrize(("said", "code"), [("signal 11", 139), ("signal 9", 137), ("exit 3", 3)])
+@pytest.mark.parametrize(
+    ("said", "code"), [("kill -SEGV $$", 139), ("kill -9 $$", 137), ("exit 3", 3)]
+)
 def test_as_process_1_of_a_container_it_returns_the_code_of_the_signal(
-    said: str, code: int, tmp_path: Path
+    said: str, code: int
 ) -> None:
     container = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if subprocess.run([*container, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine gives no PID namespaces")
-    result = tmp_path / "result"
-    result.write_text(said)
-    assert finished(result, *container).returncode == code
+    assert alone(["sh", "-c", said], container)[0] == code
 
 
-def test_why_the_proxy_could_not_start_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "proxy-errors").write_text("proxy: cannot load libfabric.so\n")
-    ended = finished(tmp_path / "result")
-    assert ended.returncode == mpirun.EXIT_STOPPED
-    assert "cannot load libfabric.so" in ended.stderr
+def test_ports_of_mpi_are_kept_off_the_network_where_all_members_are_on_this_machine() -> None:
+    wanted = 'test "$UCX_NET_DEVICES$FI_TCP_IFACE" = lolo'
+    assert alone(["sh", "-c", wanted])[0] == 0
+    assert alone(["sh", "-c", wanted], UCX_NET_DEVICES="eth0")[0] == 1
+    assert alone(["sh", "-c", wanted], MASTER_ADDR="10.1.2.3")[0] == 1
 
 
 LOCKED = """
-import subprocess
+import asyncio, subprocess
 from fairlead.member import mpirun
 
 class Lock:
@@ -231,12 +195,19 @@ class Lock:
 lock = Lock()
 mpirun.acquire = lambda *_: None
 mpirun.AttemptLock.of_this_member = lambda: lock
-mpirun.Member.from_environment = lambda: None
-mpirun._run = lambda *_: subprocess.Popen(["sleep", "90"]).pid and 0
+mpirun.gang_of_environment = lambda: None
+
+async def run(*_):
+    subprocess.Popen(["sleep", "90"])
+    return 0
+
+mpirun._run = run
 """
 
 
-@pytest.mark.parametrize("end", ['mpirun.run(["true"])', "mpirun._run(); mpirun._terminate(lock)"])
+@pytest.mark.parametrize(
+    "end", ['mpirun.run(["true"])', "asyncio.run(run()); mpirun._terminate(lock)"]
+)
 def test_the_lock_is_released_once_no_process_of_the_rank_is_left(end: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", f"{LOCKED}\n{end}"],

@@ -32,7 +32,7 @@ class End:
 
 
 #: Raise it when pods of a new version and what is left of an attempt of an older one do not fit.
-MEMBERS_FORM = 2
+MEMBERS_FORM = 3
 
 
 def template_digest(job: Job) -> str:

@@ -44,7 +44,7 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class CreateConfigMap:
-    """Create the peers of an attempt."""
+    """Create the peers of an attempt, and before them the key of an MPI gang."""
 
     job: Job
     config_map: ConfigMap
@@ -67,11 +67,12 @@ class CreatePodGroup:
 
 @dataclass(frozen=True, slots=True)
 class DeleteConfigMap:
-    """Delete the peers of an attempt that is over."""
+    """Delete the peers of an attempt that is over, and before them the Secret `key`, if any."""
 
     namespace: str
     name: str
     uid: str
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from fairlead.decide.jobs.actions import (
     DeletePodGroup,
     DeleteService,
 )
+from fairlead.decide.jobs.mpi import key_name, needs_key
 from fairlead.decide.jobs.pods import MemberPod
 from fairlead.decide.jobs.view import JobView
 
@@ -40,10 +41,12 @@ def delete_stale_objects(view: JobView, *, keep_attempt: int) -> Iterator[Action
 
     0 deletes those of every attempt, and the service.
     """
-    namespace = view.job.metadata.namespace
+    job, namespace = view.job, view.job.metadata.namespace
+    has_keys = needs_key(job)
     for owned in view.config_maps.values():
         if owned.attempt != keep_attempt and not owned.is_terminating:
-            yield DeleteConfigMap(namespace, owned.name, owned.uid)
+            key = key_name(job, owned.attempt) if has_keys else ""
+            yield DeleteConfigMap(namespace, owned.name, owned.uid, key)
     for owned in view.pod_groups.values():
         if owned.attempt != keep_attempt and not owned.is_terminating:
             yield DeletePodGroup(namespace, owned.name, owned.uid)

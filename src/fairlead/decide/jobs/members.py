@@ -31,7 +31,7 @@ from fairlead.api.core import (
     VolumeMount,
 )
 from fairlead.api.job import Job, Role
-from fairlead.api.meta import ObjectMeta, OwnerReference
+from fairlead.api.meta import ObjectMeta
 from fairlead.api.pod_parts import (
     ClaimVolumeSource,
     ConfigMapVolumeSource,
@@ -42,6 +42,8 @@ from fairlead.api.pod_parts import (
     HostPathVolumeSource,
 )
 from fairlead.decide.attempts.seats import Seat, seats
+from fairlead.decide.jobs.mpi import key_volume, needs_key
+from fairlead.decide.jobs.owned import owned_labels, owned_metadata, owner_reference
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.progress import TERMINATION_LOG, progress_file
@@ -93,27 +95,6 @@ def needs_service(job: Job, policy: JobsPolicy) -> bool:
     return policy.peer_naming is PeerNaming.DNS and job.member_count > 1
 
 
-def owner_reference(job: Job) -> OwnerReference:
-    """Return the reference that makes the job own what it makes."""
-    return OwnerReference(
-        api_version=names.API_VERSION,
-        kind="Job",
-        name=job.metadata.name,
-        uid=job.metadata.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
-
-
-def _labels(job: Job, attempt: int) -> dict[str, str]:
-    return {
-        names.MANAGED_BY: "fairlead",
-        names.JOB_NAME: job.metadata.name,
-        names.JOB_UID: job.metadata.uid,
-        names.ATTEMPT: str(attempt),
-    }
-
-
 class PodFactory:
     """Makes the pods of one attempt; what the members of a role share is built once."""
 
@@ -156,7 +137,7 @@ class PodFactory:
 
     def _share(self, role: Role) -> _Shared:
         job, template = self._job, role.template
-        labels = {**template.metadata.labels, **_labels(job, self._attempt)}
+        labels = {**template.metadata.labels, **owned_labels(job, self._attempt)}
         labels[names.ROLE] = role.name
         placement = job.status.placement
         team = placement.team if placement is not None else ""
@@ -289,6 +270,8 @@ def _gang_variables(job: Job, policy: JobsPolicy) -> dict[str, str]:
         "PET_NPROC_PER_NODE": "1",
         "PET_MASTER_PORT": port,
     }
+    if needs_key(job):
+        variables[names.ENV_MPI_KEY_FILE] = f"{names.MPI_KEY_MOUNT}/{names.MPI_KEY}"
     checkpoint = checkpoint_volume(job, policy)
     if checkpoint is not None:
         variables[names.ENV_CHECKPOINT_DIR] = checkpoint.directory
@@ -384,6 +367,10 @@ def _volumes(
         files = DownwardVolumeSource((DownwardFile(HOSTFILE, field),))
         volumes = [Volume(PEERS_VOLUME, downward_api=files)]
     mounts = [VolumeMount(PEERS_VOLUME, names.PEERS_MOUNT, read_only=True)]
+    if needs_key(job):
+        volume, mount = key_volume(job)
+        volumes.append(volume)
+        mounts.append(mount)
     if checkpoint is not None:
         volumes.append(checkpoint.volume)
         mounts.append(checkpoint.mount)
@@ -476,13 +463,3 @@ def headless_service(job: Job) -> Service:
         publish_not_ready_addresses=True,
     )
     return Service(metadata=owned_metadata(job, service_name(job), 0), spec=spec)
-
-
-def owned_metadata(job: Job, name: str, attempt: int) -> ObjectMeta:
-    """Return the metadata of what a job owns; attempt 0 is all of them."""
-    return ObjectMeta(
-        name=name,
-        namespace=job.metadata.namespace,
-        labels=_labels(job, attempt),
-        owner_references=(owner_reference(job),),
-    )

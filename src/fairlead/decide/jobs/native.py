@@ -19,7 +19,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.placement import Placement, nodes_of
 from fairlead.api.podgroups import GroupApi
-from fairlead.decide.jobs.members import owned_metadata
+from fairlead.decide.jobs.owned import owned_metadata
 from fairlead.decide.jobs.pods import MemberPod
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding

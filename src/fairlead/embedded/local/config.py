@@ -43,11 +43,13 @@ class ConfigData:
         found = self._find_map(name)
         if found is None:
             return None
-        try:
-            decoded = {k: b64decode(v, validate=True) for k, v in found.binary_data.items()}
-        except binascii.Error:
-            raise Unsupported(f"configmap {name} has binaryData that is not base64") from None
+        decoded = _decoded(found.binary_data, f"configmap {name} has binaryData")
         return {k: v.encode() for k, v in found.data.items()} | decoded
+
+    def secret_files(self, name: str) -> Mapping[str, bytes] | None:
+        """Return a Secret as a volume has it; None: there is no such one. Unsupported."""
+        found = self._find_secret(name)
+        return None if found is None else _decoded(found.data, f"secret {name} has data")
 
     def secret(self, name: str) -> Mapping[str, str] | None:
         """Return the data as texts, or None when there is no such Secret; Unsupported."""
@@ -60,6 +62,13 @@ class ConfigData:
             raise Unsupported(
                 f"secret {name} holds a value that is no text; variables take texts only"
             ) from None
+
+
+def _decoded(values: Mapping[str, str], whose: str) -> dict[str, bytes]:
+    try:
+        return {key: b64decode(value, validate=True) for key, value in values.items()}
+    except binascii.Error:
+        raise Unsupported(f"{whose} that is not base64") from None
 
 
 class ConfigMirrors:

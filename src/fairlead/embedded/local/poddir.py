@@ -133,16 +133,21 @@ class PodDir:
     def materialise(self, pod: Pod, config: ConfigData, claims: Path) -> dict[str, Path]:
         """Make the pod's volumes and return where each is; ConfigMissing, Unsupported, OSError."""
         for volume in pod.spec.volumes:
-            source = volume.config_map
-            if source is None or source.optional or config.config_map(source.name) is not None:
+            maps, secret = volume.config_map, volume.secret
+            if maps is not None and not maps.optional and config.config_map(maps.name) is None:
+                raise ConfigMissing(f'configmap "{maps.name}" not found')
+            if secret is None or secret.optional:
                 continue
-            raise ConfigMissing(f'configmap "{source.name}" not found')
+            if config.secret_files(secret.secret_name) is None:
+                raise ConfigMissing(f'secret "{secret.secret_name}" not found')
         return {v.name: self._volume(pod, v, config, claims) for v in pod.spec.volumes}
 
     def _volume(self, pod: Pod, volume: Volume, config: ConfigData, claims: Path) -> Path:
         path = self.path / "volumes" / safe(volume.name)
         if volume.config_map is not None:
             return _write_files(path, config.files(volume.config_map.name) or {})
+        if volume.secret is not None:
+            return _write_files(path, config.secret_files(volume.secret.secret_name) or {})
         if volume.downward_api is not None:
             return _write_files(path, downward_files(pod, volume.downward_api))
         if volume.empty_dir is not None:
@@ -153,7 +158,7 @@ class PodDir:
             return _host_path(volume.host_path.path, volume.host_path.type)
         raise Unsupported(
             f"volume {volume.name} is of a kind that the local node does not have; accepted: "
-            "configMap, downwardAPI, emptyDir, hostPath, persistentVolumeClaim"
+            "configMap, downwardAPI, emptyDir, hostPath, persistentVolumeClaim, secret"
         )
 
     def mounts(self, pod: Pod, container: str, volumes: dict[str, Path]) -> tuple[Mount, ...]:
