@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from tests.simulation.embedded_world import NAMESPACE, EmbeddedWorld, embedded_world
 
-from fairlead.api.resources import JOBS, PODS, PRIORITY_CLASSES
+from fairlead.api import names
+from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES
+from fairlead.cli.views.jobs import tasks_of, where_or_why
 from fairlead.sim.loop import run
 
 MEMBERS = 20
@@ -66,5 +69,30 @@ def test_the_nodes_of_all_other_members_are_free_when_one_cannot_go(end: Any) ->
             (left,) = [p for p in await world.pods("hanging") if not p.is_terminal]
             assert left.metadata.uid == stuck.metadata.uid
             assert left.metadata.deletion_timestamp is not None
+
+    run(main())
+
+
+def test_a_job_that_restarts_says_why_and_how_many_members_are_still_to_end() -> None:
+    async def main() -> None:
+        async with embedded_world(MEMBERS + 1) as world:
+            await world.submit("lost", MEMBERS)
+            await world.runs("lost")
+            first, second, *_ = await world.pods("lost")
+            finalizers = {"metadata": {"finalizers": ["example.com/never"]}}
+            await world.client.patch(PODS, second.metadata.name, finalizers, namespace=NAMESPACE)
+            await world.client.delete(NODES, first.spec.node_name)
+            job = await world.until("lost", lambda job: job.status.state == "Restarting", 120)
+            await asyncio.sleep(60)
+            job = await world.job("lost")
+            rank = first.metadata.labels[names.RANK]
+            assert where_or_why(job) == (
+                f"NodeLost: member worker-{rank} (rank {rank}, node {first.spec.node_name}) was "
+                "lost: its node no longer exists; 1 member to end first"
+            )
+            assert tasks_of(job) == f"1/{MEMBERS}"
+            none = {"metadata": {"finalizers": []}}
+            await world.client.patch(PODS, second.metadata.name, none, namespace=NAMESPACE)
+            await world.runs("lost", seconds=60)
 
     run(main())

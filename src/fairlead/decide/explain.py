@@ -289,6 +289,9 @@ def _placed(status: JobStatus, now: float) -> Verdict | None:
     preempted = preempted_verdict(status)
     if preempted is not None:
         return preempted
+    record, left = status.current_attempt, status.members.running
+    if record is not None and record.finished_at and left:
+        return Verdict(Reason.RESTARTING, {"cause": record.message, "members": left})
     if status.restart_at and parse_time(status.restart_at) > now:
         seconds = int(parse_time(status.restart_at) - now)
         return Verdict(

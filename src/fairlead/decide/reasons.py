@@ -52,6 +52,10 @@ class Reason(Enum):
         "BackingOff", Outcome.WAITING, 20,
         "restarts as attempt {attempt} after a back-off of {backoff_seconds}",
     )  # fmt: skip
+    RESTARTING = (
+        "Restarting", Outcome.WAITING, 20,
+        "{cause}; it restarts once its members have ended: {members} have not",
+    )  # fmt: skip
     STOPPING = (
         "Stopping", Outcome.WAITING, 20,
         "{cause}; it ends once its members have ended: {members} have not",

@@ -172,12 +172,12 @@ def where_or_why(job: Job) -> str:
     status = job.status
     if job.is_finished:
         return ending(job)
+    attempt = latest_attempt(job)
+    if status.state == JobState.RESTARTING.value and attempt is not None and attempt.reason:
+        words, left = reason_words(attempt.reason, attempt.message), status.members.running
+        return f"{words}; {plural(left, 'member')} to end first" if left else words
     if status.placement is not None and status.placement.attempt == status.attempt:
         return places(job)
-    if status.state == JobState.RESTARTING.value:
-        attempt = latest_attempt(job)
-        if attempt is not None and attempt.reason:
-            return reason_words(attempt.reason, attempt.message)
     return waiting(job)
 
 

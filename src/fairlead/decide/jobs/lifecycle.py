@@ -158,11 +158,13 @@ def _after_attempt(view: JobView, ended: Attempt) -> Decision[Action]:
     going = [p for p in view.pods.all() if not (isinstance(following, Fail) and p.is_terminal)]
     if going:
         is_retry = isinstance(following, Retry)
+        draft = draft.set(members=view.member_counts)
         draft = draft.state(JobState.RESTARTING if is_retry else JobState.STOPPING)
         if isinstance(following, Fail) and not _may_be_revised(view, ended, going):
             draft = draft.failing(following.reason.value, following.message)
-        actions = (*draft.write(), *delete_pods(view, going))
-        return Decision(actions, wake_at=force_at(view, going))
+        actions, due_at = open_attempt.write_counts(view, draft)
+        wake_at = earliest(due_at, force_at(view, going))
+        return Decision((*actions, *delete_pods(view, going)), wake_at=wake_at)
     match following:
         case Fail():
             return Decision(_fail(draft, following))

@@ -112,19 +112,25 @@ def _write_held_back(view: JobView, draft: StatusDraft, attempt: Attempt) -> tup
 def _counts(
     view: JobView, draft: StatusDraft, attempt: Attempt
 ) -> tuple[tuple[Action, ...], float | None]:
-    """Write counts and progress if it is time, else return when it will be.
+    """Write counts and progress if it is time, else return when it will be."""
+    state = JobState.RUNNING if attempt.started_at else JobState.STARTING
+    return write_counts(view, draft.set(members=view.member_counts).state(state))
+
+
+def write_counts(view: JobView, draft: StatusDraft) -> tuple[tuple[Action, ...], float | None]:
+    """Write a draft in which counts or progress may be all that is new: if it is time, else return
+    when it will be.
 
     Small gangs' counts are written as they change. Progress always waits its turn: members report
     it every few seconds, for as long as they run.
     """
-    counts, old = view.member_counts, view.job.status
-    draft = draft.set(members=counts)
-    draft = draft.state(JobState.RUNNING if attempt.started_at else JobState.STARTING)
+    counts, old = draft.status.members, view.job.status
     actions = draft.write()
     if not actions:
         return (), None
     generation = view.job.metadata.generation
     is_urgent = old.state != draft.status.state or old.observed_generation != generation
+    is_urgent = is_urgent or old.conditions != draft.status.conditions
     is_small = counts.total <= view.policy.small_gang_members_max and old.members != counts
     due_at = view.counts_written_at + view.policy.progress_write_seconds
     return (actions, None) if is_urgent or is_small or view.now >= due_at else ((), due_at)
