@@ -238,7 +238,7 @@ class JobSpec(Wire, frozen=True):
         doc("True: stop for good. The job ends as Failed with reason Cancelled. Default false."),
     ] = False
     ttl_seconds_after_finished: Annotated[
-        Count | None, doc("Delete the object this many seconds after its end. No default: keep it.")
+        Count | None, doc("Delete the object this many seconds after its end. Default: a setting.")
     ] = None
     adopts: Annotated[
         Adopts | None,

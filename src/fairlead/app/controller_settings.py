@@ -160,6 +160,17 @@ class JobsSettings(Section, frozen=True):
     keep_finished_pods_seconds: Annotated[
         int, within(0, YEAR, "Pods of jobs that have ended are kept for so long.")
     ] = 3600
+    keep_finished_seconds: Annotated[
+        int,
+        within(0, 10 * YEAR, "Jobs that have ended are deleted after so long, unless they say "
+                             "ttlSecondsAfterFinished or have an owner. History and logs stay; "
+                             "where the history is in memory only, jobs stay, too."),
+    ] = DAY  # fmt: skip
+    keep_finished_jobs_max: Annotated[
+        int,
+        within(1, 1_000_000, "Of a namespace's other jobs that have ended so many stay, the "
+                             "latest ones."),
+    ] = 2_000  # fmt: skip
 
 
 class AdoptionSettings(Section, frozen=True):

@@ -22,6 +22,7 @@ from fairlead.api.podgroups import PodGroup, pod_groups
 from fairlead.api.resources import CONFIG_MAPS, SERVICES
 from fairlead.api.times import parse_time
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.finished_jobs import FinishedJobs
 from fairlead.decide.jobs.gate import dependency_state
 from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -82,12 +83,14 @@ class JobIndex:
         on_gone: Callable[[str], None],
         clock: Clock,
         reader: MirrorReader | None,
+        finished: FinishedJobs,
     ) -> None:
         """Register on the mirrors.
 
         `mark` is called with each job to look at again, `on_finished` and `on_gone` with the uid of
         a job that has ended, and of one that was deleted.
         """
+        self._finished = finished
         self._cluster = world.mirrors
         self._health = world.health
         self._mark = mark
@@ -167,6 +170,8 @@ class JobIndex:
             ),
             bindings=self._bindings,
             spares=self._spares,
+            is_surplus=self._finished.is_surplus(job),
+            is_waited_for=key in self._dependents,
             cordoned=self._health.cordoned,
             closing=self._health.closing,
             pod_refusal=pod_refusal,
@@ -210,6 +215,8 @@ class JobIndex:
                 del self._dependents[other]
         for other in waits_for(new):
             self._dependents.setdefault(other, {})[key] = None
+        for surplus in self._finished.put(key, old, new):
+            self._mark(surplus)
         placement = new.status.placement if new is not None else None
         before = old.status.placement if old is not None else None
         if placement != before or (placement is not None and key not in self._placed):

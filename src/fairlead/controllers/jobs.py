@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace as dataclass_replace
 from typing import Any, assert_never
 
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from fairlead.api.meta import is_true
 from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import ApiError, InternalError
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.finished_jobs import FinishedJobs
 from fairlead.controllers.job_index import JobIndex, JobsMirrors, job_key_of
 from fairlead.controllers.job_parts import (
     CreatePart,
@@ -82,6 +84,8 @@ class JobsController:
         self._world = world
         self._cluster = world.mirrors
         self._own = mirrors
+        if not history.is_durable:  # then the objects are the record
+            policy = dataclass_replace(policy, keep_finished_seconds=None)
         self._policy = policy
         self._clock = clock
         self._set_aside = set_aside_of(reader)
@@ -109,6 +113,7 @@ class JobsController:
             on_gone=self._forget,
             clock=clock,
             reader=reader,
+            finished=FinishedJobs(policy.keep_finished_jobs_max),
         )
 
     @property

@@ -21,6 +21,8 @@ BYTES_MAX = 64 << 20
 class MemoryHistory:
     """A history that ends with the process, for tests and simulations."""
 
+    is_durable = False
+
     def __init__(self, *, records_max: int = RECORDS_MAX) -> None:
         self._records: dict[str, JobRecord] = {}
         self._decisions: dict[str, FleetRecord] = {}

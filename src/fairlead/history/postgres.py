@@ -97,6 +97,8 @@ def import_psycopg() -> Any:
 class PostgresStore:
     """Implements `History` and `LogStore` on one database. Close it in the end."""
 
+    is_durable = True
+
     def __init__(
         self, url: str, *, rng: random.Random, options: PostgresOptions | None = None
     ) -> None:

@@ -127,6 +127,8 @@ def _prepare(
 class SqliteHistory:
     """Records in one file, on disk when `record` returns. Open it with `open`, then close it."""
 
+    is_durable = True
+
     def __init__(self, file: _File, *, records_max: int) -> None:
         self._file = file
         self._records_max = records_max

@@ -96,7 +96,12 @@ class FleetQuery:
 
 
 class History(Protocol):
-    """Where records are kept."""
+    """Where records are kept. One that is durable outlives this process."""
+
+    @property
+    def is_durable(self) -> bool:
+        """True where records outlive the process."""
+        ...
 
     async def record(self, record: JobRecord) -> None:
         """Keep the record, in place of an earlier one of the same uid; HistoryError."""

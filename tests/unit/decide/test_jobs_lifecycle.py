@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from base64 import b64decode
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,8 +13,9 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.job import Cause, Restart, RestartPolicy
-from fairlead.api.meta import find_condition
+from fairlead.api.meta import OwnerReference, find_condition
 from fairlead.api.times import format_time, parse_time
+from fairlead.decide.job_actions import DeleteJob
 from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.members import probe_pods
@@ -900,3 +902,48 @@ def test_a_job_gives_nothing_up_while_a_node_in_doubt_may_turn_out_to_be_the_cau
     world.settle()
     assert world.status.attempts[0].finished_at
     assert not is_failing(world.job)
+
+
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "view", "goes_after"),
+    [
+        ({}, {}, DAY),
+        ({}, {"is_surplus": True}, 0.0),
+        ({"ttl_seconds_after_finished": 60}, {}, 60.0),
+        ({"ttl_seconds_after_finished": int(2 * DAY)}, {"is_surplus": True}, 2 * DAY),
+        ({}, {"is_waited_for": True, "is_surplus": True}, None),
+    ],
+)
+def test_an_ended_job_goes_by_its_own_time_else_after_a_day_or_beyond_a_count(
+    spec: dict[str, Any], view: dict[str, Any], goes_after: float | None
+) -> None:
+    world = _running(1, policy=JobsPolicy(keep_finished_seconds=DAY), **spec)
+    world.end_pod("train-1-worker-0")
+    world.settle()
+    assert world.job is not None
+    assert world.job.status.finished_at is not None
+    ended_at = parse_time(world.job.status.finished_at)
+
+    def goes(at: float) -> bool:
+        seen = replace(world.view(), now=at, **view)
+        return DeleteJob(seen.job) in decide_job(seen).actions
+
+    assert goes(ended_at + 10 * DAY) is (goes_after is not None)
+    if goes_after is not None:
+        assert goes(ended_at + goes_after)
+        assert not goes_after or not goes(ended_at + goes_after - 1)
+
+
+def test_an_ended_job_that_something_owns_is_left_to_its_owner() -> None:
+    owner = OwnerReference("example.com/v1", "Sweep", "s", "u")
+    world = _running(1, policy=JobsPolicy(keep_finished_seconds=DAY))
+    world.end_pod("train-1-worker-0")
+    world.settle()
+    seen = world.view()
+    owned = replace(seen.job, metadata=replace(seen.job.metadata, owner_references=(owner,)))
+    for job, goes in ((seen.job, True), (owned, False)):
+        late = replace(seen, job=job, now=seen.now + 10 * DAY)
+        assert (DeleteJob(job) in decide_job(late).actions) is goes

@@ -310,10 +310,27 @@ def _finished(view: JobView) -> Decision[Action]:
     wake_at = force_at(view, going)
     if view.pods.count and keep:
         wake_at = earliest(wake_at, keep_until)
+    goes_at = _goes_at(view, ended_at)
+    if goes_at is not None and view.now >= goes_at:
+        actions.append(DeleteJob(job))
+    else:
+        wake_at = earliest(wake_at, goes_at)
+    return Decision(tuple(actions), wake_at=wake_at)
+
+
+def _goes_at(view: JobView, ended_at: float) -> float | None:
+    """Return when the object of an ended job is deleted; None: it stays.
+
+    What the job says of itself comes first. An owner deletes what it owns, and a job that others
+    wait for has not told them all yet. The history has its record since before it ended.
+    """
+    job, policy = view.job, view.policy
     ttl = job.spec.ttl_seconds_after_finished
     if ttl is not None:
-        if view.now >= ended_at + ttl:
-            actions.append(DeleteJob(job))
-        else:
-            wake_at = earliest(wake_at, ended_at + ttl)
-    return Decision(tuple(actions), wake_at=wake_at)
+        return ended_at + ttl
+    if job.metadata.owner_references or view.is_waited_for:
+        return None
+    if view.is_surplus:
+        return ended_at
+    keep = policy.keep_finished_seconds
+    return None if keep is None else ended_at + keep

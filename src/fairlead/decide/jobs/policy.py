@@ -72,6 +72,10 @@ class JobsPolicy:
     #: So long before the maintenance that its provider announced a gang leaves a node.
     maintenance_drain_seconds: float = 300.0
     keep_finished_pods_seconds: float = 3600.0
+    #: Ended jobs without a time of their own are deleted after so long, and the oldest of a
+    #: namespace beyond so many. None: they stay.
+    keep_finished_seconds: float | None = 86_400.0
+    keep_finished_jobs_max: int | None = 2_000
     #: Mere counts of big gangs, and progress, are written at most this often.
     progress_write_seconds: float = 2.0
     #: Counts of gangs up to this size are written at once.

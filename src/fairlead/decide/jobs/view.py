@@ -121,6 +121,9 @@ class JobView(msgspec.Struct, frozen=True):
     bindings: Mapping[str, Binding] = msgspec.field(default_factory=dict)
     #: Nodes that are spares.
     spares: Collection[str] = ()
+    #: More jobs of its namespace have ended after it than are kept; and some job waits for it.
+    is_surplus: bool = False
+    is_waited_for: bool = False
     counts_written_at: float = 0.0
     #: A pod that was asked for, without an answer, may come until then.
     late_until: float = 0.0
