@@ -151,6 +151,30 @@ def test_the_order_of_the_objects_changes_no_victim(cluster, random):
 
 
 @FEW
+@given(a_busy_cluster(), st.data())
+def test_a_gang_that_runs_has_the_lower_priority_of_its_place_and_its_spec(cluster, data):
+    nodes, jobs = cluster
+    plain, changed = list[Job](), list[Job]()
+    for job in jobs:
+        placement = job.status.placement
+        if placement is None:
+            plain.append(job)
+            changed.append(job)
+            continue
+        now = data.draw(st.integers(0, 4), job.metadata.name)
+        recorded = replace(placement, priority=job.spec.priority)
+        status = replace(job.status, placement=recorded)
+        changed.append(replace(job, spec=replace(job.spec, priority=now), status=status))
+        effective = min(job.spec.priority, now)
+        plain.append(replace(job, spec=replace(job.spec, priority=effective)))
+    expected = decide(PlacementState.of(nodes, plain), POLICY, EPOCH)
+    decision = decide(PlacementState.of(nodes, changed), POLICY, EPOCH)
+    assert summary(decision) == summary(expected)
+    places = [a.nomination for a in expected.actions if isinstance(a, NominateJob)]
+    assert places == [a.nomination for a in decision.actions if isinstance(a, NominateJob)]
+
+
+@FEW
 @given(a_busy_cluster())
 def test_victims_are_found_if_there_are_any_and_cost_little_more_than_the_cheapest(cluster):
     """Compared with all subsets: an exact solver for clusters as small as these."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 
 import pytest
@@ -13,15 +14,16 @@ from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED, TEAM
 from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
-from fairlead.api.times import format_time
+from fairlead.api.resources import JOBS, PRIORITY_CLASSES
+from fairlead.api.times import format_time, parse_time
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT
 from fairlead.sim.loop import run
 from fairlead.sim.preemption_checker import PreemptionChecker
 from fairlead.sim.team_model import TeamModel
-from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.workload import HIGH, Arrival, WorkloadOptions, job_body
 from fairlead.sim.world import World
-from fairlead.sim.world_options import WorldOptions
+from fairlead.sim.world_options import EPOCH, WorldOptions
 from fairlead.testing.builders import (
     make_job,
     make_member_pod,
@@ -29,6 +31,8 @@ from fairlead.testing.builders import (
     make_placement,
     make_team,
 )
+
+MIDDLE = {"metadata": {"name": "middle"}, "value": 5}
 
 
 def test_an_urgent_gang_takes_the_nodes_of_whole_gangs_and_these_run_again_after_it() -> None:
@@ -61,6 +65,97 @@ def test_an_urgent_gang_takes_the_nodes_of_whole_gangs_and_these_run_again_after
         reasons = [attempt.reason for attempt in finished[name].status.attempts]
         assert reasons == ["Preempted", "Succeeded"]
         assert finished[name].status.infrastructure_failures == 0
+
+
+def world_of_two_nodes(*arrivals: Arrival) -> World:
+    """A world without faults whose PriorityClass `middle` is between none and `high`."""
+    options = WorldOptions(
+        nodes=2, workload=WorkloadOptions(0, 900.0), faults=PERFECT, calls_between_kills_mean=0.0,
+        steps_between_crashes_mean=0.0, node_failures_per_day=0.0, drains_per_day=0.0,
+        user_acts_per_day=0.0,
+    )  # fmt: skip
+    world = World(options, 1, arrivals=arrivals)
+    world.priorities["middle"] = 5
+    return world
+
+
+def run_with_acts(
+    arrivals: tuple[Arrival, ...], acts: dict[float, Callable[[World], Awaitable[object]]]
+) -> dict[str, Job]:
+    """Run a world of two nodes in which users act at instants; return its jobs at their end."""
+    made: list[World] = []
+
+    async def act(world: World) -> None:
+        for at, each in sorted(acts.items()):
+            await asyncio.sleep(at - (world.clock.now() - EPOCH))
+            await each(world)
+
+    async def main() -> None:
+        made.append(world_of_two_nodes(*arrivals))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(made[0].run())
+            group.create_task(act(made[0]))
+
+    run(main())
+    return {key[1]: job for key, job in made[0].checkers.finished.items()}
+
+
+def gang(at: float, name: str, seconds: float, class_name: str = "") -> Arrival:
+    """A gang of two members, one to a node."""
+    body = job_body(name, members=2, gpus=8, run_seconds=seconds)
+    body["spec"] |= {"priorityClassName": class_name} if class_name else {}
+    return Arrival(at, name, body)
+
+
+async def add_middle(world: World) -> None:
+    await world.client.create(PRIORITY_CLASSES, MIDDLE)
+
+
+def sets_class(name: str, class_name: str) -> Callable[[World], Awaitable[object]]:
+    async def set_class(world: World) -> None:
+        body = {"spec": {"priorityClassName": class_name}}
+        await world.client.patch(JOBS, name, body, namespace="default")
+
+    return set_class
+
+
+def reasons(job: Job) -> list[str]:
+    return [attempt.reason for attempt in job.status.attempts]
+
+
+def test_a_job_that_raises_its_class_while_it_runs_keeps_no_node_by_it() -> None:
+    """It gives way to one of a class between, and by its new class goes before a third."""
+    arrivals = (
+        gang(10.0, "runs", 3600.0), gang(600.0, "between", 50.0, "middle"),
+        gang(610.0, "third", 60.0, "middle"),
+    )  # fmt: skip
+    acts = {5.0: add_middle, 300.0: sets_class("runs", HIGH["metadata"]["name"])}
+    done = run_with_acts(arrivals, acts)
+    assert reasons(done["runs"]) == ["Preempted", "Succeeded"]
+    assert reasons(done["between"]) == ["Succeeded"]
+    assert done["between"].status.started_at < done["runs"].status.finished_at
+    assert done["runs"].status.finished_at <= done["third"].status.started_at
+
+
+def test_a_job_that_raises_its_class_while_it_waits_is_placed_with_it() -> None:
+    arrivals = (
+        gang(10.0, "runs", 400.0, "middle"), gang(20.0, "waits", 3600.0),
+        gang(600.0, "between", 60.0, "middle"),
+    )  # fmt: skip
+    acts = {5.0: add_middle, 300.0: sets_class("waits", HIGH["metadata"]["name"])}
+    done = run_with_acts(arrivals, acts)
+    assert reasons(done["runs"]) == ["Preempted", "Succeeded"]
+    assert reasons(done["waits"]) == ["Succeeded"]
+    assert done["waits"].status.finished_at <= done["between"].status.started_at
+
+
+def test_a_job_that_lowers_its_class_while_it_runs_gives_way_at_once() -> None:
+    arrivals = (gang(10.0, "runs", 3600.0, "middle"), gang(200.0, "between", 60.0, "middle"))
+    acts = {5.0: add_middle, 300.0: sets_class("runs", "")}
+    done = run_with_acts(arrivals, acts)
+    assert reasons(done["runs"]) == ["Preempted", "Succeeded"]
+    started = parse_time(done["between"].status.started_at) - EPOCH
+    assert 300.0 <= started < 400.0
 
 
 class History:
@@ -172,6 +267,48 @@ def test_a_sound_preemption_is_not_reported() -> None:
     history = History()
     sound(history)
     assert history.checker.preemptions == 1
+
+
+def of_class(job: Job, class_name: str) -> Job:
+    return replace(job, spec=replace(job.spec, priority_class_name=class_name))
+
+
+def test_the_checker_judges_a_victim_by_the_class_that_it_was_placed_with() -> None:
+    history = History()
+    history.low = history.put(of_class(history.low, "higher"))
+    sound(history)
+    assert history.checker.preemptions == 1
+
+
+def test_the_checker_judges_a_victim_that_is_placed_again_by_its_class_of_then() -> None:
+    history = History()
+    placement = make_placement(["n1", "n2"], attempt=2)
+    history.low = history.put(of_class(history.low, "higher"), attempt=2, placement=placement)
+    history.nominate()
+    with pytest.raises(PromiseBroken, match="of priority 20 gives way to one of 10"):
+        history.request()
+
+
+@pytest.mark.parametrize(("apart", "is_broken"), [(0.0, False), (1000.0, True)])
+def test_the_checker_excuses_a_request_for_a_job_that_has_just_lowered_its_class(
+    apart: float, *, is_broken: bool
+) -> None:
+    history = History()
+    history.nominate()
+    history.high = history.put(of_class(history.high, ""))
+    history.now += apart
+    with (
+        pytest.raises(PromiseBroken, match="gives way to one of 0") if is_broken else nullcontext()
+    ):
+        history.request()
+
+
+def test_a_place_may_be_given_up_once_its_job_has_another_priority() -> None:
+    history = History()
+    history.now += 1000.0
+    history.nominate()
+    history.high = history.put(of_class(history.high, ""))
+    history.put(history.high, nomination=None)
 
 
 def test_a_place_may_be_given_up_until_the_release_of_a_held_job_is_seen() -> None:

@@ -58,6 +58,13 @@ class Placement(Wire, frozen=True):
             "pool, and borrowed of no team."
         ),
     ] = ()
+    priority: Annotated[
+        int | None,
+        doc(
+            "Priority that the gang was placed with: it has no higher one while this attempt "
+            "lasts. Default: that of its PriorityClass."
+        ),
+    ] = None
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -37,7 +37,7 @@ from fairlead.model.member_terms import job_terms, member_labels
 from fairlead.model.neighbours import Term, TermTable, rules_of, rules_of_pod, states_rules
 from fairlead.model.nodes import NodeTable, counts
 from fairlead.model.phase import Phase, is_failing, phase_of
-from fairlead.model.priorities import PriorityTable, Unresolved
+from fairlead.model.priorities import PriorityTable, Unresolved, placed_priority
 from fairlead.model.quotas import QuotaTable
 from fairlead.model.requests import Neighbours, RequestReader
 from fairlead.model.reserved_nodes import Reserved, reserved_by
@@ -483,8 +483,8 @@ class ClusterState:
 
     def _priority_of(self, job: Job) -> int | Unresolved:
         if self._priorities is None:
-            return job.spec.priority or 0
-        return self._priorities.resolve(job.spec, job.metadata.namespace)
+            return placed_priority(job, job.spec.priority or 0)
+        return placed_priority(job, self._priorities.resolve(job.spec, job.metadata.namespace))
 
     def _may_preempt(self, job: Job) -> bool:
         return self._priorities is None or self._priorities.may_preempt(job.spec)

@@ -3,7 +3,8 @@
 `spec.priority` shows that value and never sets it, so a job cannot give itself a place in the queue
 that its pods would not have: the right to use a class is decided where pods are created, by the
 ResourceQuota scopes of the namespace. A role's class is the job's, else its template's, else the
-cluster's default; a job whose roles differ has the lowest value of them.
+cluster's default; a job whose roles differ has the lowest value of them. While a job holds nodes,
+it has at most the priority that it was placed with.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from fairlead.api.core import PriorityClass
-from fairlead.api.job import JobSpec
+from fairlead.api.job import Job, JobSpec
 
 #: Classes of the cluster's own components; usable in their namespace only.
 SYSTEM_PREFIX = "system-"
@@ -93,6 +94,21 @@ class PriorityTable:
                 return MissingClass(name)
             lowest = value if lowest is None else min(lowest, value)
         return lowest or 0
+
+
+def placed_priority(job: Job, resolved: int | Unresolved) -> int | Unresolved:
+    """Return the priority of a job whose spec and classes give `resolved`.
+
+    While the attempt that it was placed for lasts, it has at most the priority that it was placed
+    with: a higher class has to be granted to pods first, and those of this attempt exist already. A
+    class that is gone leaves it that priority, as it leaves pods theirs.
+    """
+    placement = job.status.placement
+    if placement is None or placement.priority is None:
+        return resolved
+    if placement.attempt != job.status.attempt:
+        return resolved  # it is to be placed again, and its next pods are of the class of now
+    return min(resolved, placement.priority) if isinstance(resolved, int) else placement.priority
 
 
 def class_names(spec: JobSpec) -> Iterator[str]:

@@ -6,7 +6,8 @@ no higher priority, and a whole place that is kept for it from the request on un
 Where it is moved for no job, it empties nodes (`consolidation_checker.py`).
 
 It knows the objects only: who is nominated for which nodes, who gives its place back for whom. The
-priorities are those of the classes that jobs name.
+priorities are those of the classes that jobs name. During an attempt a job has at most the priority
+that its class gave it when the attempt was placed.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ class _JobModel:
 
     uid: str
     priority: int
+    #: The attempt that it was placed for last, and the priority of its class by then.
+    placed: tuple[int, int] = (0, 0)
+    #: The highest priority that it had before its latest change, and when that was.
+    had: tuple[int, float] = (0, float("-inf"))
     nodes: frozenset[str] = frozenset()
     #: Since when it holds each of them.
     held_since: dict[str, float] = field(default_factory=dict[str, float])
@@ -141,11 +146,18 @@ class PreemptionChecker(Observer):
             model = None
         if new is None:
             return
-        if model is None:
-            stated = class_names(as_stated(new).spec)
-            priority = min(self._priorities.get(name, 0) for name in stated)
-            model = self._jobs[key] = _JobModel(new.metadata.uid, priority)
         placement = new.status.placement
+        stated = class_names(as_stated(new).spec)
+        priority = min(self._priorities.get(name, 0) for name in stated)
+        if model is None:
+            model = self._jobs[key] = _JobModel(new.metadata.uid, priority)
+        if placement is not None and placement.attempt == new.status.attempt:
+            if model.placed[0] != placement.attempt:
+                model.placed = (placement.attempt, priority)
+            priority = min(priority, model.placed[1])
+        if priority != model.priority:
+            model.had = (max(model.priority, self._priority_seen(model, now)), now)
+            model.priority = priority
         model.team = placement.team if placement is not None else self._teams.team_of(new)
         self._nomination(key, model, new, now)
         self._preemption(key, model, new, now)
@@ -255,8 +267,8 @@ class PreemptionChecker(Observer):
 
     def _check_withdrawn(self, key: ObjectKey, model: _JobModel, new: Job, now: float) -> None:
         """5: a place that is kept is given up only by its job, with a node of it, where a pod does
-        not go in time, where a victim that borrowed borrows no more, or where others were to move
-        and have no place to go any more before one was asked.
+        not go in time, where a victim that borrowed borrows no more, where its own priority has
+        changed, or where others were to move and have no place to go any more before one was asked.
         """
         wants_none = _wants_none(new)
         was_held = any(  # until the release is seen
@@ -275,6 +287,7 @@ class PreemptionChecker(Observer):
         is_late = any(late_at <= now < seen_by for late_at, seen_by in late)
         is_excused = is_node_lost or is_late or model.is_contested or model.is_tentative
         is_excused = is_excused or self._borrows_no_more(model, since, now)
+        is_excused = is_excused or model.had[1] > since
         if not is_excused and self._teams.changed_at <= since:
             raise PromiseBroken(f"5: {key} lost the place that was kept for it")
         model.owed_since = None
@@ -311,12 +324,13 @@ class PreemptionChecker(Observer):
         if other is None or other.uid != preemption.uid:
             return  # deleted since this was decided
         other.is_tentative = False
+        for_priority = self._priority_seen(other, now)
         if preemption.moves:
-            self._check_move(key, model, other, new)
-        is_reclaim = other.priority <= model.priority and not preemption.moves
+            self._check_move(key, model, for_priority, new)
+        is_reclaim = for_priority <= model.priority and not preemption.moves
         if is_reclaim and not self._borrows(model, other, now):
             raise PromiseBroken(
-                f"5: {key} of priority {model.priority} gives way to one of {other.priority}"
+                f"5: {key} of priority {model.priority} gives way to one of {for_priority}"
             )
         self.reclaims += is_reclaim
         named_until = other.named.get(model.uid, 0.0)
@@ -326,12 +340,17 @@ class PreemptionChecker(Observer):
         if is_named and other.nominated and not other.nominated & model.nodes:
             raise PromiseBroken(f"5: {key} gives way to a job that needs none of its nodes")
 
-    def _check_move(self, key: ObjectKey, model: _JobModel, other: _JobModel, new: Job) -> None:
+    def _priority_seen(self, model: _JobModel, now: float) -> int:
+        """Return the highest priority that a decision written now may have seen."""
+        priority, until = model.had
+        return max(model.priority, priority) if now - until <= STALE_SECONDS else model.priority
+
+    def _check_move(self, key: ObjectKey, model: _JobModel, for_priority: int, new: Job) -> None:
         """5: a job moves for one of at least its priority, as a whole, and was not moved before."""
         self.moves += 1
-        if other.priority < model.priority:
+        if for_priority < model.priority:
             raise PromiseBroken(
-                f"5: {key} of priority {model.priority} moves for one of {other.priority}"
+                f"5: {key} of priority {model.priority} moves for one of {for_priority}"
             )
         self._check_whole(key, new)
 

@@ -206,7 +206,8 @@ class World:
             clock=self.clock, streams=self._rng, working=self._working, report=self._report,
             cloud=self.cloud,
         )  # fmt: skip
-        priorities = {HIGH["metadata"]["name"]: HIGH["value"]}
+        #: The values of the PriorityClasses, by name; who creates another one adds it.
+        priorities = self.priorities = {HIGH["metadata"]["name"]: HIGH["value"]}
         self.submission = Submission(self.client, self._elapsed)
         self.teams = TeamChecker(priorities, self._working)
         clock_error = options.clock_jump_seconds_max if options.clock_jumps_per_day else 0.0

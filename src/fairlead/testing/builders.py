@@ -266,13 +266,17 @@ def make_team(
 
 
 def make_placement(
-    nodes: Mapping[str, Sequence[str]] | Sequence[str], *, attempt: int = 1
+    nodes: Mapping[str, Sequence[str]] | Sequence[str],
+    *,
+    attempt: int = 1,
+    priority: int | None = None,
 ) -> Placement:
     """Return a placement: nodes per role, or the nodes of the role `worker`."""
     if not isinstance(nodes, Mapping):
         nodes = {"worker": nodes}
     roles = tuple(RolePlacement(role=role, nodes=tuple(nodes[role])) for role in nodes)
-    return Placement(attempt=attempt, roles=roles, placed_at=format_time(EPOCH))
+    at = format_time(EPOCH)
+    return Placement(attempt=attempt, roles=roles, placed_at=at, priority=priority)
 
 
 def make_pod(

@@ -194,7 +194,8 @@ class _Cycle:
         may_borrow = isinstance(entry.gang, GangRequest) and entry.gang.may_borrow
         action = place_job(
             entry.job, plan, verdict, cluster.table.names, now=self._context.now,
-            team=lane.team, may_borrow=may_borrow, held=held_nodes(cluster, entry, plan),
+            priority=lane.priority, team=lane.team, may_borrow=may_borrow,
+            held=held_nodes(cluster, entry, plan),
         )  # fmt: skip
         self._actions.append(action)
         self._verdicts[entry.age.job_key] = verdict

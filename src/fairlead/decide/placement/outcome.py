@@ -58,19 +58,20 @@ def place_job(
     names: list[str],
     *,
     now: float,
+    priority: int = 0,
     team: str = "",
     may_borrow: bool = False,
     held: tuple[HeldNodes, ...] = (),
 ) -> PlaceJob:
     """Return the write that places the job's current attempt; `names` are the nodes by slot.
 
-    `team` and `may_borrow` say which teams' nodes its members tolerate, `held` of which pools and
-    lenders its GPUs are. The attempt begins with it if it is the job's first: nothing can be left
-    of an earlier one.
+    `priority` is the highest that the gang has during the attempt. `team` and `may_borrow` say
+    which teams' nodes its members tolerate, `held` of which pools and lenders its GPUs are. The
+    attempt begins with it if it is the job's first: nothing can be left of an earlier one.
     """
     at = format_time(now)
     roles = _roles(job, plan, names)
-    placement = Placement(job.status.attempt, roles, at, team, may_borrow, held)
+    placement = Placement(job.status.attempt, roles, at, team, may_borrow, held, priority)
     is_first = not job.status.attempts and is_true(job.status.conditions, ADMITTED)
     begun = new_record(job, now, placement) if is_first and job.spec.adopts is None else None
     placed = _condition(job, "True", verdict, at)
