@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.api.crd import manifests
+from fairlead.api.job_changes import CHANGES
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.reasons import Reason
 
@@ -32,6 +33,14 @@ TEAM_HEAD = f"""# Team
 
 `apiVersion: fairlead.dev/v1alpha1`, `kind: Team`, of the whole cluster. How to set teams up:
 [teams](../operations/teams.md)."""
+CHANGES_HEAD = """
+## What may be changed
+
+When users may change a field of a job that exists. The webhook refuses other changes; without it,
+the rule about the priority holds, and the others do not.
+
+| Field | May be changed |
+| --- | --- |"""
 REASONS_HEAD = f"""# Reasons
 
 {NOTE} Error codes of the command line are on [its page](cli.md#errors).
@@ -57,7 +66,7 @@ def main(arguments: list[str]) -> int:
     """Write or check the pages."""
     code = 0
     pages = {
-        "job.md": kind_page("Job", JOB_HEAD),
+        "job.md": kind_page("Job", JOB_HEAD) + changes(),
         "team.md": kind_page("Team", TEAM_HEAD),
         "reasons.md": reasons_page(),
     }
@@ -80,6 +89,12 @@ def kind_page(kind: str, head: str) -> str:
         lines += ["", f"## {part}", "", "| Field | Type | |", "| --- | --- | --- |"]
         lines += fields(schema[part], part)
     return "\n".join(lines) + "\n"
+
+
+def changes() -> str:
+    """Return when each field of a job's spec may be changed."""
+    rows = (f"| `spec.{field}` | {change.value} |" for field, change in CHANGES.items())
+    return "\n".join([CHANGES_HEAD, *rows]) + "\n"
 
 
 def fields(schema: dict[str, Any], path: str) -> list[str]:

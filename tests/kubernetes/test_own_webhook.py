@@ -32,6 +32,7 @@ from fairlead.api.resources import JOBS, NAMESPACES, PODS, SECRETS
 from fairlead.api.status import AlreadyExists, ApiError, InternalError, Invalid
 from fairlead.kube.client import HttpClient
 from fairlead.runtime.logs import SILENT
+from fairlead.runtime.mirror import Mirror
 from fairlead.webhook.certificates import Step, Times, take_step, to_secret
 from fairlead.webhook.configuration import MUTATING, SERVICE, VALIDATING, configurations
 from fairlead.webhook.service import Webhook, WebhookOptions
@@ -102,21 +103,25 @@ class Running:
 @asynccontextmanager
 async def webhook(
     client: HttpClient, *, port: int = 0, clock: Any = CLOCK, times: Times | None = None,
-    look_seconds: float = 0.2,
+    look_seconds: float = 0.2, **mirrors: Mirror[Any],
 ) -> AsyncIterator[Running]:  # fmt: skip
-    """One replica's webhook on loopback, until the end of the block."""
+    """One replica's webhook on loopback, until the end of the block, with the mirrors it reads."""
     options = WebhookOptions(
         host="127.0.0.1", port=port, hosts=("127.0.0.1",), look_seconds=look_seconds,
         times=times or Times(),
     )  # fmt: skip
     registry = CollectorRegistry()
-    made = Webhook(options, client, registry, clock=clock, rng=random.Random(1), log=SILENT)
+    made = Webhook(
+        options, client, registry, clock=clock, rng=random.Random(1), log=SILENT, **mirrors
+    )
     async with asyncio.TaskGroup() as group, made.listening():
         task = group.create_task(made.run())
+        following = [group.create_task(mirror.run()) for mirror in mirrors.values()]
         try:
             yield Running(made, registry, task)
         finally:
-            task.cancel()
+            for each in (task, *following):
+                each.cancel()
 
 
 def at_url(manifest: Mapping[str, Any], port: int) -> dict[str, Any]:

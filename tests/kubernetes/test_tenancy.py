@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import functools
 import json
+import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import yaml
 from tests.e2e.cli_world import Shell
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
+    CLOCK,
     controllers,
     http_client,
     install_kinds,
@@ -26,13 +29,19 @@ from tests.kubernetes.operating import (
     virtual_nodes,
 )
 from tests.kubernetes.own_plane import own_plane
+from tests.kubernetes.test_own_webhook import configure, webhook
 
 from fairlead.api.job import Job
+from fairlead.api.names import DEFRAGMENT
 from fairlead.api.resources import JOBS, NAMESPACES, PODS, PRIORITY_CLASSES, TEAMS, Resource
-from fairlead.api.status import AlreadyExists, NotFound
+from fairlead.api.status import AlreadyExists, InternalError, Invalid, NotFound
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.install.manifests import Install, manifests
 from fairlead.kube.client import HttpClient
+from fairlead.kube.kubeconfig import load_connection
+from fairlead.kube.protocol import HttpOptions
+from fairlead.runtime.mirror import Mirror
+from fairlead.webhook.configuration import MUTATING, VALIDATING
 
 pytestmark = pytest.mark.kubernetes
 
@@ -245,3 +254,126 @@ async def test_the_class_of_a_job_orders_the_queue_without_any_webhook(client: H
         await client.patch(JOBS, "running", {"spec": {"cancel": True}}, namespace="default")
         await until(lambda: is_placed("urgent"), 30)
         assert not await is_placed("greedy")
+
+
+CHANGES = "changes"
+
+
+@dataclass(frozen=True)
+class Users:
+    """A user, the admin of its team, and the cluster's administrator."""
+
+    ann: HttpClient
+    lead: HttpClient
+    root: HttpClient
+
+    async def patch(self, who: HttpClient, spec: dict[str, Any] | None = None, **meta: Any) -> Job:
+        body = {"spec": spec or {}, "metadata": meta}
+        return await who.patch(JOBS, "runs", body, namespace=CHANGES)
+
+    async def job(self, name: str = "runs") -> Job:
+        return await self.root.get(JOBS, name, namespace=CHANGES)
+
+    async def is_placed(self, name: str = "runs", attempt: int = 1) -> bool:
+        placement = (await self.job(name)).status.placement
+        return placement is not None and placement.attempt == attempt
+
+    async def is_judged(self) -> bool:
+        """True once the webhook is asked, and knows the team."""
+        try:
+            made = await self.ann.create(
+                JOBS, job_body("probe", 1), namespace=CHANGES, dry_run=True
+            )
+        except InternalError:  # asked, but it is not trusted yet
+            return False
+        return made.spec.team == "changing"
+
+
+async def client_as(client: HttpClient, cluster: ControlPlane, account: str) -> HttpClient:
+    """Return a client of a service account that holds the role for users of the namespace."""
+    for resource, body in (
+        (ACCOUNTS, {}),
+        (BINDINGS, {
+            "roleRef": _role("fairlead-edit"),
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": CHANGES}],
+        }),
+    ):  # fmt: skip
+        with contextlib.suppress(AlreadyExists):
+            named = {"metadata": {"name": account}, **body}
+            await client.create(resource, named, namespace=CHANGES)
+    kubeconfig = await kubeconfig_of(client, cluster, CHANGES, account)
+    return HttpClient(load_connection(path=kubeconfig), HttpOptions())
+
+
+@pytest.fixture
+async def users(client: HttpClient, cluster: ControlPlane) -> AsyncIterator[Users]:
+    """Users of a namespace of a team, on one node, with the webhook and the controllers."""
+    admins = {"users": [f"system:serviceaccount:{CHANGES}:lead"]}
+    team = {"metadata": {"name": "changing"}, "spec": {"namespaces": [CHANGES], "admins": admins}}
+    [role] = [m for m in manifests(Install()) if m["metadata"]["name"] == "fairlead-edit"]
+    for resource, body in (
+        (NAMESPACES, {"metadata": {"name": CHANGES}}),
+        (NAMESPACES, {"metadata": {"name": "fairlead-system"}}),
+        (PRIORITY_CLASSES, {"metadata": {"name": "first"}, "value": 1000}),
+        (PRIORITY_CLASSES, {"metadata": {"name": "second"}, "value": 500}),
+        (ROLES, role),
+        (TEAMS, team),
+    ):
+        with contextlib.suppress(AlreadyExists):
+            await client.create(resource, body)
+    ann, lead = [await client_as(client, cluster, name) for name in ("ann", "lead")]
+    made = Users(ann, lead, client)
+    policy = PlacementPolicy(preemption_min_run_seconds=0.0)
+    mirrors = {
+        name: Mirror(client, resource, clock=CLOCK, rng=random.Random(3))
+        for name, resource in (("priority_classes", PRIORITY_CLASSES), ("teams", TEAMS))
+    }
+    async with webhook(client, **mirrors) as serving, virtual_nodes(client, 1):
+        await configure(client, serving.webhook.port)
+        await until(made.is_judged, 30)
+        async with controllers(client, placement=policy):
+            limited = job_body("runs", 1, seconds=3600, timeLimitSeconds=3600)
+            await ann.create(JOBS, limited, namespace=CHANGES)
+            await until(made.is_placed, 30)
+            yield made
+        for resource in (MUTATING, VALIDATING):
+            await client.delete_collection(resource)
+    for who in (ann, lead):
+        await who.close()
+    await client.delete(TEAMS, "changing")
+
+
+async def test_the_limit_of_a_job_that_runs_is_raised_by_who_answers_for_others_only(
+    users: Users,
+) -> None:
+    for wanted in (7200, None):
+        with pytest.raises(Invalid, match=r"less than 3600; an admin of team changing, or"):
+            await users.patch(users.ann, {"timeLimitSeconds": wanted})
+    for who, seconds in ((users.ann, 1800), (users.lead, 7200), (users.root, 10_800)):
+        await users.patch(who, {"timeLimitSeconds": seconds})
+        assert (await users.job()).spec.time_limit_seconds == seconds
+
+
+async def test_only_administrators_request_that_jobs_of_others_are_moved(users: Users) -> None:
+    for who in (users.ann, users.lead):
+        with pytest.raises(Invalid, match="only administrators may set this annotation"):
+            await users.patch(who, annotations={DEFRAGMENT: "true"})
+    await users.patch(users.root, annotations={DEFRAGMENT: "true"})
+
+
+async def test_a_class_that_is_raised_while_a_job_runs_counts_from_its_next_attempt(
+    users: Users,
+) -> None:
+    raised = await users.patch(users.ann, {"priorityClassName": "first"})
+    assert (raised.spec.priority_class_name, raised.spec.priority) == ("first", 1000)
+    assert raised.status.placement is not None
+    assert raised.status.placement.priority == 0
+    other = job_body("other", 1, seconds=3600, priorityClassName="second")
+    await users.ann.create(JOBS, other, namespace=CHANGES)
+    await until(functools.partial(users.is_placed, "other"), 30)
+    assert [each.reason for each in (await users.job()).status.attempts] == ["Preempted"]
+    # Now it is above the other one.
+    await until(functools.partial(users.is_placed, attempt=2), 30)
+    placement = (await users.job()).status.placement
+    assert placement is not None
+    assert placement.priority == 1000

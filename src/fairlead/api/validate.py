@@ -22,6 +22,7 @@ from fairlead.api.bounds import (
 from fairlead.api.causes import LABEL, LABEL_RULE, cause, duplicate, from_msgspec, invalid, required
 from fairlead.api.core import Container, PodSpec
 from fairlead.api.job import MEMBERS_MAX, Job, JobSpec, Role
+from fairlead.api.job_changes import CHANGES, Change
 from fairlead.api.pod_rules import pod_spec_causes
 from fairlead.api.selectors import is_qualified_name
 from fairlead.api.status import StatusCause
@@ -65,8 +66,7 @@ def validate_job(
     ]
 
 
-#: What of a spec can't be changed once the job exists: its pods and its place follow from it.
-IMMUTABLE_FIELDS = ("roles", "topology", "checkpoint", "adopts")
+_IMMUTABLE_FIELDS = tuple(field for field, when in CHANGES.items() if when is Change.NEVER)
 
 
 def validate_job_update(
@@ -81,14 +81,14 @@ def validate_job_update(
     why = "field is immutable: delete the job and submit it again, or submit it under another name"
     return [
         cause("Invalid", f"{path}.{field}", f"Invalid value: {why}")
-        for field in IMMUTABLE_FIELDS
+        for field in _IMMUTABLE_FIELDS
         if before.get(field) != after.get(field)
     ]
 
 
 def _spec_of(job: Job | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(job, Job):
-        return {field: getattr(job.spec, field) for field in IMMUTABLE_FIELDS}
+        return {field: getattr(job.spec, field) for field in _IMMUTABLE_FIELDS}
     spec = job.get("spec")
     return spec if isinstance(spec, Mapping) else {}
 

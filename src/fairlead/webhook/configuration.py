@@ -245,7 +245,7 @@ POD_CONDITIONS: Mapping[str, str] = {
     ),
 }
 #: Finalizers, labels and other annotations are not our business here: our own controllers write
-#: them, also while no webhook answers.
+#: them, also while no webhook answers. Annotations that decide on others are, of jobs.
 NEW_SPEC: Mapping[str, str] = {
     "new-spec": "request.operation == 'CREATE' || object.spec != oldObject.spec",
 }
@@ -258,9 +258,14 @@ def _annotation(of: str, key: str) -> str:
 
 
 JOB_CONDITIONS: Mapping[str, str] = {
-    "new-spec-or-user": (
-        f"{NEW_SPEC['new-spec']} || {_annotation('object', names.SUBMITTED_BY)} != "
-        f"{_annotation('oldObject', names.SUBMITTED_BY)}"
+    "new-spec-or-user": " || ".join(
+        (
+            NEW_SPEC["new-spec"],
+            *(
+                f"{_annotation('object', key)} != {_annotation('oldObject', key)}"
+                for key in (names.SUBMITTED_BY, names.DEFRAGMENT)
+            ),
+        )
     ),
 }
 

@@ -273,6 +273,8 @@ def test_the_start_of_the_head_is_calculated_again_when_a_node_or_an_end_changes
     assert placed(decide(state, EASY, EPOCH)) == {"head": ("b", "c")}
     state.cluster.node_changed(make_node("c", unschedulable=True))
     assert starts() == [end + 10]
+    state.cluster.job_changed(running("r", "a", limit=2 * HOUR))
+    assert starts() == [end + HOUR]
     state.cluster.job_changed(running("r", "a", limit=None))
     assert starts() == [None]
     state.cluster.job_deleted(("default", "r"))

@@ -60,7 +60,7 @@ def defrag(
     priority, at most placement.movesMax of them.
 
     With --apply the scheduler does it for JOB: it computes the moves again, and does nothing unless
-    placement.defragmentsOnRequest is set.
+    placement.defragmentsOnRequest is set. Only administrators may request it.
     """
     if (
         bool(job) == (nodes is not None)

@@ -16,6 +16,7 @@ from fairlead.api import names
 from fairlead.api.meta import Wire
 from fairlead.api.status import StatusCause, StatusDetails
 from fairlead.api.validate import validate_job, validate_job_update
+from fairlead.decide.admission.job_changes import move_causes, placed_causes
 from fairlead.decide.admission.limits import (
     Count,
     limit_causes,
@@ -107,12 +108,17 @@ def judge_job(
     and of the answer. `namespace` counts where the job itself names none. `own_namespace` is that
     of Fairlead's own pods; `count` returns how many unfinished jobs a user or team has.
     """
-    changed_user = list(submitter_causes(new, old, user, own_namespace))
+    by_right = list(submitter_causes(new, old, user, own_namespace))
+    is_administrator = may_administer(user, own_namespace)
+    if not is_administrator:
+        by_right += move_causes(new, old)
     if old is not None and new.get("spec") == old.get("spec"):
-        return changed_user
-    if not may_administer(user, own_namespace):
-        changed_user += _adoption(new, old)
+        return by_right
     namespace = _namespace_of(new) or namespace
+    if not is_administrator:
+        by_right += _adoption(new, old)
+        if old is not None:
+            by_right += placed_causes(new, old, teams=teams, namespace=namespace, user=user)
     found = [
         *validate_job(_without(new, known) if known else new),
         *_classes(new, classes, namespace),
@@ -120,7 +126,7 @@ def judge_job(
     ]
     if old is None and teams is not None and not found:
         found += limit_causes(new, teams, namespace, count)
-    found = [*changed_user, *found]
+    found = [*by_right, *found]
     if known:  # what cannot be decoded without these fields, the schema has reported
         found = [cause for cause in found if cause.reason != UNDECODABLE]
     if old is not None:

@@ -115,9 +115,14 @@ def limit_causes(
 
 def submitter_of(job: Obj) -> str:
     """Return the user that a job as plain JSON says."""
+    return annotation_of(job, SUBMITTED_BY)
+
+
+def annotation_of(job: Obj, key: str) -> str:
+    """Return an annotation of a job as plain JSON; "" where there is none."""
     metadata = job.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
-    said = annotations.get(SUBMITTED_BY, "") if isinstance(annotations, Mapping) else ""
+    said = annotations.get(key, "") if isinstance(annotations, Mapping) else ""
     return said if isinstance(said, str) else ""
 
 

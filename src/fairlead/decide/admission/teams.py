@@ -49,6 +49,11 @@ class User:
         groups = {group for each in named for group in each.groups}
         return not (users or groups) or self.name in users or bool(groups.intersection(self.groups))
 
+    def answers_for(self, team: TeamSpec) -> bool:
+        """True for an admin of a team."""
+        groups = set(team.admins.groups)
+        return self.name in team.admins.users or bool(groups.intersection(self.groups))
+
 
 def team_to_set(new: Obj, teams: TeamTable, namespace: str, user: User | None) -> str | None:
     """Return the team to write into a job's spec; None when it stays as it is.
