@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job, Role
-from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.placement import Placement
 from fairlead.api.team import Team
 from fairlead.api.times import parse_time
@@ -32,6 +31,7 @@ from fairlead.model.consolidation import ConsolidatingPools
 from fairlead.model.fits import FitTable
 from fairlead.model.forfeits import Forfeit
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
+from fairlead.model.job_users import user_of
 from fairlead.model.ledger import Ledger
 from fairlead.model.member_terms import job_terms, member_labels
 from fairlead.model.neighbours import Term, TermTable, rules_of, rules_of_pod, states_rules
@@ -72,8 +72,8 @@ class JobEntry(msgspec.Struct, frozen=True):
 
     @property
     def user(self) -> str:
-        """The user whose job it is, as admission has recorded it; "" where that is not known."""
-        return self.job.metadata.annotations.get(SUBMITTED_BY, "")
+        """The user as whose it counts, as admission has recorded it; "" where that is not known."""
+        return user_of(self.job.metadata, self.job.spec.adopts)
 
 
 #: Called with a job that changed and its entry; None when the job is gone.

@@ -6,18 +6,20 @@ Only what decides on it is read of a job, so that every replica of the webhook c
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
-from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition, ObjectMeta, Wire, is_true
 from fairlead.api.resources import JOBS, Resource
 from fairlead.model.gangs import JobKey
+from fairlead.model.job_users import user_of
 from fairlead.model.team_use import Account
 from fairlead.model.teams import TeamTable
 
 
 class _Spec(Wire, frozen=True):
     team: str = ""
+    adopts: dict[str, Any] | None = None
 
 
 class _Status(Wire, frozen=True):
@@ -48,7 +50,7 @@ class SubmittedTable:
         self.remove(key)
         if any(is_true(job.status.conditions, ended) for ended in ("Succeeded", "Failed")):
             return
-        user = job.metadata.annotations.get(names.SUBMITTED_BY, "")
+        user = user_of(job.metadata, job.spec.adopts)
         place = self._places[key] = (job.spec.team, user)
         self._counts.setdefault(key[0], Counter())[place] += 1
 

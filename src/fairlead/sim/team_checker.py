@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job, Role
-from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.quantity import GPU, resources_to_base
 from fairlead.api.team import JobLimits, Share, Team, TeamSpec
 from fairlead.decide.verdict import ObjectKey
+from fairlead.model.job_users import user_of
 from fairlead.model.phase import Phase, phase_of
 from fairlead.sim.checkers import PromiseBroken, offers_all, requests_of
 from fairlead.sim.observer import STALE_SECONDS, Observer
@@ -42,7 +42,7 @@ class _JobModel:
 
     @property
     def user(self) -> str:
-        return self.job.metadata.annotations.get(SUBMITTED_BY, "")
+        return user_of(self.job.metadata, self.job.spec.adopts)
 
     @property
     def gpus(self) -> int:

@@ -17,7 +17,7 @@ from fairlead.api.resources import Resource
 from fairlead.api.status import StatusCause
 from fairlead.decide.admission.cluster_kinds import judge_cluster_object
 from fairlead.decide.admission.jobs import judge_job, priority_to_set, refusal_of
-from fairlead.decide.admission.limits import submitter_to_set
+from fairlead.decide.admission.limits import member_of, submitter_to_set
 from fairlead.decide.admission.pod_gates import (
     GateDecision,
     OptIn,
@@ -195,7 +195,8 @@ class Answers:
         if classes is not None:
             found["priority"] = priority_to_set(asked.object, old, classes)
         if teams is not None:
-            found["team"] = team_to_set(asked.object, teams, asked.namespace, asked.user)
+            member = member_of(asked.user, self._rules.own_namespace)
+            found["team"] = team_to_set(asked.object, teams, asked.namespace, member)
         patch = tuple(
             {"op": "add", "path": f"/spec/{field}", "value": value}
             for field, value in found.items()

@@ -79,6 +79,26 @@ def test_a_job_beyond_the_submitted_limit_is_refused_with_the_numbers() -> None:
     assert not [c for c in causes(group, user=CONTROLLER, teams=teams, has=9) if "unfini" in c]
 
 
+def test_the_service_accounts_of_a_namespace_are_one_user_and_so_are_its_groups() -> None:
+    teams = TeamTable([make_team("vision", user_limits=JobLimits(submitted=3))])
+    [refused] = causes(body(ROBOT.name), user=ROBOT, teams=teams, has=3)
+    assert "user system:serviceaccounts:vision of team vision has 3" in refused
+    table = SubmittedTable()
+    adopts = {"apiVersion": "v1", "kind": "Pod", "name": "x"}
+    for name, user, more in (
+        ("one", "system:serviceaccount:vision:a", {}),
+        ("two", "system:serviceaccount:vision:b", {}),
+        ("three", "", {}), ("four", "ann", {"adopts": adopts}),
+    ):  # fmt: skip
+        metadata = {**body(user)["metadata"], "name": name, "namespace": "vision"}
+        table.put(msgspec.convert({"metadata": metadata, "spec": more}, JobOutline))
+    group = {"metadata": {"name": "g", "namespace": "vision"}, "spec": {"adopts": adopts}}
+    table.put(msgspec.convert(group, JobOutline))
+    counts = {user: table.count(teams, Account("vision", user))
+              for user in ("system:serviceaccounts:vision", "", "ann")}  # fmt: skip
+    assert counts == {"system:serviceaccounts:vision": 3, "": 1, "ann": 1}
+
+
 def test_a_job_that_asks_for_more_gpus_than_may_ever_be_held_is_refused() -> None:
     teams = TeamTable([make_team("vision", limits=JobLimits(gpus=8))])
     assert causes(body(gpus=8), teams=teams) == []

@@ -71,10 +71,25 @@ def test_a_job_that_names_no_team_among_several_is_refused() -> None:
     assert "belongs to several teams; open to you: none" in message
 
 
-def test_service_accounts_and_unknown_users_are_not_judged_by_membership() -> None:
-    account = User("system:serviceaccount:vision:ci", ("system:serviceaccounts",))
-    for user in (account, None, User("root", ("system:masters",))):
-        assert _messages(_job("vision"), "vision", user) == []
+def test_who_acts_for_others_is_not_judged_by_membership() -> None:
+    ours = User("system:serviceaccount:ours:controller", ("system:serviceaccounts:ours",))
+    of_cluster = User("system:serviceaccount:kube-system:job-controller")
+    for user in (ours, of_cluster, None, User("root", ("system:masters",))):
+        causes = judge_job(
+            _job("vision"), teams=_teams(), user=user, namespace="vision", own_namespace="ours"
+        )
+        assert causes == []
+
+
+def test_service_accounts_are_members_by_their_name_or_the_group_of_their_namespace() -> None:
+    groups = ("system:serviceaccounts", "system:serviceaccounts:vision", "system:authenticated")
+    account = User("system:serviceaccount:vision:ci", groups)
+    [message] = _messages(_job("vision"), "vision", account)
+    assert "you are not a member" in message
+    named = (Subjects(users=(account.name,)), Subjects(groups=("system:serviceaccounts:vision",)))
+    for members in named:
+        teams = TeamTable([make_team("vision", members=members)])
+        assert judge_job(_job("vision"), teams=teams, user=account, namespace="vision") == []
 
 
 def test_a_toleration_of_the_teams_taint_is_refused() -> None:

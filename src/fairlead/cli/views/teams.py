@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.meta import find_condition
-from fairlead.api.names import READY, SUBMITTED_BY
+from fairlead.api.names import READY
 from fairlead.api.placement import nodes_of
 from fairlead.api.team import Budget, JobLimits, Share, Team
 from fairlead.api.validate_team import selector_of
@@ -20,6 +20,7 @@ from fairlead.cli.views.words import reason_words
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.verdict import ObjectKey
 from fairlead.decide.words import duration, plural
+from fairlead.model.job_users import user_of
 from fairlead.model.phase import Phase, phase_of
 from fairlead.model.teams import owner_of
 
@@ -188,7 +189,8 @@ def _limit_lines(team: Team, jobs: Sequence[Job]) -> list[str]:
     for job in jobs:
         if job.is_finished or not _is_of(job, team):
             continue
-        counts = users.setdefault(job.metadata.annotations.get(SUBMITTED_BY, ""), [0, 0, 0, 0])
+        user = user_of(job.metadata, job.spec.adopts)
+        counts = users.setdefault(user, [0, 0, 0, 0])
         holds = job.status.placement is not None
         gpus = gpu_count(job) if holds else 0
         for number, count in enumerate((holds, phase_of(job) is Phase.QUEUED, 1, gpus)):

@@ -21,6 +21,7 @@ from fairlead.decide.admission.limits import (
     Count,
     limit_causes,
     may_administer,
+    member_of,
     submitter_causes,
 )
 from fairlead.decide.admission.teams import User, team_causes
@@ -114,15 +115,15 @@ def judge_job(
         by_right += move_causes(new, old)
     if old is not None and new.get("spec") == old.get("spec"):
         return by_right
-    namespace = _namespace_of(new) or namespace
+    namespace, member = _namespace_of(new) or namespace, member_of(user, own_namespace)
     if not is_administrator:
         by_right += _adoption(new, old)
         if old is not None:
-            by_right += placed_causes(new, old, teams=teams, namespace=namespace, user=user)
+            by_right += placed_causes(new, old, teams=teams, namespace=namespace, user=member)
     found = [
         *validate_job(_without(new, known) if known else new),
         *_classes(new, classes, namespace),
-        *(() if teams is None else team_causes(new, teams, namespace, user)),
+        *(() if teams is None else team_causes(new, teams, namespace, member)),
     ]
     if old is None and teams is not None and not found:
         found += limit_causes(new, teams, namespace, count)
@@ -133,7 +134,7 @@ def judge_job(
         before = [
             *validate_job(old),
             *_classes(old, classes, namespace),
-            *(() if teams is None else team_causes(old, teams, namespace, user)),
+            *(() if teams is None else team_causes(old, teams, namespace, member)),
         ]
         found = [*validate_job_update(old, new), *(c for c in found if c not in before)]
     return [cause for cause in found if cause.field not in known]

@@ -25,6 +25,7 @@ from fairlead.api.status import StatusCause
 from fairlead.decide.admission.teams import MASTERS, User
 from fairlead.decide.words import plural
 from fairlead.model.gangs import gang_of, gpus_of
+from fairlead.model.job_users import SERVICE_ACCOUNT, counted_user
 from fairlead.model.requests import RequestReader
 from fairlead.model.team_use import Account
 from fairlead.model.teams import TeamTable
@@ -34,7 +35,6 @@ Obj: TypeAlias = Mapping[str, Any]
 Count: TypeAlias = Callable[[Account], int]
 
 FIELD = f"metadata.annotations[{SUBMITTED_BY}]"
-_SERVICE_ACCOUNT = "system:serviceaccount:"
 _ANONYMOUS = "system:anonymous"
 
 
@@ -42,9 +42,14 @@ def acts_for_others(user: User | None, own_namespace: str) -> bool:
     """True for who may say whose a job is; None is the embedded cluster's one user."""
     if user is None or MASTERS in user.groups:
         return True
-    if user.name.startswith(_SERVICE_ACCOUNT):
+    if user.name.startswith(SERVICE_ACCOUNT):
         return user.name.split(":")[2] in ("kube-system", own_namespace)
     return user.name.startswith("system:") and user.name != _ANONYMOUS
+
+
+def member_of(user: User | None, own_namespace: str) -> User | None:
+    """Return the user whose membership in a team counts; None where it does not."""
+    return None if acts_for_others(user, own_namespace) else user
 
 
 def may_administer(user: User | None, own_namespace: str) -> bool:
@@ -83,7 +88,7 @@ def limit_causes(
     """Yield the limits that a new job would exceed for as long as nothing ends, or for ever.
 
     Without `count` only what it asks for itself is judged. Groups of other tools' pods exist
-    already; they wait.
+    already: their jobs are not refused, and wait by the same limits (`decide/placement`).
     """
     spec = new.get("spec")
     if not teams.has_job_limits or not isinstance(spec, Mapping) or spec.get("adopts"):
@@ -93,7 +98,7 @@ def limit_causes(
     team = teams.get(name) if isinstance(name, str) and name else None
     if team is None:
         return
-    of_user = Account(team.metadata.name, submitter_of(new))
+    of_user = Account(team.metadata.name, counted_user(submitter_of(new)))
     for account, limits in (
         (of_user, team.spec.user_limits),
         (Account(of_user.team), team.spec.limits),

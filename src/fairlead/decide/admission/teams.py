@@ -1,8 +1,9 @@
 """What admission does to the team of a job: the default, and what may not be claimed.
 
 The namespace decides which teams are open to a job (`model/teams.py`); who submits it chooses among
-them. Where no user is known, as in the embedded cluster, or where a service account acts for
-others, membership is not judged: the right to create jobs in the namespace is what counts.
+them. Where no user is known, as in the embedded cluster, or who submits it acts for others
+(`limits.py`), the user is None: membership is not judged, and the right to create jobs in the
+namespace is what counts.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from fairlead.decide.admission.unresolved import listed
 from fairlead.model.teams import AmbiguousTeam, ForeignTeam, TeamTable
 
 Obj = Mapping[str, Any]
-#: Users of the cluster itself: service accounts and components act for others.
-SYSTEM_USER = "system:"
 #: Its members may do anything on the cluster.
 MASTERS = "system:masters"
 
@@ -36,11 +35,6 @@ class User:
     name: str = ""
     groups: tuple[str, ...] = ()
     is_administrator: bool = False
-
-    @property
-    def is_judged(self) -> bool:
-        """True for a person, whose membership counts."""
-        return not self.name.startswith(SYSTEM_USER) and MASTERS not in self.groups
 
     def is_of(self, team: TeamSpec) -> bool:
         """True for a member or an admin of a team, and for every user where it lists none."""
@@ -110,7 +104,7 @@ def _reservation(name: str, team: Team | None) -> Iterator[StatusCause]:
 
 def _may_use(teams: TeamTable, name: str, user: User | None) -> bool:
     team = teams.get(name)
-    return team is not None and (user is None or not user.is_judged or user.is_of(team.spec))
+    return team is not None and (user is None or user.is_of(team.spec))
 
 
 def _claim(job: Obj, field: str = "team") -> str | None:
