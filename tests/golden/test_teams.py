@@ -57,7 +57,7 @@ def teams() -> list[Team]:
         replace(speech, status=status(
             "SharesMet", nodes=4, shares=(ShareStatus(nodes=4, gpus=32),),
             use=TeamUse(jobs_placed=1, jobs_waiting=1, gpus=16, nodes_used=2, nodes_lent=3,
-                        nodes_lent_to_pods=1, dominant_share_seconds=9000.0))),
+                        nodes_lent_to_pods=1, intruders=2, dominant_share_seconds=9000.0))),
         replace(vision, status=status(
             "SharesUnmet", "no healthy node is left for 1 node of its shares", nodes=2,
             nodes_missing=1, shares=(ShareStatus(nodes=2, gpus=16, nodes_missing=1),),

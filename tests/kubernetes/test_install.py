@@ -63,6 +63,7 @@ from fairlead.cli.archive import TOKEN_PATH
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.lease import LeaseTimes
 from fairlead.decide.pinning import Binding
+from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.install.history_storage import IS_DEFAULT
 from fairlead.install.manifests import NAME, Install, Manifest, manifests
@@ -341,6 +342,7 @@ async def operator(account: Accountant, identity: str) -> AsyncIterator[Operator
             Policies(
                 replace(POLICY, binding=Binding.NATIVE),
                 doctor=DoctorPolicy(start_seconds=1.0, pause_seconds=0.05),
+                teams=TeamsPolicy(publishes=True),
             ),
         ),
         host="127.0.0.1", port=0,
@@ -478,8 +480,10 @@ async def ask_archive(client: HttpClient, replica: Operator) -> None:
 #: A pool without a machine: it has a status, and nothing of it is bought or removed.
 POOL = {"provider": {"type": "Static", "reference": "/nowhere"}, "max": 0,
         "template": {"resources": {"cpu": "1"}}}  # fmt: skip
-#: Used only where machines are bought or removed.
+#: Used only where machines are bought or removed, and where a team has intruders evicted
+#: (`test_team_boundary.py`).
 FOR_MACHINES = {("", "nodes", "delete")}
+FOR_INTRUDERS = {("", "pods/eviction", "create")}
 #: What everybody may read, by system:public-info-viewer.
 PUBLIC = {("", "/version", "get")}
 
@@ -600,7 +604,7 @@ async def test_the_controllers_need_every_right_that_they_are_given_and_no_other
         assert configurations == ["ok", "ok"], "what a replica has written differs in nothing"
         # asked of the server in the name of another request; the next test shows that it is
         finalizers = ("fairlead.dev", "jobs/finalizers", "update")
-        assert (account.used - PUBLIC) | {finalizers} | FOR_MACHINES == granted()
+        assert (account.used - PUBLIC) | {finalizers} | FOR_MACHINES | FOR_INTRUDERS == granted()
     install(cluster)
 
 

@@ -34,6 +34,7 @@ from fairlead.api.resources import NAMESPACES, NODES, PODS, TEAMS, Resource
 from fairlead.api.status import AlreadyExists, Forbidden
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.teams import TeamsController
+from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.kube.client import HttpClient, HttpOptions
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.model.teams import owner_of
@@ -60,11 +61,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 @asynccontextmanager
-async def teams_of(client: HttpClient) -> AsyncGenerator[None]:
+async def teams_of(client: HttpClient, policy: TeamsPolicy | None = None) -> AsyncGenerator[None]:
     """The teams controller, for the length of the block."""
     rng = random.Random(1)
     world = ClusterWorld.make(client, clock=CLOCK, rng=rng)
-    loop = ControllerLoop(TeamsController(client, world), clock=CLOCK, rng=rng)
+    loop = ControllerLoop(TeamsController(client, world, policy=policy), clock=CLOCK, rng=rng)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(world.mirrors.priority_classes.run()),
                  group.create_task(loop.run())]  # fmt: skip
@@ -83,7 +84,7 @@ async def webhook_of(client: HttpClient) -> AsyncGenerator[int]:
         teams=teams,
     )  # fmt: skip
     async with asyncio.TaskGroup() as group, made.listening():
-        tasks = [group.create_task(each) for each in (made.run(), teams.run())]
+        tasks = [group.create_task(each) for each in (made.run(), teams.run(), made.follow_nodes())]
         try:
             yield made.port
         finally:

@@ -124,9 +124,10 @@ async def test_running_jobs_are_ended_by_the_controllers_before_these_go(
             "ValidatingWebhookConfiguration fairlead: deleted",
             "MutatingWebhookConfiguration fairlead: deleted",
         ]
-        assert lines[2] == "Job default/running: deleted"
+        assert all(line.startswith("ValidatingAdmissionPolicy") for line in lines[2:8])
+        assert lines[8] == "Job default/running: deleted"
         assert "Job default/running: finalizer removed" not in lines, "the controllers did that"
-        assert lines[3] == f"Deployment {NAMESPACE}/{NAME}: deleted"
+        assert lines[9] == f"Deployment {NAMESPACE}/{NAME}: deleted"
         assert f"Secret {NAMESPACE}/fairlead-webhook: deleted" in lines
     await until(lambda: all_gone(client), 30)
 

@@ -100,6 +100,17 @@ class FleetStatus(Wire, frozen=True):
     ] = ()
     message: Annotated[str, doc("The same for people, with the numbers.")] = ""
     since: Annotated[Instant | None, doc("Since when `blind` has been as it is.")] = None
+    #: For the API server's admission policies, which see one object beside the request.
+    teams_count: Annotated[
+        int, doc("How many teams there are; written by the teams controller.")
+    ] = 0
+    teams: Annotated[
+        dict[str, str],
+        doc(
+            "By namespace: its teams, each with the highest priority that may borrow, such as "
+            "vision=0,speech= (speech borrows nothing); written by the teams controller."
+        ),
+    ] = {}
 
 
 class Fleet(Wire, frozen=True):

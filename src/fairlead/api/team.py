@@ -112,6 +112,13 @@ class QueueingStrategy(Enum):
     STRICT_FIFO = "StrictFIFO"
 
 
+class IntruderPolicy(Enum):
+    """What happens to pods on the team's nodes that may not be there."""
+
+    REPORT = "Report"
+    EVICT = "Evict"
+
+
 class TeamSpec(Wire, frozen=True):
     """Who belongs to the team, and what it is promised."""
 
@@ -190,6 +197,14 @@ class TeamSpec(Wire, frozen=True):
     budget: Annotated[Budget, doc("GPU-hours that the team may use over time. No default.")] = (
         Budget()
     )
+    intruders: Annotated[
+        IntruderPolicy,
+        doc(
+            "What happens to pods on the team's nodes that may not be there. Report, the default: "
+            "events and status.use.intruders say so. Evict: those that were bound while the node "
+            "was the team's are evicted as well, within their disruption budgets."
+        ),
+    ] = IntruderPolicy.REPORT
 
 
 class ShareStatus(Wire, frozen=True):
@@ -223,6 +238,9 @@ class TeamUse(Wire, frozen=True):
             "Those of the lent nodes that no job holds, only pods that Fairlead does not place: "
             "no job of the team takes them back."
         ),
+    ] = 0
+    intruders: Annotated[
+        int, doc("Pods on the team's nodes that may not be there; see spec.intruders.")
     ] = 0
     #: Of the fair share: `FairShareOrder` continues from it after a restart.
     dominant_share_seconds: Annotated[

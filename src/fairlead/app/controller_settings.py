@@ -209,6 +209,11 @@ class TeamsSettings(Section, frozen=True):
         Meta(max_length=317, description="Node label of the block in which the nodes of a team are "
              "kept together."),
     ] = "topology.kubernetes.io/zone"  # fmt: skip
+    system_namespaces: Annotated[
+        tuple[Annotated[str, Meta(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")], ...],
+        Meta(max_length=64, description="Namespaces of the cluster's own components beside "
+             "kube-system, such as calico-system: their pods may be on nodes of every team."),
+    ] = ()  # fmt: skip
 
 
 class DoctorSettings(Section, frozen=True):

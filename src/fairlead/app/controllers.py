@@ -71,12 +71,14 @@ class Policies:
     levels: tuple[Level, ...] = DEFAULT_LEVELS
 
     def with_balloons(self, namespace: str, binding: Binding) -> Policies:
-        """Return the policies of a cluster whose balloons are in Fairlead's own namespace.
+        """Return the policies of a cluster where Fairlead's own pods, such as balloons, are there.
 
         `binding`: who binds pods on nodes that do not say.
         """
         balloons = replace(self.balloons, namespace=namespace, binding=binding)
-        return replace(self, balloons=balloons, fleet=replace(self.fleet, binding=binding))
+        fleet = replace(self.fleet, binding=binding)
+        teams = replace(self.teams, own_namespace=namespace, publishes=True)
+        return replace(self, balloons=balloons, fleet=fleet, teams=teams)
 
 
 class Controllers:

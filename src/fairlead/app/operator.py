@@ -97,6 +97,7 @@ class Operator:
             )
             services.append(Service("webhook", webhook.run, is_ready=lambda: webhook.is_ready))
             services.append(Service("webhook-jobs", webhook.follow_jobs))
+            services.append(Service("webhook-nodes", webhook.follow_nodes))
         self._supervisor = Supervisor(
             services, clock=clock, rng=context.streams("supervisor"), log=log,
             crashed=metrics.crashed,

@@ -128,6 +128,11 @@ class InProcessClient(Client):
                 patch_type=request.patch_type, subresource=request.subresource,
             )  # fmt: skip
             return record.typed(type_)
+        if verb is _CREATE and request.subresource == "eviction":
+            await _turn()
+            key = (namespace, request.name)
+            await self._service.evict(key, DeleteOptions(uid=request.uid, dry_run=request.dry_run))
+            return cast("A", {})
         if verb is _CREATE:
             body = _plain(request.body)
             await _turn()

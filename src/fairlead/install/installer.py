@@ -29,6 +29,7 @@ from fairlead.install.manifests import (
 )
 from fairlead.install.values import HistoryKind
 from fairlead.kube.blocking import BlockingClient
+from fairlead.webhook.policies import POLICY
 
 MANAGER = "fairlead-install"
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
@@ -263,9 +264,10 @@ def _trouble(found: Manifest) -> str:
 
 def check_access(api: BlockingClient, install: Install) -> None:
     """Refuse before anything is written when the server is no Kubernetes that has our kinds."""
-    for prefix in sorted({prefix_of(each) for each in manifests(install)}):
+    chosen = manifests(install)
+    for prefix in sorted({prefix_of(each) for each in chosen}):
         try:
-            api.request("GET", prefix)
+            served = _decode(api.request("GET", prefix).body)
         except NotFound as error:
             raise fail(
                 Code.REFUSED, f"{api.connection.server} does not serve {prefix}",
@@ -274,3 +276,11 @@ def check_access(api: BlockingClient, install: Install) -> None:
             ) from error  # fmt: skip
         except ApiError:
             return  # discovery may be forbidden; the first write fails then
+        kinds = {each.get("kind") for each in served.get("resources") or ()}
+        wanted = {each["kind"] for each in chosen if prefix_of(each) == prefix}
+        if kinds and POLICY in wanted - kinds:
+            raise fail(
+                Code.REFUSED, f"{api.connection.server} does not serve {prefix} {POLICY}",
+                detail=(f"nothing was written to namespace {install.namespace}",),
+                help=("use Kubernetes 1.30 or newer, or set admissionPolicies.enabled: false",),
+            )  # fmt: skip

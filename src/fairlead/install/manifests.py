@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from fairlead import __version__
-from fairlead.api import crd
+from fairlead.api import crd, names
 from fairlead.decide.adoption.source_kinds import rules as source_rules
 from fairlead.doctor.monitoring.alerts import groups as alert_groups
 from fairlead.doctor.monitoring.boards import boards as monitoring_boards
@@ -31,6 +31,7 @@ from fairlead.input.yamlwrite import to_yaml
 from fairlead.install.template import render
 from fairlead.install.values import Values
 from fairlead.webhook.configuration import INJECT, SERVICE, configurations
+from fairlead.webhook.policies import BINDING, POLICY, policies
 
 Manifest = dict[str, Any]
 
@@ -47,7 +48,7 @@ _ORDER = (
     "Namespace", "CustomResourceDefinition", "PriorityClass", "ServiceAccount", "ClusterRole",
     "ClusterRoleBinding", "Role", "RoleBinding", "Service", "ServiceMonitor", "PrometheusRule",
     "NetworkPolicy", "PodDisruptionBudget",
-    "PersistentVolumeClaim", "Certificate", "MutatingWebhookConfiguration",
+    "PersistentVolumeClaim", "Certificate", POLICY, BINDING, "MutatingWebhookConfiguration",
     "ValidatingWebhookConfiguration", "ConfigMap", "Deployment",
 )  # fmt: skip
 #: What is not deleted when the values no longer ask for it.
@@ -130,10 +131,16 @@ def templates() -> Mapping[str, str]:
         found[name] = _generated(manifest, "crds.install", "crds.keep", keep)
     inject = {INJECT: f"{_NAMESPACE}/{SERVICE}"}
     # Without a caBundle: the keeper of the certificate fills it in, and applying keeps it.
-    for manifest in configurations(_NAMESPACE, SERVICE, ""):
+    for manifest in configurations(
+        _NAMESPACE, SERVICE, "", system_namespaces=(_SYSTEM_NAMESPACES,)
+    ):
         found[f"{manifest['kind'].lower()}.yaml"] = _generated(
             manifest, "webhook.enabled", "webhook.certManager.enabled", inject
         )
+    for manifest in policies(_NAMESPACE, system_namespaces=(_SYSTEM_NAMESPACES,)):
+        name = manifest["metadata"]["name"].removeprefix(f"{names.GROUP}-")
+        file = f"{manifest['kind'].lower()}-{name}.yaml"
+        found[file] = _generated(manifest, "admissionPolicies.enabled")
     boards = {name: json.dumps(board) for name, board in monitoring_boards().items()}
     found |= {
         "prometheusrule.yaml": _linked(
@@ -176,23 +183,36 @@ def _for_monitoring(version: str, kind: str, value: str, body: Manifest) -> str:
 
 
 def _generated(
-    manifest: Manifest, condition: str, annotated: str, annotations: Mapping[str, str]
-) -> str:
+    manifest: Manifest, condition: str, annotated: str = "",
+    annotations: Mapping[str, str] | None = None,
+) -> str:  # fmt: skip
     """Return a cluster-wide object as a template: there, and annotated, when the values say so."""
     metadata = manifest["metadata"]
     assert "annotations" not in metadata, "they would be lost"
     body = {key: value for key, value in manifest.items() if key not in _FRAME_KEYS}
-    notes = "".join(f"    {line}\n" for line in to_yaml(annotations).splitlines())
+    lines = "".join(f"    {line}\n" for line in to_yaml(annotations or {}).splitlines())
     text = _FRAME.format(
-        condition=condition, annotated=annotated, name=metadata["name"], notes=notes,
+        condition=condition, name=metadata["name"],
+        notes=_NOTES.format(annotated=annotated, lines=lines) if annotations else "",
         body=to_yaml(body).replace("{{", '{{ "{{" }}'), **manifest,
     )  # fmt: skip
+    text = re.sub(_SYSTEM_LINE, _system_lines, text, flags=re.MULTILINE)
     text = text.replace(f"{_NAMESPACE}/", "{{ .Release.Namespace }}/")
     return text.replace(_NAMESPACE, "{{ .Release.Namespace | toJson }}")
 
 
-#: In a generated template: where the namespace of the release goes.
-_NAMESPACE = "release-namespace"
+def _system_lines(found: re.Match[str]) -> str:
+    """Return the lines of a list that has the namespaces of the settings."""
+    indent = found[1]
+    return (
+        f"{indent}{{{{- with .Values.settings.teams.systemNamespaces }}}}\n"
+        f"{indent}{{{{- toYaml . | nindent {len(indent)} }}}}\n{indent}{{{{- end }}}}"
+    )
+
+
+#: In a generated template: where the namespace of the release goes, and those of the settings.
+_NAMESPACE, _SYSTEM_NAMESPACES = "release-namespace", "system-namespaces"
+_SYSTEM_LINE = f"^( *)- {_SYSTEM_NAMESPACES}$"
 _FRAME_KEYS = frozenset({"apiVersion", "kind", "metadata"})
 _FRAME = """{{{{- if .Values.{condition} }}}}
 apiVersion: {apiVersion}
@@ -201,10 +221,11 @@ metadata:
   name: {name}
   labels:
     {{{{- include "fairlead.labels" . | nindent 4 }}}}
-  {{{{- if .Values.{annotated} }}}}
+{notes}{body}{{{{- end }}}}
+"""
+_NOTES = """  {{{{- if .Values.{annotated} }}}}
   annotations:
-{notes}  {{{{- end }}}}
-{body}{{{{- end }}}}
+{lines}  {{{{- end }}}}
 """
 
 

@@ -1,6 +1,7 @@
 """Removes Fairlead from a cluster, in the order that leaves no object blocked on it.
 
-1. The webhook configurations go: without a server behind them, API servers would refuse pods.
+1. The webhook configurations go: without a server behind them, API servers would refuse pods. The
+   admission policies go as well, whose parameters are of our kinds.
 2. While the controllers still run, jobs that are to go are deleted: the controllers end their pods
    and remove the finalizer, as always. Step 4 does the same for those that take too long.
 3. The controllers go. From here on no finalizer is added.
@@ -39,6 +40,7 @@ from fairlead.install.manifests import (
 )
 from fairlead.kube.blocking import BlockingClient
 from fairlead.webhook.configuration import SERVICE as WEBHOOK
+from fairlead.webhook.policies import BINDING, POLICY
 
 #: Times that an object is read and written again while others write it.
 WRITE_TRIES_MAX = 20
@@ -52,8 +54,10 @@ NAMESPACE_SECONDS_MAX = 30.0
 MERGE = "application/merge-patch+json"
 #: Never deleted, whatever label they carry.
 NAMESPACES_KEPT = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
-#: What sends requests to the controllers; goes before them.
-_WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+#: What sends requests to the controllers, or needs our kinds to be there; goes before them.
+_WEBHOOKS = (
+    "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", BINDING, POLICY,
+)  # fmt: skip
 #: In this order, after all other objects of ours.
 _LAST = ("CustomResourceDefinition", "PersistentVolumeClaim", "Namespace")
 

@@ -206,6 +206,12 @@ class Webhook(Section, frozen=True):
     cert_manager: CertManager = CertManager()
 
 
+class AdmissionPolicies(Section, frozen=True):
+    """Rules about teams' nodes and adopted pods that API servers hold without the webhook."""
+
+    enabled: Annotated[bool, about("Install them; needs Kubernetes 1.30 or newer.")] = True
+
+
 class ServiceAccount(Section, frozen=True):
     """Account of the controllers."""
 
@@ -258,6 +264,7 @@ class Values(Section, frozen=True):
     pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
     network_policy: NetworkPolicy = NetworkPolicy()
     webhook: Webhook = Webhook()
+    admission_policies: AdmissionPolicies = AdmissionPolicies()
     service_account: ServiceAccount = ServiceAccount()
     crds: Crds = Crds()
     settings: ControllerSettings = ControllerSettings()

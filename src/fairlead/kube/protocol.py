@@ -238,7 +238,7 @@ def _create(request: Request[Any]) -> HttpRequest:
         raise BadRequest(f"creating a {resource.kind} needs a namespace")
     return HttpRequest(
         "POST",
-        path_of(resource, namespace),
+        path_of(resource, namespace, request.name, request.subresource),
         _dry_run(request),
         msgspec.json.encode(body),
         accept=_accept(resource),

@@ -51,8 +51,7 @@ class _PodUse:
     owner: Owner | None
     member: Member | None
     attempt: str
-    #: What of the request no claim covers.
-    booked: Request = field(compare=False, default=())
+    booked: Request = field(compare=False, default=())  # what of the request no claim covers
     #: It has the place of its member.
     is_seated: bool = field(compare=False, default=False)
     #: `booked` is on the node's account.
@@ -84,19 +83,15 @@ class Ledger:
         #: (priority, job), the lowest priority first: of all claims, and of those that use a slot.
         self._by_priority: list[tuple[int, JobKey]] = []
         self._by_slot: dict[int, list[tuple[int, JobKey]]] = {}
-        #: By key of the job.
-        self._uncertain: dict[JobKey, Claim] = {}
+        self._uncertain: dict[JobKey, Claim] = {}  # by key of the job
         self._nominated: dict[JobKey, Claim] = {}
         self._pods: dict[JobKey, _PodUse] = {}
-        #: Keys of the pods that are being deleted.
-        self._leaving: dict[JobKey, None] = {}
+        self._leaving: dict[JobKey, None] = {}  # keys of the pods that are being deleted
         #: Keys of the pods of each job, and of each member, in order of arrival.
         self._pods_by_owner: dict[Owner, dict[JobKey, None]] = {}
         self._pods_by_member: dict[tuple[Owner, Member], dict[JobKey, None]] = {}
-        #: How many bound pods of a job have no place.
-        self._misplaced: Counter[Owner] = Counter()
-        #: How many pods of a job may still be bound.
-        self._unbound: Counter[Owner] = Counter()
+        self._misplaced: Counter[Owner] = Counter()  # bound pods of a job that have no place
+        self._unbound: Counter[Owner] = Counter()  # pods of a job that may still be bound
 
     def claim(self, key: JobKey) -> Claim | None:
         """Return the claim of a job."""
@@ -291,6 +286,11 @@ class Ledger:
             if others:
                 self._settle(self._pods[next(iter(others))])
         return is_seen
+
+    def is_seated(self, pod: JobKey) -> bool:
+        """True for a pod, by its key, in the place that its job was given."""
+        use = self._pods.get(pod)
+        return use is not None and use.is_seated
 
     def _is_covered(self, use: _PodUse) -> bool:
         """True for a pod that makes no difference: alone in its member's place, which holds all."""

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.resources import Resource
+from fairlead.api.resources import PODS, Resource
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -221,6 +221,20 @@ class Client(ABC):
     ) -> Coroutine[Any, Any, T]:
         """Create and return the stored object; AlreadyExists, Invalid, Forbidden."""
         return self.call(Request(_CREATE, resource, namespace, body=obj, dry_run=dry_run))
+
+    def evict(self, pod: ObjectMeta) -> Coroutine[Any, Any, object]:
+        """Delete the pod of this uid within its disruption budgets.
+
+        TooManyRequests when a budget does not allow it now, NotFound, Conflict.
+        """
+        body = {
+            "apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }  # fmt: skip
+        return self.call(
+            Request(_CREATE, PODS.raw, pod.namespace, pod.name, "eviction", body, uid=pod.uid)
+        )
 
     def patch(
         self,

@@ -264,6 +264,9 @@ class Metrics(Collector):
             "Nodes by team: owned and healthy, missing, used by itself, lent, borrowed.",
             labels=["team", "kind"],
         )
+        intruders = GaugeMetricFamily(
+            "fairlead_team_intruders", "Pods on its nodes that may not be there.", labels=["team"]
+        )
         gpus = GaugeMetricFamily("fairlead_team_gpus", "GPUs that its jobs hold.", labels=["team"])
         gpu_hours = GaugeMetricFamily(
             "fairlead_team_gpu_hours",
@@ -289,6 +292,7 @@ class Metrics(Collector):
             ):  # fmt: skip
                 nodes.add_metric([name, kind], count)
             gpus.add_metric([name], use.gpus)
+            intruders.add_metric([name], use.intruders)
             gpu_hours.add_metric([name], use.gpu_hours)
             jobs.add_metric([name, "placed"], use.jobs_placed)
             jobs.add_metric([name, "waiting"], use.jobs_waiting)
@@ -297,4 +301,4 @@ class Metrics(Collector):
             for kind, limit in {**stated, "gpu_hours": team.spec.budget.gpu_hours}.items():
                 if limit is not None:
                     limits.add_metric([name, kind], limit)
-        yield from (nodes, gpus, gpu_hours, jobs, limits)
+        yield from (nodes, intruders, gpus, gpu_hours, jobs, limits)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.api.job import owner_reference_of
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.resources import Resource
+from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import AlreadyExists, Conflict, NotFound
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.barrier import Written
@@ -116,6 +116,14 @@ class ObjectWriter:
         if not finalizers and metadata.deletion_timestamp is not None:
             return Written.deletion(resource, metadata.key, metadata.uid)
         return written
+
+    async def evict(self, pod: ObjectMeta) -> Written | None:
+        """Evict the pod of this uid within its budgets; None when it is gone already."""
+        try:
+            await self._client.evict(pod)
+        except NotFound:
+            return None
+        return Written.deletion(PODS, pod.key, pod.uid)
 
     async def delete(
         self,

@@ -27,8 +27,8 @@ from fairlead.decide.admission.pod_gates import (
     map_operations,
     opt_in_of,
 )
-from fairlead.decide.admission.pod_teams import judge_team
-from fairlead.decide.admission.teams import MASTERS, team_to_set
+from fairlead.decide.admission.pod_teams import is_left_alone, judge_team
+from fairlead.decide.admission.teams import team_to_set
 from fairlead.model.priorities import PriorityTable
 from fairlead.model.submitted import SubmittedTable
 from fairlead.model.teams import TeamTable
@@ -38,8 +38,6 @@ from fairlead.webhook.configuration import CLUSTER_KINDS, Path
 
 JSON = "application/json"
 TEXT = "text/plain"
-#: Who makes the pods of DaemonSets.
-DAEMON_CONTROLLER = "system:serviceaccount:kube-system:daemon-set-controller"
 #: Causes of a refusal that its log line names.
 LOGGED_FIELDS_MAX = 10
 
@@ -91,6 +89,7 @@ class Answers:
 
     `classes` returns the PriorityClasses, None while they are not known: priorities are then left
     to the controllers; `teams` the same of the teams, `submitted` of the jobs that have not ended.
+    `node_team` returns whose a node is; "" where that is not known.
     """
 
     def __init__(
@@ -100,12 +99,14 @@ class Answers:
         classes: Callable[[], PriorityTable | None] = lambda: None,
         teams: Callable[[], TeamTable | None] = lambda: None,
         submitted: Callable[[], SubmittedTable | None] = lambda: None,
+        node_team: Callable[[str], str] = lambda _: "",
         log: Logger = SILENT,
     ) -> None:
         self._rules = rules
         self._classes = classes
         self._teams = teams
         self._submitted = submitted
+        self._node_team = node_team
         self._log = log
 
     def answer(self, path: Path, body: bytes) -> Answer:
@@ -158,32 +159,31 @@ class Answers:
     def _pod_team(self, body: bytes) -> Answer:
         asked = review.decode_pod(body)
         pod, teams = asked.object or PodShape(), self._teams()
-        space = asked.namespace or pod.metadata.namespace
-        if asked.operation != "CREATE" or teams is None or self._is_left_alone(asked, space, teams):
+        space, old = asked.namespace or pod.metadata.namespace, asked.old_object
+        is_new = asked.operation == "CREATE"
+        waits = asked.operation == "UPDATE" and old is not None and not old.spec.node_name
+        if not (is_new or waits) or teams is None:
             return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
-        own, labels = pod.spec.tolerations or (), pod.metadata.labels or {}
-        is_gated = any(gate.name == GANG_GATE for gate in pod.spec.scheduling_gates or ())
+        if is_left_alone(asked.user, space, teams, self._rules):
+            return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
+        own, node = pod.spec.tolerations or (), pod.spec.node_name or ""
         judged = judge_team(
-            own, labels, teams, priority=pod.spec.priority or 0, namespace=space, is_gated=is_gated
-        )
+            own, pod.metadata.labels or {}, teams,
+            priority=pod.spec.priority or 0, namespace=space,
+            is_gated=any(gate.name == GANG_GATE for gate in pod.spec.scheduling_gates or ()),
+            before=None if is_new or old is None else old.spec.tolerations or (),
+            node_team=self._node_team(node) if is_new and node else "",
+        )  # fmt: skip
         if judged.refusal:
             self._log.info(
                 "Refused pod", namespace=space, pod=pod.shown_name, why=judged.refusal,
-                dry_run=bool(asked.dry_run),
+                operation=asked.operation, dry_run=bool(asked.dry_run),
             )  # fmt: skip
             message = f'pods "{pod.shown_name}" is forbidden: {judged.refusal}'
             return Answer(Outcome.REFUSED, review.forbid(asked.uid, message))
-        outcome = Outcome.DEFAULTED if judged.added else Outcome.LEFT_ALONE
-        return Answer(outcome, review.allow(asked.uid, judged.patch(own)))
-
-    def _is_left_alone(
-        self, asked: review.Request[PodShape], namespace: str, teams: TeamTable
-    ) -> bool:
-        """True for pods of Fairlead and of administrators, and for daemons of no team."""
-        own = f"system:serviceaccount:{self._rules.own_namespace}:"
-        if asked.user.name.startswith(own) or MASTERS in asked.user.groups:
-            return True
-        return asked.user.name == DAEMON_CONTROLLER and not teams.open_to(namespace)
+        patch = () if node else judged.patch(own)
+        outcome = Outcome.DEFAULTED if patch else Outcome.LEFT_ALONE
+        return Answer(outcome, review.allow(asked.uid, patch))
 
     def _job_defaults(self, body: bytes) -> Answer:
         asked = review.decode_object(body, "jobs")

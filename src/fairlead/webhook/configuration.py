@@ -15,7 +15,7 @@ Sources: kubernetes.io/docs, "Dynamic Admission Control"; KEP-3716 (match condit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -81,9 +81,12 @@ INJECT = "cert-manager.io/inject-ca-from"
 Manifest = dict[str, Any]
 
 
-def configurations(namespace: Any, service: str, ca_bundle: str) -> tuple[Manifest, Manifest]:
-    """Return both configurations, which call `service` in `namespace` (a text, or a blank for one).
+def configurations(
+    namespace: str, service: str, ca_bundle: str, *, system_namespaces: Sequence[str] = ()
+) -> tuple[Manifest, Manifest]:
+    """Return both configurations, which call `service` in `namespace`.
 
+    About the teams of pods in `system_namespaces`, beside kube-system, nothing is asked.
     `ca_bundle` is PEM in base64; without one the field is left out, for a CA injector to fill in.
     """
 
@@ -93,7 +96,7 @@ def configurations(namespace: Any, service: str, ca_bundle: str) -> tuple[Manife
 
     never = {"key": NAMESPACE_NAME, "operator": "NotIn",
              "values": [*sorted(SYSTEM_NAMESPACES), namespace]}  # fmt: skip
-    pods = _rule("", "v1", "pods", "CREATE")
+    pods = rule("", "v1", "pods", "CREATE")
     of_namespaces = _gating(client(Path.PODS_OF_NAMESPACES), pods, never)
     of_pods = {
         **of_namespaces,
@@ -104,34 +107,29 @@ def configurations(namespace: Any, service: str, ca_bundle: str) -> tuple[Manife
         "namespaceSelector": {"matchExpressions": [_term("NotIn", ENABLED), never]},
         "objectSelector": {"matchExpressions": [_term("In", ENABLED)]},
     }
-    of_teams, of_claims = _pod_teams(client(Path.POD_TEAMS), pods, never)
+    of_others = {**never, "values": [*never["values"], *system_namespaces]}
+    of_teams, of_claims = _pod_teams(client(Path.POD_TEAMS), pods, of_others)
     judged = _judging(JOBS, client(Path.JOBS), policy="Fail", timeout_seconds=TIMEOUT_SECONDS)
-    jobs = {**judged, "matchConditions": _conditions({**JOB_CONDITIONS, **OF_OTHERS})}
+    jobs = {**judged, "matchConditions": conditions({**JOB_CONDITIONS, **OF_OTHERS})}
     jobs_of_administrators = {
         **judged,
         "name": f"administrators.{JOBS.name}",
         "clientConfig": client(Path.JOBS_OF_ADMINISTRATORS),
-        "matchConditions": _conditions({**JOB_CONDITIONS, **OF_ADMINISTRATORS}),
+        "matchConditions": conditions({**JOB_CONDITIONS, **OF_ADMINISTRATORS}),
     }
     # The controllers resolve priorities themselves: a default that is missing is only not shown.
     job_defaults = {
         **judged,
-        "matchConditions": _conditions(JOB_CONDITIONS),
+        "matchConditions": conditions(JOB_CONDITIONS),
         "name": f"defaults.jobs.{names.GROUP}",
         "clientConfig": client(Path.JOB_DEFAULTS),
         "failurePolicy": "Ignore",
         "timeoutSeconds": IGNORED_TIMEOUT_SECONDS,
         "reinvocationPolicy": "Never",
     }
+    mutating = (of_namespaces, of_pods, of_teams, of_claims, job_defaults)
     return (
-        _configuration(
-            "MutatingWebhookConfiguration",
-            of_namespaces,
-            of_pods,
-            of_teams,
-            of_claims,
-            job_defaults,
-        ),
+        _configuration("MutatingWebhookConfiguration", *mutating),
         _configuration(
             "ValidatingWebhookConfiguration",
             jobs,
@@ -152,15 +150,17 @@ def _gating(client: Manifest, pods: Manifest, never: Manifest) -> Manifest:
         "reinvocationPolicy": "IfNeeded",
         "namespaceSelector": {"matchExpressions": [_term("In", ENABLED), never]},
         "objectSelector": {"matchExpressions": [_term("NotIn", DISABLED)]},
-        "matchConditions": _conditions(POD_CONDITIONS),
+        "matchConditions": conditions(POD_CONDITIONS),
         **_COMMON,
     }
 
 
 def _pod_teams(client: Manifest, pods: Manifest, never: Manifest) -> tuple[Manifest, Manifest]:
     """Return the entries for pods in labelled namespaces of teams, and for those elsewhere that
-    tolerate taints of teams.
+    tolerate taints of teams or name their node. Of pods that exist those are asked about that wait
+    for a node and get other tolerations.
     """
+    pods = {**pods, "operations": ["CREATE", "UPDATE"]}
     of_teams = {
         "name": f"teams.pods.{names.GROUP}",
         "clientConfig": client,
@@ -169,7 +169,7 @@ def _pod_teams(client: Manifest, pods: Manifest, never: Manifest) -> tuple[Manif
         "timeoutSeconds": IGNORED_TIMEOUT_SECONDS,
         "reinvocationPolicy": "IfNeeded",
         "namespaceSelector": {"matchExpressions": [_exists(is_there=True), never]},
-        "matchConditions": _conditions({**_NOT_BOUND, **OF_OTHERS}),
+        "matchConditions": conditions({**_NEW_TOLERATIONS, **OF_OTHERS}),
         **_COMMON,
     }
     of_claims = {
@@ -177,7 +177,7 @@ def _pod_teams(client: Manifest, pods: Manifest, never: Manifest) -> tuple[Manif
         "clientConfig": {**client},
         "name": f"claims.pods.{names.GROUP}",
         "namespaceSelector": {"matchExpressions": [_exists(is_there=False), never]},
-        "matchConditions": _conditions({**_NOT_BOUND, **CLAIMS, **OF_OTHERS}),
+        "matchConditions": conditions({**_NEW_TOLERATIONS, **CLAIMS, **OF_OTHERS}),
     }
     return of_teams, of_claims
 
@@ -195,14 +195,14 @@ def _judging(
 ) -> Manifest:
     """Return the validation of one of our kinds."""
     scope = "Namespaced" if resource.namespaced else "Cluster"
-    rule = _rule(names.GROUP, names.VERSION, resource.plural, "CREATE", "UPDATE", scope=scope)
+    asked = rule(names.GROUP, names.VERSION, resource.plural, "CREATE", "UPDATE", scope=scope)
     return {
         "name": resource.name,
         "clientConfig": client,
-        "rules": [rule],
+        "rules": [asked],
         "failurePolicy": policy,
         "timeoutSeconds": timeout_seconds,
-        "matchConditions": _conditions(NEW_SPEC),
+        "matchConditions": conditions(NEW_SPEC),
         **_COMMON,
     }
 
@@ -213,21 +213,35 @@ _OWNERS = "object.metadata.ownerReferences"
 _NOT_BOUND: Mapping[str, str] = {
     "not-bound": "!has(object.spec.nodeName) || object.spec.nodeName == ''",
 }
-#: Pods that tolerate the taint of a team, or every taint.
+_TOLERATIONS = "(has({0}.spec.tolerations) ? {0}.spec.tolerations : [])"
+#: New pods, and those that wait for a node and get other tolerations.
+_NEW_TOLERATIONS: Mapping[str, str] = {
+    "new-tolerations": (
+        "request.operation == 'CREATE' || "
+        "((!has(oldObject.spec.nodeName) || oldObject.spec.nodeName == '') && "
+        f"{_TOLERATIONS.format('object')} != {_TOLERATIONS.format('oldObject')})"
+    ),
+}
+#: More tolerations are not searched: a condition that costs too much is taken as not met.
+TOLERATIONS_MAX = 64
+#: Pods that tolerate the taint of a team, or every taint; and new ones that name their node.
 CLAIMS: Mapping[str, str] = {
-    "tolerates-a-team": (
-        "has(object.spec.tolerations) && object.spec.tolerations.exists(t, "
-        f"has(t.key) && t.key == '{names.TEAM}' || "
-        "(!has(t.key) || t.key == '') && has(t.operator) && t.operator == 'Exists')"
+    "claims-a-team": (
+        "request.operation == 'CREATE' && "
+        "has(object.spec.nodeName) && object.spec.nodeName != '' || "
+        "has(object.spec.tolerations) && ("
+        f"object.spec.tolerations.size() > {TOLERATIONS_MAX} || "
+        f"object.spec.tolerations.exists(t, has(t.key) && t.key == '{names.TEAM}' || "
+        "(!has(t.key) || t.key == '') && has(t.operator) && t.operator == 'Exists'))"
     ),
 }
 #: Who may write the status of jobs places pods: Fairlead's controllers, and administrators.
-_MAY_ADMINISTER = (
+MAY_ADMINISTER = (
     f"authorizer.group('{names.GROUP}').resource('{JOBS.plural}').subresource('status')"
     ".namespace(request.namespace).check('patch').allowed()"
 )
-OF_OTHERS: Mapping[str, str] = {"not-of-fairlead": f"!{_MAY_ADMINISTER}"}
-OF_ADMINISTRATORS: Mapping[str, str] = {"of-fairlead": _MAY_ADMINISTER}
+OF_OTHERS: Mapping[str, str] = {"not-of-fairlead": f"!{MAY_ADMINISTER}"}
+OF_ADMINISTRATORS: Mapping[str, str] = {"of-fairlead": MAY_ADMINISTER}
 #: The same exceptions as in `decide.admission`, in the server's language.
 POD_CONDITIONS: Mapping[str, str] = {
     **_NOT_BOUND,
@@ -277,9 +291,10 @@ def _configuration(kind: str, *webhooks: Manifest) -> Manifest:
     }  # fmt: skip
 
 
-def _rule(
+def rule(
     group: str, version: str, plural: str, *operations: str, scope: str = "Namespaced"
 ) -> Manifest:
+    """Return the rule that selects operations on a resource."""
     return {
         "apiGroups": [group], "apiVersions": [version], "resources": [plural],
         "operations": list(operations), "scope": scope,
@@ -290,5 +305,6 @@ def _term(operator: str, value: str) -> Manifest:
     return {"key": names.GANG_SCHEDULING, "operator": operator, "values": [value]}
 
 
-def _conditions(expressions: Mapping[str, str]) -> list[Manifest]:
+def conditions(expressions: Mapping[str, str]) -> list[Manifest]:
+    """Return expressions in the form of match conditions, and of variables."""
     return [{"name": name, "expression": text} for name, text in expressions.items()]

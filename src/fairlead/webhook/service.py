@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from fairlead.api.core import PriorityClass
 from fairlead.api.team import Team
-from fairlead.decide.admission.pod_gates import Rules
+from fairlead.decide.admission.pod_gates import Rules, system_with
+from fairlead.model.node_teams import NODE_OUTLINES
 from fairlead.model.priorities import PriorityTable
 from fairlead.model.submitted import JOB_OUTLINES, JobOutline, SubmittedTable
 from fairlead.model.teams import TeamTable
@@ -35,6 +36,8 @@ class WebhookOptions:
     host: str = "0.0.0.0"  # noqa: S104 # API servers come from outside the pod
     port: int = PORT
     namespace: str = "fairlead-system"
+    #: Namespaces of the cluster's own components, beside kube-system.
+    system_namespaces: tuple[str, ...] = ()
     #: Further names and addresses that the certificate is for, beside those of the Service.
     hosts: tuple[str, ...] = ()
     #: Directory with tls.crt and tls.key kept by another program; None: Fairlead keeps a Secret.
@@ -81,15 +84,22 @@ class Webhook:
             teams.on_change(self._team_changed)
         self._options = options
         self._clock = clock
-        rules = Rules(own_namespace=options.namespace)
+        rules = Rules(
+            own_namespace=options.namespace,
+            system_namespaces=system_with(options.system_namespaces),
+        )
         #: Followed from when a team first limits its submitted jobs.
         self._jobs = Mirror(client, JOB_OUTLINES, clock=clock, rng=rng, log=log)
         self._jobs.on_change(self._job_changed)
         self._submitted = SubmittedTable()
         self._is_counting = asyncio.Event()
+        #: Followed from when there is a first team.
+        self._nodes = Mirror(client, NODE_OUTLINES, clock=clock, rng=rng, log=log)
+        self._has_teams = asyncio.Event()
         answers = Answers(
             rules, classes=self._classes, teams=self._known_teams,
-            submitted=lambda: self._submitted if self._jobs.synced else None, log=log,
+            submitted=lambda: self._submitted if self._jobs.synced else None,
+            node_team=self._node_team, log=log,
         )  # fmt: skip
         self._server = WebhookServer(answers, log=log, others=others)
         self._server.measure(WebhookMetrics(registry, lambda: self._server.ends_at))
@@ -131,11 +141,17 @@ class Webhook:
             self._team_table.remove(change.key[1])
         else:
             self._team_table.put(change.new)
+            self._has_teams.set()
             if any(
                 limit.submitted is not None
                 for limit in (change.new.spec.limits, change.new.spec.user_limits)
             ):
                 self._is_counting.set()
+
+    def _node_team(self, name: str) -> str:
+        """Return whose a node is; "" also while that is not known: the teams controller looks."""
+        node = self._nodes.get("", name)
+        return node.team if node is not None else ""
 
     def _job_changed(self, change: Change[JobOutline]) -> None:
         if change.new is None:
@@ -151,6 +167,11 @@ class Webhook:
         """Follow the jobs that are counted, once a team limits them, until cancelled."""
         await self._is_counting.wait()
         await self._jobs.run()
+
+    async def follow_nodes(self) -> None:
+        """Follow whose the nodes are, once there is a team, until cancelled."""
+        await self._has_teams.wait()
+        await self._nodes.run()
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator[int]:

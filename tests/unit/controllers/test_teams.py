@@ -10,21 +10,27 @@ from typing import Any, TypeVar
 
 from fairlead.api import crd
 from fairlead.api.core import Taint
-from fairlead.api.meta import to_wire
+from fairlead.api.fleet import FLEET_NAME
+from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.names import GANG_GATE, TEAM
-from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS, TEAMS
+from fairlead.api.resources import CRDS, FLEETS, JOBS, NAMESPACES, NODES, PODS, TEAMS, Resource
 from fairlead.api.status import Forbidden
+from fairlead.api.team import IntruderPolicy
+from fairlead.api.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.teams import TeamsController
 from fairlead.decide.teams.policy import TeamsPolicy
+from fairlead.embedded.builtins import BUDGETS
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.options import WriteOptions
 from fairlead.embedded.verbs.service import Service
 from fairlead.model.node_health import is_ready
 from fairlead.model.teams import owner_of
 from fairlead.runtime.client import ClientWrapper, Request, Verb
 from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_pod, make_team
@@ -65,13 +71,14 @@ class Cluster:
         self.service, self.client = service, Policed(InProcessClient(service))
 
     async def play(
-        self, main: Callable[[], Awaitable[None]], policy: TeamsPolicy | None = None
-    ) -> None:
+        self, main: Callable[[], Awaitable[None]], policy: TeamsPolicy | None = None,
+        events: EventSink | None = None,
+    ) -> None:  # fmt: skip
         await self.service.bootstrap()
         for manifest in crd.manifests():
             await self.client.create(CRDS, manifest)
         world = ClusterWorld.make(self.client, clock=self.clock, rng=self.rng)
-        controller = TeamsController(self.client, world, policy=policy)
+        controller = TeamsController(self.client, world, policy=policy, events=events)
         loop = ControllerLoop(controller, clock=self.clock, rng=self.rng)
         self.loops.append(loop)
         others = (world.mirrors.priority_classes,)
@@ -129,7 +136,8 @@ def test_a_lost_node_is_replaced_within_seconds_and_the_shortage_is_said() -> No
         await cluster.client.patch(NODES, lost, {"status": down}, subresource="status")
         await asyncio.sleep(5)
         found = await cluster.client.get(NODES, spare.metadata.name)
-        assert found.spec.taints == (Taint(TEAM, "NoSchedule", "vision"),)
+        assert [(t.key, t.value) for t in found.spec.taints] == [(TEAM, "vision")]
+        assert found.spec.taints[0].time_added is not None
         other = next(n for n in ("n2", "n3") if n != spare.metadata.name)
         down = to_wire(make_node(other, ready=False).status)
         await cluster.client.patch(NODES, other, {"status": down}, subresource="status")
@@ -283,9 +291,102 @@ def test_a_taint_that_a_person_writes_is_put_right_and_others_stay() -> None:
         await cluster.client.patch(NODES, "n0", {"spec": {"taints": stray}})
         await asyncio.sleep(20)
         found = (await cluster.client.get(NODES, "n0")).spec.taints
-        assert found == (THEIRS, Taint(TEAM, "NoSchedule", "vision"))
+        assert found[0] == THEIRS
+        assert owner_of(found) == "vision"
 
     run(cluster.play(main))
+
+
+def test_a_pod_that_may_not_be_on_a_teams_node_is_reported_and_evicted_within_its_budget() -> None:
+    """It came while nothing judged it: before there was any team."""
+    cluster, events = Cluster(), Recorded()
+
+    async def main() -> None:
+        client = cluster.client
+        await cluster.add_nodes(1)
+        for name in ("vision", "nobody"):
+            await client.create(NAMESPACES, {"metadata": {"name": name}})
+        team = make_team("vision", nodes=1, intruders=IntruderPolicy.EVICT)
+        await client.create(TEAMS, {"metadata": {"name": "vision"}, "spec": to_wire(team.spec)})
+        await asyncio.sleep(100)
+        scheduled = {"containers": [{"name": "main", "image": "x"}]}
+        for name, labels in (("free", {}), ("kept", {"app": "kept"})):
+            body = {"metadata": {"name": name, "labels": labels}, "spec": scheduled}
+            await client.create(PODS, body, namespace="nobody")
+            # as a scheduler that looks at no taint
+            target = {"target": {"name": "n0"}}
+            await cluster.service.bind(("nobody", name), target, WriteOptions())
+            ready = {"phase": "Running", "conditions": [
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_time(
+                    cluster.clock.now())},
+                {"type": "Ready", "status": "True"}]}  # fmt: skip
+            await client.patch(
+                PODS, name, {"status": ready}, namespace="nobody", subresource="status"
+            )
+        budget = {"metadata": {"name": "b"}, "spec": {
+            "minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}}}  # fmt: skip
+        await cluster.service.create(BUDGETS, "nobody", budget, WriteOptions())
+        await asyncio.sleep(90)
+        assert (await client.get(TEAMS, "vision")).status.use.intruders == 2
+        assert {(kind, reason) for kind, reason, _ in events.said} >= {
+            ("Pod", "ForeignNode"), ("Team", "Intruder"),
+        }  # fmt: skip
+        pods = {pod.metadata.name: pod for pod in (await client.list(PODS)).items}
+        assert not any(pod.metadata.deletion_timestamp for pod in pods.values()), "too early"
+        await asyncio.sleep(400)
+        pods = {pod.metadata.name: pod for pod in (await client.list(PODS)).items}
+        assert "free" not in pods or pods["free"].metadata.deletion_timestamp
+        assert pods["kept"].metadata.deletion_timestamp is None
+        refused = [text for _, reason, text in events.said if reason == "EvictionRefused"]
+        assert any("disruption budget" in text for text in refused)
+        assert (await client.get(TEAMS, "vision")).status.use.intruders == 1
+
+    run(cluster.play(main, events=events))
+
+
+class Recorded:
+    """The events, as (kind, reason, message)."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str, str]] = []
+
+    def record(
+        self, resource: Resource[Any], metadata: ObjectMeta, kind: EventKind, *, reason: str,
+        message: str,
+    ) -> None:  # fmt: skip
+        self.said.append((resource.kind, reason, message))
+
+
+def test_the_teams_of_each_namespace_are_published_and_put_right() -> None:
+    cluster = Cluster()
+
+    async def main() -> None:
+        client = cluster.client
+        await cluster.add_team("vision", 1)
+        body = {"metadata": {"name": "speech"}, "spec": {
+            "namespaces": ["vision", "speech"], "borrowLimitNodes": 0}}  # fmt: skip
+        await client.create(TEAMS, body)
+        await asyncio.sleep(10)
+        status = (await client.get(FLEETS, FLEET_NAME)).status
+        assert (status.teams_count, status.teams) == (
+            2, {"vision": "speech=,vision=0", "speech": "speech="},
+        )  # fmt: skip
+        taken = {"status": {"teamsCount": None, "teams": {"vision": None}}}
+        await client.patch(FLEETS, FLEET_NAME, taken, subresource="status")
+        await client.delete(TEAMS, "speech")
+        await asyncio.sleep(10)
+        status = (await client.get(FLEETS, FLEET_NAME)).status
+        assert (status.teams_count, status.teams) == (1, {"vision": "vision=0"})
+        await client.patch(FLEETS, FLEET_NAME, taken, subresource="status")
+        await asyncio.sleep(310)
+        status = (await client.get(FLEETS, FLEET_NAME)).status
+        assert (status.teams_count, status.teams) == (1, {"vision": "vision=0"})
+        await client.delete(TEAMS, "vision")
+        await asyncio.sleep(310)
+        status = (await client.get(FLEETS, FLEET_NAME)).status
+        assert (status.teams_count, status.teams) == (0, {})
+
+    run(cluster.play(main, TeamsPolicy(publishes=True)))
 
 
 def test_each_waiting_pod_gets_the_tolerations_that_admission_did_not_give() -> None:

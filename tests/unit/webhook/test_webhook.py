@@ -261,6 +261,34 @@ def test_a_pod_gets_its_teams_tolerations_and_a_foreign_claim_is_refused() -> No
     assert Answers(Rules()).answer(Path.POD_TEAMS, body).outcome is Outcome.LEFT_ALONE
 
 
+def test_an_added_toleration_and_a_named_node_of_a_foreign_team_are_refused() -> None:
+    teams = TeamTable([make_team("vision"), make_team("speech")])
+    owners = {"n1": "speech", "n2": "vision"}
+    answers = Answers(Rules(), teams=lambda: teams, node_team=lambda name: owners.get(name, ""))
+    claim = {"key": names.TEAM, "value": "speech", "effect": "NoSchedule"}
+
+    def asked(operation: str, old: Any = None, user: str = "ann", **spec: Any) -> Outcome:
+        body = review(
+            object={"metadata": {"name": "p"}, "spec": {"priority": 5, **spec}}, oldObject=old,
+            operation=operation, namespace="vision", userInfo={"username": user},
+        )  # fmt: skip
+        return answers.answer(Path.POD_TEAMS, body).outcome
+
+    waiting, bound = {"spec": {"tolerations": []}}, {"spec": {"nodeName": "n1"}}
+    assert asked("UPDATE", waiting, tolerations=[claim]) is Outcome.REFUSED
+    assert asked("UPDATE", bound, tolerations=[claim]) is Outcome.LEFT_ALONE
+    assert asked("UPDATE", {"spec": {"tolerations": [claim]}}, tolerations=[claim]) is (
+        Outcome.LEFT_ALONE
+    )
+    ours = "system:serviceaccount:fairlead-system:c"
+    assert asked("UPDATE", waiting, ours, tolerations=[claim]) is Outcome.LEFT_ALONE
+    assert asked("UPDATE", None, tolerations=[claim]) is Outcome.LEFT_ALONE
+    assert asked("CREATE", nodeName="n1") is Outcome.REFUSED
+    assert asked("CREATE", nodeName="n2") is Outcome.LEFT_ALONE
+    assert asked("CREATE", nodeName="unknown") is Outcome.LEFT_ALONE
+    assert asked("DELETE", nodeName="n1") is Outcome.LEFT_ALONE
+
+
 def test_a_job_gets_the_name_of_who_sends_it_and_one_too_many_is_refused() -> None:
     teams = TeamTable([make_team("vision", user_limits=JobLimits(submitted=1))])
     submitted = SubmittedTable()
@@ -584,6 +612,9 @@ def test_pods_are_asked_about_with_fail_only_where_the_namespace_opted_in() -> N
     of_namespaces, of_pods, of_teams, of_claims, _ = mutating["webhooks"]
     assert (of_namespaces["failurePolicy"], of_pods["failurePolicy"]) == ("Fail", "Ignore")
     assert (of_teams["failurePolicy"], of_claims["failurePolicy"]) == ("Ignore", "Ignore")
+    assert [each["rules"][0]["operations"] for each in (of_pods, of_teams, of_claims)] == [
+        ["CREATE"], ["CREATE", "UPDATE"], ["CREATE", "UPDATE"],
+    ]  # fmt: skip
     for each in (of_namespaces, of_pods):
         (kept_out,) = [
             term["values"]

@@ -121,14 +121,18 @@ def controller(
         ),
         host=host,
         port=port,
-        webhook=_webhook(webhook_listen, webhook_cert_dir, namespace),
+        webhook=_webhook(
+            webhook_listen, webhook_cert_dir, namespace, policies.teams.system_namespaces
+        ),
     )
     store = direct_store(history, os.environ)
     run_operator(settings, connection, store=store, verbosity=common_.verbosity)
     return Exit.OK
 
 
-def _webhook(listen: str, directory: Path | None, namespace: str) -> WebhookOptions | None:
+def _webhook(
+    listen: str, directory: Path | None, namespace: str, system_namespaces: tuple[str, ...]
+) -> WebhookOptions | None:
     """Return how the webhook is to be served; None when it is not."""
     from fairlead.app.settings import parse_listen
     from fairlead.webhook.service import WebhookOptions
@@ -144,5 +148,6 @@ def _webhook(listen: str, directory: Path | None, namespace: str) -> WebhookOpti
     is_in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     return WebhookOptions(
         host=host, port=port, namespace=namespace, directory=directory,
+        system_namespaces=system_namespaces,
         linger_seconds=WEBHOOK_LINGER_SECONDS if is_in_pod else 0.0,
     )  # fmt: skip

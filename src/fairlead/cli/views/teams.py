@@ -80,7 +80,8 @@ def _state(team: Team) -> str:
     condition = find_condition(team.status.conditions, READY)
     if condition is None:
         return "not seen by the teams controller"
-    return reason_words(condition.reason, condition.message)
+    words, intruders = reason_words(condition.reason, condition.message), team.status.use.intruders
+    return f"{words}; {plural(intruders, 'intruder')}" if intruders else words
 
 
 def owners_of(nodes: Iterable[Node]) -> Owners:
@@ -134,6 +135,10 @@ def quota_text(team: Team, jobs: Sequence[Job], owners: Owners | None) -> str:
     if not spec.shares:
         lines.append(_line("share", "none: its jobs run on nodes without a team, or borrow"))
     lines.append(_line("in use", f"{use.nodes_used} of {plural(status.nodes, 'own node')}"))
+    if use.intruders:
+        may_not = f"{plural(use.intruders, 'pod')} that may not be on its nodes"
+        what = spec.intruders.value.lower()
+        lines.append(_line("intruders", f"{may_not} ({what}): kubectl describe team {_name(team)}"))
     lines += _lent_lines(team, jobs, owners or {})
     lines.append(_line("jobs", f"{use.jobs_placed} with nodes, {use.jobs_waiting} waiting"))
     lines += _limit_lines(team, jobs)

@@ -33,7 +33,7 @@ Obj = Mapping[str, Any]
 #: The reason of a cause that is about an object which its read model cannot hold.
 UNDECODABLE = "FieldValueTypeInvalid"
 #: What users may change of a job that stands for other pods.
-_FREE_WHERE_ADOPTED = frozenset(("cancel", "suspend"))
+FREE_WHERE_ADOPTED = frozenset(("cancel", "suspend"))
 _STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
@@ -177,7 +177,7 @@ def _adoption(new: Obj, old: Obj | None) -> Iterator[StatusCause]:
     if not _adopts(old):
         return  # the field itself is immutable
     before, after = old.get("spec") or {}, new.get("spec") or {}
-    for field in sorted((before.keys() | after.keys()) - _FREE_WHERE_ADOPTED):
+    for field in sorted((before.keys() | after.keys()) - FREE_WHERE_ADOPTED):
         if before.get(field) != after.get(field):
             why = "follows from the pods that the job stands for; change those"
             yield StatusCause("Forbidden", f"Forbidden: {why}", f"spec.{field}")

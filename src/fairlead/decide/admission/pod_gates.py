@@ -8,7 +8,7 @@ edited, and what is judged twice by the same rules cannot end differently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, assert_never
@@ -24,6 +24,8 @@ MIRROR = "kubernetes.io/config.mirror"
 SCHEDULER = "default-scheduler"
 #: Namespaces whose pods a cluster cannot start without.
 SYSTEM_NAMESPACES = frozenset({"kube-system"})
+#: Where Fairlead's own pods are, unless another namespace was chosen.
+OWN_NAMESPACE = "fairlead-system"
 
 Operation = Mapping[str, Any]  # one operation of a JSON patch (RFC 6902)
 
@@ -104,8 +106,19 @@ class Rules:
     """What differs between installations."""
 
     #: Namespace of Fairlead's own pods: they cannot wait for themselves.
-    own_namespace: str = "fairlead-system"
+    own_namespace: str = OWN_NAMESPACE
     scheduler_names: frozenset[str] = frozenset({SCHEDULER})
+    #: Namespaces of the cluster's own components: their pods may be on nodes of every team.
+    system_namespaces: frozenset[str] = SYSTEM_NAMESPACES
+
+    def is_system(self, namespace: str) -> bool:
+        """True for a namespace of Fairlead or of the cluster's own components."""
+        return namespace == self.own_namespace or namespace in self.system_namespaces
+
+
+def system_with(namespaces: Iterable[str]) -> frozenset[str]:
+    """Return the namespaces of the cluster's own components, given those beside kube-system."""
+    return SYSTEM_NAMESPACES.union(namespaces)
 
 
 @dataclass(frozen=True, slots=True)

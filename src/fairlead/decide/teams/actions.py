@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -33,4 +34,34 @@ class AddTolerations:
     tolerations: tuple[Toleration, ...]
 
 
-Action: TypeAlias = SetOwner | WriteTeamStatus | AddTolerations
+@dataclass(frozen=True, slots=True)
+class ReportIntruder:
+    """Emit events about a pod that is on a node of a team and may not be.
+
+    `has_entered`: it was bound while the node was the team's.
+    """
+
+    pod: Pod
+    team: str
+    has_entered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EvictIntruder:
+    """Ask the API to evict a pod from a node of a team, within its disruption budgets."""
+
+    pod: Pod
+    team: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTeams:
+    """Write the teams of each namespace to where the API server's admission policies read them."""
+
+    count: int
+    by_namespace: Mapping[str, str]
+
+
+Action: TypeAlias = (
+    PublishTeams | SetOwner | WriteTeamStatus | AddTolerations | ReportIntruder | EvictIntruder
+)

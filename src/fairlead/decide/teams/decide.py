@@ -14,7 +14,7 @@ from fairlead.api.quantity import is_gpu
 from fairlead.api.team import ShareStatus, Team, TeamStatus, TeamUse
 from fairlead.api.times import format_time, parse_time
 from fairlead.api.validate_team import selector_of, validate_team
-from fairlead.decide.teams.actions import SetOwner, WriteTeamStatus
+from fairlead.decide.teams.actions import PublishTeams, SetOwner, WriteTeamStatus
 from fairlead.decide.teams.assign import NO_TEAM, Fleet, ShareRequest, assign
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.words import plural
@@ -23,7 +23,7 @@ from fairlead.model.labels import is_condition_taint
 from fairlead.model.nodes import Bools, Ints, NodeTable
 from fairlead.model.requests import Constraints
 from fairlead.model.team_use import Account
-from fairlead.model.teams import owner_of, owners_of
+from fairlead.model.teams import TeamTable, owner_of, owners_of
 
 #: Numbers of owners that are no team with shares: one that is not valid, and one that is gone.
 _FROZEN, _GONE = -2, -3
@@ -99,8 +99,21 @@ def share_out(cluster: ClusterState, policy: TeamsPolicy, teams: Sequence[Team])
     return Sharing(tuple(changes), results, "", shares, found.share, fleet.block)
 
 
-def team_status(cluster: ClusterState, team: Team, sharing: Sharing, now: float) -> TeamStatus:
-    """Return the status of a team; `use` is as of now."""
+def published(teams: TeamTable) -> PublishTeams:
+    """Return the teams of each namespace in the form of `FleetStatus.teams`."""
+    found: dict[str, list[str]] = {}
+    for team in teams:
+        spec = team.spec
+        borrows = "" if spec.borrow_limit_nodes == 0 else str(spec.borrow_priority_max)
+        for namespace in spec.namespaces:
+            found.setdefault(namespace, []).append(f"{team.metadata.name}={borrows}")
+    return PublishTeams(len(teams), {space: ",".join(each) for space, each in found.items()})
+
+
+def team_status(
+    cluster: ClusterState, team: Team, sharing: Sharing, now: float, *, intruders: int = 0
+) -> TeamStatus:
+    """Return the status of a team; `use` is as of now, `intruders` are known on its nodes."""
     name, status = team.metadata.name, team.status
     mistakes = () if cluster.teams.get(name) is not None else validate_team(team)
     results = sharing.results.get(name, ())
@@ -130,7 +143,7 @@ def team_status(cluster: ClusterState, team: Team, sharing: Sharing, now: float)
         nodes=sum(result.nodes for result in results),
         nodes_missing=nodes_missing,
         shares=results,
-        use=_use(cluster, name, now),
+        use=replace(_use(cluster, name, now), intruders=intruders),
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairlead.decide.admission.pod_gates import OWN_NAMESPACE, Rules, system_with
+
 
 @dataclass(frozen=True, slots=True)
 class TeamsPolicy:
@@ -26,3 +28,31 @@ class TeamsPolicy:
     #: one has changed by this part: a new process follows them from there at the rate it sees.
     sums_seconds: float = 300.0
     sums_part: float = 0.01
+    #: A pod that may not be on a team's node is reported after so long, and one that was there
+    #: before the node came to the team after so long from then.
+    intruder_seconds: float = 60.0
+    leftover_seconds: float = 3600.0
+    #: A pod that was bound less than this after a node came to the team counts as there before:
+    #: the clocks of those who wrote the two instants may differ.
+    clock_seconds: float = 60.0
+    #: All pods are looked at anew, since nodes or Teams changed, at most this often.
+    look_seconds: float = 10.0
+    #: So long after the Teams changed, and after a start, nothing is evicted.
+    doubt_seconds: float = 300.0
+    #: Pods that are evicted per `eviction_seconds`; each is tried again after `retry_seconds`.
+    evictions_max: int = 10
+    eviction_seconds: float = 60.0
+    retry_seconds: float = 300.0
+    #: Namespaces of the cluster's own components beside kube-system, and that of Fairlead's own
+    #: pods: these may be on nodes of every team.
+    system_namespaces: tuple[str, ...] = ()
+    own_namespace: str = OWN_NAMESPACE
+    #: The teams are published for an API server that has admission policies, and again this often:
+    #: what others have taken away comes back.
+    publishes: bool = False
+    publish_seconds: float = 300.0
+
+    @property
+    def rules(self) -> Rules:
+        """What admission knows of this installation."""
+        return Rules(self.own_namespace, system_namespaces=system_with(self.system_namespaces))

@@ -89,6 +89,12 @@ OWN: tuple[Alert, ...] = (
         "fairlead quota TEAM; fairlead nodes",
     ),
     Alert(
+        "FairleadTeamIntruders", "sum by (team) (fairlead_team_intruders) > 0", 15,
+        Severity.WARNING, "Pods are on a team's nodes that may not be there",
+        "Admission was away, or the Teams or the nodes' owners changed.",
+        "fairlead quota TEAM; kubectl describe team TEAM",
+    ),
+    Alert(
         "FairleadNodesFailTogether",
         'max by (rail) (fairlead_fleet_rail_holds{rail=~"NodesUnready|UnreadyRises"}) > 0', 0,
         Severity.CRITICAL, "Many nodes of the pools are not ready at once",

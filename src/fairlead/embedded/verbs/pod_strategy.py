@@ -14,8 +14,9 @@ from fairlead.api import core
 from fairlead.api.meta import to_wire
 from fairlead.api.names import API_VERSION, GANG_GATE
 from fairlead.api.status import Forbidden, StatusDetails
-from fairlead.decide.admission.pod_teams import judge_team
-from fairlead.embedded.builtins import PODS, PRIORITY_CLASSES
+from fairlead.decide.admission.pod_gates import Rules
+from fairlead.decide.admission.pod_teams import TeamAnswer, judge_team
+from fairlead.embedded.builtins import NODES, PODS, PRIORITY_CLASSES
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.verbs import errors, pod_shapes, validation
 from fairlead.embedded.verbs.context import Context
@@ -29,11 +30,13 @@ from fairlead.embedded.verbs.pod_defaults import (
 )
 from fairlead.embedded.verbs.pod_shapes import PodShape, shape_of
 from fairlead.embedded.verbs.strategy import Obj, Strategy
+from fairlead.model.teams import owner_of
 
 DEFAULT_GRACE_SECONDS = 30
 #: More is taken as this: 68 years, the bound that Kubernetes has on a pod's deadline. A longer one
 #: would mark the pod with a year that is no RFC 3339 time.
 GRACE_SECONDS_MAX = 2**31 - 1
+_RULES = Rules()
 
 
 class PodStrategy(Strategy):
@@ -76,6 +79,7 @@ class PodStrategy(Strategy):
         for field in ("priority", "preemptionPolicy"):
             if field not in spec and field in old["spec"]:
                 spec[field] = old["spec"][field]
+        _check_added(context, old, new)
         return [*validation.pod_update_problems(old["spec"], spec)]
 
     def problems(self, obj: Obj, record: Record, shape: PodShape | None) -> list[Finding]:
@@ -132,20 +136,55 @@ def _set_team(context: Context, metadata: Obj, spec: Obj) -> bool:
 
     Forbidden where it claims those of other teams.
     """
-    teams = context.teams.of(context.store)
-    if not len(teams) or spec.get("nodeName") or _is_member(metadata):
+    node = spec.get("nodeName")
+    judged = _judge_team(context, metadata, spec, node_team=_team_of(context, node) if node else "")
+    if not judged.added or node:
         return False
-    own = msgspec.convert(spec.get("tolerations") or [], tuple[core.Toleration, ...])
+    spec["tolerations"] = [*(spec.get("tolerations") or ()), *to_wire(judged.added)]
+    return True
+
+
+def _check_added(context: Context, old: Obj, new: Obj) -> None:
+    """Forbidden where tolerations of other teams are added to a pod that waits for a node.
+
+    A release onto the place of a gang is not asked about: it follows from the placement. All users
+    are administrators here, so whose release it is makes no difference.
+    """
+    before, after = old["spec"], new["spec"]
+    own, known = (spec.get("tolerations") or [] for spec in (after, before))
+    if own == known or before.get("nodeName") or (_is_held(before) and not _is_held(after)):
+        return
+    _judge_team(context, new["metadata"], after, before=known)
+
+
+def _judge_team(
+    context: Context, metadata: Obj, spec: Obj, *, before: list[Any] | None = None,
+    node_team: str = "",
+) -> TeamAnswer:  # fmt: skip
+    """Return the tolerations that a pod is to get; Forbidden."""
+    teams, namespace = context.teams.of(context.store), metadata.get("namespace", "")
+    if not len(teams) or _RULES.is_system(namespace) or _is_member(metadata):
+        return TeamAnswer()
     judged = judge_team(
-        own, metadata.get("labels") or {}, teams,
-        priority=spec["priority"], namespace=metadata.get("namespace", ""),
-        is_gated=any(g.get("name") == GANG_GATE for g in spec.get("schedulingGates") or ()),
+        msgspec.convert(spec.get("tolerations") or [], tuple[core.Toleration, ...]),
+        metadata.get("labels") or {}, teams, priority=spec.get("priority") or 0,
+        namespace=namespace,
+        is_gated=_is_held(spec), node_team=node_team,
+        before=None if before is None else msgspec.convert(before, list[core.Toleration]),
     )  # fmt: skip
     if judged.refusal:
         raise errors.forbidden(PODS, metadata["name"], judged.refusal)
-    if judged.added:
-        spec["tolerations"] = [*(spec.get("tolerations") or ()), *to_wire(judged.added)]
-    return bool(judged.added)
+    return judged
+
+
+def _team_of(context: Context, node: str) -> str:
+    record = context.store.latest(NODES.name, ("", node))
+    return owner_of(record.typed(core.Node).spec.taints) if record is not None else ""
+
+
+def _is_held(spec: Obj) -> bool:
+    """True while our gate keeps a pod from being scheduled."""
+    return any(gate.get("name") == GANG_GATE for gate in spec.get("schedulingGates") or ())
 
 
 def _is_member(metadata: Obj) -> bool:

@@ -1,0 +1,204 @@
+"""Admission policies: what the API server itself can hold, without asking us, as data (pure).
+
+They repeat of `decide.admission` what CEL can say, so that it also holds while the webhook is down
+or disabled: which pods may not claim nodes of teams, and who writes jobs that stand for other pods.
+Which team has a node CEL cannot know: there the policies are stricter than the webhook.
+
+The policies about pods have one parameter, the Fleet, in whose status the teams controller writes
+the teams of each namespace; without teams nothing is held. The Teams themselves as parameters would
+have each pod evaluated once for each of them. A cluster without the kind would refuse all pods over
+its missing parameter, so failures of these two are ignored; a bound on the number of tolerations
+keeps anybody from causing one by the cost of an expression.
+
+Sources: kubernetes.io/docs, "Validating Admission Policy"; KEP-3488.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.fleet import FLEET_NAME
+from fairlead.api.resources import FLEETS, JOBS
+from fairlead.api.webhooks import GROUP
+from fairlead.decide.admission.jobs import FREE_WHERE_ADOPTED
+from fairlead.decide.admission.pod_gates import SYSTEM_NAMESPACES
+from fairlead.decide.admission.pod_teams import DAEMON_CONTROLLER, KUBELETS
+from fairlead.webhook.configuration import (
+    CLAIMS,
+    MAY_ADMINISTER,
+    NAMESPACE_NAME,
+    NEW_SPEC,
+    TOLERATIONS_MAX,
+    conditions,
+    rule,
+)
+
+Manifest = dict[str, Any]
+
+POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+#: Who binds pods may name their nodes: a scheduler.
+_MAY_BIND = (
+    "authorizer.group('').resource('pods').subresource('binding').namespace(request.namespace)"
+    ".check('create').allowed()"
+)
+#: Who makes daemons in every namespace, such as the operator of a network or of drivers.
+_MAY_MAKE_DAEMONS = "authorizer.group('apps').resource('daemonsets').check('create').allowed()"
+_IS_OF_ONE = "(!has(t.operator) || t.operator in ['', 'Equal'])"
+_IS_OF_TEAMS = f"(has(t.key) && t.key == '{names.TEAM}')"
+_IS_OF_ALL = "((!has(t.key) || t.key == '') && (!has(t.effect) || t.effect in ['', 'NoSchedule']))"
+_NAMES_NO_NODE = "!has({0}.nodeName) || {0}.nodeName == ''"
+
+
+def policies(namespace: str, *, system_namespaces: Sequence[str] = ()) -> Iterator[Manifest]:
+    """Yield the policies, each followed by its binding.
+
+    `namespace` is that of Fairlead's own pods: like those in `system_namespaces`, and in
+    kube-system, they may be on nodes of every team.
+    """
+    outside = [*sorted(SYSTEM_NAMESPACES), namespace, *system_namespaces]
+    selector = {"matchExpressions": [
+        {"key": NAMESPACE_NAME, "operator": "NotIn", "values": outside}]}  # fmt: skip
+    yield from _of_teams(
+        f"{names.GROUP}-pods",
+        rule("", "v1", "pods", "CREATE", "UPDATE"), selector,
+        {
+            **CLAIMS,
+            "waits-for-a-node": "request.operation == 'CREATE' || "
+            f"{_NAMES_NO_NODE.format('oldObject.spec')}",
+            "not-of-a-daemon": f"request.userInfo.username != '{DAEMON_CONTROLLER}'",
+            "not-of-a-kubelet": "!has(request.userInfo.groups) || "
+            f"!('{KUBELETS}' in request.userInfo.groups)",
+        },
+        spec="spec", exempt=MAY_ADMINISTER, all_teams="variables.mayBorrow",
+        names_node=f"request.operation != 'CREATE' || {_NAMES_NO_NODE.format('object.spec')} || "
+        f"{_MAY_BIND}",
+    )  # fmt: skip
+    yield from _of_teams(
+        f"{names.GROUP}-daemonsets",
+        rule("apps", "v1", "daemonsets", "CREATE", "UPDATE"), selector, NEW_SPEC,
+        spec="spec.template.spec", exempt=f"{MAY_ADMINISTER} || {_MAY_MAKE_DAEMONS}",
+        all_teams="false",
+        names_node=_NAMES_NO_NODE.format("object.spec.template.spec"),
+    )  # fmt: skip
+    yield from _of_jobs()
+
+
+def _of_teams(
+    name: str,
+    asked: Manifest,
+    namespaces: Manifest,
+    when: Mapping[str, str],
+    *,
+    spec: str,
+    exempt: str,
+    all_teams: str,
+    names_node: str,
+) -> Iterator[Manifest]:
+    """Yield a policy on the tolerations and the node in pods' specs.
+
+    `exempt` and `all_teams` are expressions: who is not judged, and what may tolerate all teams.
+    """
+    few = (
+        f"variables.own.size() <= {TOLERATIONS_MAX} || variables.isExempt",
+        f"'at most {TOLERATIONS_MAX} tolerations'",
+    )
+    of_team = (
+        f"!variables.added.exists(t, {_IS_OF_TEAMS} && {_IS_OF_ONE} && "
+        "!variables.teams.exists(e, e.startsWith((has(t.value) ? t.value : '') + '='))) || "
+        "variables.isExempt",
+        f"'a toleration {names.TEAM} is of a team that namespace ' + request.namespace + "
+        "' does not belong to'",
+    )
+    of_all = (
+        f"!variables.added.exists(t, ({_IS_OF_TEAMS} || {_IS_OF_ALL}) && !{_IS_OF_ONE}) || "
+        f"{all_teams} || variables.isExempt",
+        "'a toleration of every taint, or of every team, admits pods to nodes of all teams: only "
+        "pods whose priority may borrow have it'",
+    )
+    node = (
+        f"{names_node} || variables.isExempt",
+        "'spec.nodeName passes by the taints of teams: choose a node by the label "
+        "kubernetes.io/hostname in spec.nodeSelector'",
+    )
+    yield {
+        "apiVersion": f"{GROUP}/v1", "kind": POLICY, "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Ignore",
+            "paramKind": {"apiVersion": FLEETS.api_version, "kind": FLEETS.kind},
+            "matchConstraints": {"resourceRules": [asked], "namespaceSelector": namespaces},
+            "matchConditions": conditions(when),
+            "variables": conditions(_variables(spec, exempt)),
+            "validations": [_validation(*each) for each in (few, of_team, of_all, node)],
+        },
+    }  # fmt: skip
+    fleet = {"name": FLEET_NAME, "parameterNotFoundAction": "Allow"}
+    yield _binding(name, paramRef=fleet)
+
+
+def _variables(spec: str, exempt: str) -> Mapping[str, str]:
+    """Return what the expressions about pods' specs have in common; each is evaluated on use."""
+    own, before = f"object.{spec}", f"oldObject.{spec}"
+    label = (
+        f"(has(object.metadata.labels) && '{names.TEAM}' in object.metadata.labels ? "
+        f"object.metadata.labels['{names.TEAM}'] : '')"
+    )
+    known = "params.status.teams"
+    return {
+        "isHeld": "has(params.status) && has(params.status.teamsCount) && "
+        "params.status.teamsCount > 0",
+        "own": f"has({own}.tolerations) ? {own}.tolerations : []",
+        "before": f"request.operation == 'UPDATE' && has({before}.tolerations) ? "
+        f"{before}.tolerations : []",
+        "added": "variables.own == variables.before ? [] : "
+        "variables.own.filter(t, !(t in variables.before))",
+        # each as in Fleet.status.teams: its name, and up to which priority it borrows
+        "teams": f"has({known}) && request.namespace in {known} ? "
+        f"{known}[request.namespace].split(',') : []",
+        "ownTeams": f"variables.teams.filter(e, {label} == '' || e.startsWith({label} + '='))",
+        "mayBorrow": "variables.ownTeams.size() == 1 && !variables.ownTeams[0].endsWith('=') && "
+        "(has(object.spec.priority) ? object.spec.priority : 0) <= "
+        "int(variables.ownTeams[0].split('=')[1])",
+        "isExempt": f"!variables.isHeld || {exempt}",
+    }  # fmt: skip
+
+
+def _of_jobs() -> Iterator[Manifest]:
+    """Yield the policy on jobs that stand for other pods: Fairlead writes them."""
+    free = ", ".join(f"'{field}'" for field in sorted(FREE_WHERE_ADOPTED))
+    name = f"{names.GROUP}-adopting-jobs"
+    adopts = "has(object.spec.adopts)"
+    before = "(request.operation == 'UPDATE' && has(oldObject.spec.adopts))"
+    written = (
+        f"!{adopts} || {before} || variables.isExempt",
+        "'spec.adopts is written by Fairlead for pods that opted in; leave it out'",
+    )
+    kept = (
+        f"!{before} || variables.isExempt || ("
+        f"object.spec.all(f, f in [{free}] || "
+        "(f in oldObject.spec && object.spec[f] == oldObject.spec[f])) && "
+        f"oldObject.spec.all(f, f in [{free}] || f in object.spec))",
+        "'the job stands for other pods, from which its spec follows; change those'",
+    )
+    yield {
+        "apiVersion": f"{GROUP}/v1", "kind": POLICY, "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [
+                rule(JOBS.group, JOBS.version, JOBS.plural, "CREATE", "UPDATE")]},
+            "matchConditions": conditions(NEW_SPEC),
+            "variables": conditions({"isExempt": MAY_ADMINISTER}),
+            "validations": [_validation(*each) for each in (written, kept)],
+        },
+    }  # fmt: skip
+    yield _binding(name)
+
+
+def _binding(name: str, **more: Any) -> Manifest:
+    spec = {"policyName": name, "validationActions": ["Deny"], **more}
+    return {"apiVersion": f"{GROUP}/v1", "kind": BINDING, "metadata": {"name": name}, "spec": spec}
+
+
+def _validation(expression: str, message: str) -> Manifest:
+    return {"expression": expression, "messageExpression": message, "reason": "Forbidden"}
