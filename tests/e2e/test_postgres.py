@@ -13,12 +13,18 @@ import pytest
 from tests.e2e.cli_world import Shell
 from tests.e2e.postgres_server import Server, postgres_server
 from tests.unit.history.contract import (
+    FAIR_BYTES_MAX,
     check_decisions,
+    check_fair_decisions,
+    check_fair_logs,
+    check_fair_records,
     check_logs,
     check_queries,
     check_replacing,
     log,
+    logs_of,
     record,
+    records_of,
 )
 
 from fairlead.history import postgres
@@ -36,7 +42,9 @@ def server() -> Iterator[Server]:
 
 def _store(server: Server, *, seed: int = 0, **options: float) -> PostgresStore:
     chosen = PostgresOptions(**options)  # type: ignore[arg-type] # passed on
-    return PostgresStore(server.url, rng=random.Random(seed), options=chosen)
+    return PostgresStore(
+        server.url, rng=random.Random(seed), options=chosen, runner=asyncio.to_thread
+    )
 
 
 @pytest.fixture
@@ -96,8 +104,8 @@ async def test_replicas_that_start_at_once_make_one_schema_and_write_the_same(
     async with asyncio.TaskGroup() as group:
         for one in (store, *others):
             group.create_task(write(one))
-    assert len(await store.query(HistoryQuery())) == 20
-    assert len(await others[0].logs(LogQuery("default", "train"))) == 20
+    assert len(await records_of(store, HistoryQuery())) == 20
+    assert len(await logs_of(others[0], LogQuery("default", "train"))) == 20
     assert await _execute(server, "SELECT version FROM fairlead_schema") == [(1,)]
     for one in others:
         await one.close()
@@ -126,7 +134,7 @@ async def test_nothing_that_was_recorded_is_lost_when_the_server_is_killed(
         group.create_task(break_it())
         for writer in range(4):
             group.create_task(write(writer))
-    kept = [r.name for r in await store.query(HistoryQuery(limit=1000))]
+    kept = [r.name for r in await records_of(store, HistoryQuery(limit=1000))]
     assert sorted(kept) == sorted(acknowledged)
     assert len(kept) == len(set(kept)) == 600
 
@@ -141,7 +149,7 @@ async def test_an_outage_is_a_history_error_and_the_next_try_after_it_succeeds(
         await impatient.record(record("during", ended=2))
     await asyncio.to_thread(server.start)
     await impatient.record(record("during", ended=2))
-    assert [r.name for r in await impatient.query(HistoryQuery())] == ["during", "before"]
+    assert [r.name for r in await records_of(impatient, HistoryQuery())] == ["during", "before"]
     await impatient.close()
 
 
@@ -198,16 +206,30 @@ async def test_only_so_many_connections_are_opened(server: Server, store: Postgr
 
 async def test_old_records_and_logs_beyond_the_bound_are_dropped(server: Server) -> None:
     await _drop(server)
-    small = _store(server, records_max=10, log_bytes_max=500)
+    small = _store(server, records_max=10, log_bytes_max=3_000)
     for number in range(1000):
         await small.record(record(f"job-{number:04d}", ended=number % 60))
         await small.keep(log("worker-0", attempt=number + 1, text=os.urandom(80)))
-    found = await small.query(HistoryQuery(limit=100))
+    found = await records_of(small, HistoryQuery(limit=100))
     assert len(found) == 10
     assert {r.finished_at_ms for r in found} == {1_767_225_659_250}
-    assert len(await small.logs(LogQuery("default", "train", attempt=1000))) == 1
-    assert await small.logs(LogQuery("default", "train", attempt=900)) == ()
+    assert len(await logs_of(small, LogQuery("default", "train", attempt=1000))) == 1
+    assert await logs_of(small, LogQuery("default", "train", attempt=900)) == ()
     await small.close()
+
+
+async def test_a_namespace_that_records_without_end_drops_nothing_of_another(
+    server: Server,
+) -> None:
+    await _drop(server)
+    full = _store(
+        server, record_bytes_max=FAIR_BYTES_MAX, fleet_bytes_max=FAIR_BYTES_MAX,
+        log_bytes_max=FAIR_BYTES_MAX,
+    )  # fmt: skip
+    await check_fair_records(full)
+    await check_fair_decisions(full)
+    await check_fair_logs(full)
+    await full.close()
 
 
 async def test_a_schema_of_another_version_is_refused_with_its_remedy(
@@ -223,7 +245,7 @@ async def test_texts_that_postgresql_cannot_hold_are_kept_without_what_it_cannot
     store: PostgresStore,
 ) -> None:
     await store.record(record("a", ended=1, user="a\x00na"))
-    [found] = await store.query(HistoryQuery())
+    [found] = await records_of(store, HistoryQuery())
     assert found.user == "ana"
 
 
@@ -234,4 +256,4 @@ def test_without_psycopg_the_error_names_the_package_to_install(
 
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(HistoryError, match=r"pip install 'fairlead\[postgres\]'"):
-        postgres.PostgresStore("postgresql://x/y", rng=random.Random(0))
+        postgres.PostgresStore("postgresql://x/y", rng=random.Random(0), runner=asyncio.to_thread)

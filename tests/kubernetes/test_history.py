@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 
@@ -18,6 +19,7 @@ from tests.kubernetes.operating import (
 )
 from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.replicas import leader, replicas
+from tests.unit.history.contract import records_of
 
 from fairlead.api.resources import JOBS
 from fairlead.history.postgres import PostgresStore
@@ -67,8 +69,8 @@ async def test_a_dead_leader_and_a_dead_database_cost_no_record(
             await client.create(JOBS, job_body(name, 3, seconds=0.5), namespace="default")
         server.start()
         jobs = [await ended(client, name, seconds_max=120) for name in names]
-    store = PostgresStore(server.url, rng=random.Random(1))
-    records = await store.query(HistoryQuery())
+    store = PostgresStore(server.url, rng=random.Random(1), runner=asyncio.to_thread)
+    records = await records_of(store, HistoryQuery())
     await store.close()
     assert {job.status.state for job in jobs} == {"Succeeded"}
     assert sorted(r.name for r in records) == names

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tests.simulation.adoption_world import FAULTS, AdoptionWorld, running
+from tests.unit.history.contract import records_of
 
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, PODS
@@ -49,7 +50,7 @@ def test_two_groups_that_need_all_nodes_run_one_after_the_other() -> None:
             assert [j.status.attempt for j in jobs] == [1, 1]
             assert (jobs[0].status.finished_at or "") <= (jobs[1].status.started_at or "")
             assert {r.name: r.count for r in jobs[0].spec.roles} == {"master": 1, "worker": 7}
-            recorded = await world.history.query(HistoryQuery())
+            recorded = await records_of(world.history, HistoryQuery())
             assert sorted(r.state for r in recorded) == ["Succeeded", "Succeeded"]
 
     run(main())

@@ -15,9 +15,8 @@ answered by it alone; another replica says so, and the client asks again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
-import msgspec
 from aiohttp import web
 
 from fairlead.api.reviews import ResourceAttributes
@@ -36,19 +35,26 @@ from fairlead.app.archive_guard import (
     to_read_logs,
     token_of,
 )
-from fairlead.app.archive_query import fleet_query, history_query, log_query, record_lines
+from fairlead.app.archive_query import (
+    ANSWER_BYTES_MAX,
+    fleet_query,
+    history_query,
+    log_lines,
+    log_query,
+    record_lines,
+)
 from fairlead.app.decision_query import decision_file, decision_lines
-from fairlead.app.messages import NOT_LEADER, ArchivedLog, Book
+from fairlead.app.messages import NOT_LEADER, Book
 from fairlead.controllers.decision_log import DecisionLog
 from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
 from fairlead.runtime.history import History, HistoryError, LogQuery, LogStore
 
 #: Under way, most of them waiting.
 REQUESTS_MAX = 64
-HISTORIES_MAX = 4
-#: The logs of one attempt are up to 256 MiB in memory.
+#: Of which a few rows are in memory at a time, and what identifies the others.
+HISTORIES_MAX = 2
 LOGS_MAX = 1
-ANSWER_BYTES_MAX = 256 << 20
 #: For a whole answer: a reader that is slower makes others wait.
 ANSWER_SECONDS_MAX = 60.0
 LINES = "application/x-ndjson"
@@ -68,13 +74,16 @@ class ArchiveApi:
         *,
         is_here: Callable[[], bool] = lambda: True,
         decisions: Callable[[], DecisionLog | None] = lambda: None,
+        clock: Clock,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
     ) -> None:
         """`decisions` returns the log of this replica's scheduler, None while it has none."""
-        self._guard = ArchiveGuard(client)
+        self._guard = ArchiveGuard(client, clock)
         self._history = history
         self._logs = logs
         self._is_here = is_here
         self._decisions = decisions
+        self._answer_bytes_max = answer_bytes_max
         self._history_slots = asyncio.Semaphore(HISTORIES_MAX)
         self._log_slots = asyncio.Semaphore(LOGS_MAX)
         self._under_way = 0
@@ -117,8 +126,12 @@ class ArchiveApi:
         except (ApiError, HistoryError) as error:
             return _refusal(error)
 
+    async def _check(self, request: web.BaseRequest, wanted: ResourceAttributes) -> None:
+        token, source = token_of(request.headers), request.remote or ""
+        await self._guard.check(token, wanted, source=source)
+
     async def _admit(self, request: web.BaseRequest, wanted: ResourceAttributes) -> None:
-        await self._guard.check(token_of(request.headers), wanted)
+        await self._check(request, wanted)
         if not self._is_here():
             raise Unavailable("another replica has the records", reason=NOT_LEADER)
 
@@ -127,18 +140,23 @@ class ArchiveApi:
     ) -> web.StreamResponse:
         await self._admit(request, right)
         async with self._history_slots:
-            lines = await record_lines(self._history, book, request.query)
-        return web.Response(body=b"".join(lines), headers={"Content-Type": LINES})
+            lines = record_lines(
+                self._history,
+                book,
+                request.query,
+                runner=asyncio.to_thread,
+                bytes_max=self._answer_bytes_max,
+            )
+            return await stream(request, lines)
 
-    async def _answer_decisions(self, request: web.BaseRequest, number: str) -> web.Response:
+    async def _answer_decisions(self, request: web.BaseRequest, number: str) -> web.StreamResponse:
         # They show jobs of all namespaces.
-        await self._guard.check(token_of(request.headers), to_read_history(""))
+        await self._check(request, to_read_history(""))
         async with self._log_slots:  # a file may be as large as logs
-            log, runner = self._decisions(), asyncio.to_thread
+            log = self._decisions()
             if number:
-                body = await decision_file(log, number, runner)
-            else:
-                body = await decision_lines(log, request.query, runner)
+                return await stream(request, decision_file(log, number, asyncio.to_thread))
+            body = await decision_lines(log, request.query, asyncio.to_thread)
             return web.Response(body=body, headers={"Content-Type": LINES})
 
     async def _answer_logs(self, request: web.BaseRequest, query: LogQuery) -> web.StreamResponse:
@@ -148,18 +166,34 @@ class ArchiveApi:
                 "memory; sqlite and postgres keep logs)"
             )
         async with self._log_slots:
-            found = await self._logs.logs(query)
-            if not found:
-                raise NotFound(f"no log of job {query.job} is kept in namespace {query.namespace}")
-            response = web.StreamResponse(headers={"Content-Type": LINES})
-            await response.prepare(request)
-            byte_count = 0
-            for log in found:
-                byte_count += len(log.text)
-                if byte_count > ANSWER_BYTES_MAX:
-                    break
-                await response.write(msgspec.json.encode(ArchivedLog.of(log)) + b"\n")
-            return response
+            lines = log_lines(
+                self._logs, query, runner=asyncio.to_thread, bytes_max=self._answer_bytes_max
+            )
+            none = f"no log of job {query.job} is kept in namespace {query.namespace}"
+            return await stream(request, lines, none=none)
+
+
+async def stream(
+    request: web.BaseRequest, pieces: AsyncIterator[bytes], *, none: str = ""
+) -> web.StreamResponse:
+    """Answer with pieces as they come; NotFound with `none`, if it is given, without any.
+
+    What goes wrong before the first piece is raised. After it the connection is cut, so that
+    nobody takes what came for the whole.
+    """
+    first = await anext(pieces, b"")
+    if none and not first:
+        raise NotFound(none)
+    response = web.StreamResponse(headers={"Content-Type": LINES})
+    await response.prepare(request)
+    try:
+        await response.write(first)
+        async for piece in pieces:
+            await response.write(piece)
+    except (ApiError, HistoryError):
+        if request.transport is not None:
+            request.transport.abort()
+    return response
 
 
 def _refusal(error: ApiError | HistoryError) -> web.Response:

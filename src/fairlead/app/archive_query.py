@@ -1,15 +1,22 @@
-"""What can be asked of an archive, as URL parameters, and how a record is answered."""
+"""What can be asked of an archive, as URL parameters, and how it is answered: as JSON lines.
+
+Answers are streams. They are encoded in threads, since the loop that writes them also answers the
+webhook, and end at a number of bytes: the last line of an answer that is not whole says so
+(`messages.CutLine`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import assert_never
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any, TypeAlias, assert_never, cast
 
 import msgspec
 
 from fairlead.api.status import BadRequest
-from fairlead.app.messages import Book, FleetLine, HistoryLine
+from fairlead.app.messages import ArchivedLog, Book, CutLine, FleetLine, HistoryLine
 from fairlead.runtime.history import (
     FleetQuery,
     FleetRecord,
@@ -17,13 +24,18 @@ from fairlead.runtime.history import (
     HistoryQuery,
     JobRecord,
     LogQuery,
+    LogStore,
+    MemberLog,
 )
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 100_000
+ANSWER_BYTES_MAX = 256 << 20
 ATTEMPT_MAX = 1_000_000
 #: The year 9999, in seconds.
 INSTANT_MAX = 253_402_300_799.0
+#: Runs a function in a thread: the lines of one page may take a while.
+Runner: TypeAlias = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 _SHOWN_MAX = 40
 _DIGITS_MAX = 19
 
@@ -48,17 +60,75 @@ def fleet_query(parameters: Mapping[str, str]) -> FleetQuery:
     )  # fmt: skip
 
 
-async def record_lines(history: History, book: Book, parameters: Mapping[str, str]) -> list[bytes]:
-    """Return the records that URL parameters ask for, as JSON lines; BadRequest, HistoryError."""
+async def record_lines(
+    history: History,
+    book: Book,
+    parameters: Mapping[str, str],
+    *,
+    runner: Runner,
+    bytes_max: int = ANSWER_BYTES_MAX,
+) -> AsyncIterator[bytes]:
+    """Yield the records that URL parameters ask for as JSON lines, several at a time.
+
+    BadRequest before the first; HistoryError.
+    """
     match book:
         case Book.JOBS:
-            jobs = await history.query(history_query(parameters))
-            return [msgspec.json.encode(history_line(each)) + b"\n" for each in jobs]
+            pages = _encoded_jobs(history.query(history_query(parameters)), runner)
         case Book.FLEET:
-            decisions = await history.query_fleet(fleet_query(parameters))
-            return [msgspec.json.encode(fleet_line(each)) + b"\n" for each in decisions]
+            pages = _encoded_decisions(history.query_fleet(fleet_query(parameters)), runner)
         case _:
             assert_never(book)
+    remedy = "ask for a shorter time, a user, a state or fewer records"
+    async for page in _bounded(pages, bytes_max, remedy):
+        yield page
+
+
+async def log_lines(
+    logs: LogStore, query: LogQuery, *, runner: Runner, bytes_max: int = ANSWER_BYTES_MAX
+) -> AsyncIterator[bytes]:
+    """Yield the logs that are asked for, each as a JSON line; HistoryError."""
+    remedy = "the logs of later members are left out"
+    async for line in _bounded(_encoded_logs(logs.logs(query), runner), bytes_max, remedy):
+        yield line
+
+
+async def _bounded(
+    pieces: AsyncIterator[bytes], bytes_max: int, remedy: str
+) -> AsyncIterator[bytes]:
+    """Yield whole lines up to `bytes_max`, and the line that says so when there were more."""
+    left = bytes_max
+    async with aclosing(cast("Any", pieces)) as closing:
+        async for piece in closing:
+            left -= len(piece)
+            if left < 0:
+                cut = CutLine(f"an answer has at most {bytes_max} bytes: {remedy}")
+                yield _lines((cut,))
+                return
+            yield piece
+
+
+async def _encoded_jobs(
+    pages: AsyncIterator[Sequence[JobRecord]], runner: Runner
+) -> AsyncIterator[bytes]:
+    async for page in pages:
+        yield await runner(partial(_lines, map(history_line, page)))
+
+
+async def _encoded_decisions(
+    pages: AsyncIterator[Sequence[FleetRecord]], runner: Runner
+) -> AsyncIterator[bytes]:
+    async for page in pages:
+        yield await runner(partial(_lines, map(fleet_line, page)))
+
+
+async def _encoded_logs(logs: AsyncIterator[MemberLog], runner: Runner) -> AsyncIterator[bytes]:
+    async for log in logs:
+        yield await runner(partial(_lines, (ArchivedLog.of(log),)))
+
+
+def _lines(values: Iterable[object]) -> bytes:
+    return b"".join(msgspec.json.encode(value) + b"\n" for value in values)
 
 
 def log_query(namespace: str, job: str, parameters: Mapping[str, str]) -> LogQuery:
@@ -75,7 +145,7 @@ def history_line(record: JobRecord) -> HistoryLine:
         priority=record.priority, member_count=record.member_count,
         attempt_count=record.attempt_count, submitted_at_ms=record.submitted_at_ms,
         started_at_ms=record.started_at_ms, finished_at_ms=record.finished_at_ms,
-        document=msgspec.json.decode(record.document),
+        document=_as_stored(record.document),
     )  # fmt: skip
 
 
@@ -83,8 +153,13 @@ def fleet_line(record: FleetRecord) -> FleetLine:
     """Return a decision as the endpoint sends it."""
     return FleetLine(
         record.at_ms, record.pool, record.action, record.reason, record.message,
-        msgspec.json.decode(record.document),
+        _as_stored(record.document),
     )  # fmt: skip
+
+
+def _as_stored(document: str) -> dict[str, Any]:
+    """Return what is sent as the document is: to decode it would take longer than all else."""
+    return cast("dict[str, Any]", msgspec.Raw(document.encode()))
 
 
 def whole(parameters: Mapping[str, str], name: str, *, most: int) -> int | None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
-from typing import TypeAlias
 
 import msgspec
 
 from fairlead.api.status import BadRequest, Expired, Unavailable
-from fairlead.app.archive_query import whole
+from fairlead.app.archive_query import Runner, whole
 from fairlead.app.decision_file import digest_of, write_lines, writes_of
 from fairlead.app.messages import NOT_LEADER, DecisionLine
 from fairlead.controllers.decision_log import CYCLES_MAX, Cycle, DecisionLog
 
 LIMIT_DEFAULT = 20
-#: Runs a function in a thread: the text of a decision may take a second.
-Runner: TypeAlias = Callable[[Callable[[], bytes]], Awaitable[bytes]]
+#: What is made at a time, in a thread: the text of a decision may take a second.
+PIECE_BYTES_MAX = 1 << 20
 _DIGITS_MAX = 15
 
 
@@ -32,14 +31,28 @@ async def decision_lines(
     return await runner(partial(_lines, cycles))
 
 
-async def decision_file(log: DecisionLog | None, number: str, runner: Runner) -> bytes:
-    """Return the file of a decision; ApiError."""
+async def decision_file(
+    log: DecisionLog | None, number: str, runner: Runner
+) -> AsyncIterator[bytes]:
+    """Yield the file of a decision; ApiError before the first piece."""
     if not (number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX):
         raise BadRequest(f"'{number[:_DIGITS_MAX]}' is not the number of a decision")
     found = _running(log).snapshot(int(number))
     if found is None:
         raise Expired(f"decision {number} is not kept, or not any more")
-    return await runner(lambda: b"".join(write_lines(*found)))
+    lines = write_lines(*found)
+    while piece := await runner(partial(_next_piece, lines)):
+        yield piece
+
+
+def _next_piece(lines: Iterator[bytes]) -> bytes:
+    """Return lines up to about PIECE_BYTES_MAX; b"" at the end."""
+    piece = bytearray()
+    for line in lines:
+        piece += line
+        if len(piece) >= PIECE_BYTES_MAX:
+            break
+    return bytes(piece)
 
 
 def _running(log: DecisionLog | None) -> DecisionLog:

@@ -26,6 +26,7 @@ from fairlead.api import names
 from fairlead.api.job import JobState
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import MethodNotAllowed
+from fairlead.app.archive_api import stream
 from fairlead.app.archive_query import record_lines
 from fairlead.app.decision_query import decision_file, decision_lines
 from fairlead.app.messages import Book, ClusterStatus, NodeCounts, ServiceHealth
@@ -85,9 +86,9 @@ class Extensions:
             case ["status"]:
                 return _body(msgspec.json.encode(await self.status()), "application/json")
             case ["history"]:
-                return await self._records(Book.JOBS, dict(request.query))
+                return await self._records(request, Book.JOBS)
             case ["fleet", "history"]:
-                return await self._records(Book.FLEET, dict(request.query))
+                return await self._records(request, Book.FLEET)
             case ["namespaces", namespace, "jobs", job, "logs"]:
                 parameters = dict(request.query)
                 archive = self._parts.archive
@@ -97,7 +98,7 @@ class Extensions:
                 return _body(await decision_lines(log, dict(request.query), asyncio.to_thread))
             case ["decisions", number]:
                 log = self._parts.decisions()
-                return _body(await decision_file(log, number, asyncio.to_thread))
+                return await stream(request, decision_file(log, number, asyncio.to_thread))
             case _:
                 raise PathNotFound("404 page not found")
 
@@ -129,8 +130,11 @@ class Extensions:
             counts[state] = counts.get(state, 0) + 1
         return counts
 
-    async def _records(self, book: Book, parameters: Mapping[str, str]) -> web.StreamResponse:
-        return _body(b"".join(await record_lines(self._parts.history, book, parameters)))
+    async def _records(self, request: web.BaseRequest, book: Book) -> web.StreamResponse:
+        lines = record_lines(
+            self._parts.history, book, dict(request.query), runner=asyncio.to_thread
+        )
+        return await stream(request, lines)
 
 
 def _body(body: bytes, content_type: str = "application/x-ndjson") -> web.Response:

@@ -47,6 +47,16 @@ class ArchivedLog(msgspec.Struct, frozen=True, rename="camel"):
         return ArchivedLog(log.task, log.attempt, log.is_cut, log.text)
 
 
+class CutLine(msgspec.Struct, frozen=True):
+    """The last line of an answer that is not whole: why, and how to ask for less."""
+
+    cut: str
+
+
+#: What that line, and no other, begins with.
+CUT_PREFIX = b'{"cut":'
+
+
 class HistoryLine(msgspec.Struct, frozen=True, rename="camel"):
     """One job that has ended, as the history endpoint sends it: a JSON line."""
 

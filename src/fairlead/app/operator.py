@@ -68,6 +68,7 @@ class Operator:
         self._archive = archive
         self._client = client
         self._history = history
+        self._clock = clock
         registry = CollectorRegistry()
         metrics = Metrics(registry, version=__version__)
         fenced = Counter(
@@ -111,7 +112,7 @@ class Operator:
         return ArchiveApi(
             self._client, self._history, logs,
             is_here=lambda: is_durable or elector.is_leading,
-            decisions=lambda: replica.decisions,
+            decisions=lambda: replica.decisions, clock=self._clock,
         )  # fmt: skip
 
     def stop(self) -> None:

@@ -137,7 +137,8 @@ class Replica:
         context.log.info("Fenced", jobs=touched, term=term.token)
         services = controllers.services()
         if keeper is not None:
-            services.append(Service("logs", partial(keeper.run, controllers.mirrors.pods)))
+            mirrors = controllers.mirrors
+            services.append(Service("logs", partial(keeper.run, mirrors.pods, mirrors.jobs)))
         self.controllers = Supervisor(
             services, clock=context.clock, rng=self._rng, log=context.log,
             crashed=context.metrics.crashed,

@@ -44,7 +44,7 @@ async def open_stores(where: str, *, must_exist: bool = False) -> AsyncGenerator
             patience = READ_SECONDS_MAX if must_exist else PostgresOptions().outage_seconds_max
             options = PostgresOptions(outage_seconds_max=patience)
             rng = random.Random()  # noqa: S311 # jitter, not secrets
-            store = PostgresStore(where, rng=rng, options=options)
+            store = PostgresStore(where, rng=rng, runner=asyncio.to_thread, options=options)
             stack.push_async_callback(store.close)
             await store.check()
             yield Stores(store, store, is_durable=True)

@@ -7,7 +7,8 @@ archive asks the API server what its user may read (`app/archive_guard.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,11 +17,13 @@ import msgspec
 from fairlead.api.status import ApiError, Expired, Forbidden, NotFound
 from fairlead.app.messages import (
     ACCOUNT,
+    CUT_PREFIX,
     NOT_LEADER,
     PROXIED_NAME,
     TOKEN_HEADER,
     ArchivedLog,
     Book,
+    CutLine,
 )
 from fairlead.input.errors import CliError, Code, fail
 
@@ -62,14 +65,18 @@ class Archive:
         if not self.direct:
             yield from self._proxied(f"/fairlead/v1/{book.value}", query)
             return
+        import asyncio
+
         from fairlead.app.archive_query import record_lines
         from fairlead.app.stores import open_stores
 
         async def read() -> list[bytes]:
             async with open_stores(self.direct, must_exist=True) as stores:
-                return await record_lines(stores.history, book, query)
+                pieces = record_lines(stores.history, book, query, runner=asyncio.to_thread)
+                return [piece async for piece in pieces]
 
-        yield from _run(read)
+        for piece in _run(read):
+            yield from piece.splitlines()
 
     def cluster_lines(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
         """Yield what a cluster of `fairlead up` answers, or the controller of another one.
@@ -89,21 +96,30 @@ class Archive:
 
         `uid` chooses among jobs of this name; "": the latest.
         """
+        lines = whole_lines(self._log_lines(key, attempt, uid))
+        return [msgspec.json.decode(line, type=ArchivedLog) for line in lines]
+
+    def _log_lines(self, key: tuple[str, str], attempt: int | None, uid: str) -> Iterator[bytes]:
         namespace, job = key
         if not self.direct:
             query = {} if attempt is None else {"attempt": str(attempt)}
             query |= {"uid": uid} if uid else {}
-            lines = self._proxied(f"/fairlead/v1/namespaces/{namespace}/jobs/{job}/logs", query)
-            return [msgspec.json.decode(line, type=ArchivedLog) for line in lines]
+            path = f"/fairlead/v1/namespaces/{namespace}/jobs/{job}/logs"
+            yield from self._proxied(path, query)
+            return
+        import asyncio
+
+        from fairlead.app.archive_query import log_lines
         from fairlead.app.stores import open_stores
         from fairlead.runtime.history import LogQuery
 
-        async def read() -> list[ArchivedLog]:
+        async def read() -> list[bytes]:
             async with open_stores(self.direct, must_exist=True) as stores:
-                found = await stores.logs.logs(LogQuery(namespace, job, attempt, uid=uid))
-            return [ArchivedLog.of(log) for log in found]
+                wanted = LogQuery(namespace, job, attempt, uid=uid)
+                lines = log_lines(stores.logs, wanted, runner=asyncio.to_thread)
+                return [line async for line in lines]
 
-        return _run(read)
+        yield from _run(read)
 
     def _proxied(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
         assert self.api is not None
@@ -142,6 +158,16 @@ class Archive:
                 + " ".join(error.message.split())
             ) from error
         return msgspec.json.decode(answer.body, type=_TokenRequest).status.token
+
+
+def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of an answer. Why it is not whole goes to stderr, also with -q."""
+    for line in lines:
+        if line.startswith(CUT_PREFIX):
+            cut = msgspec.json.decode(line, type=CutLine).cut
+            print(f"warning: this is not all: {cut}", file=sys.stderr, flush=True)
+        else:
+            yield line
 
 
 def direct_store(flag: str, environment: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from fairlead.api.job import Job
 from fairlead.app.messages import Book, FleetLine, HistoryLine
-from fairlead.cli.archive import Archive, NoArchive, direct_store, no_archive
+from fairlead.cli.archive import Archive, NoArchive, direct_store, no_archive, whole_lines
 from fairlead.cli.common import Common
 from fairlead.cli.connect import Choice, stopped_data
 from fairlead.cli.embedded import LogQuery
@@ -63,7 +63,7 @@ def _read(source: _Source, book: Book, query: Mapping[str, str], type_: type[L])
         else _raw_lines(source, book, query)
     )  # fmt: skip
     try:
-        return [msgspec.json.decode(line, type=type_) for line in raw]
+        return [msgspec.json.decode(line, type=type_) for line in whole_lines(raw)]
     except msgspec.DecodeError as error:
         raise fail(Code.BAD_ANSWER, f"the history cannot be read: {error}") from error
 
@@ -109,14 +109,16 @@ def _stopped_lines(data: Path, book: Book, query: Mapping[str, str]) -> list[byt
     async def read() -> list[bytes]:
         history = SqliteHistory.open(data / HISTORY_FILE, runner=asyncio.to_thread)
         try:
-            return await record_lines(history, book, query)
+            pieces = record_lines(history, book, query, runner=asyncio.to_thread)
+            return [piece async for piece in pieces]
         finally:
             await history.close()
 
     try:
-        return asyncio.run(read())
+        found = asyncio.run(read())
     except HistoryError as error:
         raise fail(Code.DATA_UNWRITABLE, str(error)) from error
+    return b"".join(found).splitlines()
 
 
 def _raw_lines(source: _Source, book: Book, query: Mapping[str, str]) -> Iterator[bytes]:

@@ -9,22 +9,22 @@ fetch every log twice. A log is fetched on two occasions:
   a gang by that and no more.
 
 A log is the last `member_bytes_max` of what the first container wrote. What cannot be read is
-counted, and logged once per attempt; a missed log never delays a job further.
+counted, and logged once per attempt; a missed log never delays a job further. Logs are those of
+members of jobs that the mirror has (`decide/attempts/logged_members.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fairlead.api import names
 from fairlead.api.core import Pod
-from fairlead.api.job import owner_reference_of
-from fairlead.api.meta import label_number
+from fairlead.api.job import Job
 from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import ApiError, Forbidden, NotFound
+from fairlead.controllers.log_queue import LogQueue
+from fairlead.decide.attempts.logged_members import LoggedMember, claimed_job, logged_member
 from fairlead.runtime.client import Client, Request, Verb
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.fencing import LeaderClient
@@ -35,7 +35,6 @@ from fairlead.runtime.mirror import Change, Mirror
 
 A = TypeVar("A")
 _WHY_LENGTH_MAX = 200
-_STARTED = ("Running", "Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,8 @@ class KeeperOptions:
     member_bytes_max: int = 4 << 20
     #: Of one attempt of a job, all members together.
     attempt_bytes_max: int = 256 << 20
-    fetches_max: int = 32
+    #: Each has up to three times `member_bytes_max` in memory.
+    fetches_max: int = 16
     fetch_seconds_max: float = 5.0
     #: How long deletions of one attempt may wait for logs, all together.
     attempt_seconds_max: float = 10.0
@@ -64,7 +64,7 @@ class _Attempt:
 
 
 class LogKeeper:
-    """One per term. `run` follows a mirror; `before_delete` is asked by `KeepingClient`."""
+    """One per term. `run` follows mirrors; `before_delete` is asked by `KeepingClient`."""
 
     def __init__(
         self,
@@ -81,18 +81,22 @@ class LogKeeper:
         self._options = options or KeeperOptions()
         self._log = log
         self._fetches = asyncio.Semaphore(self._options.fetches_max)
-        self._queue: dict[str, Pod] = {}
+        self._queue = LogQueue(self._options.queue_max)
         self._has_work = asyncio.Event()
+        #: While it runs.
         self._pods: Mirror[Pod] | None = None
+        self._jobs: Mirror[Job] | None = None
         #: Pods whose whole log is kept; dropped with the pod.
         self._kept: dict[str, None] = {}
-        self._attempts: dict[tuple[str, str, str], _Attempt] = {}
+        self._attempts: dict[tuple[str, int], _Attempt] = {}
         self.missed_count = 0
 
-    async def run(self, pods: Mirror[Pod]) -> None:
+    async def run(self, pods: Mirror[Pod], jobs: Mirror[Job]) -> None:
         """Keep the logs of members as they end, until cancelled."""
         await pods.wait_synced()
-        ended = [pod for pod in pods.items() if _is_ended_member(pod)]
+        await jobs.wait_synced()
+        self._jobs = jobs
+        ended = [pod for pod in pods.items() if pod.is_terminal and self._member(pod) is not None]
         known = await self._known([pod.metadata.uid for pod in ended])
         self._kept = dict.fromkeys(known)
         self._pods = pods
@@ -105,26 +109,27 @@ class LogKeeper:
                     group.create_task(self._work())
         finally:
             remove()
-            self._pods = None
+            self._pods = self._jobs = None
 
     async def before_delete(self, namespace: str, name: str) -> None:
         """Keep the log of a member that is about to be deleted, for a bounded time."""
         pod = self._pods.get(namespace, name) if self._pods is not None else None
-        if pod is None or not _is_started_member(pod) or pod.metadata.uid in self._kept:
+        member = self._member(pod) if pod is not None else None
+        if pod is None or member is None or pod.metadata.uid in self._kept:
             return
-        attempt = self._attempt(pod)
+        attempt = self._attempt(member)
         now = self._clock.now()
         if attempt.wait_until is None:
             attempt.wait_until = now + self._options.attempt_seconds_max
         left = attempt.wait_until - now
         if left <= 0:
-            self._miss(pod, "no time was left")
+            self._miss(pod, member, "no time was left")
             return
         try:
             async with asyncio.timeout(left):
-                await self._keep(pod, tries_max=1)
+                await self._keep(pod, member, tries_max=1)
         except TimeoutError:
-            self._miss(pod, f"it took more than {self._options.attempt_seconds_max:g} s")
+            self._miss(pod, member, f"it took more than {self._options.attempt_seconds_max:g} s")
 
     # Inside
 
@@ -135,22 +140,27 @@ class LogKeeper:
             self._log.warning("Log archive not readable", error=str(error))
             return frozenset()
 
+    def _member(self, pod: Pod) -> LoggedMember | None:
+        """Return which member a pod is, as the mirror of jobs says now."""
+        namespace, name = claimed_job(pod)
+        if self._jobs is None or not name:
+            return None
+        return logged_member(pod, self._jobs.get(namespace, name))
+
     def _see(self, change: Change[Pod]) -> None:
         if change.new is None:
             if change.old is not None:
                 self._kept.pop(change.old.metadata.uid, None)
-                self._queue.pop(change.old.metadata.uid, None)
-        elif _is_ended_member(change.new):
+                self._queue.discard(change.old)
+        elif change.new.is_terminal and self._member(change.new) is not None:
             self._offer(change.new)
 
     def _offer(self, pod: Pod) -> None:
-        uid = pod.metadata.uid
-        if uid in self._kept or uid in self._queue:
+        if pod.metadata.uid in self._kept or pod in self._queue:
             return
-        if len(self._queue) >= self._options.queue_max:
-            self._miss(pod, "too many wait")
-            return
-        self._queue[uid] = pod
+        dropped = self._queue.add(pod)
+        if dropped is not None and (member := self._member(dropped)) is not None:
+            self._miss(dropped, member, "too many wait")
         self._has_work.set()
 
     async def _work(self) -> None:
@@ -158,34 +168,38 @@ class LogKeeper:
             while not self._queue:
                 self._has_work.clear()
                 await self._has_work.wait()
-            uid = next(iter(self._queue))
-            await self._keep(self._queue.pop(uid), tries_max=self._options.tries_max)
+            pod = self._queue.pop()
+            member = self._member(pod)
+            if member is not None:
+                await self._keep(pod, member, tries_max=self._options.tries_max)
 
-    async def _keep(self, pod: Pod, *, tries_max: int) -> None:
+    async def _keep(self, pod: Pod, member: LoggedMember, *, tries_max: int) -> None:
         for tries_left in range(tries_max - 1, -1, -1):
             if pod.metadata.uid in self._kept:
                 return
             try:
                 async with self._fetches:
-                    await self._fetch(pod)
+                    await self._fetch(pod, member)
             except (ApiError, HistoryError) as error:
                 is_final = isinstance(error, (NotFound, Forbidden)) or not tries_left
                 if is_final:
-                    self._miss(pod, str(error))
+                    self._miss(pod, member, str(error))
                     return
                 await asyncio.sleep(1.0)
             except Exception as error:  # noqa: BLE001 - whatever one pod does to it, others go on
-                self._miss(pod, f"{type(error).__name__}: {error}"[:_WHY_LENGTH_MAX])
+                self._miss(pod, member, f"{type(error).__name__}: {error}"[:_WHY_LENGTH_MAX])
                 return
             else:
                 return
 
-    async def _fetch(self, pod: Pod) -> None:
-        options, attempt = self._options, self._attempt(pod)
+    async def _fetch(self, pod: Pod, member: LoggedMember) -> None:
+        options, attempt = self._options, self._attempt(member)
         left = options.attempt_bytes_max - attempt.byte_count
         bytes_max = min(options.member_bytes_max, left)
         if bytes_max <= 0:
-            self._miss(pod, f"its job's attempt wrote more than {options.attempt_bytes_max} bytes")
+            self._miss(
+                pod, member, f"its job's attempt wrote more than {options.attempt_bytes_max} bytes"
+            )
             return
         attempt.byte_count += bytes_max  # reserved, since others of the gang are read beside it
         read = LogText(b"", is_cut=True)
@@ -195,15 +209,14 @@ class LogKeeper:
             )
         finally:
             attempt.byte_count -= bytes_max - len(read.text)
-        labels, (job, job_uid) = pod.metadata.labels, _job_of(pod)
         await self._store.keep(
             MemberLog(
                 pod_uid=pod.metadata.uid,
-                namespace=pod.metadata.namespace,
-                job=job,
-                job_uid=job_uid,
-                attempt=int(labels[names.ATTEMPT]),
-                task=f"{labels[names.ROLE]}-{labels[names.INDEX]}",
+                namespace=member.namespace,
+                job=member.job,
+                job_uid=member.job_uid,
+                attempt=member.attempt,
+                task=member.task,
                 is_cut=read.is_cut,
                 kept_at_ms=round(self._clock.now() * 1000),
                 text=read.text,
@@ -212,10 +225,8 @@ class LogKeeper:
         if pod.is_terminal:
             self._kept[pod.metadata.uid] = None
 
-    def _attempt(self, pod: Pod) -> _Attempt:
-        labels = pod.metadata.labels
-        # What is in another namespace has a budget of its own, whatever it says of itself.
-        key = (pod.metadata.namespace, _job_of(pod)[1], labels[names.ATTEMPT])
+    def _attempt(self, member: LoggedMember) -> _Attempt:
+        key = (member.job_uid, member.attempt)
         found = self._attempts.get(key)
         if found is None:
             found = self._attempts[key] = _Attempt()
@@ -223,9 +234,9 @@ class LogKeeper:
                 del self._attempts[next(iter(self._attempts))]
         return found
 
-    def _miss(self, pod: Pod, why: str) -> None:
+    def _miss(self, pod: Pod, member: LoggedMember, why: str) -> None:
         self.missed_count += 1
-        attempt = self._attempt(pod)
+        attempt = self._attempt(member)
         if not attempt.has_complained:
             attempt.has_complained = True
             self._log.warning(
@@ -249,30 +260,3 @@ class KeepingClient(LeaderClient):
 
 def _is(resource: Resource[Any], other: Resource[Any]) -> bool:
     return resource.name == other.name
-
-
-def _is_started_member(pod: Pod) -> bool:
-    labels = pod.metadata.labels
-    needed: Callable[[str], bool] = labels.__contains__
-    is_member = all(map(needed, (names.JOB_NAME, names.ROLE, names.INDEX)))
-    is_numbered = label_number(labels.get(names.ATTEMPT)) is not None
-    if not (is_member and is_numbered and pod.status.phase in _STARTED):
-        return False
-    owner = owner_reference_of(pod.metadata)
-    parts = (labels[names.ATTEMPT], labels[names.ROLE], labels[names.INDEX])
-    return owner is None or pod.metadata.name == "-".join((owner.name, *parts))
-
-
-def _job_of(pod: Pod) -> tuple[str, str]:
-    """Return name and uid of a member's job: its controller, or, of another tool's pod, by label.
-
-    Either is in the pod's own namespace.
-    """
-    owner, labels = owner_reference_of(pod.metadata), pod.metadata.labels
-    if owner is not None:
-        return owner.name, owner.uid
-    return labels[names.JOB_NAME], labels.get(names.JOB_UID, "")
-
-
-def _is_ended_member(pod: Pod) -> bool:
-    return pod.is_terminal and _is_started_member(pod)

@@ -14,13 +14,24 @@ from __future__ import annotations
 import asyncio
 import importlib
 import random
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import Any, TypeVar, cast
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
-from fairlead.history.sql import RECORDS_MAX, Dialect, Values, log_row, logs_of
+from fairlead.history.sql import (
+    RECORDS_MAX,
+    Bound,
+    Dialect,
+    Growth,
+    Values,
+    key_pages,
+    log_pages,
+    log_row,
+    logs_of,
+)
 from fairlead.runtime.backoff import Backoff, BackoffOptions
 from fairlead.runtime.history import (
     FleetQuery,
@@ -36,13 +47,22 @@ SCHEMA_VERSION = 1
 #: Any number that other programs in the same database are unlikely to use.
 LOCK_KEY = 32_475_323
 SCHEMES = ("postgresql", "postgres")
-_PRUNE_EVERY = 1_000
 
 T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """Runs a function in a thread, as `asyncio.to_thread`."""
+
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]:
+        """Return what the function returns."""
+        ...
+
+
 Connection = Any  # psycopg.AsyncConnection; the package is optional
 _SQL = Dialect(
     jobs="fairlead_jobs", logs="fairlead_logs", fleet="fairlead_fleet", mark="%s",
-    integer="BIGINT", boolean="BOOLEAN", blob="BYTEA",
+    integer="BIGINT", boolean="BOOLEAN", blob="BYTEA", text_bytes="octet_length({})",
 )  # fmt: skip
 _CREATE = (
     *_SQL.create(),
@@ -61,6 +81,8 @@ class PostgresOptions:
     #: How long one call tries again before it gives up with HistoryError.
     outage_seconds_max: float = 15.0
     records_max: int = RECORDS_MAX
+    record_bytes_max: int = 20 << 30
+    fleet_bytes_max: int = 1 << 30
     log_bytes_max: int = 20 << 30
     backoff: BackoffOptions = field(default_factory=lambda: BackoffOptions(0.1, 3.0))
 
@@ -100,18 +122,32 @@ class PostgresStore:
     is_durable = True
 
     def __init__(
-        self, url: str, *, rng: random.Random, options: PostgresOptions | None = None
+        self,
+        url: str,
+        *,
+        rng: random.Random,
+        runner: Runner,
+        options: PostgresOptions | None = None,
     ) -> None:
-        """HistoryError without psycopg; connects at the first call."""
+        """HistoryError without psycopg; connects at the first call.
+
+        `runner` runs a function in a thread: to compress a log takes a while.
+        """
         self._psycopg = import_psycopg()
         self._url = url
         self._rng = rng
+        self._runner = runner
         self._options = options or PostgresOptions()
         self._idle: list[Connection] = []
         self._slots = asyncio.Semaphore(self._options.connections_max)
         self._is_prepared = False
-        #: Rows that each statement has written.
-        self._written: Counter[str] = Counter()
+        chosen = self._options
+        self._record_bounds = _SQL.record_bounds(chosen.records_max, chosen.record_bytes_max)
+        self._fleet_bounds = _SQL.fleet_bounds(chosen.records_max, chosen.fleet_bytes_max)
+        self._log_bounds = _SQL.log_bounds(chosen.log_bytes_max)
+        self._record_growth = Growth(chosen.record_bytes_max)
+        self._fleet_growth = Growth(chosen.fleet_bytes_max)
+        self._log_growth = Growth(chosen.log_bytes_max)
 
     async def check(self) -> None:
         """Connect and make the schema; HistoryError when it is not usable."""
@@ -130,52 +166,74 @@ class PostgresStore:
 
     async def record(self, record: JobRecord) -> None:
         """Keep the record; committed at the server when this returns."""
-        row, prune = _row(record), (_SQL.prune_records(), self._options.records_max)
-        await self._write(_SQL.upsert_record(), [row], prune)
+        await self._write(
+            _SQL.upsert_record(), [_row(record)], bounds=self._record_bounds,
+            growth=self._record_growth,
+        )  # fmt: skip
 
-    async def query(self, query: HistoryQuery) -> tuple[JobRecord, ...]:
-        """Return matching records, the latest end first, at most `query.limit`."""
-        rows = await self._select(_SQL.select_records(query))
-        return tuple(JobRecord(*row) for row in rows)
+    async def query(self, query: HistoryQuery) -> AsyncIterator[tuple[JobRecord, ...]]:
+        """See `History`."""
+        for uids in key_pages(await self._select(_SQL.find_records(query))):
+            rows = await self._select(_SQL.get_records(uids))
+            by_uid = {record.uid: record for record in (JobRecord(*row) for row in rows)}
+            yield tuple(by_uid[uid] for uid in uids if uid in by_uid)
 
     async def record_fleet(self, records: Sequence[FleetRecord]) -> None:
         """Keep decisions; committed at the server when this returns."""
-        prune = (_SQL.prune_fleet(), self._options.records_max)
-        await self._write(_SQL.insert_fleet(), list(map(_row, records)), prune)
+        await self._write(
+            _SQL.insert_fleet(), list(map(_row, records)), bounds=self._fleet_bounds,
+            growth=self._fleet_growth,
+        )  # fmt: skip
 
-    async def query_fleet(self, query: FleetQuery) -> tuple[FleetRecord, ...]:
-        """Return matching decisions, the latest first, at most `query.limit`."""
-        return tuple(FleetRecord(*row) for row in await self._select(_SQL.select_fleet(query)))
+    async def query_fleet(self, query: FleetQuery) -> AsyncIterator[tuple[FleetRecord, ...]]:
+        """See `History`."""
+        for ids in key_pages(await self._select(_SQL.find_fleet(query))):
+            rows = await self._select(_SQL.get_fleet(ids))
+            by_id = {record.id: record for record in (FleetRecord(*row) for row in rows)}
+            yield tuple(by_id[id_] for id_ in ids if id_ in by_id)
 
     # Logs
 
     async def keep(self, log: MemberLog) -> None:
         """Keep a member's log, in place of a shorter one of the same pod."""
-        prune = (_SQL.prune_logs(), self._options.log_bytes_max)
-        await self._write(_SQL.upsert_log(), [log_row(log)], prune)
+        row = await self._runner(partial(log_row, log))
+        await self._write(
+            _SQL.upsert_log(), [row], bounds=self._log_bounds, growth=self._log_growth
+        )
 
     async def known(self, pod_uids: Sequence[str]) -> frozenset[str]:
         """Return which of these pods have a log here."""
         text = "SELECT pod_uid FROM fairlead_logs WHERE pod_uid = ANY(%s)"
         return frozenset(row[0] for row in await self._select((text, (list(pod_uids),))))
 
-    async def logs(self, query: LogQuery) -> tuple[MemberLog, ...]:
-        """Return the logs of a job's attempt, by task; see `LogStore`."""
-        return query.of_one_job(logs_of(await self._select(_SQL.select_logs(query))))
+    async def logs(self, query: LogQuery) -> AsyncIterator[MemberLog]:
+        """See `LogStore`."""
+        for pods in log_pages(await self._select(_SQL.find_logs(query))):
+            rows = await self._select(_SQL.get_logs(pods))
+            try:
+                found = await self._runner(partial(logs_of, rows))
+            except zlib.error as error:
+                raise HistoryError(self._sentence(error)) from error
+            for pod_uid in pods:
+                if pod_uid in found:
+                    yield found.pop(pod_uid)
 
     # Connections
 
-    async def _write(self, statement: str, rows: Sequence[Values], prune: tuple[str, int]) -> None:
-        """Execute a statement with each row; with every `_PRUNE_EVERY`th row, drop the oldest."""
-        before = self._written[statement]
-        after = self._written[statement] = before + len(rows)
-        oldest, bound = prune
+    async def _write(
+        self, statement: str, rows: Sequence[Values], *, bounds: Sequence[Bound], growth: Growth
+    ) -> None:
+        """Execute a statement with each row, and now and then enforce the bounds with them."""
+        enforced = bounds if growth.is_due(rows) else ()
 
         async def write(connection: Connection) -> None:
             for row in rows:
                 await connection.execute(statement, row)
-            if before // _PRUNE_EVERY != after // _PRUNE_EVERY:
-                await connection.execute(oldest, (bound,))
+            for bound in enforced:
+                held = await (await connection.execute(bound.select_held)).fetchall()
+                level = bound.level(held)
+                if level is not None:
+                    await connection.execute(bound.drop_oldest(_SQL.mark), (level,))
 
         await self._call(write)
 

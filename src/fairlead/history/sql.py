@@ -1,15 +1,20 @@
 """The tables of records and logs, and the statements on them, for SQLite and PostgreSQL alike.
 
 Statements hold this module's own table and column names only; all values are bound.
+
+Rows are read in two steps, so that nothing of a long answer stays in memory and no connection is
+held for a slow reader: first the keys that match, then the rows of a few keys at a time
+(`key_pages`, `log_pages`).
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from fairlead.history.fairness import fair_level
 from fairlead.runtime.history import (
     FleetQuery,
     FleetRecord,
@@ -17,9 +22,20 @@ from fairlead.runtime.history import (
     JobRecord,
     LogQuery,
     MemberLog,
+    task_order,
 )
 
 RECORDS_MAX = 1_000_000
+#: Rows, and bytes of logs, that are read at a time.
+PAGE_ROWS_MAX = 16
+PAGE_BYTES_MAX = 4 << 20
+#: A text of one member that is longer has its end left out.
+TEXT_BYTES_MAX = 16 << 20
+#: How often the oldest are dropped: each time that so many rows, or so much of the bound, is new.
+_PRUNE_EVERY = 1_000
+_PRUNES_PER_BOUND = 16
+#: What a row takes up beside its text.
+_ROW_BYTES = 512
 _COLUMNS = tuple(f.name for f in fields(JobRecord))
 _NAMES = ", ".join(f'"{name}"' for name in _COLUMNS)
 _INTEGER_COLUMNS = frozenset(
@@ -33,9 +49,57 @@ _LOG_COLUMNS = (
 _LATEST_LOG_FIRST = "ORDER BY kept_at_ms DESC, pod_uid"
 _FLEET_COLUMNS = tuple(f.name for f in fields(FleetRecord))
 _FLEET_NAMES = ", ".join(f'"{name}"' for name in _FLEET_COLUMNS)
-_ALL_ROWS = 2**63 - 1  # OFFSET needs a LIMIT in SQLite
 
 Values = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How much of a table may stay: in the unit of `size`, of which each `holder` has a part."""
+
+    table: str
+    key: str
+    holder: str
+    size: str
+    latest_first: str
+    total_max: int
+
+    @property
+    def select_held(self) -> str:
+        """Select each holder and how much it has."""
+        return f"SELECT {self.holder}, sum({self.size}) FROM {self.table} GROUP BY {self.holder}"  # noqa: S608
+
+    def level(self, held: Iterable[tuple[str, Any]]) -> int | None:
+        """Return what each holder may keep, of the rows of `select_held`; None: all of it."""
+        return fair_level({name: int(size) for name, size in held}, self.total_max)
+
+    def drop_oldest(self, mark: str) -> str:
+        """Delete what holders have beyond a level, which is bound, from the oldest on."""
+        return (
+            f"DELETE FROM {self.table} WHERE {self.key} IN (SELECT {self.key} FROM"  # noqa: S608
+            f" (SELECT {self.key}, sum({self.size}) OVER (PARTITION BY {self.holder}"
+            f" ORDER BY {self.latest_first}) AS held FROM {self.table}) AS sized"
+            f" WHERE held > {mark})"
+        )
+
+
+class Growth:
+    """Counts what was written to a table, and says when the oldest have to be dropped."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._rows = self._bytes = 0
+
+    def is_due(self, rows: Sequence[Values]) -> bool:
+        """Count rows that are written now; True when the bounds are to be enforced with them."""
+        self._rows += len(rows)
+        self._bytes += sum(
+            len(each) for row in rows for each in row if isinstance(each, str | bytes)
+        )
+        is_due = self._rows >= _PRUNE_EVERY or self._bytes * _PRUNES_PER_BOUND >= self._bytes_max
+        if is_due:
+            self._rows = self._bytes = 0
+        return is_due
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +113,8 @@ class Dialect:
     integer: str
     boolean: str
     blob: str
+    #: The number of bytes of the text in a column {}.
+    text_bytes: str
     #: Behind the definition of the table of jobs.
     jobs_suffix: str = ""
 
@@ -95,22 +161,25 @@ class Dialect:
             f" VALUES ({self._marks(len(_FLEET_COLUMNS))}) ON CONFLICT (id) DO NOTHING"
         )
 
-    def prune_fleet(self) -> str:
-        """Delete all decisions but the latest; binds how many stay."""
-        return (
-            f"DELETE FROM {self.fleet} WHERE id IN (SELECT id FROM {self.fleet}"  # noqa: S608
-            f" ORDER BY at_ms DESC, id DESC LIMIT {_ALL_ROWS} OFFSET {self.mark})"
-        )
+    def fleet_bounds(self, rows_max: int, bytes_max: int) -> tuple[Bound, ...]:
+        """Return the bounds of decisions; the pool that has most loses its oldest."""
+        bound = Bound(self.fleet, "id", "pool", "1", "at_ms DESC, id DESC", rows_max)
+        size = f"{self.text_bytes.format('document')} + {_ROW_BYTES}"
+        return bound, replace(bound, size=size, total_max=bytes_max)
 
-    def select_fleet(self, query: FleetQuery) -> tuple[str, Values]:
-        """Return the statement for a query, the latest first, and its values."""
+    def find_fleet(self, query: FleetQuery) -> tuple[str, Values]:
+        """Return the statement for the ids that match, the latest first, and its values."""
         equal = (("pool", query.pool), ("action", query.action))
         where, values = self._where(equal, "at_ms", query.since)
         text = (
-            f"SELECT {_FLEET_NAMES} FROM {self.fleet}{where}"  # noqa: S608
+            f"SELECT id FROM {self.fleet}{where}"  # noqa: S608
             f" ORDER BY at_ms DESC, id DESC LIMIT {self.mark}"
         )
         return text, (*values, query.limit)
+
+    def get_fleet(self, ids: Sequence[str]) -> tuple[str, Values]:
+        """Return the statement for all columns of `FleetRecord` of rows, and its values."""
+        return self._get(_FLEET_NAMES, self.fleet, "id", ids)
 
     def upsert_record(self) -> str:
         """Insert or replace a row of all columns of `JobRecord`."""
@@ -120,23 +189,27 @@ class Dialect:
             f" ON CONFLICT (uid) DO UPDATE SET {assignments}"
         )
 
-    def prune_records(self) -> str:
-        """Delete all records but the latest; binds how many stay."""
-        return (
-            f"DELETE FROM {self.jobs} WHERE uid IN (SELECT uid FROM {self.jobs}"  # noqa: S608
-            f" ORDER BY finished_at_ms DESC NULLS LAST, uid LIMIT {_ALL_ROWS} OFFSET {self.mark})"
-        )
+    def record_bounds(self, rows_max: int, bytes_max: int) -> tuple[Bound, ...]:
+        """Return the bounds of records; the namespace that has most loses its oldest."""
+        latest_first = "finished_at_ms DESC NULLS LAST, uid"
+        bound = Bound(self.jobs, "uid", "namespace", "1", latest_first, rows_max)
+        size = f"{self.text_bytes.format('document')} + {_ROW_BYTES}"
+        return bound, replace(bound, size=size, total_max=bytes_max)
 
-    def select_records(self, query: HistoryQuery) -> tuple[str, Values]:
-        """Return the statement for a query, the latest end first, and its values."""
+    def find_records(self, query: HistoryQuery) -> tuple[str, Values]:
+        """Return the statement for the uids that match, the latest end first, and its values."""
         columns = ("namespace", "name", "uid", "user", "state")
         equal = [(column, getattr(query, column)) for column in columns]
         where, values = self._where(equal, "finished_at_ms", query.since)
         text = (
-            f"SELECT {_NAMES} FROM {self.jobs}{where}"  # noqa: S608
+            f"SELECT uid FROM {self.jobs}{where}"  # noqa: S608
             f" ORDER BY finished_at_ms DESC NULLS LAST, uid LIMIT {self.mark}"
         )
         return text, (*values, query.limit)
+
+    def get_records(self, uids: Sequence[str]) -> tuple[str, Values]:
+        """Return the statement for all columns of `JobRecord` of rows, and its values."""
+        return self._get(_NAMES, self.jobs, "uid", uids)
 
     def upsert_log(self) -> str:
         """Insert a row of `log_row`, or replace one whose text is not longer."""
@@ -147,32 +220,40 @@ class Dialect:
             f" text = EXCLUDED.text WHERE EXCLUDED.text_size >= {self.logs}.text_size"
         )
 
-    def prune_logs(self) -> str:
-        """Delete all but the latest logs; binds how many compressed bytes stay."""
-        return (
-            f"DELETE FROM {self.logs} WHERE pod_uid IN (SELECT pod_uid FROM (SELECT pod_uid,"  # noqa: S608
-            " sum(length(text)) OVER (ORDER BY kept_at_ms DESC, pod_uid) AS total"
-            f" FROM {self.logs}) AS sized WHERE total > {self.mark})"
-        )
+    def log_bounds(self, bytes_max: int) -> tuple[Bound, ...]:
+        """Return the bound of compressed logs; the namespace that has most loses its oldest."""
+        size = f"length(text) + {_ROW_BYTES}"
+        latest_first = "kept_at_ms DESC, pod_uid"
+        return (Bound(self.logs, "pod_uid", "namespace", size, latest_first, bytes_max),)
 
-    def select_logs(self, query: LogQuery) -> tuple[str, Values]:
-        """Return the statement for the logs of an attempt, the latest first, and its values."""
+    def find_logs(self, query: LogQuery) -> tuple[str, Values]:
+        """Return the statement for pods, tasks and sizes of one job's attempt, and its values."""
         mark = self.mark
         key: Values = (query.namespace, query.job)
         where = f"WHERE namespace = {mark} AND job = {mark}"
         if query.uid:
             key, where = (*key, query.uid), f"{where} AND job_uid = {mark}"
-        attempt, values = mark, (*key, query.attempt)
+        if query.attempt is not None:
+            key, where = (*key, query.attempt), f"{where} AND attempt = {mark}"
+        last = f"(SELECT job_uid FROM {self.logs} {where} {_LATEST_LOG_FIRST} LIMIT 1)"  # noqa: S608
+        where = f"{where} AND job_uid = {last}"
+        values = (*key, *key)
         if query.attempt is None:
-            last = f"(SELECT job_uid FROM {self.logs} {where} {_LATEST_LOG_FIRST} LIMIT 1)"  # noqa: S608
-            attempt = f"(SELECT max(attempt) FROM {self.logs} {where} AND job_uid = {last})"  # noqa: S608
-            values = (*key, *key, *key)
+            attempt = f"(SELECT max(attempt) FROM {self.logs} {where})"  # noqa: S608
+            where, values = f"{where} AND attempt = {attempt}", (*values, *values)
         text = (
-            f"SELECT {_LOG_COLUMNS} FROM {self.logs}"  # noqa: S608
-            f" {where} AND attempt = {attempt}"
+            f"SELECT pod_uid, task, text_size FROM {self.logs} {where}"  # noqa: S608
             f" {_LATEST_LOG_FIRST} LIMIT {mark}"
         )
         return text, (*values, query.limit)
+
+    def get_logs(self, pod_uids: Sequence[str]) -> tuple[str, Values]:
+        """Return the statement for the rows of `log_row`, and its values."""
+        return self._get(_LOG_COLUMNS, self.logs, "pod_uid", pod_uids)
+
+    def _get(self, columns: str, table: str, key: str, keys: Sequence[str]) -> tuple[str, Values]:
+        text = f"SELECT {columns} FROM {table} WHERE {key} IN ({self._marks(len(keys))})"  # noqa: S608
+        return text, tuple(keys)
 
     def _where(
         self, equal: Iterable[tuple[str, str]], instant: str, since: float | None
@@ -198,9 +279,40 @@ def log_row(log: MemberLog) -> Values:
     )  # fmt: skip
 
 
-def logs_of(rows: Sequence[Sequence[Any]]) -> list[MemberLog]:
-    """Return the logs of rows of `select_logs`; zlib.error when one is damaged."""
-    return [
-        MemberLog(*row[:6], is_cut=bool(row[6]), kept_at_ms=row[7], text=zlib.decompress(row[9]))
-        for row in rows
-    ]
+def logs_of(rows: Iterable[Sequence[Any]]) -> dict[str, MemberLog]:
+    """Return the logs of rows of `get_logs` by pod; zlib.error when one is damaged."""
+    return {row[0]: _log_of(row) for row in rows}
+
+
+def _log_of(row: Sequence[Any]) -> MemberLog:
+    limit = min(row[8], TEXT_BYTES_MAX)
+    inflater = zlib.decompressobj()
+    text = inflater.decompress(row[9], limit + 1)  # one more: it ends with the check of the text
+    if len(text) <= limit and not inflater.eof:
+        raise zlib.error(f"the log of pod {row[0]} is cut off")
+    is_cut = bool(row[6]) or len(text) > limit
+    return MemberLog(*row[:6], is_cut=is_cut, kept_at_ms=row[7], text=text[:limit])
+
+
+def key_pages(found: Iterable[tuple[str]]) -> Iterator[list[str]]:
+    """Yield the keys that a statement found, in order, as many as are read at a time."""
+    return _pages((key, 0) for (key,) in found)
+
+
+def log_pages(found: Iterable[tuple[str, str, int]]) -> Iterator[list[str]]:
+    """Yield the pods of rows of `find_logs` by role and index, as many as are read at a time."""
+    ordered = sorted(found, key=lambda row: task_order(row[1]))
+    return _pages((pod_uid, size) for pod_uid, _, size in ordered)
+
+
+def _pages(keys: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
+    page: list[str] = []
+    byte_count = 0
+    for key, size in keys:
+        if page and (len(page) >= PAGE_ROWS_MAX or byte_count + size > PAGE_BYTES_MAX):
+            yield page
+            page, byte_count = [], 0
+        page.append(key)
+        byte_count += size
+    if page:
+        yield page

@@ -10,13 +10,22 @@ import asyncio
 import os
 import sqlite3
 import zlib
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fairlead.history.sql import RECORDS_MAX, Dialect, Values, log_row, logs_of
+from fairlead.history.sql import (
+    RECORDS_MAX,
+    Bound,
+    Dialect,
+    Growth,
+    Values,
+    key_pages,
+    log_pages,
+    log_row,
+    logs_of,
+)
 from fairlead.runtime.history import (
     FleetQuery,
     FleetRecord,
@@ -28,18 +37,18 @@ from fairlead.runtime.history import (
 )
 
 SCHEMA_VERSION = 1
-#: Of the compressed texts of a file, together.
-LOG_BYTES_MAX = 1 << 30
+#: Of records, decisions and compressed logs. Together they fit into the volume that an installation
+#: has by default (1 GiB): on a full one no record is written, so no job ends.
+RECORD_BYTES_MAX = 256 << 20
+FLEET_BYTES_MAX = 64 << 20
+LOG_BYTES_MAX = 512 << 20
 _BUSY_TIMEOUT_MS = 5_000
-_PRUNE_EVERY = 1_000
-#: How often the oldest are dropped while as much is kept as the bound allows.
-_PRUNES_PER_BOUND = 64
 _SQL = Dialect(
     jobs="jobs", logs="logs", fleet="fleet", mark="?",
-    integer="INTEGER", boolean="INTEGER", blob="BLOB", jobs_suffix=" WITHOUT ROWID",
+    integer="INTEGER", boolean="INTEGER", blob="BLOB", text_bytes="length(CAST({} AS BLOB))",
+    jobs_suffix=" WITHOUT ROWID",
 )  # fmt: skip
 _JOBS_TABLE, _LOGS_TABLE = _SQL.create()[:4], _SQL.create()[4:]
-
 T = TypeVar("T")
 #: Runs a short blocking call somewhere and waits for its result, e.g. `asyncio.to_thread`.
 Runner = Callable[[Callable[[], object]], Awaitable[object]]
@@ -105,6 +114,27 @@ class _File:
         """Return the rows of a statement; HistoryError."""
         return await self.run(lambda: self.connection.execute(*statement).fetchall())
 
+    async def write(
+        self, statement: str, rows: Sequence[Values], *, bounds: Sequence[Bound], growth: Growth
+    ) -> None:
+        """Write all rows or none, and now and then enforce the bounds with them; HistoryError."""
+
+        def write() -> None:
+            execute = self.connection.execute
+            execute("BEGIN IMMEDIATE")
+            try:
+                self.connection.executemany(statement, rows)
+                for bound in bounds if growth.is_due(rows) else ():
+                    level = bound.level(execute(bound.select_held))
+                    if level is not None:
+                        execute(bound.drop_oldest(_SQL.mark), (level,))
+            except BaseException:
+                execute("ROLLBACK")
+                raise
+            execute("COMMIT")
+
+        await self.run(write)
+
 
 def _prepare(
     connection: sqlite3.Connection, tables: tuple[str, ...], later: tuple[str, ...]
@@ -129,27 +159,39 @@ class SqliteHistory:
 
     is_durable = True
 
-    def __init__(self, file: _File, *, records_max: int) -> None:
+    def __init__(self, file: _File, *, records_max: int, bytes_max: int) -> None:
         self._file = file
-        self._records_max = records_max
-        #: Rows that each statement has written.
-        self._written: Counter[str] = Counter()
+        self._bounds = _SQL.record_bounds(records_max, bytes_max)
+        self._fleet_bounds = _SQL.fleet_bounds(records_max, FLEET_BYTES_MAX)
+        self._growth, self._fleet_growth = Growth(bytes_max), Growth(FLEET_BYTES_MAX)
 
     @classmethod
-    def open(cls, path: Path, *, runner: Runner, records_max: int = RECORDS_MAX) -> SqliteHistory:
+    def open(
+        cls,
+        path: Path,
+        *,
+        runner: Runner,
+        records_max: int = RECORDS_MAX,
+        bytes_max: int = RECORD_BYTES_MAX,
+    ) -> SqliteHistory:
         """Open the file, or make it; HistoryError when it is not usable. Blocks for a moment."""
         file = _File.open(
             path, what="history", tables=_JOBS_TABLE, later=_SQL.create_fleet(), runner=runner
         )
-        return cls(file, records_max=records_max)
+        return cls(file, records_max=records_max, bytes_max=bytes_max)
 
     async def record(self, record: JobRecord) -> None:
         """See `History`."""
-        await self._write(_SQL.upsert_record(), [record], _SQL.prune_records())
+        await self._file.write(
+            _SQL.upsert_record(), [astuple(record)], bounds=self._bounds, growth=self._growth
+        )
 
-    async def query(self, query: HistoryQuery) -> tuple[JobRecord, ...]:
+    async def query(self, query: HistoryQuery) -> AsyncIterator[tuple[JobRecord, ...]]:
         """See `History`."""
-        return tuple(JobRecord(*row) for row in await self._file.select(_SQL.select_records(query)))
+        for uids in await self._keys(_SQL.find_records(query)):
+            rows = await self._file.select(_SQL.get_records(uids))
+            by_uid = {record.uid: record for record in (JobRecord(*row) for row in rows)}
+            yield tuple(by_uid[uid] for uid in uids if uid in by_uid)
 
     async def close(self) -> None:
         """Close the file."""
@@ -157,33 +199,20 @@ class SqliteHistory:
 
     async def record_fleet(self, records: Sequence[FleetRecord]) -> None:
         """See `History`."""
-        await self._write(_SQL.insert_fleet(), records, _SQL.prune_fleet())
+        rows = list(map(astuple, records))
+        await self._file.write(
+            _SQL.insert_fleet(), rows, bounds=self._fleet_bounds, growth=self._fleet_growth
+        )
 
-    async def query_fleet(self, query: FleetQuery) -> tuple[FleetRecord, ...]:
+    async def query_fleet(self, query: FleetQuery) -> AsyncIterator[tuple[FleetRecord, ...]]:
         """See `History`."""
-        return tuple(FleetRecord(*row) for row in await self._file.select(_SQL.select_fleet(query)))
+        for ids in await self._keys(_SQL.find_fleet(query)):
+            rows = await self._file.select(_SQL.get_fleet(ids))
+            by_id = {record.id: record for record in (FleetRecord(*row) for row in rows)}
+            yield tuple(by_id[id_] for id_ in ids if id_ in by_id)
 
-    async def _write(
-        self, statement: str, records: Sequence[JobRecord | FleetRecord], prune: str
-    ) -> None:
-        """Write all or none; with every `_PRUNE_EVERY`th record, drop the oldest."""
-
-        def write() -> None:
-            execute = self._file.connection.execute
-            execute("BEGIN IMMEDIATE")
-            try:
-                for each in records:
-                    execute(statement, astuple(each))
-                before = self._written[statement]
-                self._written[statement] += len(records)
-                if before // _PRUNE_EVERY != self._written[statement] // _PRUNE_EVERY:
-                    execute(prune, (self._records_max,))
-            except BaseException:
-                execute("ROLLBACK")
-                raise
-            execute("COMMIT")
-
-        await self._file.run(write)
+    async def _keys(self, statement: tuple[str, Values]) -> Iterator[list[str]]:
+        return key_pages(await self._file.select(statement))
 
 
 class SqliteLogs:
@@ -191,8 +220,8 @@ class SqliteLogs:
 
     def __init__(self, file: _File, *, bytes_max: int) -> None:
         self._file = file
-        self._bytes_max = bytes_max
-        self._bytes_kept = 0
+        self._bounds = _SQL.log_bounds(bytes_max)
+        self._growth = Growth(bytes_max)
 
     @classmethod
     def open(cls, path: Path, *, runner: Runner, bytes_max: int = LOG_BYTES_MAX) -> SqliteLogs:
@@ -202,30 +231,26 @@ class SqliteLogs:
 
     async def keep(self, log: MemberLog) -> None:
         """See `LogStore`."""
-        await self._file.run(lambda: self._keep(log))
+        row = await self._file.run(lambda: log_row(log))
+        await self._file.write(_SQL.upsert_log(), [row], bounds=self._bounds, growth=self._growth)
 
     async def known(self, pod_uids: Sequence[str]) -> frozenset[str]:
         """See `LogStore`."""
         return await self._file.run(lambda: self._known(pod_uids))
 
-    async def logs(self, query: LogQuery) -> tuple[MemberLog, ...]:
+    async def logs(self, query: LogQuery) -> AsyncIterator[MemberLog]:
         """See `LogStore`."""
-        statement = _SQL.select_logs(query)
         execute = self._file.connection.execute
-        found = await self._file.run(lambda: logs_of(execute(*statement).fetchall()))
-        return query.of_one_job(found)
+        for pods in log_pages(await self._file.select(_SQL.find_logs(query))):
+            statement = _SQL.get_logs(pods)
+            found = await self._file.run(lambda each=statement: logs_of(execute(*each)))
+            for pod_uid in pods:
+                if pod_uid in found:
+                    yield found.pop(pod_uid)
 
     async def close(self) -> None:
         """Close the file."""
         await self._file.run(self._file.connection.close)
-
-    def _keep(self, log: MemberLog) -> None:
-        row = log_row(log)
-        self._file.connection.execute(_SQL.upsert_log(), row)
-        self._bytes_kept += len(cast("bytes", row[-1]))
-        if self._bytes_kept * _PRUNES_PER_BOUND >= self._bytes_max:
-            self._bytes_kept = 0
-            self._file.connection.execute(_SQL.prune_logs(), (self._bytes_max,))
 
     def _known(self, pod_uids: Sequence[str]) -> frozenset[str]:
         text = "SELECT 1 FROM logs WHERE pod_uid = ?"

@@ -2,17 +2,20 @@
 
 The jobs controller records a job before it writes that the job has ended; a record replaces the
 one with the same uid, so a crash between the two loses nothing and recording again is harmless.
-`document` is the whole job as JSON; the other fields are what people search by.
+`document` is the whole job as JSON, but for what makes it larger than `DOCUMENT_BYTES_MAX`
+(`record_document.py`); the other fields are what people search by.
 
 The kubelet drops a log with its pod. `controllers.logs` reads it before and hands it to a
 `LogStore`, which keeps the longest text of each pod, so keeping again is harmless too.
+
+Stores are bounded by bytes. In a full one, the namespace that holds most loses its oldest.
 
 Values and protocols are here; what implements them (memory, SQLite, PostgreSQL) is in `history/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,11 +24,15 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
-from fairlead.api.meta import ObjectMeta, find_condition, is_true, label_number, to_wire
+from fairlead.api.meta import ObjectMeta, find_condition, is_true, label_number
 from fairlead.api.node_pool import PoolDecision
 from fairlead.api.times import parse_time
+from fairlead.runtime.record_document import document_of, short_text
 
 TASKS_MAX = 10_000
+#: Of the texts that a record is searched by.
+_USER_LENGTH_MAX = 1_024
+_MESSAGE_LENGTH_MAX = 4_096
 
 
 class HistoryError(Exception):
@@ -107,16 +114,19 @@ class History(Protocol):
         """Keep the record, in place of an earlier one of the same uid; HistoryError."""
         ...
 
-    async def query(self, query: HistoryQuery) -> tuple[JobRecord, ...]:
-        """Return matching records, the latest end first, at most `query.limit`."""
+    def query(self, query: HistoryQuery) -> AsyncIterator[tuple[JobRecord, ...]]:
+        """Yield matching records in small groups, the latest end first, at most `query.limit`.
+
+        HistoryError. A record that is dropped meanwhile may be missing.
+        """
         ...
 
     async def record_fleet(self, records: Sequence[FleetRecord]) -> None:
         """Keep decisions, but for those whose id is kept; HistoryError."""
         ...
 
-    async def query_fleet(self, query: FleetQuery) -> tuple[FleetRecord, ...]:
-        """Return matching decisions, the latest first, at most `query.limit`."""
+    def query_fleet(self, query: FleetQuery) -> AsyncIterator[tuple[FleetRecord, ...]]:
+        """Yield matching decisions in small groups, the latest first, at most `query.limit`."""
         ...
 
 
@@ -125,23 +135,23 @@ def record_of(job: Job) -> JobRecord:
     status = job.status
     succeeded = is_true(status.conditions, names.SUCCEEDED)
     end = find_condition(status.conditions, names.SUCCEEDED if succeeded else names.FAILED)
-    document = {"apiVersion": names.API_VERSION, "kind": "Job", **to_wire(job)}
+    user = job.metadata.annotations.get(names.SUBMITTED_BY, "")
     return JobRecord(
         uid=job.metadata.uid,
         namespace=job.metadata.namespace,
         name=job.metadata.name,
-        user=job.metadata.annotations.get(names.SUBMITTED_BY, ""),
+        user=short_text(user, _USER_LENGTH_MAX),
         team=job.spec.team,
         state=status.state,
         reason=end.reason if end else "",
-        message=end.message if end else "",
+        message=short_text(end.message, _MESSAGE_LENGTH_MAX) if end else "",
         priority=job.spec.priority or 0,
         member_count=job.member_count,
         attempt_count=status.attempt,
         submitted_at_ms=_milliseconds(status.submitted_at or job.metadata.creation_timestamp),
         started_at_ms=_milliseconds(status.started_at),
         finished_at_ms=_milliseconds(status.finished_at),
-        document=msgspec.json.encode(document).decode(),
+        document=document_of(job),
     )
 
 
@@ -181,7 +191,8 @@ class MemberLog:
 class LogQuery:
     """Which logs: those of one attempt, by default the latest that has any.
 
-    Of the job with this uid, by default of the one that had the name last.
+    Of the job with this uid, by default of the one that had the name last (and that attempt, if
+    one is given).
     """
 
     namespace: str
@@ -189,14 +200,6 @@ class LogQuery:
     attempt: int | None = None
     limit: int = TASKS_MAX
     uid: str = ""
-
-    def of_one_job(self, found: Sequence[MemberLog]) -> tuple[MemberLog, ...]:
-        """Return those of the job that had this name last, by role and index.
-
-        `found` begins with the latest.
-        """
-        mine = [log for log in found if log.job_uid == found[0].job_uid]
-        return tuple(sorted(mine, key=lambda log: task_order(log.task)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +229,8 @@ class LogStore(Protocol):
         """Return which of these pods have a log here."""
         ...
 
-    async def logs(self, query: LogQuery) -> tuple[MemberLog, ...]:
-        """Return the logs of a job's attempt by role and index; () when there are none."""
+    def logs(self, query: LogQuery) -> AsyncIterator[MemberLog]:
+        """Yield the logs of a job's attempt by role and index, read one after the other."""
         ...
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
+from tests.unit.history.contract import decisions_of
 
 from fairlead.api import crd
 from fairlead.api.core import Node
@@ -180,7 +181,7 @@ class FleetWorld:
 
     async def decisions(self, **query: Any) -> list[FleetRecord]:
         """Return the recorded decisions, oldest first."""
-        return list(await self.history.query_fleet(FleetQuery(limit=1_000, **query)))[::-1]
+        return list(await decisions_of(self.history, FleetQuery(limit=1_000, **query)))[::-1]
 
     async def until(self, holds: Callable[[], Any], seconds: float) -> float:
         """Wait until an async condition holds; return how long it took."""

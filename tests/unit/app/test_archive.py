@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -22,7 +23,14 @@ from fairlead.api.reviews import (
     TokenReviewStatus,
     UserInfo,
 )
-from fairlead.api.status import ApiError, BadRequest, Forbidden, Unauthorized, Unavailable
+from fairlead.api.status import (
+    ApiError,
+    BadRequest,
+    Forbidden,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
 from fairlead.app import archive_api
 from fairlead.app.archive_api import REQUESTS_MAX, ArchiveApi
 from fairlead.app.archive_guard import (
@@ -30,10 +38,14 @@ from fairlead.app.archive_guard import (
     KEPT_MAX,
     REVIEW_SECONDS_MAX,
     REVIEWS_MAX,
+    SOURCE_RATE,
+    SOURCES_MAX,
+    TOTAL_RATE,
     ArchiveGuard,
     to_read_fleet,
     to_read_history,
     to_read_logs,
+    token_of,
 )
 from fairlead.app.archive_query import history_query, log_query
 from fairlead.app.messages import Book
@@ -55,7 +67,7 @@ from fairlead.decide.placement.snapshot import Carried
 from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import Client
-from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.clock import LoopClock, SystemClock
 from fairlead.runtime.history import FleetRecord, JobRecord, MemberLog
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
@@ -111,7 +123,7 @@ class Reviewer:
 
 def test_the_user_of_a_token_may_what_the_api_server_says() -> None:
     async def main() -> None:
-        guard = ArchiveGuard(Reviewer().client())
+        guard = ArchiveGuard(Reviewer().client(), LoopClock(0.0))
         await guard.check("token-ann", to_read_logs("a"))
         with pytest.raises(Forbidden, match=r"ann may not get pods/log in namespace b"):
             await guard.check("token-ann", to_read_logs("b"))
@@ -128,7 +140,7 @@ def test_the_user_of_a_token_may_what_the_api_server_says() -> None:
 def test_without_an_answer_of_the_api_server_nothing_is_shown(error: ApiError | None) -> None:
     async def main() -> None:
         reviewer = Reviewer(error=error, is_silent=error is None)
-        guard = ArchiveGuard(reviewer.client())
+        guard = ArchiveGuard(reviewer.client(), LoopClock(0.0))
         with pytest.raises(Unavailable, match="does not say who may read the archive"):
             await guard.check("token-root", to_read_logs("a"))
         assert len(reviewer.asked) == 1
@@ -142,7 +154,7 @@ def test_without_an_answer_of_the_api_server_nothing_is_shown(error: ApiError | 
 def test_answers_are_kept_for_a_short_time_and_a_right_ends_with_it() -> None:
     async def main() -> None:
         reviewer = Reviewer()
-        guard = ArchiveGuard(reviewer.client())
+        guard = ArchiveGuard(reviewer.client(), LoopClock(0.0))
         for _ in range(5):
             await guard.check("token-ann", to_read_logs("a"))
         assert len(reviewer.asked) == 2
@@ -154,23 +166,71 @@ def test_answers_are_kept_for_a_short_time_and_a_right_ends_with_it() -> None:
     run(main())
 
 
-def test_what_is_kept_is_bounded_and_holds_no_token() -> None:
+def test_tokens_that_are_made_up_cost_few_questions_and_evict_no_answer() -> None:
     async def main() -> None:
         reviewer = Reviewer()
-        guard = ArchiveGuard(reviewer.client())
-        for number in range(KEPT_MAX + 10):
-            with pytest.raises(Unauthorized):
-                await guard.check(f"token-{number}", to_read_logs("a"))
-        kept = vars(vars(guard)["_users"])["_answers"]
-        assert len(kept) == KEPT_MAX
-        assert not any(b"token" in key for key in kept)
-        asked = len(reviewer.asked)
-        for number, questions in ((KEPT_MAX + 9, 0), (0, 1)):  # the latest are kept
-            with pytest.raises(Unauthorized):
-                await guard.check(f"token-{number}", to_read_logs("a"))
-            assert len(reviewer.asked) == asked + questions
+        guard = ArchiveGuard(reviewer.client(), LoopClock(0.0))
+        await guard.check("token-ann", to_read_logs("a"), source="proxy")
+        asked, refused = len(reviewer.asked), 0
+        for number in range(5 * KEPT_MAX):
+            try:
+                await guard.check(f"token-{number}", to_read_logs("a"), source="attacker")
+            except TooManyRequests:
+                refused += 1
+            except Unauthorized:
+                pass
+        assert len(reviewer.asked) - asked == SOURCE_RATE.burst
+        assert refused == 5 * KEPT_MAX - SOURCE_RATE.burst
+        await guard.check("token-ann", to_read_logs("a"), source="attacker")
+        assert len(reviewer.asked) - asked == SOURCE_RATE.burst, "the answer is still kept"
+        await guard.check("token-root", to_read_logs("b"), source="proxy")
+        await asyncio.sleep(KEEP_SECONDS)
+        for number in range(5 * KEPT_MAX):  # from everywhere
+            with contextlib.suppress(TooManyRequests, Unauthorized):
+                await guard.check(f"new-{number}", to_read_logs("a"), source=f"attacker{number}")
+        before = len(reviewer.asked)
+        assert before - asked <= SOURCE_RATE.burst + TOTAL_RATE.burst + 10 * KEEP_SECONDS
+        await guard.check("token-ann", to_read_logs("a"), source="proxy")
+        assert len(reviewer.asked) == before + 2, "who was known is asked about again"
+        with pytest.raises(TooManyRequests):
+            await guard.check("token-none", to_read_logs("a"), source="new")
+        await asyncio.sleep(1 / TOTAL_RATE.per_second)
+        with pytest.raises(Unauthorized):
+            await guard.check("token-none", to_read_logs("a"), source="new")
+        with pytest.raises(Unauthorized):  # which is remembered
+            await guard.check("token-none", to_read_logs("a"), source="new")
 
     run(main())
+
+
+def test_what_is_kept_is_bounded_and_holds_no_token() -> None:
+    async def main() -> None:
+        guard = ArchiveGuard(Reviewer().client(), LoopClock(0.0))
+        for number in range(KEPT_MAX + 500):
+            with pytest.raises(Unauthorized):
+                await guard.check(f"token-{number}", to_read_logs("a"), source=f"source-{number}")
+            await asyncio.sleep(0.1)
+        attributes = vars(guard)
+        assert len(attributes["_sources"]) == SOURCES_MAX
+        kept = vars(attributes["_strangers"])["_answers"]
+        assert len(kept) == KEPT_MAX
+        assert not any(b"token" in key for key in kept)
+
+    run(main())
+
+
+@pytest.mark.parametrize("token", ["a b", "a\tb", "päss", "a,b", "=", "{}", "x" * 16_385, "a\x00b"])
+def test_what_is_no_bearer_token_costs_no_question(token: str) -> None:
+    with pytest.raises(Unauthorized):
+        token_of({TOKEN_HEADER: token})
+
+
+@pytest.mark.parametrize(
+    "token", ["eyJhbGciOi.eyJhdWQiOls.sig-na_ture", "k8s-aws-v1.aHR0cHM6Ly9zdHM", "ya29.a0AfH6",
+              "sha256~Zy-x_1", "31ada4fd-adec-460c-809a-9e56ceb75269", "c2VjcmV0=="],
+)  # fmt: skip
+def test_bearer_tokens_of_all_kinds_are_asked_about(token: str) -> None:
+    assert token_of({"Authorization": f"Bearer {token}"}) == token
 
 
 # What is answered
@@ -180,7 +240,7 @@ def _record(namespace: str, name: str) -> JobRecord:
     return JobRecord(
         uid=f"{namespace}-{name}", namespace=namespace, name=name, state="Failed", user="", team="",
         reason="", message="", priority=0, member_count=1, attempt_count=1, submitted_at_ms=0,
-        started_at_ms=0, finished_at_ms=1, document=b"{}",
+        started_at_ms=0, finished_at_ms=1, document="{}",
     )  # fmt: skip
 
 
@@ -197,6 +257,7 @@ async def archive(reviewer: Reviewer, **options: Any) -> AsyncIterator[str]:
         FleetRecord(f"uid/{n}", n, "h100", action, "Demand", "why", "{}")
         for n, action in enumerate(("Launch", "Remove"))
     ])  # fmt: skip
+    options = {"clock": SystemClock(), **options}
     api = ArchiveApi(reviewer.client(), history, options.pop("logs", logs), **options)
     server = web.Server(api.answer)
     runner = web.ServerRunner(server)

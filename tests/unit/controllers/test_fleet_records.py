@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.unit.history.contract import decisions_of
 
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_pool import PoolDecision
@@ -57,7 +58,7 @@ def test_of_many_decisions_the_latest_that_may_wait_are_recorded_though_none_fol
         task = asyncio.create_task(records.run())
         await asyncio.sleep(60)
         task.cancel()
-        found = {each.message for each in await history.query_fleet(FleetQuery(limit=500))}
+        found = {each.message for each in await decisions_of(history, FleetQuery(limit=500))}
         assert found == {f"no. {number}" for number in range(250 - kept, 250)}
 
     run(main())

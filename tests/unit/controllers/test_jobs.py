@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.unit.history.contract import records_of
 
 from fairlead.api import names
 from fairlead.api.attempt import Attempt
@@ -190,7 +191,7 @@ def test_a_job_runs_from_submit_to_its_record() -> None:
         assert len(cluster.pods()) == 2
         await asyncio.sleep(100)
         assert not cluster.pods()
-        [record] = await cluster.history.query(HistoryQuery(name="train"))
+        [record] = await records_of(cluster.history, HistoryQuery(name="train"))
         assert record.state == "Succeeded"
 
     cluster = _play(play)
@@ -217,7 +218,7 @@ def test_the_schedulers_part_of_the_status_is_left_alone_until_the_write_that_en
         job = await cluster.job()
         assert job.status.state == "Succeeded"
         assert (job.status.placement, job.status.verdict) == (None, None)
-        [record] = await cluster.history.query(HistoryQuery(name="train"))
+        [record] = await records_of(cluster.history, HistoryQuery(name="train"))
         assert '"placement"' in record.document, "the record says where it ran"
 
     _play(play)
@@ -538,7 +539,7 @@ def test_a_deleted_job_goes_once_its_pods_are_gone() -> None:
         await asyncio.sleep(1)
         assert not cluster.client.stored(JOBS)
         assert not cluster.pods()
-        [record] = await cluster.history.query(HistoryQuery())
+        [record] = await records_of(cluster.history, HistoryQuery())
         assert record.state == "Cancelled"
 
     _play(play)

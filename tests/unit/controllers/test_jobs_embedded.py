@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.unit.history.contract import records_of
 
 from fairlead.api import crd
 from fairlead.api.core import Pod
@@ -256,7 +257,7 @@ def test_a_deleted_job_stops_its_pods_is_recorded_and_goes(how: Propagation | No
         await cluster.reap()
         assert await cluster.job() is None
         assert await cluster.pods() == {}
-        [record] = await cluster.history.query(HistoryQuery())
+        [record] = await records_of(cluster.history, HistoryQuery())
         assert record.state == "Cancelled"
 
     _play(play)
@@ -292,7 +293,7 @@ def test_a_job_deleted_while_its_pods_hang_on_a_dead_node_goes_once_that_node_is
             await asyncio.sleep(15)
             assert await cluster.pods() == {}
             assert await cluster.job() is None
-            assert len(await cluster.history.query(HistoryQuery())) == 1
+            assert len(await records_of(cluster.history, HistoryQuery())) == 1
 
         _play(play)
 

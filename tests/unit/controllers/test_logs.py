@@ -7,23 +7,26 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
-import msgspec
+from msgspec.structs import replace
+from tests.unit.history.contract import logs_of
 
 from fairlead.api import names
 from fairlead.api.core import Lease, Pod
+from fairlead.api.job import Adopts, Job
 from fairlead.api.meta import to_wire
-from fairlead.api.resources import PODS
+from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import Forbidden, Unavailable
+from fairlead.controllers.log_queue import LogQueue
 from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
 from fairlead.history.memory import MemoryLogs
+from fairlead.model.grouping import membership_of
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.history import LogQuery, LogText
 from fairlead.runtime.leader import Term
 from fairlead.runtime.mirror import Mirror
 from fairlead.sim.loop import run
-from fairlead.testing.builders import make_job, make_member_pod
+from fairlead.testing.builders import make_job, make_member_pod, make_placement, make_pod
 from fairlead.testing.fake_client import FakeClient
 
 QUERY = LogQuery("a", "train")
@@ -64,7 +67,7 @@ class World:
 
     async def tasks(self) -> list[str]:
         await asyncio.sleep(5)
-        return [log.task for log in await self.store.logs(QUERY)]
+        return [log.task for log in await logs_of(self.store, QUERY)]
 
 
 @asynccontextmanager
@@ -75,10 +78,14 @@ async def world(
     client, store = client or FakeClient(), store or MemoryLogs()
     clock = LoopClock(0.0)
     mirror: Mirror[Pod] = Mirror(client, PODS, clock=clock, rng=random.Random(1))
+    jobs: Mirror[Job] = Mirror(client, JOBS, clock=clock, rng=random.Random(2))
+    if not client.stored(JOBS):
+        await make(client, make_job("train", namespace="a", count=101))
     keeper = LogKeeper(reader, store, clock=clock, options=options)
     term = Term(Lease(), asyncio.get_running_loop().time() + 1e6)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(mirror.run()), group.create_task(keeper.run(mirror))]
+        running = (mirror.run(), jobs.run(), keeper.run(mirror, jobs))
+        tasks = [group.create_task(each) for each in running]
         await mirror.wait_synced()
         await asyncio.sleep(0.1)
         yield World(client, keeper, store, mirror, KeepingClient(client, term, keeper))
@@ -86,50 +93,112 @@ async def world(
             task.cancel()
 
 
+async def make(client: FakeClient, obj: Job | Pod) -> None:
+    wire = to_wire(obj)
+    wire["metadata"].pop("resourceVersion", None)
+    resource = JOBS if isinstance(obj, Job) else PODS
+    await client.create(resource, wire, namespace=obj.metadata.namespace)
+
+
+def job_of(client: FakeClient) -> Job:
+    [job] = client.stored(JOBS)
+    return job
+
+
 async def member(client: FakeClient, index: int, *, phase: str = "Running") -> str:
-    name = f"train-1-worker-{index}"
-    labels = {names.JOB_NAME: "train", names.JOB_UID: "u", names.ROLE: "worker",
-              names.INDEX: str(index), names.ATTEMPT: "1"}  # fmt: skip
-    body: dict[str, Any] = {
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"containers": [{"name": "main", "image": "i"}], "nodeName": "n"},
-        "status": {"phase": phase},
-    }
-    await client.create(PODS, body, namespace="a")
-    return name
+    pod = make_member_pod(job_of(client), index, phase=phase, node="n")
+    await make(client, pod)
+    return pod.metadata.name
 
 
-def test_a_pod_elsewhere_uses_up_no_other_jobs_budget() -> None:
-    """It names the job, its uid and its attempt; the budget is of the namespace that it is in."""
+def forged(pod: Pod, **labels: str) -> Pod:
+    """A pod without an owner that has the labels of a member."""
+    meta = replace(pod.metadata, owner_references=(), labels={**pod.metadata.labels, **labels})
+    return replace(pod, metadata=meta)
+
+
+def test_a_pod_that_only_says_that_it_is_a_member_has_no_log_kept() -> None:
+    """Its labels, or a reference to a job that has no such member, are its maker's words."""
 
     async def main() -> None:
-        reader = Reader(size=100)
-        async with world(reader, options=KeeperOptions(attempt_bytes_max=100)) as w:
-            labels = {names.JOB_NAME: "train", names.JOB_UID: "u", names.ROLE: "worker",
-                      names.INDEX: "0", names.ATTEMPT: "1"}  # fmt: skip
-            body = {"metadata": {"name": "forged", "labels": labels}, "status": {"phase": "Failed"}}
-            await w.client.create(PODS, body, namespace="attacker")
-            await asyncio.sleep(5)
-            assert reader.read_count == 1
-            await member(w.client, 0, phase="Failed")
+        reader = Reader()
+        async with world(reader) as w:
+            job = job_of(w.client)
+            pod = make_member_pod(job, 0, phase="Failed", node="n")
+            unowned = forged(pod, **{names.GANG_NAME: "train"})
+            elsewhere = replace(unowned, metadata=replace(pod.metadata, namespace="attacker"))
+            ghost = make_job("ghost", namespace="a", uid="none")
+            older = replace(job, metadata=replace(job.metadata, uid="of-an-earlier-job"))
+            later = replace(job, status=replace(job.status, attempt=2))
+            larger = make_job("train", namespace="a", count=200, uid=job.metadata.uid)
+            for each in (
+                unowned, elsewhere, make_member_pod(ghost, phase="Failed"),
+                make_member_pod(older, 1, phase="Failed"), make_member_pod(later, phase="Failed"),
+                make_member_pod(larger, 101, phase="Failed"),
+            ):  # fmt: skip
+                await make(w.client, each)
+                await asyncio.sleep(1)
+                await w.writer.delete(PODS, each.metadata.name, namespace=each.metadata.namespace)
+            assert reader.read_count == 0
+            await make(w.client, pod)
             assert await w.tasks() == ["worker-0"]
-            assert w.keeper.missed_count == 0
 
     run(main())
+
+
+def test_a_pod_of_another_tool_has_its_log_kept_in_the_place_of_its_job() -> None:
+    async def main() -> None:
+        reader, client = Reader(), FakeClient()
+        pods = [
+            make_pod(f"pod-{i}", namespace="a", labels={names.GANG_NAME: "train"}) for i in range(6)
+        ]
+        key = membership_of(pods[0]).group.key
+        adopts = Adopts(kind="Gang", name="train")
+        job = make_job(key[1], namespace="a", count=3, spec={"adopts": adopts})
+        placement = make_placement({"worker": ["n0", "n1", "n2"]})
+        await make(client, replace(job, status=replace(job.status, placement=placement)))
+        async with world(reader, client=client) as w:
+            member = make_member_pod(job_of(client), 1, phase="Failed", node="n1")
+            for pod, node, labels in zip(pods, ("n0", *["n1"] * 5), (
+                {}, {names.JOB_UID: "another"}, {names.GANG_NAME: "another"}, {names.ATTEMPT: "2"},
+                {names.INDEX: "3"}, {},
+            ), strict=True):  # fmt: skip
+                assert reader.read_count == 0
+                labels = {**pod.metadata.labels, **member.metadata.labels, **labels}
+                spec = replace(member.spec, node_name=node)
+                meta = replace(pod.metadata, labels=labels)
+                await make(client, replace(member, metadata=meta, spec=spec))
+                await asyncio.sleep(5)
+            assert [log.task for log in await logs_of(w.store, LogQuery(*key))] == ["worker-1"]
+
+    run(main())
+
+
+def test_namespaces_take_turns_and_the_one_that_has_most_waiting_loses_its_oldest() -> None:
+    queue = LogQueue(count_max=4)
+    pods = [make_pod(f"loud-{i}", namespace="loud") for i in range(4)]
+    quiet = make_pod("quiet", namespace="quiet")
+    assert [queue.add(pod) for pod in (*pods[:3], quiet)] == [None] * 4
+    assert queue.add(pods[3]) == pods[0]
+    assert pods[0] not in queue
+    assert pods[1] in queue
+    queue.discard(pods[1])
+    queue.discard(pods[0])
+    assert [queue.pop() for _ in range(len(queue))] == [pods[2], quiet, pods[3]]
+    assert not queue
 
 
 def test_a_pod_under_a_name_that_is_not_a_members_has_no_log_kept() -> None:
     async def main() -> None:
         async with world(Reader()) as w:
-            pod = make_member_pod(make_job("train", namespace="a"), 0, phase="Failed")
-            meta = msgspec.structs.replace(pod.metadata, name="other", resource_version="")
-            other = msgspec.structs.replace(pod, metadata=meta)
+            pod = make_member_pod(job_of(w.client), 0, phase="Failed")
+            other = replace(pod, metadata=replace(pod.metadata, name="other"))
             for each in (pod, other):
-                wire = to_wire(each)
-                wire["metadata"].pop("resourceVersion", None)
-                await w.client.create(PODS, wire, namespace="a")
+                await make(w.client, each)
             await asyncio.sleep(5)
-            assert [log.text for log in await w.store.logs(QUERY)] == [pod.metadata.name.encode()]
+            assert [log.text for log in await logs_of(w.store, QUERY)] == [
+                pod.metadata.name.encode()
+            ]
 
     run(main())
 
@@ -157,7 +226,7 @@ def test_a_running_member_has_its_log_kept_before_it_is_deleted() -> None:
             name = await member(w.client, 0)
             await asyncio.sleep(1)
             await w.writer.delete(PODS, name, namespace="a")
-            assert [log.text for log in await w.store.logs(QUERY)] == [name.encode()]
+            assert [log.text for log in await logs_of(w.store, QUERY)] == [name.encode()]
             assert not (await w.client.list(PODS)).items
 
     run(main())
@@ -175,7 +244,7 @@ def test_a_member_that_was_not_deleted_after_all_has_its_whole_log_kept_when_it_
             reader.size = 20
             await end(w.client, name)
             assert await w.tasks() == ["worker-0"]
-            assert [len(log.text) for log in await w.store.logs(QUERY)] == [20]
+            assert [len(log.text) for log in await logs_of(w.store, QUERY)] == [20]
 
     run(main())
 
@@ -266,7 +335,7 @@ def test_a_job_that_writes_without_end_has_a_bounded_part_kept() -> None:
             for index in range(5):
                 await end(w.client, await member(w.client, index))
             await w.tasks()
-            found = await w.store.logs(QUERY)
+            found = await logs_of(w.store, QUERY)
             assert [(len(log.text), log.is_cut) for log in found] == [
                 (100, True), (100, True), (50, True),
             ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace as with_fields
 
 from msgspec.structs import replace
@@ -40,6 +41,21 @@ def log(task: str, *, attempt: int = 1, job_uid: str = "j1", text: bytes = b"hel
     )  # fmt: skip
 
 
+async def records_of(history: History, query: HistoryQuery) -> tuple[JobRecord, ...]:
+    """All records that a query yields."""
+    return tuple([each async for page in history.query(query) for each in page])
+
+
+async def decisions_of(history: History, query: FleetQuery) -> tuple[FleetRecord, ...]:
+    """All decisions that a query yields."""
+    return tuple([each async for page in history.query_fleet(query) for each in page])
+
+
+async def logs_of(store: LogStore, query: LogQuery) -> tuple[MemberLog, ...]:
+    """All logs that a query yields."""
+    return tuple([log async for log in store.logs(query)])
+
+
 async def check_queries(history: History) -> None:
     """Queries select, and give the latest end first."""
     records = [
@@ -51,7 +67,7 @@ async def check_queries(history: History) -> None:
         await history.record(each)
 
     async def found(**query: object) -> list[str]:
-        return [r.name for r in await history.query(HistoryQuery(**query))]  # type: ignore[arg-type] # passed on
+        return [r.name for r in await records_of(history, HistoryQuery(**query))]  # type: ignore[arg-type] # passed on
 
     assert await found() == ["b", "c", "a"]
     assert await found(limit=1) == ["b"]
@@ -68,7 +84,7 @@ async def check_replacing(history: History) -> None:
     """A second record of a job replaces the first, whole."""
     await history.record(record("a", ended=1, state="Failed"))
     await history.record(record("a", ended=2))
-    [found] = await history.query(HistoryQuery())
+    [found] = await records_of(history, HistoryQuery())
     assert found == record("a", ended=2)
 
 
@@ -80,26 +96,26 @@ async def check_logs(store: LogStore) -> None:
     await store.keep(log("worker-0", attempt=3, job_uid="j2", text=b"another job of that name"))
     await store.keep(log("worker-0", text=b"hello\nworld\n"))
     await store.keep(log("worker-0", text=b"hello\nwor"))
-    [first] = await store.logs(LogQuery("default", "train", attempt=1))
+    [first] = await logs_of(store, LogQuery("default", "train", attempt=1))
     assert first == log("worker-0", text=b"hello\nworld\n")
-    second = await store.logs(LogQuery("default", "train", attempt=2))
+    second = await logs_of(store, LogQuery("default", "train", attempt=2))
     assert [each.task for each in second] == ["worker-2", "worker-10"]
     assert second[0].text == b"\x00\xff raw\n" * 1000
-    [latest] = await store.logs(LogQuery("default", "train"))
+    [latest] = await logs_of(store, LogQuery("default", "train"))
     assert latest.job_uid == "j2"
-    older = await store.logs(LogQuery("default", "train", uid=first.job_uid))
+    older = await logs_of(store, LogQuery("default", "train", uid=first.job_uid))
     assert {(each.job_uid, each.attempt) for each in older} == {(first.job_uid, 2)}
     of_first = LogQuery("default", "train", attempt=1, uid=first.job_uid)
-    assert await store.logs(of_first) == (first,)
-    assert await store.logs(LogQuery("default", "train", attempt=1, uid="j2")) == ()
+    assert await logs_of(store, of_first) == (first,)
+    assert await logs_of(store, LogQuery("default", "train", attempt=1, uid="j2")) == ()
     newest = with_fields(log("worker-0", job_uid="j3"), kept_at_ms=9_000)
     await store.keep(newest)
-    assert await store.logs(LogQuery("default", "train")) == (newest,), "of fewer attempts"
-    assert await store.logs(LogQuery("default", "other")) == ()
+    assert await logs_of(store, LogQuery("default", "train")) == (newest,), "of fewer attempts"
+    assert await logs_of(store, LogQuery("default", "other")) == ()
     uid = first.pod_uid
     assert await store.known([uid, "none"]) == frozenset({uid})
     await store.keep(with_fields(first, pod_uid="elsewhere", namespace="other", text=b""))
-    [empty] = await store.logs(LogQuery("other", "train"))
+    [empty] = await logs_of(store, LogQuery("other", "train"))
     assert empty.text == b""
 
 
@@ -114,7 +130,7 @@ async def check_decisions(history: History) -> None:
     await history.record_fleet([decision(3, action="Remove"), decision(4)])
 
     async def found(**query: object) -> list[int]:
-        records = await history.query_fleet(FleetQuery(**query))  # type: ignore[arg-type] # passed on
+        records = await decisions_of(history, FleetQuery(**query))  # type: ignore[arg-type] # passed on
         return [each.at_ms // 1000 for each in records]
 
     assert await found() == [4, 3, 2, 1]
@@ -123,4 +139,55 @@ async def check_decisions(history: History) -> None:
     assert await found(action="Mark") == [3], "what is recorded stays as it was"
     assert await found(action="Remove") == []
     assert await found(since=3) == [4, 3]
-    assert await history.query_fleet(FleetQuery(limit=1)) == (decision(4),)
+    assert await decisions_of(history, FleetQuery(limit=1)) == (decision(4),)
+
+
+#: Of a store that is filled.
+FAIR_BYTES_MAX = 400_000
+_NOISE = random.Random(1)
+
+
+def _noise() -> str:
+    return _NOISE.randbytes(5_000).hex()
+
+
+async def check_fair_records(history: History) -> None:
+    """A namespace that records without end loses its own oldest records, and no other's."""
+    for number in range(20):
+        await history.record(record(f"mine-{number}", ended=0))
+    for number in range(500):
+        flood = record(f"flood-{number}", ended=number * 59 // 500 + 1)
+        await history.record(with_fields(flood, namespace="loud", document=f'"{_noise()}"'))
+    mine = await records_of(history, HistoryQuery(namespace="default"))
+    assert {each.name for each in mine} == {f"mine-{number}" for number in range(20)}
+    loud = await records_of(history, HistoryQuery(namespace="loud"))
+    assert 20 <= len(loud) <= FAIR_BYTES_MAX // 10_000
+    assert loud[0].name.rpartition("-")[2] > "470", "the latest are kept"
+    assert {each.finished_at_ms for each in loud} <= {
+        record("", ended=second).finished_at_ms for second in range(50, 60)
+    }
+
+
+async def check_fair_decisions(history: History) -> None:
+    """A pool that is decided about without end loses its own oldest decisions."""
+    await history.record_fleet([decision(number) for number in range(20)])
+    for number in range(20, 520):
+        flood = decision(number, pool="loud")
+        await history.record_fleet([with_fields(flood, document=f'"{_noise()}"')])
+    assert len(await decisions_of(history, FleetQuery(pool="h100"))) == 20
+    loud = await decisions_of(history, FleetQuery(pool="loud"))
+    assert 20 <= len(loud) <= FAIR_BYTES_MAX // 10_000
+    assert loud[0].at_ms == 519_000
+
+
+async def check_fair_logs(store: LogStore) -> None:
+    """A namespace that logs without end loses its own oldest logs, and no other's."""
+    for number in range(20):
+        await store.keep(log(f"worker-{number}", job_uid="mine"))
+    for attempt in range(1, 501):
+        flood = log("worker-0", attempt=attempt, job_uid="loud", text=_NOISE.randbytes(10_000))
+        await store.keep(with_fields(flood, namespace="loud"))
+    assert len(await logs_of(store, LogQuery("default", "train"))) == 20
+    sizes = [len(await logs_of(store, LogQuery("loud", "train", each))) for each in range(1, 501)]
+    assert 20 <= sum(sizes) <= FAIR_BYTES_MAX // 10_000
+    assert sizes == sorted(sizes), "the latest are kept"

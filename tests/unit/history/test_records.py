@@ -14,14 +14,31 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from tests.unit.history.contract import check_decisions, check_queries, check_replacing, decision
+from msgspec.structs import replace as with_
+from tests.unit.history.contract import (
+    FAIR_BYTES_MAX,
+    check_decisions,
+    check_fair_decisions,
+    check_fair_records,
+    check_queries,
+    check_replacing,
+    decision,
+    decisions_of,
+    records_of,
+)
 from tests.unit.history.contract import record as _record
 
-from fairlead.api.job import Job
+from fairlead.api import names
+from fairlead.api.attempt import Attempt
+from fairlead.api.core import Container, EnvVar, PodSpec, PodTemplate, Volume
+from fairlead.api.job import Job, JobSpec, JobStatus, Role
+from fairlead.history import sqlite
 from fairlead.history.memory import MemoryHistory
 from fairlead.history.sqlite import SqliteHistory
-from fairlead.runtime.history import FleetQuery, History, HistoryError, HistoryQuery
+from fairlead.runtime.history import FleetQuery, History, HistoryError, HistoryQuery, record_of
+from fairlead.runtime.record_document import DOCUMENT_BYTES_MAX, document_of
 from fairlead.sim.loop import run
+from fairlead.testing.builders import make_job
 
 T = TypeVar("T")
 
@@ -64,10 +81,89 @@ def test_only_so_many_decisions_are_kept(tmp_path: Path) -> None:
         for history in (MemoryHistory(records_max=10), _open(tmp_path / "h.db", records_max=10)):
             for first in range(0, 1_000, 50):
                 await history.record_fleet([decision(first + i) for i in range(50)])
-            found = await history.query_fleet(FleetQuery(limit=100))
+            found = await decisions_of(history, FleetQuery(limit=100))
             assert [each.at_ms // 1000 for each in found] == list(range(999, 989, -1))
 
     run(main())
+
+
+def test_a_namespace_that_records_without_end_drops_nothing_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "h.db"
+    for history in (MemoryHistory(bytes_max=FAIR_BYTES_MAX), _open(path, bytes_max=FAIR_BYTES_MAX)):
+        run(check_fair_records(history))
+    assert path.stat().st_size < 3 * FAIR_BYTES_MAX
+
+
+def test_a_pool_that_is_decided_about_without_end_drops_no_decision_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(check_fair_decisions(MemoryHistory(fleet_bytes_max=FAIR_BYTES_MAX)))
+    monkeypatch.setattr(sqlite, "FLEET_BYTES_MAX", FAIR_BYTES_MAX)
+    run(check_fair_decisions(_open(tmp_path / "h.db")))
+
+
+def test_memory_counts_what_texts_take_up_there() -> None:
+    """One character that is not of Latin-1 makes four bytes of each one of a text."""
+
+    async def main() -> None:
+        history = MemoryHistory(bytes_max=FAIR_BYTES_MAX)
+        wide = "\U0001f600" + "x" * (FAIR_BYTES_MAX // 8)
+        for name in ("a", "b", "c"):
+            await history.record(replace(_record(name, ended=1), document=wide))
+        assert len(await records_of(history, HistoryQuery())) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "where", ["values", "annotations", "labels", "arguments", "names", "volumes", "attempts"]
+)
+def test_a_document_is_bounded_and_says_what_was_left_out(where: str) -> None:
+    text, many = "x" * 1_000, range(900)
+    container = Container("main", image="i", env=(EnvVar("A", "1"),), args=("train",))
+    metadata, status, volumes = make_job("train").metadata, JobStatus(state="Succeeded"), ()
+    match where:
+        case "values":
+            env = tuple(EnvVar(f"A{i}", text) for i in many)
+            container = with_(container, env=env)
+        case "names":
+            container = with_(container, env=tuple(EnvVar(text + str(i)) for i in many))
+        case "arguments":
+            container = with_(container, args=(text,) * 900)
+        case "annotations":
+            kept = {names.SUBMITTED_BY: "ana" + text * 20}
+            metadata = with_(metadata, annotations=kept | {f"a{i}": text for i in many})
+        case "labels":
+            metadata = with_(metadata, labels={f"a{i}": text for i in many})
+        case "volumes":
+            volumes = tuple(Volume(f"{text}{i}") for i in many)
+        case _:
+            lost = tuple(f"{text}{i}" for i in many)
+            status = with_(status, attempts=(Attempt(1, message=text, nodes_lost=lost),))
+    pod = PodSpec(containers=(container,), volumes=volumes)
+    spec = JobSpec(roles=(Role("worker", PodTemplate(spec=pod), 3),), team="vision")
+    record = record_of(Job(metadata, spec, status))
+    assert len(record.document) < DOCUMENT_BYTES_MAX
+    assert len(record.user) <= 1_024
+    job = msgspec.json.decode(record.document, type=Job)
+    assert (job.metadata.name, job.spec.team, job.status.state) == ("train", "vision", "Succeeded")
+    assert job.member_count == 3
+    cut = job.metadata.annotations[names.RECORD_CUT]
+    expected = {
+        "values": "env[].value", "annotations": "metadata.annotations", "labels": "labels",
+        "arguments": "containers[].args", "names": "containers[].env", "volumes": "spec.volumes",
+        "attempts": "status.attempts[].nodesLost",
+    }  # fmt: skip
+    assert cut.endswith(expected[where]), cut
+
+
+def test_a_document_that_fits_is_the_whole_job() -> None:
+    job = make_job("train")
+    document = msgspec.json.decode(document_of(job), type=Job)
+    assert document == job
+    small = document_of(job, bytes_max=10)
+    assert msgspec.json.decode(small, type=Job).metadata.uid == job.metadata.uid
+    assert "spec, status" in small
 
 
 def test_a_file_from_before_decisions_were_recorded_takes_them(tmp_path: Path) -> None:
@@ -79,8 +175,8 @@ def test_a_file_from_before_decisions_were_recorded_takes_them(tmp_path: Path) -
             connection.execute("DROP TABLE fleet")
         second = _open(tmp_path / "history.db")
         await second.record_fleet([decision(1)])
-        assert await second.query_fleet(FleetQuery()) == (decision(1),)
-        assert len(await second.query(HistoryQuery())) == 1
+        assert await decisions_of(second, FleetQuery()) == (decision(1),)
+        assert len(await records_of(second, HistoryQuery())) == 1
         await second.close()
 
     run(main())
@@ -96,7 +192,7 @@ def test_records_are_there_after_a_reopening(tmp_path: Path) -> None:
         await first.record(_record("a", ended=1))
         await first.close()
         second = _open(tmp_path / "history.db")
-        assert await second.query(HistoryQuery()) == (_record("a", ended=1),)
+        assert await records_of(second, HistoryQuery()) == (_record("a", ended=1),)
         await second.close()
 
     run(main())
@@ -127,7 +223,7 @@ def test_records_survive_a_kill_in_the_middle_of_things(tmp_path: Path) -> None:
 
     async def main() -> None:
         history = _open(path)
-        assert len(await history.query(HistoryQuery(limit=100))) == 50
+        assert len(await records_of(history, HistoryQuery(limit=100))) == 50
         await history.close()
 
     run(main())
@@ -138,10 +234,10 @@ def test_only_so_many_records_are_kept() -> None:
         history = MemoryHistory(records_max=2)
         for i in range(3):
             await history.record(_record(f"job-{i}", ended=i))
-        assert [r.name for r in await history.query(HistoryQuery())] == ["job-2", "job-1"]
+        assert [r.name for r in await records_of(history, HistoryQuery())] == ["job-2", "job-1"]
         await history.record(_record("job-1", ended=5))
         await history.record(_record("job-3", ended=4))
-        assert [r.name for r in await history.query(HistoryQuery())] == ["job-1", "job-3"]
+        assert [r.name for r in await records_of(history, HistoryQuery())] == ["job-1", "job-3"]
 
     run(main())
 
@@ -151,7 +247,7 @@ def test_the_file_drops_the_oldest_ends_now_and_then(tmp_path: Path) -> None:
         history = _open(tmp_path / "history.db", records_max=10)
         for i in range(1000):
             await history.record(_record(f"job-{i:04d}", ended=i % 60))
-        found = await history.query(HistoryQuery(limit=100))
+        found = await records_of(history, HistoryQuery(limit=100))
         assert len(found) == 10
         assert {r.finished_at_ms for r in found} == {1_767_225_659_250}
         await history.close()
@@ -181,7 +277,7 @@ def test_a_record_that_cannot_be_written_leaves_the_file_usable(tmp_path: Path) 
         with pytest.raises(UnicodeEncodeError):
             await history.record(replace(_record("a", ended=1), user="\ud800"))
         await history.record(_record("b", ended=1))
-        assert [r.name for r in await history.query(HistoryQuery())] == ["b"]
+        assert [r.name for r in await records_of(history, HistoryQuery())] == ["b"]
         await history.close()
 
     run(main())
