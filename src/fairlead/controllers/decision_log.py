@@ -14,7 +14,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.placement.actions import Action
@@ -30,6 +32,16 @@ from fairlead.runtime.reader import MirrorReader, follow
 CYCLES_MAX = 200
 #: Objects as they were before a change, and actions, that are kept for all of them together.
 ENTRIES_MAX = 10_000
+#: Of those objects as JSON: their makers choose how large they are. In memory they take up a few
+#: times as much.
+BYTES_MAX = 32 << 20
+
+
+class Before(NamedTuple):
+    """An object as it was, None where there was none, and how many bytes it is as JSON."""
+
+    obj: Any
+    byte_count: int
 
 
 @dataclass(slots=True)
@@ -47,9 +59,11 @@ class Cycle:
     #: Counts from the start of the scheduler; set by the log.
     number: int = 0
     #: By field of `Objects` and key: what changed after it, as it was at the decision.
-    before: dict[tuple[str, ObjectKey], Any] = field(
-        default_factory=dict[tuple[str, ObjectKey], Any]
+    before: dict[tuple[str, ObjectKey], Before] = field(
+        default_factory=dict[tuple[str, ObjectKey], Before]
     )
+    #: Of `before`, together.
+    byte_count: int = 0
 
     @property
     def action_counts(self) -> dict[str, int]:
@@ -59,8 +73,14 @@ class Cycle:
 
     @property
     def size(self) -> int:
-        """What it counts for in the limit."""
+        """What it counts for in the limit of entries."""
         return len(self.before) + len(self.actions)
+
+    def keep(self, key: tuple[str, ObjectKey], before: Before) -> None:
+        """Keep an object as it was, unless it has changed before."""
+        if key not in self.before:
+            self.before[key] = before
+            self.byte_count += before.byte_count
 
 
 class DecisionLog:
@@ -73,7 +93,7 @@ class DecisionLog:
         self._world = world
         self._policy = policy
         self._cycles: deque[Cycle] = deque()
-        self._count = self._size = 0
+        self._count = self._size = self._byte_count = 0
         mirrors = world.mirrors
         self._mirrors: dict[str, Mirror[Any]] = {
             "nodes": mirrors.nodes,
@@ -106,7 +126,7 @@ class DecisionLog:
         self._count += 1
         made.number = self._count
         self._cycles.append(made)
-        self._size += made.size
+        self._add(made, 1)
         self._trim()
 
     def snapshot(self, number: int) -> tuple[Cycle, Snapshot] | None:
@@ -120,7 +140,7 @@ class DecisionLog:
         }
         for later in self.cycles:
             for (kind, key), before in later.before.items():
-                found[kind][key] = before
+                found[kind][key] = before.obj
             if later is cycle:
                 break
         objects = {
@@ -139,10 +159,12 @@ class DecisionLog:
     def _changed(self, kind: str, change: Change[Any]) -> None:
         if not self._cycles:
             return
-        before, key = self._cycles[-1].before, (kind, change.key)
-        if key not in before:
-            before[key] = change.old
-            self._size += 1
+        last, key, old = self._cycles[-1], (kind, change.key), change.old
+        if key not in last.before:
+            size = len(msgspec.json.encode(old)) if old is not None else 0
+            self._add(last, -1)
+            last.keep(key, Before(old, size))
+            self._add(last, 1)
             self._trim()
 
     def _drop_idle(self) -> None:
@@ -150,14 +172,22 @@ class DecisionLog:
         if not self._cycles or self._cycles[-1].actions:
             return
         idle = self._cycles.pop()
-        self._size -= idle.size
+        self._add(idle, -1)
         if self._cycles:
             last = self._cycles[-1]
-            self._size -= last.size
+            self._add(last, -1)
             for key, before in idle.before.items():
-                last.before.setdefault(key, before)
-            self._size += last.size
+                last.keep(key, before)
+            self._add(last, 1)
+
+    def _add(self, cycle: Cycle, sign: int) -> None:
+        self._size += sign * cycle.size
+        self._byte_count += sign * cycle.byte_count
 
     def _trim(self) -> None:
-        while self._cycles and (len(self._cycles) > CYCLES_MAX or self._size > ENTRIES_MAX):
-            self._size -= self._cycles.popleft().size
+        while self._cycles and (
+            len(self._cycles) > CYCLES_MAX
+            or self._size > ENTRIES_MAX
+            or self._byte_count > BYTES_MAX
+        ):
+            self._add(self._cycles.popleft(), -1)

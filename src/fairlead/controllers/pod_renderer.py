@@ -30,8 +30,11 @@ from fairlead.runtime.client import Client
 #: Jobs whose templates are kept, as a kilobyte or two of JSON; the oldest goes first, and is read
 #: again when it is needed.
 TEMPLATES_MAX = 8_192
-#: Jobs whose templates are kept decoded.
+TEMPLATES_BYTES_MAX = 64 << 20
+#: Jobs whose templates are kept decoded, and the JSON of those; decoded they are several times as
+#: large.
 DECODED_MAX = 256
+DECODED_BYTES_MAX = 16 << 20
 
 Obj = dict[str, Any]
 
@@ -75,6 +78,8 @@ class _Templates:
     generation: int
     #: Pod specs, by role.
     roles: dict[str, _Model]
+    #: Of the JSON that they were decoded from.
+    byte_count: int
     #: The first pod of each role in `attempt`.
     attempt: int = 0
     first: dict[str, _First] = field(default_factory=dict)
@@ -89,10 +94,14 @@ class PodRenderer:
         *,
         templates_max: int = TEMPLATES_MAX,
         decoded_max: int = DECODED_MAX,
+        templates_bytes_max: int = TEMPLATES_BYTES_MAX,
+        decoded_bytes_max: int = DECODED_BYTES_MAX,
     ) -> None:
         self._client = client
         self._templates_max = templates_max
         self._decoded_max = decoded_max
+        self._templates_bytes_max = templates_bytes_max
+        self._decoded_bytes_max = decoded_bytes_max
         # By uid of the job.
         self._stored: dict[str, _Stored] = {}
         self._decoded: dict[str, _Templates] = {}
@@ -131,9 +140,14 @@ class PodRenderer:
         if templates is None or templates.generation != stored.generation:
             specs: dict[str, Obj] = msgspec.json.decode(stored.specs)
             roles = {role: _model(spec) for role, spec in specs.items()}
-            templates = self._decoded[uid] = _Templates(stored.generation, roles)
-            if len(self._decoded) > self._decoded_max:
-                del self._decoded[next(iter(self._decoded))]
+            templates = _Templates(stored.generation, roles, len(stored.specs))
+            self._decoded.pop(uid, None)
+            self._decoded[uid] = templates
+            byte_count = sum(each.byte_count for each in self._decoded.values())
+            while len(self._decoded) > self._decoded_max or (
+                byte_count > self._decoded_bytes_max and len(self._decoded) > 1
+            ):
+                byte_count -= self._decoded.pop(next(iter(self._decoded))).byte_count
         return templates
 
     async def _read(self, job: Job) -> _Stored:
@@ -147,7 +161,14 @@ class PodRenderer:
             async with stored.lock:
                 if stored.generation != job.metadata.generation:
                     await self._fetch(stored, job)
+                    self._drop_oldest()
         return stored
+
+    def _drop_oldest(self) -> None:
+        """Drop what was read first beyond `templates_bytes_max`; it is read again when needed."""
+        byte_count = sum(len(each.specs) for each in self._stored.values())
+        while byte_count > self._templates_bytes_max and len(self._stored) > 1:
+            byte_count -= len(self._stored.pop(next(iter(self._stored))).specs)
 
     async def _fetch(self, stored: _Stored, job: Job) -> None:
         meta = job.metadata

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.unit.controllers.test_scheduler import World, check
@@ -137,6 +138,31 @@ def test_the_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             await world.client.patch(NODES, f"node-{number:04}", labels)
         await asyncio.sleep(1)
         assert sum(each.size for each in log.cycles) <= 2
+
+    check(main)
+
+
+def test_the_log_is_bounded_by_the_size_of_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of a megabyte that changes with every decision is kept a few times only."""
+    bytes_max = 200_000
+    monkeypatch.setattr("fairlead.controllers.decision_log.BYTES_MAX", bytes_max)
+
+    async def main(world: World) -> None:
+        log = world.scheduler.decisions
+        large = make_job("large", count=2, gpus=8)
+        meta = replace(large.metadata, annotations={"a": "x" * 30_000})
+        await world.create(*make_nodes(1, gpus=8), replace(large, metadata=meta))
+        for number in range(20):
+            await world.create(make_job(f"job-{number}", gpus=0, cpu=1))
+            await asyncio.sleep(1)
+            labels = {"metadata": {"labels": {"x": str(number)}}}
+            await world.client.patch(JOBS, "large", labels, namespace="default")
+            await asyncio.sleep(1)
+        kept = [each for cycle in log.cycles for each in cycle.before.values()]
+        total = sum(len(msgspec.json.encode(each.obj)) for each in kept if each.obj is not None)
+        assert bytes_max // 2 < total <= bytes_max
+        assert vars(log)["_byte_count"] == total
+        assert vars(log)["_size"] == sum(each.size for each in log.cycles)
 
     check(main)
 

@@ -112,6 +112,27 @@ def test_no_more_templates_are_kept_than_the_bound() -> None:
             assert len(bodies) <= 2
         assert client.count("get") == 5
 
+    _play(play)
+
+
+def test_large_templates_are_kept_up_to_their_bytes_and_read_again() -> None:
+    large = {"containers": [{"name": "main", "image": "a", "args": ["x" * 10_000]}]}
+
+    async def play(client: FakeClient, _bodies: PodRenderer) -> None:
+        bodies = PodRenderer(client, templates_bytes_max=35_000, decoded_bytes_max=25_000)
+        jobs = [await _submit(client, f"job-{i}", spec=large) for i in range(8)]
+        made = [await bodies.body(job, _pods(job)[0]) for job in jobs]
+        assert (len(bodies), len(vars(bodies)["_decoded"])) == (3, 2)
+        assert client.count("get") == 8
+        assert [await bodies.body(job, _pods(job)[0]) for job in jobs] == made
+        assert client.count("get") == 16
+        huge = await _submit(client, "huge", spec={"containers": large["containers"] * 9})
+        for _ in range(2):  # more than the bound by itself: kept while it is used
+            await bodies.body(huge, _pods(huge)[0])
+        assert client.count("get") == 17
+
+    _play(play)
+
 
 def test_what_is_not_kept_decoded_is_decoded_again_and_not_read() -> None:
     async def play(client: FakeClient, _bodies: PodRenderer) -> None:
