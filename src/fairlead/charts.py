@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fairlead.decide.words import duration
+from fairlead.terminal import escaped
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 10, 28
 #: Okabe and Ito's palette and four of Tol's, which colour-blind readers can tell apart.
@@ -56,6 +57,11 @@ class Scale:
             low, high, value = math.log10(low), math.log10(high), math.log10(value)
         share = (value - low) / (high - low) if high > low else 0.0
         return self.start + share * (self.end - self.start)
+
+
+def markup(text: str) -> str:
+    """Return a text as the content of an element or attribute of a page."""
+    return html.escape(escaped(text))
 
 
 def number(value: float) -> str:
@@ -119,13 +125,13 @@ def _ticks(low: float, high: float) -> list[float]:
 def _frame(title: str, body: list[str], names: Sequence[str], look: Look = _LOOK) -> str:
     legend = "".join(
         f'<span class="key"><i style="background:{COLORS[i % len(COLORS)]}"></i>'
-        f"{html.escape(name)}</span>"
+        f"{markup(name)}</span>"
         for i, name in enumerate(names)
     )
     size = f"0 0 {look.width} {look.height}"
-    svg = f'<svg viewBox="{size}" role="img" aria-label="{html.escape(title)}">'
+    svg = f'<svg viewBox="{size}" role="img" aria-label="{markup(title)}">'
     return (
-        f"<figure><figcaption>{html.escape(title)}</figcaption>{svg}{''.join(body)}</svg>"
+        f"<figure><figcaption>{markup(title)}</figcaption>{svg}{''.join(body)}</svg>"
         f'<div class="legend">{legend}</div></figure>'
     )
 
@@ -155,7 +161,7 @@ def _across(x: Scale, at: float, look: str) -> str:
 
 def _tick(x: float, y: float, anchor: str, text: str) -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f'<text class="tick" {place}>{html.escape(text)}</text>'
+    return f'<text class="tick" {place}>{markup(text)}</text>'
 
 
 def _points(points: Sequence[tuple[float, float]]) -> str:

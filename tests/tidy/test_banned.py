@@ -24,11 +24,25 @@ BANNED: dict[str, tuple[str, tuple[str, ...]]] = {
     "asyncio.wait": ("asyncio.TaskGroup or gather: a set of tasks has no order", ()),
     "asyncio.as_completed": ("asyncio.TaskGroup or gather", ()),
     "asyncio.to_thread": ("a runner passed in from the shell", ("cli/", "embedded/local/")),
-    "print": ("click.echo in cli, a logger elsewhere", ("cli/",)),
+    "print": ("fairlead.terminal in cli, a logger elsewhere", ()),
+    "click.echo": ("fairlead.terminal", ()),
+    "click.secho": ("fairlead.terminal", ()),
     "os.system": ("subprocess with a list", ()),
     "pickle.loads": ("msgspec", ()),
     "eval": ("nothing", ()),
     "exec": ("nothing", ()),
+}
+
+#: What may name the standard streams, and for what.
+STREAMS = {
+    "terminal.py": "writes text, made printable",
+    "cli/program_output.py": "writes the output of programs, filtered for a terminal",
+    "cli/main.py": "flushes them at the end",
+    "cli/commands/cluster.py": "gives stderr to the log",
+    "app/operator_process.py": "gives stderr to the log",
+    "app/launch.py": "flushes them before it forks",
+    "runtime/logs.py": "writes log lines, made printable",
+    "member/": "is the output of programs",
 }
 
 PURE = ("api/", "model/", "decide/")
@@ -49,6 +63,24 @@ def test_banned_call_is_not_used(call: str) -> None:
         if dotted == call
     ]
     assert found == [], f"{call} is banned here, use {instead}"
+
+
+def test_text_reaches_the_standard_streams_at_one_place() -> None:
+    """Elsewhere it would be written as it is, with the escape sequences that others put in it."""
+    found = {
+        f"{name(path)}:{node.lineno}"
+        for path in modules()
+        for node in nodes(path)
+        if not name(path).startswith(tuple(STREAMS))
+        and (
+            (isinstance(node, ast.Attribute) and node.attr in ("stdout", "stderr", "__stdout__")
+             and isinstance(node.value, ast.Name) and node.value.id == "sys")
+            or (isinstance(node, ast.ImportFrom) and node.module == "sys"
+                and {each.name for each in node.names} & {"stdout", "stderr"})
+        )
+    }  # fmt: skip
+    assert found == set()
+    assert all(any(name(path).startswith(each) for path in modules()) for each in STREAMS)
 
 
 def test_the_pure_layers_import_nothing_impure() -> None:

@@ -138,7 +138,7 @@ class DecisionFileError(Exception):
     def __init__(self, line: int, why: str, field: str = "") -> None:
         super().__init__(why)
         self.line, self.field = line, field
-        self.why = "".join(c if c.isprintable() else "?" for c in why)
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)

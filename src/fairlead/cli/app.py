@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from fairlead import terminal
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail, render_error
 from fairlead.input.masked import masked
 from fairlead.input.suggest import nearest
@@ -138,9 +139,9 @@ def cli(context: click.Context, *, shows_version: bool) -> None:
     if shows_version:
         from fairlead import __version__
 
-        click.echo(f"{PROGRAM} {__version__}")
+        terminal.say(f"{PROGRAM} {__version__}\n")
     elif context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        terminal.say(f"{context.get_help()}\n")
 
 
 def run(arguments: list[str]) -> int:
@@ -153,7 +154,6 @@ def run(arguments: list[str]) -> int:
     is_anchored = is_verbose or "-v" in own or "--verbose" in own
     try:
         result: Any = cli.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
-        sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except click.Abort as abort:
@@ -165,14 +165,19 @@ def run(arguments: list[str]) -> int:
         return _report(error, with_anchors=is_anchored)
     except (KeyboardInterrupt, BrokenPipeError):
         raise
+    except terminal.OutputLost as error:
+        return _report(
+            fail(Code.DATA_UNWRITABLE, f"standard output cannot be written: {error}",
+                 help=("write to a file on a disk that has room",)),
+            with_anchors=is_anchored,
+        )  # fmt: skip
     except Exception as error:  # noqa: BLE001 # the one place where a fault of ours is caught
         return _report(_translate(error, shows_traceback=is_verbose), with_anchors=is_anchored)
     return int(result) if isinstance(result, int) else Exit.OK
 
 
 def _report(error: CliError, *, with_anchors: bool) -> int:
-    sys.stdout.flush()
-    sys.stderr.write(render_error(error, with_anchors=with_anchors))
+    terminal.tell(render_error(error, with_anchors=with_anchors).removesuffix("\n"))
     return error.exit
 
 

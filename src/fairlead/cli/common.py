@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
 import click
 
+from fairlead import terminal
 from fairlead.cli.completers import complete_namespaces, words
 from fairlead.cli.connect import Choice, find_connection
 from fairlead.cli.table import WIDTH_DEFAULT, Column, Row, render_table
@@ -63,21 +64,20 @@ class Common:
     def note(self, text: str) -> None:
         """Tell the person something, on stderr, unless -q."""
         if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            terminal.tell(text)
 
     def detail(self, text: str) -> None:
         """Tell more with -v."""
         if self.verbosity:
-            print(text, file=sys.stderr, flush=True)
+            terminal.tell(text)
 
     def emit(self, text: str) -> None:
         """Write data to stdout."""
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        terminal.say(text)
 
     def lines(self, lines: Iterable[object]) -> None:
         """Write data to stdout, a line each."""
-        self.emit("".join(f"{line}\n" for line in lines))
+        self.emit(terminal.joined(map(str, lines)))
 
     @property
     def is_structured(self) -> bool:
@@ -96,7 +96,7 @@ class Common:
         is_wide = self.format is Format.WIDE
         width = text_width(0) or None
         text = render_table(columns, rows, width=width, wide=is_wide, headers=self.headers)
-        self.emit(_colored(text, self.headers) if self.color else text)
+        terminal.say(text, partial(_colored, headers=self.headers) if self.color else str)
 
     def structured(self, items: Iterable[Any], *, is_list: bool = True) -> None:
         """Write objects as JSON or YAML: one as itself, several as a List of the API's form."""
@@ -113,9 +113,14 @@ def dump(value: Any, format_: Format) -> str:
         from fairlead.input.yamlwrite import to_yaml
 
         return to_yaml(value)
+    return json_text(value, indent=2)
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """Return a value as JSON whose texts a terminal can show, with a line feed at the end."""
     import json
 
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return terminal.json_escaped(json.dumps(value, indent=indent, ensure_ascii=False)) + "\n"
 
 
 _STATE_COLORS = {
@@ -125,7 +130,7 @@ _STATE_COLORS = {
 }  # fmt: skip
 
 
-def _colored(text: str, headers: bool) -> str:  # noqa: FBT001
+def _colored(text: str, *, headers: bool) -> str:
     """Return a table with its header bold and its first state word coloured; widths stay."""
     lines = text.splitlines()
     out: list[str] = []
@@ -145,7 +150,7 @@ def _colored(text: str, headers: bool) -> str:  # noqa: FBT001
 
 def text_width(otherwise: int) -> int:
     """Return the columns for text on stdout: the terminal's; what is given where it is none."""
-    if not sys.stdout.isatty():
+    if not terminal.is_terminal():
         return otherwise
     return shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns
 
@@ -237,7 +242,7 @@ def _collect(options: dict[str, Any]) -> Common:
         kubeconfig=options.pop("kubeconfig", ""),
         context=options.pop("context_", ""),
         headers=not options.pop("no_headers", False),
-        color=not no_color and sys.stdout.isatty() and os.environ.get("TERM") != "dumb",
+        color=not no_color and terminal.is_terminal() and os.environ.get("TERM") != "dumb",
         quiet=options.pop("quiet"),
         verbosity=options.pop("verbose"),
     )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+from fairlead import terminal
 from fairlead.api.job import Job, JobState
 from fairlead.api.simulated import is_simulated
 from fairlead.api.status import NotFound, Unavailable
 from fairlead.cli.common import Common
 from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
+from fairlead.cli.program_output import ProgramOutput, discard_output
 from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import (
     SIMULATED,
@@ -43,14 +43,14 @@ def follow_job(common_: Common, api: Api, key: tuple[str, str]) -> int:
         common_.note(f"\n{detached_text(name)}")
         return Exit.INTERRUPTED
     except Gone:
-        print(f"job {name} was deleted", file=sys.stderr, flush=True)
+        terminal.tell(f"job {name} was deleted")
         return Exit.FAILED
     code = exit_code(job)
     text = f"{name} {state_of(job)}: {ending(job)}"
     if is_simulated(job) and is_embedded(api):
         text += SIMULATED
     if code:
-        print(text, file=sys.stderr, flush=True)  # an error: also with -q
+        terminal.tell(text)  # an error: also with -q
     else:
         common_.note(text)
     return code
@@ -98,18 +98,6 @@ def _state_line(job: Job) -> str:
     return text if text.startswith(f"{state}: ") else f"{state}: {text}"
 
 
-def write_logs(chunk: bytes) -> int:
-    """Write bytes to stdout at once; return how many."""
-    sys.stdout.buffer.write(chunk)
-    sys.stdout.buffer.flush()
-    return len(chunk)
-
-
-def _discard_output() -> None:
-    with Path(os.devnull).open("wb") as nothing:
-        os.dup2(nothing.fileno(), sys.stdout.fileno())
-
-
 def _stream(common_: Common, api: Api, key: tuple[str, str], query: LogQuery) -> Iterator[bytes]:
     """Return the logs of a job; a server of its own knows jobs, any other one only members."""
     if is_embedded(api):
@@ -137,10 +125,11 @@ def _show(common_: Common, api: Api, key: tuple[str, str], *, attempt: int) -> N
     query, shown = LogQuery(follow=True, attempt=attempt), 0
     while True:
         try:
-            for chunk in _stream(common_, api, key, query):
-                shown += write_logs(chunk)
+            with ProgramOutput() as output:
+                for chunk in _stream(common_, api, key, query):
+                    shown += output.write(chunk)
         except BrokenPipeError:  # the reader has closed the pipe; the job goes on, and so do we
-            _discard_output()
+            discard_output()
             return
         except NotFound:
             return

@@ -26,6 +26,7 @@ from fairlead.cli.transport import Api
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.input.suggest import nearest
 from fairlead.runtime.loglines import LineCutter
+from fairlead.terminal import printable
 
 FOLLOWED_MAX = 64
 PIECES_MAX = 1_000
@@ -201,7 +202,7 @@ class MemberLogs:
                 yield self._prefix(log.task) + line + b"\n"
 
     def _prefix(self, task: str) -> bytes:
-        return b"" if self._is_alone else f"[{task}] ".encode()
+        return b"" if self._is_alone else f"[{printable(task)}] ".encode()
 
     def _read_once(self, pods: Sequence[Pod]) -> Iterator[bytes]:
         for pod in pods:

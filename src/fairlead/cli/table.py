@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.cli.text import cut_end
+from fairlead.terminal import one_line
 
 GAP = "  "
 CUT_MIN = 8  # a column is never cut below this, so that something can still be read
@@ -43,13 +44,13 @@ def render_table(
 ) -> str:
     """Return the table as text, lines ended by a line feed and without spaces at their ends.
 
-    `rows` have a cell per column, wide ones included. With a `width` the cuttable columns are
-    cut, the widest first, until a line fits or only codes such as "Fragmented:" are left; None
-    never cuts, as for a pipe. No rows give only the header.
+    `rows` have a cell per column, wide ones included; what is not printable in one is escaped. With
+    a `width` the cuttable columns are cut, the widest first, until a line fits or only codes such
+    as "Fragmented:" are left; None never cuts, as for a pipe. No rows give only the header.
     """
     chosen = [i for i, column in enumerate(columns) if wide or not column.wide_only]
-    lines = [[columns[i].title for i in chosen]] if headers else []
-    lines += [[row[i] for i in chosen] for row in rows]
+    lines = [[one_line(columns[i].title) for i in chosen]] if headers else []
+    lines += [[one_line(row[i]) for i in chosen] for row in rows]
     if not lines:
         return ""
     shown = [columns[i] for i in chosen]

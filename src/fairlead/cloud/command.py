@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from fairlead.cloud.provider import CloudError, OutOfCapacity, RefusedByProvider
-from fairlead.input.printable import printable
+from fairlead.terminal import printable
 
 COMMAND_SECONDS_MAX = 60.0
 OUTPUT_BYTES_MAX = 16 * 1024 * 1024

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fairlead.input.printable import printable
+from fairlead.terminal import printable
 
 
 class _Header(msgspec.Struct, frozen=True):

@@ -207,13 +207,18 @@ def fail(
 
 def render_problem(problem: Problem) -> str:
     """Return the problem in the one form, lines ended by a line feed."""
-    lines = [f"error[{problem.code.value}]: {problem.message}"]
+    lines = [f"error[{problem.code.value}]: {_hanging(problem.message)}"]
     field = f"`{problem.field}`" if problem.field else ""
     if problem.where or field:
         lines.append("  --> " + "   ".join(part for part in (problem.where, field) if part))
-    lines.extend(f"  {line}" for line in problem.detail)
-    lines.extend(f"  help: {line}" for line in problem.help)
+    lines.extend(f"  {_hanging(line)}" for line in problem.detail)
+    lines.extend(f"  help: {_hanging(line)}" for line in problem.help)
     return "\n".join(lines) + "\n"
+
+
+def _hanging(text: str) -> str:
+    """Return the text with its further lines indented, so that none looks like our own."""
+    return text.replace("\n", "\n    ")
 
 
 def render_error(error: CliError, *, with_anchors: bool = False) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from fairlead.input.yamlmarks import plain_scalar
+from fairlead.terminal import escaped
 
 
 class _Dumper(yaml.SafeDumper):
@@ -37,4 +38,5 @@ def to_yaml(value: Any) -> str:
     """Return plain values as YAML, keys in their order."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True,
                           default_flow_style=False, width=100)  # fmt: skip
-    return text
+    # What is not printable stands in double quotes, where YAML has the same escapes.
+    return escaped(text)

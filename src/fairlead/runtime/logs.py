@@ -16,6 +16,7 @@ from typing import Any, Protocol, TextIO, cast
 
 from fairlead.api.times import format_micro_time
 from fairlead.runtime.clock import Clock
+from fairlead.terminal import escaped, json_escaped
 
 
 class Logger(Protocol):
@@ -92,17 +93,23 @@ def configure(
     def to_json(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> str:
         entry["message"] = entry.pop("event")
         head = {name: entry.pop(name) for name in ("time", "level", "message")}
-        return msgspec.json.encode({**head, **entry}, enc_hook=str).decode()
+        return json_escaped(msgspec.json.encode({**head, **entry}, enc_hook=str).decode())
+
+    def to_printable(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> Any:
+        return {k: escaped(fact) if isinstance(fact, str) else fact for k, fact in entry.items()}
 
     processors: list[Any] = [structlog.processors.add_log_level, stamp]
     if log_format is LogFormat.JSON:
         processors += [structlog.processors.format_exc_info, to_json]
     else:
         processors += [
+            structlog.processors.format_exc_info,
+            to_printable,
             structlog.dev.ConsoleRenderer(
-                colors=out.isatty(), timestamp_key="time", sort_keys=False, pad_event_to=32
-            )
-        ]
+                colors=out.isatty(), timestamp_key="time", sort_keys=False, pad_event_to=32,
+                exception_formatter=structlog.dev.plain_traceback,
+            ),
+        ]  # fmt: skip
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level.value),

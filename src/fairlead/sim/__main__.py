@@ -6,6 +6,7 @@ import argparse
 import sys
 from dataclasses import asdict, replace
 
+from fairlead import terminal
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import ROUGH
 from fairlead.sim.workload import WorkloadOptions
@@ -45,10 +46,10 @@ def main() -> int:
     try:
         outcome = simulate(options, given.seed)
     except PromiseBroken as broken:
-        sys.stderr.write(f"a promise is broken: {broken}\n")
+        terminal.tell(f"a promise is broken: {broken}")
         return 1
     for name, value in asdict(outcome).items():
-        sys.stdout.write(f"{name:14} {value}\n")
+        terminal.say(f"{name:14} {value}\n")
     return 0
 
 

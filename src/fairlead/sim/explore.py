@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from inspect import CORO_CREATED, getcoroutinestate
 from types import FrameType
 
+from fairlead import terminal
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.worker_process import end_with_parent
 from fairlead.sim.checkers import PromiseBroken
@@ -162,8 +163,7 @@ def explore(minutes: float, processes: int, first: int) -> list[Found]:
             for future in ready:
                 done.append(future.result())
                 if done[-1].broken:
-                    sys.stdout.write(broken_text(done[-1]))
-                    sys.stdout.flush()
+                    terminal.say(broken_text(done[-1]))
     return done
 
 
@@ -215,13 +215,13 @@ def main() -> int:
     parser.add_argument("--world", type=int, default=None, help="replay this one and no other")
     given = parser.parse_args()
     if given.world is not None:
-        sys.stdout.write(f"{options_of(given.world)}\n")
+        terminal.say(f"{options_of(given.world)}\n")
         done = [explore_one(given.world)]
-        sys.stdout.write(broken_text(done[0]) if done[0].broken else "")
+        terminal.say(broken_text(done[0]) if done[0].broken else "")
     else:
         first = given.first if given.first is not None else int.from_bytes(os.urandom(4)) * 10_000
         done = explore(given.minutes, given.processes, first)
-    sys.stdout.write(summary(done))
+    terminal.say(summary(done))
     return 1 if any(found.broken for found in done) else 0
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import html
 from collections import defaultdict
 from collections.abc import Sequence
 
-from fairlead.charts import STYLE, Look, Series, distribution_chart, line_chart, number, percent
+from fairlead.charts import (
+    STYLE,
+    Look,
+    Series,
+    distribution_chart,
+    line_chart,
+    markup,
+    number,
+    percent,
+)
 from fairlead.decide.words import duration
 from fairlead.sim.recorder import Recorder
 from fairlead.sim.scenario import LoadReport, Scenario, faults_of
@@ -35,8 +43,8 @@ def render_report(
     """Return the page; it loads nothing from elsewhere."""
     title = scenario.name or f"{load.source.rsplit('/', 1)[-1]}, policy {scenario.policy}"
     parts = [
-        f"<h1>{html.escape(title)}</h1>",
-        f'<p class="soft">{html.escape(_line(scenario, load))}</p>',
+        f"<h1>{markup(title)}</h1>",
+        f'<p class="soft">{markup(_line(scenario, load))}</p>',
         _violations(summary),
         _figures(summary),
         *_charts(recorder),
@@ -55,7 +63,7 @@ def render_report(
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>\n<body>{body}</body></html>\n"
+        f"<title>{markup(title)}</title><style>{_STYLE}</style></head>\n<body>{body}</body></html>\n"
     )
 
 
@@ -77,7 +85,7 @@ def _line(scenario: Scenario, load: LoadReport) -> str:
 
 def _violations(summary: Summary) -> str:
     if summary.violations:
-        items = "".join(f"<li><code>{html.escape(text)}</code></li>" for text in summary.violations)
+        items = "".join(f"<li><code>{markup(text)}</code></li>" for text in summary.violations)
         return (
             '<div class="bad"><p>The run broke a promise and was stopped.</p>'
             f"<ul>{items}</ul></div>"
@@ -151,7 +159,7 @@ def _duration(seconds: float | None) -> str:
 
 def _figures(summary: Summary) -> str:
     rows = "".join(
-        f'<tr><td>{html.escape(name)}</td><td class="n">{html.escape(value)}</td></tr>'
+        f'<tr><td>{markup(name)}</td><td class="n">{markup(value)}</td></tr>'
         for name, value in figure_rows(summary)
     )
     return f"<table>{rows}</table>"
@@ -209,7 +217,7 @@ def _load(load: LoadReport) -> str:
     if load.problem_count:
         lines.append(f"{number(load.problem_count)} lines are not jobs and were left out:")
         lines += [f"line {problem.line}: {problem.message}" for problem in load.problems]
-    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+    items = "".join(f"<li>{markup(line)}</li>" for line in lines)
     return f"<h2>What was assumed of the load</h2><ul>{items}</ul>" if items else ""
 
 
@@ -224,7 +232,7 @@ def _requests(summary: Summary) -> str:
         return ""
     jobs = max(summary.jobs, 1)
     cells = "".join(
-        f"<tr><td>{html.escape(service)}</td><td>{html.escape(what)}</td>"
+        f"<tr><td>{markup(service)}</td><td>{markup(what)}</td>"
         f'<td class="n">{count:,}</td><td class="n">{count / jobs:.2f}</td></tr>'
         for service, what, count in rows
     )
@@ -237,7 +245,7 @@ def _decisions(recorder: Recorder) -> str:
     if not recorder.decision_times:
         return ""
     cells = "".join(
-        f'<tr><td>{html.escape(name)}</td><td class="n">{times.count:,}</td>'
+        f'<tr><td>{markup(name)}</td><td class="n">{times.count:,}</td>'
         f'<td class="n">{times.seconds / max(times.count, 1) * 1000:.3f}</td>'
         f'<td class="n">{times.seconds_max * 1000:.1f}</td></tr>'
         for name, times in recorder.decision_times.items()
@@ -250,7 +258,7 @@ def _counts(title: str, counts: dict[str, int] | dict[str, float]) -> str:
     if not counts:
         return ""
     rows = "".join(
-        f'<tr><td>{html.escape(name)}</td><td class="n">{value:,}</td></tr>'
+        f'<tr><td>{markup(name)}</td><td class="n">{value:,}</td></tr>'
         for name, value in counts.items()
     )
-    return f"<h2>{html.escape(title)}</h2><table>{rows}</table>"
+    return f"<h2>{markup(title)}</h2><table>{rows}</table>"

@@ -152,7 +152,7 @@ def test_a_changed_file_shows_another_decision(
     file.write_bytes(b"\n".join([json.dumps(header).encode(), *lines[1:]]))
     assert run(["decisions", "replay", str(file)]) == 1
     out = capsys.readouterr().out
-    assert "changes ?[2J, placement, verdict" in out
+    assert r"changes \x1b[2J, placement, verdict" in out
     header = json.loads(lines[0]) | {"digest": "sha256:0"}
     file.write_bytes(b"\n".join([json.dumps(header).encode(), *lines[1:]]))
     assert run(["decisions", "replay", str(file)]) == 1

@@ -87,5 +87,5 @@ def test_what_a_command_says_of_its_failure_is_short_and_without_control_codes(
     assert text.endswith("0007")
     assert len(text) <= len(f"{command} list: ") + 200
     short = script(tmp_path / "short", "printf 'a\\n\\033]0;b\\007\\tc' >&2; exit 1")
-    with pytest.raises(CloudError, match=r"list: a \?\]0;b\? c$"):
+    with pytest.raises(CloudError, match=r"list: a \\x1b\]0;b\\x07 c$"):
         asyncio.run(run_command(short, "list"))

@@ -104,7 +104,10 @@ def test_a_member_that_stands_still_is_behind_and_a_fast_log_makes_no_one_so() -
         (Answer(b'{"raftIndex":"many"}'), "not an answer of etcd"),
         (Answer(b'{"header":[]}'), "not an answer of etcd"),
         (Answer(b" " * (2 << 20)), "more than 1,048,576 bytes"),
-        (Answer(b'{"error":"etcdserver: user\\u001b name is empty"}', 400), "user? name is empty"),
+        (
+            Answer(b'{"error":"etcdserver: user\\u001b name is empty"}', 400),
+            r"user\x1b name is empty",
+        ),
         (Answer(status=404), "HTTP 404"),
         (Answer(b"{", length=10), "ends 9 bytes early"),
     ],

@@ -12,6 +12,7 @@ import pytest
 from tests.tidy.sources import ROOT
 from tests.unit.doctor.facts_of import seen
 
+from fairlead import terminal
 from fairlead.cli.doctor.examination import render
 from fairlead.doctor.check import Check, Level, Reading, Severity, evaluate
 from fairlead.doctor.configuration import ConfigurationError, parse_baseline, parse_suppressions
@@ -185,3 +186,16 @@ def test_the_reference_page_is_up_to_date() -> None:
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("form", ["text", "html", "junit", "json", "yaml"])
+@pytest.mark.parametrize("harm", ["\x1b]0;title\x07", "\x9b2J", "\u202e", "\r", "\x00", "\ufffe"])
+def test_no_format_passes_what_a_terminal_obeys(form: str, harm: str) -> None:
+    reading = Reading(f"caller{harm}", 2.0, f"agent {harm} asked")
+    made = replace(check("A-1"), measure=lambda _: [reading])
+    text = render(report(made), form)
+    text = text if form != "text" else terminal.escaped(text)  # as it is written
+    assert [c for c in text if not c.isprintable() and c != "\n"] == []
+    assert "caller" in text
+    if form == "junit":
+        assert ET.fromstring(text) is not None

@@ -138,7 +138,7 @@ def test_facts_are_read_and_every_pod_is_deleted() -> None:
         ("Failed", FACTS, "a0: the pod failed and printed 2 facts", 1),
         ("Succeeded", b"\xff" * 5000, "printed 0 facts", 0),
         ("Succeeded", b"a = 1\n" * 10**6, "", 1),
-        ("\x1b[31m", FACTS, "the pod is ?[31m", 0),
+        ("\x1b[31m", FACTS, r"the pod is \x1b[31m", 0),
     ],
 )
 def test_pods_that_do_not_do_their_work_are_named_and_deleted(

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from fairlead import terminal
 from fairlead.app.datadir import in_use, prepare, size_bytes
 from fairlead.app.run_file import (
     KUBECONFIG_FILE,
@@ -145,7 +146,7 @@ def _detach(common_: Common, settings: Settings) -> int:
 
     report = start_detached(settings.data, partial(_background, settings))
     if report.error:
-        sys.stderr.write(report.error)
+        terminal.tell(report.error.removesuffix("\n"))
         return report.exit_code
     common_.emit(_announced(common_, settings, report.ready))
     return Exit.OK

@@ -25,7 +25,7 @@ from fairlead.cli.common import Common, Format, common, text_width
 from fairlead.cli.views.decisions import COLUMNS, decision_rows, replay_text
 from fairlead.controllers.decision_log import CYCLES_MAX
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
-from fairlead.input.printable import printable
+from fairlead.terminal import printable
 
 #: The mode of the file: it shows jobs of all users.
 _OWNER_ONLY = 0o600

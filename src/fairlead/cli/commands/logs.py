@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -13,9 +12,10 @@ from fairlead.api.status import NotFound, Unavailable
 from fairlead.cli.common import Common, common
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
-from fairlead.cli.follow import detached_text, member_chunks, write_logs
+from fairlead.cli.follow import detached_text, member_chunks
 from fairlead.cli.lookup import clean_reference, missing_job
 from fairlead.cli.past import DEFAULT_NAMESPACE, past_logs, stopped
+from fairlead.cli.program_output import ProgramOutput
 from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import state_of, waiting
 from fairlead.input.errors import CliError, Code, Exit, fail
@@ -54,7 +54,9 @@ def logs(
 
     Those of a stopped cluster of this machine are read from its data directory.
 
-    Of several members every line begins with the member's role and index.
+    Of several members every line begins with the member's role and index. A pipe or a file gets the
+    bytes as they are. A terminal gets text, colours and progress bars; what else controls terminals
+    is left out.
     """
     if previous and (follow or attempt is not None):
         other = "--follow" if follow else "--attempt"
@@ -85,13 +87,13 @@ def _show_stopped(common_: Common, data: Path, key: tuple[str, str], query: LogQ
     if query.follow:
         common_.note("the cluster is not running: this is what was written until it stopped")
     try:
-        is_written = past_logs(data, key, query, write=sys.stdout.buffer.write)
+        with ProgramOutput() as output:
+            is_written = past_logs(data, key, query, write=output.write)
     except NotFound as error:
         raise fail(
             Code.NO_SUCH_LOG, error.message, detail=(f"the cluster of {data} is not running",),
             help=("fairlead history -o wide lists jobs that have ended, with their uids",),
         ) from error  # fmt: skip
-    sys.stdout.buffer.flush()
     if not is_written:
         common_.note(f"{key[1]} wrote nothing")
     return Exit.OK
@@ -101,7 +103,10 @@ def _show_members(
     common_: Common, api: Api, key: tuple[str, str], *, query: LogQuery, history: str
 ) -> int:
     """Show the logs of a job on a real cluster, whose API server knows members, not jobs."""
-    if not sum(map(write_logs, member_chunks(common_, api, key, query, history=history))):
+    with ProgramOutput() as output:
+        chunks = member_chunks(common_, api, key, query, history=history)
+        is_written = sum(map(output.write, chunks)) > 0
+    if not is_written:
         _explain_silence(common_, api, key)
     return Exit.OK
 
@@ -110,8 +115,9 @@ def _show(common_: Common, api: Api, key: tuple[str, str], query: LogQuery) -> i
     written = 0
     for tries_left in range(RETRIES_MAX, -1, -1):
         try:
-            for chunk in stream_logs(api, key, query):
-                written += write_logs(chunk)
+            with ProgramOutput() as output:
+                for chunk in stream_logs(api, key, query):
+                    written += output.write(chunk)
         except NotFound as error:
             raise _missing(api, key, error.message) from error
         except Unavailable:

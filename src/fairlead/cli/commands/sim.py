@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -13,6 +12,7 @@ from typing import Any
 import click
 import msgspec
 
+from fairlead import terminal
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.times import parse_time
@@ -160,19 +160,18 @@ def _execute(run_: Run) -> RunResult:
 
 def _show(common_: Common) -> Callable[[Progress], None]:
     """Return what draws the progress bar: on a terminal only."""
-    if common_.quiet or not sys.stderr.isatty():
+    if common_.quiet or not terminal.can_redraw():
         return lambda _: None
 
     def show(progress: Progress) -> None:
         done = progress.submitted / max(progress.jobs, 1)
         bar = "#" * round(done * _BAR_WIDTH)
         line = (
-            f"\r[{bar:<{_BAR_WIDTH}}] {duration(progress.simulated_seconds):>8} simulated, "
+            f"[{bar:<{_BAR_WIDTH}}] {duration(progress.simulated_seconds):>8} simulated, "
             f"{progress.speed:,.0f} x; {progress.running:,} running, {progress.waiting:,} waiting, "
             f"{percent(progress.busy_share)} busy"
         )
-        sys.stderr.write(f"{line[:110]:<110}" + ("\n" if progress.is_over else ""))
-        sys.stderr.flush()
+        terminal.redraw(f"{line[:109]:<109}", is_last=progress.is_over)
 
     return show
 
@@ -191,9 +190,9 @@ def _exit(result: RunResult, replay: str) -> int:
     if not result.summary.violations:
         return Exit.OK if result.summary.is_complete else Exit.INTERRUPTED
     for text in result.summary.violations:
-        sys.stderr.write(f"a promise is broken: {text}\n")
+        terminal.tell(f"a promise is broken: {text}")
     if replay:
-        sys.stderr.write(f"  replay: {replay}\n")
+        terminal.tell(f"  replay: {replay}")
     return Exit.FAILED
 
 

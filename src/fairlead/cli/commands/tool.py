@@ -35,7 +35,7 @@ def completion(_common: Common, *, shell: str) -> None:
         )  # fmt: skip
     script = found(cli, {}, PROGRAM, "_FAIRLEAD_COMPLETE")
     # `source()` of bash starts bash to learn its version; the script itself does not need that.
-    click.echo(script.source_template % script.source_vars())
+    _common.emit(script.source_template % script.source_vars() + "\n")
 
 
 @click.command()

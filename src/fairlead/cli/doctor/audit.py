@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.cli.common import Common, Format, dump, now, text_width
+from fairlead.cli.common import Common, Format, dump, json_text, now, text_width
 from fairlead.doctor.audit.cost import CAPACITY_SEATS, Model, summarise
 from fairlead.doctor.audit.files import UnreadableLog
 from fairlead.doctor.audit.follow import Follower, windows
@@ -31,6 +30,7 @@ from fairlead.doctor.output.text import WIDTH_DEFAULT
 from fairlead.doctor.registry import AUDIT_CHECKS
 from fairlead.input.errors import Code, Exit, fail
 from fairlead.input.yamlwrite import to_yaml
+from fairlead.terminal import joined
 
 
 def model_of(
@@ -168,7 +168,7 @@ def run_follow(
 
 def _text(summary: AuditSummary, report: Report) -> str:
     lines = audit_lines(summary, report, width=text_width(WIDTH_DEFAULT))
-    return "".join(f"{line}\n" for line in lines)
+    return joined(lines)
 
 
 def _window(summary: AuditSummary, report: Report, format_: str) -> str:
@@ -178,5 +178,5 @@ def _window(summary: AuditSummary, report: Report, format_: str) -> str:
         return f"-- {at} --\n{_text(summary, report)}"
     values = audit_values(summary, report)
     if format_ == "json":
-        return json.dumps(values, ensure_ascii=False) + "\n"
+        return json_text(values)
     return "---\n" + dump(values, Format.YAML)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairlead import terminal
 from fairlead.api.status import Unavailable
 from fairlead.cli.common import Common, Format, dump, now, text_width
 from fairlead.cli.doctor.access import check_url, read_file, web_of
@@ -41,6 +42,7 @@ from fairlead.doctor.readers.prometheus import PrometheusAnswers
 from fairlead.doctor.registry import BY_ID, CHECKS, wanted_samples
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail, render_error
 from fairlead.input.suggest import nearest
+from fairlead.terminal import joined
 
 #: Exit code when nothing could be looked at.
 COULD_NOT_LOOK = 3
@@ -86,7 +88,7 @@ def run_doctor(common: Common, format_: str, options: Mapping[str, Any]) -> int:
     except CliError as error:
         if error.problems[0].code.exit is not Exit.UNREACHABLE:
             raise
-        sys.stderr.write(render_error(error, with_anchors=bool(common.verbosity)))
+        terminal.tell(render_error(error, with_anchors=bool(common.verbosity)).removesuffix("\n"))
         return COULD_NOT_LOOK
     report = examine(checks, facts, files.options(common, options, requests))
     common.emit(render(report, format_, int(options["at_nodes"])))
@@ -102,7 +104,7 @@ def render(report: Report, format_: str, project_to: int = 0) -> str:
     if format_ == "html":
         return html_page(report)
     lines = report_lines(report, project_to, width=text_width(WIDTH_DEFAULT))
-    return "".join(f"{line}\n" for line in lines)
+    return joined(lines)
 
 
 def _selected(options: Mapping[str, Any]) -> tuple[Check, ...]:

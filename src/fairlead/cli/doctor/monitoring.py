@@ -18,8 +18,8 @@ from fairlead.doctor.prometheus.ranges import BoardReader, Window
 from fairlead.doctor.readers.pages import METRIC_SOURCES
 from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.input.errors import Code, Exit, fail
-from fairlead.input.printable import printable
 from fairlead.input.suggest import nearest
+from fairlead.terminal import printable
 
 
 def write_alerts(

@@ -10,6 +10,7 @@ from fairlead.cli.doctor.audit import analyse, model_of
 from fairlead.cli.manifest import read_bytes
 from fairlead.doctor.preflight import agents_of, forecast, preflight_lines, preflight_values
 from fairlead.input.errors import CliError, Code, Problem, fail
+from fairlead.terminal import joined
 
 
 def run_preflight(common: Common, format_: str, options: Mapping[str, Any]) -> int:
@@ -23,8 +24,7 @@ def run_preflight(common: Common, format_: str, options: Mapping[str, Any]) -> i
     trace = analyse(common, options["trace"], model)
     results = [forecast(agent, trace, model, int(options["nodes"])) for agent in agents]
     if format_ == "text":
-        common.emit("\n".join("".join(f"{line}\n" for line in preflight_lines(each))
-                              for each in results))  # fmt: skip
+        common.emit("\n".join(joined(preflight_lines(each)) for each in results))
     else:
         common.emit(dump([preflight_values(each) for each in results], Format(format_)))
     codes = [each.exit_code() for each in results]

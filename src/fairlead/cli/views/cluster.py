@@ -14,6 +14,7 @@ from fairlead.app.settings import OPEN_ADDRESS, Settings
 from fairlead.cli.table import Align, Column, render_table
 from fairlead.cli.text import bytes_text
 from fairlead.decide.words import duration, plural
+from fairlead.terminal import joined
 
 _SERVICE_COLUMNS = (
     Column("SERVICE"), Column("STATE"), Column("CRASHES", Align.RIGHT),
@@ -48,7 +49,7 @@ def first_commands(settings: Settings, running: Running, *, default: bool) -> st
         f"  kubectl --kubeconfig {kubeconfig} get nodes",
         f"  fairlead down{option}",
     ]
-    return "\n".join(lines) + "\n"
+    return joined(lines)
 
 
 def status_facts(
@@ -87,5 +88,5 @@ def status_text(
     )
     rows = [(s.name, s.state if s.ready else f"{s.state}, not ready", str(s.crash_count),
              s.last_error or "-") for s in status.services]  # fmt: skip
-    text = "".join(f"{label:<12}{value}\n" for label, value in facts)
+    text = joined(f"{label:<12}{value}" for label, value in facts)
     return f"{text}\n{render_table(_SERVICE_COLUMNS, rows)}"

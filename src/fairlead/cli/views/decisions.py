@@ -11,7 +11,7 @@ from fairlead.app.messages import DecisionLine
 from fairlead.cli.table import Align, Column, Row, render_table
 from fairlead.cli.text import fold_names
 from fairlead.decide.words import plural
-from fairlead.input.printable import printable
+from fairlead.terminal import printable
 
 NONE = "-"
 _DIGEST_SHOWN = len("sha256:") + 12
@@ -75,7 +75,7 @@ def _rows(recorded: Sequence[Write], made: Sequence[Write]) -> list[Row]:
 
 def _row(sign: str, write: Write) -> Row:
     cells = (write.action, write.namespace, write.name, _what(write.patch))
-    return (sign, *map(printable, cells))
+    return (sign, *cells)
 
 
 def _what(patch: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from fairlead.app.messages import FleetLine
 from fairlead.cli.table import Align, Column, Row
 from fairlead.decide.words import duration, plural
 from fairlead.model.spares import is_spare, is_spare_of_pool
+from fairlead.terminal import joined
 
 NONE = "-"
 _DECISIONS_SHOWN_MAX = 5
@@ -89,7 +90,7 @@ def plan_text(pools: Iterable[NodePool], fleet: Fleet, jobs: Iterable[Job], now:
         for job in sorted(jobs, key=lambda job: job.metadata.key)
         if (emptied := _emptied_by(job))
     ]
-    return "\n".join(lines or ["no node pools"]) + "\n"
+    return joined(lines or ["no node pools"])
 
 
 def _emptied_by(job: Job) -> tuple[str, ...]:
@@ -167,7 +168,7 @@ def pool_why(pool: NodePool, fleet: Fleet, now: float) -> str:
             where = mark.domain or "the provider"
             lines.append(f"  avoided    {where} for {duration(left)} more: {mark.reason}")
     lines += (_decided(each, now) for each in reversed(status.decisions[-_DECISIONS_SHOWN_MAX:]))
-    return "\n".join(lines) + "\n"
+    return joined(lines)
 
 
 def node_why(
@@ -176,7 +177,8 @@ def node_why(
     """Return why a node is there, is kept, or will be removed; `jobs` are those that may move."""
     name, pool = node.metadata.name, pools.get(node.metadata.labels.get(names.POOL, ""))
     if pool is None:
-        return f"Node {name} belongs to no node pool: Fairlead neither bought nor removes it\n"
+        text = f"Node {name} belongs to no node pool: Fairlead neither bought nor removes it"
+        return joined([text])
     lines = [f"Node {name} belongs to pool {_name(pool)}"]
     moving = [job for job in jobs if name in _emptied_by(job)]
     grant = next((g for g in fleet.status.grants if g.node == name), None)
@@ -203,7 +205,7 @@ def node_why(
     else:
         lines.append(f"  is kept: the pool wants {plural(pool.status.wanted, 'node')}")
     lines += (_decided(each, now) for each in pool.status.decisions if name in each.message)
-    return "\n".join(lines) + "\n"
+    return joined(lines)
 
 
 def _decided(decision: PoolDecision, now: float) -> str:

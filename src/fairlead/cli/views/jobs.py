@@ -21,6 +21,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.decide.words import duration, plural
 from fairlead.model.phase import Phase, phase_of
+from fairlead.terminal import joined
 
 NONE = "-"
 FINISHED_SHOWN_MAX = 5
@@ -248,7 +249,7 @@ def latest_attempt(job: Job) -> Attempt | None:
 
 def name_lines(jobs: Sequence[Job]) -> str:
     """Return the ids, one per line."""
-    return "".join(f"{job.metadata.name}\n" for job in jobs)
+    return joined(job.metadata.name for job in jobs)
 
 
 def _instant(text: str | None) -> float | None:

@@ -23,6 +23,7 @@ from fairlead.decide.words import duration, plural
 from fairlead.model.job_users import user_of
 from fairlead.model.phase import Phase, phase_of
 from fairlead.model.teams import owner_of
+from fairlead.terminal import joined
 
 if TYPE_CHECKING:  # it loads numpy
     from fairlead.decide.teams.whatif import NodeMove, SharesPlan
@@ -148,7 +149,7 @@ def quota_text(team: Team, jobs: Sequence[Job], owners: Owners | None) -> str:
     lines.append(
         _line("fair share", f"weight {spec.weight}; used {past:,.1f} h of the cluster per weight")
     )
-    return "\n".join(lines) + "\n"
+    return joined(lines)
 
 
 def _lent_lines(team: Team, jobs: Sequence[Job], owners: Owners) -> list[str]:
@@ -287,7 +288,7 @@ def plan_text(plan: SharesPlan, before: Sequence[Team], after: Sequence[Team]) -
     lines += _listed("would be preempted at once", reclaimed)
     lines += _jobs("would start at once", plan.started)
     lines += _jobs("would wait: their team is not open to them any more", plan.teamless)
-    return "\n".join(lines) + "\n"
+    return joined(lines)
 
 
 def _team_changes(before: Sequence[Team], after: Sequence[Team]) -> list[str]:

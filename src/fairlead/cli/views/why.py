@@ -43,6 +43,7 @@ from fairlead.decide.overdue_pods import OverduePod
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey
 from fairlead.decide.words import duration, plural
+from fairlead.terminal import joined
 
 LABEL_WIDTH = 11
 ATTEMPTS_SHOWN_MAX = 5
@@ -82,7 +83,7 @@ def why_text(
     if explanation is not None and explanation.verdict.reason is not Reason.PLACED:
         return _waiting(job, explanation, now, buying)
     if explanation is None and job.status.placement is None:
-        return f"Job {job.metadata.name}: {where_or_why(job)}\n"
+        return joined([f"Job {job.metadata.name}: {where_or_why(job)}"])
     team = borrowing_words(job, owners)
     note = [*([_line("team", team)] if team else []), *note]
     return _placed(job, now, [*note, *_not_ready(unready, now)])
@@ -139,7 +140,7 @@ def _waiting(job: Job, explanation: Explanation, now: float, buying: Buying | No
         lines += ["", *facts]
     lines += _changes(job, explanation)
     lines += _attempts(job)
-    return "\n".join(lines) + "\n"
+    return joined(lines)
 
 
 def _amounts(amounts: Amounts) -> str:
@@ -325,7 +326,7 @@ def _placed(job: Job, now: float, note: list[str]) -> str:
         )
         lines.append(_line("progress", f"step {progress.step}, checkpoint: {kept}"))
     lines += [*_ignored(job), *_attempts(job)]
-    return "\n".join(lines) + "\n"
+    return joined(lines)
 
 
 def _ended(job: Job, now: float, note: list[str]) -> str:
@@ -339,7 +340,7 @@ def _ended(job: Job, now: float, note: list[str]) -> str:
     lines.append(_line("ran", _ran(job, now)))
     lines += note or [_line("logs", f"fairlead logs {name}")]
     lines += [*_ignored(job), *_attempts(job)]
-    return "\n".join(lines) + "\n"
+    return joined(lines)
 
 
 def _ran(job: Job, now: float) -> str:

@@ -20,7 +20,7 @@ from fairlead.doctor.check import (
 from fairlead.doctor.etcd_state import Member
 from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Recorded, Value
 from fairlead.doctor.facts import Facts, Source
-from fairlead.input.printable import printable
+from fairlead.terminal import printable
 
 E, F, P = (Source.ETCD,), (Source.FLAGS,), (Source.ETCD_API,)
 GIB = 1 << 30

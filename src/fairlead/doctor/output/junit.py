@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import quoteattr
 
+from fairlead.charts import markup
 from fairlead.doctor.check import Check, Finding, Severity
 from fairlead.doctor.examine import Report
-
-
-def _clean(text: str) -> str:
-    """Return the text without characters that XML 1.0 cannot hold."""
-    return "".join(c for c in text if c in "\t\n\r" or 0x20 <= ord(c) < 0xD800 or 0xE000 <=
-                   ord(c) < 0xFFFE or ord(c) >= 0x10000)  # fmt: skip
+from fairlead.terminal import escaped
 
 
 def _attribute(text: str) -> str:
-    return quoteattr(_clean(text))
+    return quoteattr(escaped(text))
 
 
 def _case(check: Check, inner: str) -> str:
@@ -33,7 +29,7 @@ def junit(report: Report) -> str:
     for findings in by_check.values():
         inner = "".join(
             f"<failure type={_attribute(each.severity.word)} message={_attribute(each.subject)}>"
-            f"{escape(_clean(each.evidence))}\n{escape(_clean(each.check.fix))}</failure>"
+            f"{markup(each.evidence)}\n{markup(each.check.fix)}</failure>"
             for each in findings
         )
         cases.append(_case(findings[0].check, inner))

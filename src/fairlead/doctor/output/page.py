@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from html import escape
-
+from fairlead.charts import markup
 from fairlead.doctor.check import Finding
 from fairlead.doctor.examine import Report
 from fairlead.doctor.output.text import number, summary
@@ -19,25 +18,25 @@ def _article(finding: Finding) -> str:
     check = finding.check
     value = f"{number(finding.value, check.unit)}, limit {number(finding.limit, check.unit)}"
     return (
-        f'<article class="{finding.severity.word}"><h2>{escape(check.id)} '
-        f"{escape(check.title)} <small>{finding.severity.word}</small></h2><dl>"
-        f"<dt>{escape(finding.subject)}</dt><dd>{escape(finding.evidence)} ({escape(value)})</dd>"
-        f"<dt>Why</dt><dd>{escape(check.why)}</dd><dt>Fix</dt><dd><pre>{escape(check.fix)}</pre>"
-        f"</dd><dt>Reference</dt><dd>{escape(check.reference)}</dd></dl></article>"
+        f'<article class="{finding.severity.word}"><h2>{markup(check.id)} '
+        f"{markup(check.title)} <small>{finding.severity.word}</small></h2><dl>"
+        f"<dt>{markup(finding.subject)}</dt><dd>{markup(finding.evidence)} ({markup(value)})</dd>"
+        f"<dt>Why</dt><dd>{markup(check.why)}</dd><dt>Fix</dt><dd><pre>{markup(check.fix)}</pre>"
+        f"</dd><dt>Reference</dt><dd>{markup(check.reference)}</dd></dl></article>"
     )
 
 
 def html_page(report: Report) -> str:
     """Return the page."""
     unknown = "".join(
-        f"<li><b>{escape(each.check.id)}</b> {escape(each.check.title)}: {escape(each.reason)}. "
-        f"To show: {escape(each.show)}</li>"
+        f"<li><b>{markup(each.check.id)}</b> {markup(each.check.title)}: {markup(each.reason)}. "
+        f"To show: {markup(each.show)}</li>"
         for each in report.unknown
     )
-    passed = ", ".join(escape(each.check.id) for each in report.passed)
+    passed = ", ".join(markup(each.check.id) for each in report.passed)
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><title>fairlead doctor</title>"
-        f"<style>{STYLE}</style><h1>fairlead doctor</h1><p>{escape(summary(report))}</p>"
+        f"<style>{STYLE}</style><h1>fairlead doctor</h1><p>{markup(summary(report))}</p>"
         f"{''.join(_article(each) for each in report.findings)}"
         f"<h2>Unknown</h2><ul>{unknown}</ul><h2>Passed</h2><p>{passed}</p></html>\n"
     )

@@ -5,14 +5,23 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 
-from fairlead.charts import COLORS, STYLE, Look, Series, line_chart, no_data, number, percent
+from fairlead.charts import (
+    COLORS,
+    STYLE,
+    Look,
+    Series,
+    line_chart,
+    markup,
+    no_data,
+    number,
+    percent,
+)
 from fairlead.decide.words import duration
 from fairlead.doctor.check import Severity, Side
 from fairlead.doctor.monitoring.boards import Board, Panel
 from fairlead.doctor.prometheus.ranges import Answer, Answers, Window
-from fairlead.input.printable import printable
+from fairlead.terminal import printable
 
 #: A panel shows so many series: as many as there are colours.
 SERIES_MAX = len(COLORS)
@@ -40,7 +49,7 @@ def snapshot_page(boards: Sequence[Board], answers: Answers, window: Window, ori
     times = f"{_time(window.start)} to {_time(window.end)} UTC, every {duration(window.step)}"
     parts = [
         "<h1>Boards</h1>",
-        f'<p class="soft">{escape(f"{origin}, {times}")}</p>',
+        f'<p class="soft">{markup(f"{origin}, {times}")}</p>',
         *(_board(each, answers, window) for each in boards),
     ]
     body = "\n".join(parts)
@@ -53,12 +62,12 @@ def snapshot_page(boards: Sequence[Board], answers: Answers, window: Window, ori
 
 def _board(board: Board, answers: Answers, window: Window) -> str:
     rows = "\n".join(
-        f'<h3>{escape(title)}</h3><div class="panels">'
+        f'<h3>{markup(title)}</h3><div class="panels">'
         + "".join(_panel(each, answers, window) for each in panels)
         + "</div>"
         for title, panels in board.rows
     )
-    return f'<section id="{board.uid}"><h2>{escape(board.title)}</h2>\n{rows}</section>'
+    return f'<section id="{board.uid}"><h2>{markup(board.title)}</h2>\n{rows}</section>'
 
 
 def _panel(panel: Panel, answers: Answers, window: Window) -> str:
@@ -77,18 +86,18 @@ def _panel(panel: Panel, answers: Answers, window: Window) -> str:
     notes = [f"{more:,} more series are not drawn"] if more else []
     limits = " ".join(
         f'<span style="color:{_COLORS[each.severity]}">{each.severity.word} '
-        f"{'above' if panel.side is Side.ABOVE else 'below'} {escape(form(each.limit))}"
+        f"{'above' if panel.side is Side.ABOVE else 'below'} {markup(form(each.limit))}"
         f"{f' from {each.nodes_from:,} nodes' if each.nodes_from else ''}</span>"
         for each in panel.levels
     )
     queries = "\n".join(query for query, _ in panel.lines)
     return (
         f"<div>{chart}"
-        + "".join(f'<p class="failed">{escape(each)}</p>' for each in sorted(failures))
-        + "".join(f'<p class="soft">{escape(each)}</p>' for each in notes)
+        + "".join(f'<p class="failed">{markup(each)}</p>' for each in sorted(failures))
+        + "".join(f'<p class="soft">{markup(each)}</p>' for each in notes)
         + (f'<p class="soft">{limits}</p>' if limits else "")
-        + f"<details><summary>{escape(panel.text or 'Query')}</summary>"
-        + f"<pre>{escape(queries)}</pre></details></div>"
+        + f"<details><summary>{markup(panel.text or 'Query')}</summary>"
+        + f"<pre>{markup(queries)}</pre></details></div>"
     )
 
 

@@ -31,7 +31,7 @@ from fairlead.doctor.facts import Facts, NotSeen
 from fairlead.doctor.metrics import Family, Labels, Scrapes
 from fairlead.doctor.monitoring.query import LONG, RATE, Query
 from fairlead.doctor.prometheus.api import BadAnswer
-from fairlead.input.printable import printable
+from fairlead.terminal import printable
 
 SAMPLES_MAX = 50_000
 #: The label that tells the parts of one answer apart.

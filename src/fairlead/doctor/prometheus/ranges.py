@@ -13,7 +13,7 @@ import msgspec
 from fairlead.doctor.monitoring.boards import SPAN, Board
 from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
 from fairlead.doctor.readers.web import TooMuch, Web
-from fairlead.input.printable import printable
+from fairlead.terminal import printable
 
 REQUESTS_MAX = 300
 SECONDS_MAX, QUERY_SECONDS_MAX = 120.0, 15.0

@@ -23,7 +23,7 @@ import msgspec
 from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.api.times import parse_time
 from fairlead.doctor.objects import Node, Pod
-from fairlead.input.printable import printable
+from fairlead.terminal import printable
 
 SCRIPT = (Path(__file__).parent / "node_facts.sh").read_text()
 PODS_MAX, PER_CLASS_MAX = 20, 5

@@ -32,7 +32,7 @@ from fairlead.doctor.prometheus.reader import PrometheusReader
 from fairlead.doctor.readers.pages import METRIC_SOURCES
 from fairlead.doctor.readers.web import TooMuch, Web
 from fairlead.doctor.registry import MORE_SAMPLES
-from fairlead.input.printable import printable
+from fairlead.terminal import printable
 
 SECONDS_MAX, QUERY_SECONDS_MAX = 60.0, 15.0
 Answers = dict[str, "tuple[Reading, ...] | NotSeen"]

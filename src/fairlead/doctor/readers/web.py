@@ -20,7 +20,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
-from fairlead.input.printable import printable
+from fairlead.terminal import printable
 
 #: Of a page of metrics: an API server's has some 10 MB.
 PAGE_BYTES_MAX = 256 << 20
