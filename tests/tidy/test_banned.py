@@ -9,6 +9,8 @@ from tests.tidy.sources import ROOT, calls, modules, name, nodes
 
 #: What a command runs without an event loop.
 BLOCKING = ("cli/", "install/", "app/launch.py")
+#: Read YAML by its events, with bounds; and the manifests that are our own text.
+YAML_LOADERS = ("input/yamlmarks.py", "embedded/http/request.py", "install/manifests.py")
 #: Call -> (instead, places where it is right).
 BANNED: dict[str, tuple[str, tuple[str, ...]]] = {
     "time.time": ("a Clock argument", ("runtime/clock.py", "cli/", "member/")),
@@ -27,6 +29,21 @@ BANNED: dict[str, tuple[str, tuple[str, ...]]] = {
     "print": ("fairlead.terminal in cli, a logger elsewhere", ()),
     "click.echo": ("fairlead.terminal", ()),
     "click.secho": ("fairlead.terminal", ()),
+    **{
+        f"yaml.{call}": ("fairlead.input.plain, whose depth and size are bounded", YAML_LOADERS)
+        for call in (
+            "load",
+            "load_all",
+            "safe_load",
+            "safe_load_all",
+            "full_load",
+            "parse",
+            "compose",
+            "scan",
+            "unsafe_load",
+        )
+    },
+    "json.load": ("fairlead.input.plain.json_document", ("embedded/local/shim.py",)),
     "os.system": ("subprocess with a list", ()),
     "pickle.loads": ("msgspec", ()),
     "eval": ("nothing", ()),

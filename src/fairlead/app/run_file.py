@@ -14,6 +14,7 @@ the same number: with a stale file, no command signals, or talks to, another pro
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ KUBECONFIG_FILE = "kubeconfig"
 TOKEN_FILE = "token"  # noqa: S105 # a file name
 STORE_DIRECTORY = "store"
 LOG_FILE = "log/fairlead.log"
+_LOG_END_BYTES = 16_384
+#: With less room than this the store cannot go on.
+_ROOM_BYTES = 65_536
 #: What is longer becomes the one earlier log.
 LOG_BYTES_MAX = 32 << 20
 _RUN_BYTES_MAX = 64 * 1024
@@ -123,6 +127,25 @@ def write_private(path: Path, content: bytes) -> None:
 def open_log(data: Path) -> int:
     """Open the log of a detached cluster to append to it; return the descriptor."""
     return os.open(data / LOG_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def last_error(data: Path) -> str:
+    """Return why the cluster of this directory ended, if by an error: its log's last words, or a
+    disk that has no room left for them; "" otherwise.
+    """
+    try:
+        log, start = data / LOG_FILE, data / CLUSTER_FILE
+        is_later = log.exists() and log.stat().st_mtime >= start.stat().st_mtime
+        with (log if is_later else Path(os.devnull)).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_END_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+        head = next((n for n in reversed(range(len(lines))) if lines[n][:1] not in ("", " ")), None)
+        if head is not None and lines[head].startswith("error["):
+            return lines[head]
+        free = shutil.disk_usage(data).free
+    except OSError:
+        return ""
+    return f"its disk is full: {free:,} bytes are free" if free < _ROOM_BYTES else ""
 
 
 def rotate_log(data: Path, descriptors: Iterable[int] = ()) -> None:

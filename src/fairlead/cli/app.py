@@ -7,6 +7,7 @@ words and codes.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import re
@@ -24,6 +25,7 @@ from fairlead.input.masked import masked
 from fairlead.input.suggest import nearest
 
 PROGRAM = "fairlead"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +168,7 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, BrokenPipeError):
         raise
     except terminal.OutputLost as error:
-        return _report(
-            fail(Code.DATA_UNWRITABLE, f"standard output cannot be written: {error}",
-                 help=("write to a file on a disk that has room",)),
-            with_anchors=is_anchored,
-        )  # fmt: skip
+        return _report(_output_lost(str(error)), with_anchors=is_anchored)
     except Exception as error:  # noqa: BLE001 # the one place where a fault of ours is caught
         return _report(_translate(error, shows_traceback=is_verbose), with_anchors=is_anchored)
     return int(result) if isinstance(result, int) else Exit.OK
@@ -189,14 +187,29 @@ def _translate(error: Exception, *, shows_traceback: bool) -> CliError:
         from fairlead.cli.refusals import from_api
 
         return from_api(error)
+    if isinstance(error, OSError) and error.errno in _FULL:
+        if error.filename is None:
+            return _output_lost(error.strerror)
+        return fail(Code.DATA_UNWRITABLE, f"'{error.filename}' cannot be written: {error.strerror}",
+                    help=("free space there",))  # fmt: skip
     if shows_traceback:
-        traceback.print_exception(error)
-    path = _save_report(error)
+        terminal.tell(masked("".join(traceback.format_exception(error))))
+    try:
+        report = f"a report was saved as {_save_report(error)}"
+    except OSError as unsaved:
+        report = f"a report could not be saved: {unsaved.strerror}"
     return fail(
         Code.CRASH,
         masked(f"a fault of {PROGRAM}: {type(error).__name__}: {error}".split("\n", 1)[0]),
-        detail=(f"a report was saved as {path}",),
+        detail=(report,),
         help=("send it with what you did; -vv shows it here",),
+    )  # fmt: skip
+
+
+def _output_lost(why: str) -> CliError:
+    return fail(
+        Code.DATA_UNWRITABLE, f"standard output cannot be written: {why}",
+        help=("write to a file on a disk that has room",),
     )  # fmt: skip
 
 
@@ -232,7 +245,7 @@ def usage_error(error: click.ClickException, name: str) -> CliError:
             help_ = (f"flags follow the command: {PROGRAM} COMMAND {error.option_name} ...",)
         return CliError(Problem(Code.NO_SUCH_FLAG, f"no flag '{error.option_name}'", help=help_))
     if isinstance(error, click.MissingParameter):
-        name = error.param.human_readable_name if error.param else str(error.param_hint)
+        name = _called(error.param) if error.param else str(error.param_hint)
         return CliError(Problem(Code.MISSING_ARGUMENT, f"{command} needs {name}", help=see))
     if isinstance(error, click.BadParameter):
         hint = error.param.opts[-1] if error.param else str(error.param_hint or "value")
@@ -242,7 +255,22 @@ def usage_error(error: click.ClickException, name: str) -> CliError:
         if "does not take a value" in error.message:
             message = f"{error.option_name} takes no value"
         return CliError(Problem(Code.MISSING_ARGUMENT, message, help=see))
+    if match := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", error.message):
+        extra = match[1]
+        help_ = (f"{PROGRAM} why {extra} shows one job", *see) if name == "ps" else see
+        accepted = [_called(each) for each in context.command.params
+                    if isinstance(each, click.Argument)] if context else []  # fmt: skip
+        takes = " ".join(accepted) or "no argument"
+        message = f"{command} takes {takes}: '{extra}' is too much"
+        return CliError(Problem(Code.BAD_VALUE, message, help=help_))
     return CliError(Problem(Code.MISSING_ARGUMENT, _sentence(error.format_message()), help=see))
+
+
+def _called(parameter: click.Parameter) -> str:
+    """Return what the help calls a parameter: JOB, or -f FILE."""
+    if isinstance(parameter, click.Option):
+        return f"{parameter.opts[0]} {parameter.metavar or ''}".rstrip()
+    return parameter.human_readable_name
 
 
 def _value(text: str) -> str:

@@ -7,7 +7,6 @@ that the installation mounts into the controllers, which every user of the clust
 from __future__ import annotations
 
 import msgspec
-import yaml
 
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.api.status import ApiError
@@ -16,6 +15,7 @@ from fairlead.app.messages import SETTINGS_FILE, SETTINGS_KEY, ClusterStatus
 from fairlead.cli.common import Common
 from fairlead.cli.embedded import read_status
 from fairlead.cli.transport import Api
+from fairlead.input.plain import Unreadable, yaml_document
 
 NOT_READ = "note: the settings of the controllers cannot be read; defaults are assumed"
 
@@ -30,8 +30,8 @@ def read_settings(api: Api, status: ClusterStatus | None) -> ControllerSettings 
             return msgspec.convert(status.settings, ControllerSettings)
         namespace, name = SETTINGS_KEY
         found = api.get(CONFIG_MAPS, name, namespace=namespace)
-        return msgspec.convert(yaml.safe_load(found.data[SETTINGS_FILE]), ControllerSettings)
-    except (ApiError, KeyError, yaml.YAMLError, msgspec.ValidationError):
+        return msgspec.convert(yaml_document(found.data[SETTINGS_FILE]), ControllerSettings)
+    except (ApiError, KeyError, Unreadable, msgspec.ValidationError):
         return None
 
 

@@ -103,9 +103,13 @@ def _stopped_of(kubeconfigs: Sequence[Path]) -> Path | None:
 
 
 def _stopped(data: Path, *, is_default: bool) -> CliError:
+    from fairlead.app.run_file import last_error  # needs msgspec
+
+    why = last_error(data)
     return fail(
         Code.UNREACHABLE, f"the cluster of {data} is not running",
-        detail=("its jobs are kept and go on at the next start",),
+        detail=(*([f"it ended: {why}"] if why else ()),
+                "its jobs are kept and go on at the next start"),
         help=("fairlead up --detach" + ("" if is_default else f" --data {data}"),),
     )  # fmt: skip
 

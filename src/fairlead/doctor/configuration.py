@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
-import yaml
-
 from fairlead.doctor.examine import Suppression
+from fairlead.input.plain import Unreadable, json_document, yaml_document
 
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 FIELDS = ("check", "reason", "until")
@@ -32,9 +30,9 @@ def parse_suppressions(text: str) -> tuple[Suppression, ...]:
       until: 2027-03-31
     """
     try:
-        value: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"not YAML: {error}") from error
+        value: Any = yaml_document(text)
+    except Unreadable as error:
+        raise ConfigurationError(str(error)) from error
     entries = value.get("suppressions") if isinstance(value, dict) else None
     if not isinstance(entries, list):
         raise ConfigurationError("the file needs a list `suppressions`")
@@ -59,9 +57,9 @@ def parse_suppressions(text: str) -> tuple[Suppression, ...]:
 def parse_baseline(text: str) -> frozenset[str]:
     """Return the finding keys of an earlier `-o json` report; ConfigurationError."""
     try:
-        value: Any = json.loads(text)
-    except ValueError as error:
-        raise ConfigurationError(f"not JSON: {error}") from error
+        value: Any = json_document(text)
+    except Unreadable as error:
+        raise ConfigurationError(str(error)) from error
     findings = value.get("findings") if isinstance(value, dict) else None
     if not isinstance(findings, list):
         raise ConfigurationError("the file has no list `findings`; write it with -o json")

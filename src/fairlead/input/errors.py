@@ -12,9 +12,14 @@ reference page lists exactly the codes that exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import errno
+import tempfile
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from os import PathLike
+from pathlib import Path
 from typing import Self
 
 PROBLEMS_SHOWN_MAX = 50
@@ -203,6 +208,39 @@ def fail(
 ) -> CliError:
     """Return an error of one problem; the caller raises it."""
     return CliError(Problem(code, message, detail=tuple(detail), help=tuple(help)))
+
+
+@contextmanager
+def writing(path: str | PathLike[str]) -> Generator[None]:
+    """Turn what keeps a file or directory of the user's from being written into E703."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or path
+        remedy = _REMEDIES.get(error.errno or 0, "name a place that you may write to")
+        raise fail(
+            Code.DATA_UNWRITABLE, f"'{where}' cannot be written: {error.strerror or error}",
+            help=(remedy,),
+        ) from error  # fmt: skip
+
+
+def writable_directory(path: Path) -> None:
+    """Make a directory, and see that files can be made in it; CliError."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+
+
+_REMEDIES = {
+    errno.ENOSPC: "free space there, or name another place",
+    errno.EDQUOT: "your quota there is used up: free space, or name another place",
+    errno.EFBIG: "ulimit -f shows the limit on the size of files",
+    errno.ENOENT: "make the directory first, or name another place",
+    errno.EEXIST: "a file of this name exists: name another place",
+    errno.ENOTDIR: "a part of the path is a file: name another place",
+    errno.EISDIR: "this is a directory: name a file",
+}
 
 
 def render_problem(problem: Problem) -> str:

@@ -199,7 +199,7 @@ def load_connection(
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    import yaml
+    from fairlead.input.plain import Unreadable, yaml_document
 
     try:
         if path.stat().st_size > CONFIG_BYTES_MAX:
@@ -214,14 +214,9 @@ def _read(path: Path) -> Mapping[str, Any]:
             f"{path}: byte {error.start} is not UTF-8; a kubeconfig is a text file"
         ) from error
     try:
-        # libyaml's reader: the other takes longer than the rest of a short command.
-        document: object = yaml.load(text, Loader=yaml.CSafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown place"
-        raise KubeconfigError(f"{path}: {place}: not YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise KubeconfigError(f"{path}: not YAML: {error}") from error
+        document: object = yaml_document(text)
+    except Unreadable as error:
+        raise KubeconfigError(f"{path}: {error}") from error
     document = {} if document is None else document
     return _mapping(document, f"{path}", "a mapping with clusters, users and contexts")
 

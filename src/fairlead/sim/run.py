@@ -22,6 +22,7 @@ from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, GPU, MEMORY, PODS
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.embedded.virtual.profile import NodeShape, Profile, ProgressSpec, load_profile
+from fairlead.input.plain import Unreadable, json_document
 from fairlead.sim.checkers import unwrap_broken
 from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.loop import run
@@ -368,10 +369,10 @@ def _dns(name: str) -> str:
 def read_results(folder: Path) -> tuple[Scenario, dict[str, Any]]:
     """Return the scenario and the summary of a run's directory; ScenarioError when it is none."""
     try:
-        facts = msgspec.json.decode((folder / "scenario.json").read_bytes())
-        summary: dict[str, Any] = msgspec.json.decode((folder / "summary.json").read_bytes())
+        facts = json_document((folder / "scenario.json").read_bytes())
+        summary: dict[str, Any] = json_document((folder / "summary.json").read_bytes())
         return msgspec.convert(facts["scenario"], Scenario), summary
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+    except (OSError, Unreadable, msgspec.MsgspecError, KeyError, TypeError) as error:
         message = f"is not the directory of a run (fairlead sim run --out): {error}"
         raise ScenarioError(str(folder), [message]) from error
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import yaml
 
 from fairlead.api.quantity import CPU, MEMORY, QuantityError, to_base
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.embedded.virtual.profile import PROFILE_DEFAULT, shipped_profiles
+from fairlead.input.plain import Unreadable, yaml_document
 from fairlead.sim.traces.trace import Problem
 from fairlead.sim.world_options import DAY_SECONDS
 
@@ -238,9 +238,9 @@ def _document(path: Path) -> Any:
     if len(text) > SCENARIO_BYTES_MAX:
         raise ScenarioError(str(path), [f"larger than {SCENARIO_BYTES_MAX} bytes"])
     try:
-        return yaml.safe_load(text) or {}
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ScenarioError(str(path), [f"is not YAML: {error}"]) from error
+        return yaml_document(text) or {}
+    except Unreadable as error:
+        raise ScenarioError(str(path), [str(error)]) from error
 
 
 def _convert(value: Any, type_: type[T], found: list[str]) -> T | None:
@@ -403,7 +403,7 @@ def faults_of(scenario: Scenario) -> FaultProfile:
     if isinstance(scenario.faults, FaultProfile):
         return scenario.faults
     text = (resources.files(_PACKAGE) / "profiles" / f"{scenario.faults}.yaml").read_text()
-    return msgspec.convert(yaml.safe_load(text), FaultProfile)
+    return msgspec.convert(yaml_document(text), FaultProfile)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from fairlead.app.run_file import (
     LOG_FILE,
     STORE_DIRECTORY,
     Running,
+    last_error,
     read_running,
 )
 from fairlead.app.settings import (
@@ -224,10 +225,11 @@ def status(common_: Common, *, data: str) -> int:
 
 
 def _not_running(path: Path) -> CliError:
-    has_state = (path / STORE_DIRECTORY).is_dir()
+    has_state, why = (path / STORE_DIRECTORY).is_dir(), last_error(path)
     return fail(
         Code.NOT_RUNNING, f"no cluster is running on {path}",
-        detail=("its state is kept and goes on at the next start",) if has_state else (),
+        detail=(*([f"it ended: {why}"] if why else ()),
+                *(["its state is kept and goes on at the next start"] if has_state else ())),
         help=("fairlead up --detach" + ("" if _is_default(path) else f" --data {path}"),),
     )  # fmt: skip
 

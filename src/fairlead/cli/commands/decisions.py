@@ -24,7 +24,7 @@ from fairlead.cli.archive import Archive, NoArchive
 from fairlead.cli.common import Common, Format, common, text_width
 from fairlead.cli.views.decisions import COLUMNS, decision_rows, replay_text
 from fairlead.controllers.decision_log import CYCLES_MAX
-from fairlead.input.errors import CliError, Code, Exit, Problem, fail
+from fairlead.input.errors import CliError, Code, Exit, Problem, fail, writing
 from fairlead.terminal import printable
 
 #: The mode of the file: it shows jobs of all users.
@@ -79,12 +79,10 @@ def save(common_: Common, *, cycle: int, file: str) -> int:
             Code.NO_SUCH_DECISION, f"decision {cycle} is not kept, or not any more",
             help=("fairlead decisions lists those that are",),
         ) from error  # fmt: skip
-    try:
+    with writing(file):
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _OWNER_ONLY)
         with os.fdopen(descriptor, "wb") as out:
             out.writelines(line + b"\n" for line in lines)
-    except OSError as error:
-        raise fail(Code.DATA_UNWRITABLE, f"'{file}' cannot be written: {error.strerror}") from error
     common_.note(f"Saved decision {cycle}. fairlead decisions replay {file} makes it again")
     return Exit.OK
 

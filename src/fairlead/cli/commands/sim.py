@@ -24,7 +24,7 @@ from fairlead.cli.past import past_lines
 from fairlead.cli.table import Align, Column
 from fairlead.decide.words import duration
 from fairlead.embedded.virtual.profile import is_kwok
-from fairlead.input.errors import CliError, Code, Exit, Problem, fail
+from fairlead.input.errors import CliError, Code, Exit, Problem, fail, writable_directory, writing
 from fairlead.input.sections import read_text
 from fairlead.sim.compare import cells, compare
 from fairlead.sim.kwok_stages import convert
@@ -118,9 +118,12 @@ def run(common_: Common, *, scenario_file: str | None, out: str | None, **flags:
         scenario = load_scenario(Path(scenario_file)) if scenario_file else Scenario()
         scenario = _with_flags(scenario, flags)
         check_scenario(scenario, scenario_file or "the flags")
+        if out:  # before what takes long
+            writable_directory(Path(out))
         result = _execute(Run(scenario, _show(common_)))
     if out:
-        write_results(result, Path(out))
+        with writing(out):
+            write_results(result, Path(out))
     _print(common_, result)
     if out:
         common_.note(f"\nreport: {Path(out) / 'report.html'}")
@@ -261,12 +264,14 @@ def record(common_: Common, *, folder: str, since: str, store: str) -> None:
     DIR gets scenario.yaml and jobs.csv. Change the scenario's policy, or its nodes, and run it.
     """
     earliest = now() - seconds_of(since, "--since")
+    writable_directory(Path(folder))
     jobs = {job.metadata.uid: job for job in _ended_jobs(common_, store, earliest)}
     api = common_.connect()
     jobs.update({job.metadata.uid: job for job in api.list(JOBS) if _ended_after(job, earliest)})
     with _errors():
         found = recorded(jobs.values(), api.list(NODES), now=now())
-    write_recording(found, Path(folder))
+    with writing(folder):
+        write_recording(found, Path(folder))
     count, seconds = len(found.trace.jobs), found.trace.seconds
     common_.note(f"{count:,} jobs over {duration(seconds)}, {found.scenario.cluster.nodes} nodes")
     for line in found.trace.assumptions:
@@ -318,7 +323,7 @@ def import_(common_: Common, *, source: str, target: str, format_: str) -> None:
         return
     with _errors():
         trace = read_trace(Path(source), format_)
-    with _writing(target):
+    with writing(target):
         write_csv(trace, Path(target))
     common_.note(f"{len(trace.jobs):,} jobs over {duration(trace.seconds)}, format {trace.format}")
     for line in trace.assumptions:
@@ -327,15 +332,6 @@ def import_(common_: Common, *, source: str, target: str, format_: str) -> None:
         common_.note(f"{trace.problem_count:,} lines are not jobs and were left out:")
     for problem in trace.problems:
         common_.note(f"  {source}:{problem.line}: {problem.message}")
-
-
-@contextmanager
-def _writing(target: str) -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        message = f"'{target}' cannot be written: {error.strerror}"
-        raise fail(Code.DATA_UNWRITABLE, message) from error
 
 
 def _is_kwok_file(path: Path) -> bool:
@@ -348,7 +344,7 @@ def _is_kwok_file(path: Path) -> bool:
 
 def _import_stages(common_: Common, source: str, target: str) -> None:
     found = convert(read_text(Path(source)), source=source, name=Path(target).stem)
-    with _writing(target):
+    with writing(target):
         Path(target).write_text(found.text, encoding="utf-8")
     common_.note(f"{found.stages} stages of a profile, from {source}")
     for line in found.assumed:

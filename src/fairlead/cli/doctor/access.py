@@ -7,21 +7,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fairlead import terminal
 from fairlead.doctor.readers.web import Access, Web
-from fairlead.input.errors import Code, fail
+from fairlead.input.errors import Code, fail, render_error
 
 TEXT_BYTES_MAX = 4 << 20
+#: Exit code when nothing could be looked at.
+COULD_NOT_LOOK = 3
 
 
 def read_file(name: str, flag: str) -> str:
     """Return the text of a file, at most 4 MiB; CliError."""
     try:
         with Path(name).open("rb") as file:
-            return file.read(TEXT_BYTES_MAX).decode("utf-8", "replace")
+            data = file.read(TEXT_BYTES_MAX + 1)
     except OSError as error:
         raise fail(
             Code.MANIFEST_UNREADABLE, f"{flag}: '{name}' cannot be read: {error.strerror}"
         ) from error
+    if len(data) > TEXT_BYTES_MAX:
+        message = f"{flag}: '{name}' is larger than {TEXT_BYTES_MAX >> 20} MiB"
+        raise fail(Code.MANIFEST_TOO_LARGE, message)
+    return data.decode("utf-8", "replace")
 
 
 def check_url(url: str, flag: str) -> None:
@@ -35,6 +42,16 @@ def check_url(url: str, flag: str) -> None:
             Code.BAD_VALUE, f"{flag}: a user in a URL shows in lists of processes",
             help=("write user:password into a file, and give it as the login file",),
         )  # fmt: skip
+
+
+def tell_unreadable(url: str, why: str) -> int:
+    """Say that a Prometheus server gives nothing to look at, and why; return the exit code."""
+    error = fail(
+        Code.UNREACHABLE, f"{url} could not be read: {why}",
+        help=(f"see that Prometheus answers there: curl {url.rstrip('/')}/api/v1/query?query=up",),
+    )  # fmt: skip
+    terminal.tell(render_error(error).removesuffix("\n"))
+    return COULD_NOT_LOOK
 
 
 def web_of(options: Mapping[str, Any], prefix: str = "") -> Web:

@@ -14,7 +14,7 @@ from typing import Any
 from fairlead import terminal
 from fairlead.api.status import Unavailable
 from fairlead.cli.common import Common, Format, dump, now, text_width
-from fairlead.cli.doctor.access import check_url, read_file, web_of
+from fairlead.cli.doctor.access import COULD_NOT_LOOK, check_url, read_file, web_of
 from fairlead.cli.doctor.audit import analyse
 from fairlead.cli.doctor.monitoring import jobs_of
 from fairlead.cli.text import cut_end
@@ -41,11 +41,10 @@ from fairlead.doctor.readers.pages import METRIC_SOURCES, PageReader, Target, pa
 from fairlead.doctor.readers.prometheus import PrometheusAnswers
 from fairlead.doctor.registry import BY_ID, CHECKS, wanted_samples
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail, render_error
+from fairlead.input.plain import Unreadable, yaml_document
 from fairlead.input.suggest import nearest
 from fairlead.terminal import joined
 
-#: Exit code when nothing could be looked at.
-COULD_NOT_LOOK = 3
 DNS_PODS_MAX = 5
 
 
@@ -174,12 +173,10 @@ def _parsed(name: str, parse: Callable[[str], Any], text: str) -> Any:
 
 
 def _kubelet(name: str) -> dict[str, object]:
-    import yaml
-
     try:
-        value: Any = yaml.safe_load(read_file(name, "--kubelet-config"))
-    except yaml.YAMLError as error:
-        raise fail(Code.MANIFEST_SYNTAX, f"--kubelet-config: '{name}' is not YAML") from error
+        value: Any = yaml_document(read_file(name, "--kubelet-config"))
+    except Unreadable as error:
+        raise fail(Code.MANIFEST_SYNTAX, f"--kubelet-config: '{name}': {error}") from error
     if not isinstance(value, dict):
         raise fail(Code.MANIFEST_SYNTAX, f"--kubelet-config: '{name}' is not a mapping")
     inner: Any = value.get("kubeletconfig", value)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import urllib.error
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fairlead.cli.common import Common, Format, dump
-from fairlead.cli.doctor.access import check_url, web_of
+from fairlead.cli.doctor.access import check_url, tell_unreadable, web_of
 from fairlead.doctor.metrics import BadPage
 from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
 from fairlead.doctor.prometheus.drops import drop_rules, replay, unfinished, unused
 from fairlead.doctor.prometheus.promql import uses_of
 from fairlead.doctor.prometheus.reader import PrometheusReader, expressions_of
 from fairlead.doctor.prometheus.report import MetricsReport, metrics_lines, metrics_values
+from fairlead.doctor.readers.web import said
 from fairlead.input.errors import Code, fail
 
 
@@ -25,9 +25,12 @@ def run_metrics(common: Common, url: str, format_: str, options: Mapping[str, An
     reader = PrometheusReader(PrometheusApi(server_get(url, web_of(options))))
     try:
         report = analyse(reader, expressions)
-    except (OSError, urllib.error.URLError, BadAnswer, BadPage, KeyError, TypeError) as error:
-        common.note(f"{url} could not be read: {str(error)[:300]}")
-        return 3
+    except OSError as error:
+        return tell_unreadable(url, said(error))
+    except (BadAnswer, BadPage) as error:
+        return tell_unreadable(url, str(error)[:300])
+    except (KeyError, TypeError):
+        return tell_unreadable(url, "its answer is not one of Prometheus")
     if not options["uses"]:
         common.note("no dashboard was given (--uses): only rules of the server count as use")
     if format_ == "text":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cli.common import Common, Format, dump, now, seconds_of
-from fairlead.cli.doctor.access import check_url, web_of
+from fairlead.cli.doctor.access import check_url, tell_unreadable, web_of
 from fairlead.doctor.facts import Source
 from fairlead.doctor.monitoring.alerts import groups
 from fairlead.doctor.monitoring.boards import Board, all_boards, boards
@@ -17,9 +17,9 @@ from fairlead.doctor.output.snapshot import snapshot_page
 from fairlead.doctor.prometheus.ranges import BoardReader, Window
 from fairlead.doctor.readers.pages import METRIC_SOURCES
 from fairlead.doctor.readers.prometheus import parse_jobs
-from fairlead.input.errors import Code, Exit, fail
+from fairlead.doctor.readers.web import said
+from fairlead.input.errors import Code, Exit, fail, writing
 from fairlead.input.suggest import nearest
-from fairlead.terminal import printable
 
 
 def write_alerts(
@@ -43,13 +43,10 @@ def write_alerts(
 def write_boards(common: Common, directory: str, jobs: Sequence[str]) -> int:
     """Write each board into a file of its own; files of other names stay."""
     made = boards(jobs_of(jobs))
-    try:
+    with writing(directory):
         Path(directory).mkdir(parents=True, exist_ok=True)
         for name, board in made.items():
             (Path(directory) / name).write_text(json.dumps(board, indent=2) + "\n")
-    except OSError as error:
-        message = f"'{error.filename}' cannot be written: {error.strerror}"
-        raise fail(Code.DATA_UNWRITABLE, message) from error
     common.note(f"wrote {', '.join(made)} to {directory}")
     return Exit.OK
 
@@ -69,8 +66,7 @@ def write_snapshot(common: Common, url: str, options: Mapping[str, Any]) -> int:
     try:
         answers = BoardReader(url, web_of(options), time.monotonic).read(chosen, window)
     except OSError as error:
-        common.note(f"{url} could not be read: {printable(str(error), 300)}")
-        return 3
+        return tell_unreadable(url, said(error))
     failed = sum(bool(each.failure) for each in answers.values())
     if failed:
         common.note(f"{failed} of {len(answers)} queries failed; the page says why")

@@ -10,6 +10,7 @@ from fairlead.cli.doctor.audit import analyse, model_of
 from fairlead.cli.manifest import read_bytes
 from fairlead.doctor.preflight import agents_of, forecast, preflight_lines, preflight_values
 from fairlead.input.errors import CliError, Code, Problem, fail
+from fairlead.input.plain import yaml_documents
 from fairlead.terminal import joined
 
 
@@ -32,13 +33,10 @@ def run_preflight(common: Common, format_: str, options: Mapping[str, Any]) -> i
 
 
 def _objects(file: str) -> list[dict[str, Any]]:
-    import yaml
-
     try:
-        documents: list[Any] = list(yaml.safe_load_all(read_bytes(file)))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        text = str(error).split("\n", 1)[0]
-        raise CliError(Problem(Code.MANIFEST_SYNTAX, f"not YAML: {text}", where=file)) from error
+        documents = yaml_documents(read_bytes(file).decode("utf-8-sig"))
+    except ValueError as error:
+        raise CliError(Problem(Code.MANIFEST_SYNTAX, str(error), where=file)) from error
     found: list[dict[str, Any]] = []
     for each in documents:
         if isinstance(each, dict):

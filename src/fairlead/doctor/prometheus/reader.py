@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import urllib.parse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fairlead.doctor.metrics import parse_page
 from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi
 from fairlead.doctor.prometheus.drops import Series
 from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob, parse_scrape_jobs
+from fairlead.input.plain import json_document, yaml_documents
 
 METRICS_MAX = 10_000
 #: Metrics whose jobs are asked for, in so many requests.
@@ -91,13 +89,9 @@ def expressions_of(path: Path) -> list[str]:
                 for each in expressions_of(file)]  # fmt: skip
     text = path.read_text(errors="replace")
     if path.suffix == ".json":
-        return list(_expressions(json.loads(text)))
+        return list(_expressions(json_document(text)))
     if path.suffix in (".yaml", ".yml"):
-        try:
-            documents: list[Any] = list(yaml.safe_load_all(text))
-        except yaml.YAMLError as error:
-            raise ValueError(f"'{path}' is not YAML") from error
-        return [each for document in documents for each in _expressions(document)]
+        return [each for document in yaml_documents(text) for each in _expressions(document)]
     return [line for line in text.splitlines() if line.strip()]
 
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from fairlead.doctor.audit.event import seconds_of
+from fairlead.input.plain import Unreadable, yaml_document
 
 INTERVAL_DEFAULT = "1m"
 LIMITS = ("sample_limit", "target_limit", "label_limit", "label_value_length_limit",
@@ -27,9 +26,9 @@ class ScrapeJob:
 def parse_scrape_jobs(text: str) -> tuple[ScrapeJob, ...]:
     """Return the scrapes of a configuration in YAML; ValueError."""
     try:
-        value: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError("the configuration is not YAML") from error
+        value: Any = yaml_document(text)
+    except Unreadable as error:
+        raise ValueError(f"the configuration: {error}") from error
     if not isinstance(value, dict):
         raise ValueError("the configuration is not a mapping")  # noqa: TRY004 # from the world
     global_: Any = value.get("global")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from fairlead.doctor.objects import Objects, Pod, Template
+from fairlead.input.plain import yaml_document
 
 COMPONENTS = ("kube-apiserver", "etcd", "kube-scheduler", "kube-controller-manager",
               "cluster-autoscaler")  # fmt: skip
@@ -70,13 +70,15 @@ def read_manifests(directory: Path) -> Manifests:
     scheduler_config: Mapping[str, object] | None = None
     for path in sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")]):
         with path.open("rb") as file:
-            data = file.read(MANIFEST_BYTES_MAX)
+            data = file.read(MANIFEST_BYTES_MAX + 1)
+        if len(data) > MANIFEST_BYTES_MAX:
+            raise BadManifest(f"{path}: larger than {MANIFEST_BYTES_MAX >> 20} MiB")
         try:
-            value: Any = yaml.safe_load(data)
+            value: Any = yaml_document(data.decode("utf-8-sig"))
             if isinstance(value, Mapping) and value.get("kind") == SCHEDULER_CONFIGURATION:
                 scheduler_config = value
             elif isinstance(value, Mapping):
                 pods.append(msgspec.convert(value, Pod))
-        except (yaml.YAMLError, ValueError) as error:
+        except ValueError as error:
             raise BadManifest(f"{path}: {str(error)[:200]}") from error
     return Manifests(flags_of_pods(pods), scheduler_config)

@@ -156,7 +156,9 @@ class Web:
 def said(error: OSError) -> str:
     """Return what went wrong on one line; of an HTTP error its code and the `error` of its body."""
     if not isinstance(error, urllib.error.HTTPError):
-        return printable(str(error), 200)
+        inner = error.reason if isinstance(error, urllib.error.URLError) else error
+        text = inner.strerror if isinstance(inner, OSError) and inner.strerror else str(inner)
+        return printable(text, 200)
     try:
         answer: Any = json.loads(error.read(_ERROR_BYTES_MAX))
     except (ValueError, RecursionError, OSError):

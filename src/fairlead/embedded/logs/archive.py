@@ -232,6 +232,8 @@ class LogArchive:
         attempt = query.attempt
         if attempt is None and found is not None:
             attempt = found.attempts[-1].attempt - (1 if query.previous else 0)
+            if not attempt:
+                raise NotFound(f"job {job} has had one attempt only: there is no previous one")
         if found is not None and (not query.follow or query.previous):
             _require_tasks(found, attempt or 0, query.task)
         alone = query.task is not None or _is_single(known, found)
