@@ -6,6 +6,7 @@ Data goes to stdout, all else to stderr. Colour and progress appear on a termina
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -60,6 +61,12 @@ class Common:
     def space(self, default: str) -> str:
         """Return the namespace to work in: the flag's, else the kubeconfig's."""
         return self.namespace or default
+
+    def where(self, namespace: str = "") -> str:
+        """Return the flags that lead another command to the same place; "" where none was given."""
+        given = (("-n", namespace or self.namespace), ("--kubeconfig", self.kubeconfig),
+                 ("--context", self.context))  # fmt: skip
+        return "".join(f" {flag} {shlex.quote(value)}" for flag, value in given if value)
 
     def note(self, text: str) -> None:
         """Tell the person something, on stderr, unless -q."""
@@ -233,6 +240,11 @@ def _collect(options: dict[str, Any]) -> Common:
     """Take the common flags out of `options`."""
     given: str = options.pop("output", "table")
     known = {format_.value: format_ for format_ in Format}
+    if "." in given or "/" in given:
+        raise fail(
+            Code.BAD_VALUE, f"-o: '{given}' must be one of {', '.join(known)}",
+            help=("-o is the form of this command's output; what a job writes: fairlead logs JOB",),
+        )  # fmt: skip
     check_choice(given, known, "-o")
     no_color = options.pop("no_color") or bool(os.environ.get("NO_COLOR"))
     return Common(

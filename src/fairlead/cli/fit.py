@@ -32,6 +32,7 @@ from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.decide.words import plural
 from fairlead.input.errors import CliError, Code, Problem
+from fairlead.input.suggest import nearest
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.priorities import PriorityTable
@@ -101,7 +102,13 @@ def check_fit(api: Api, job: Job, now: float) -> str:
             help_ = (*_taints(api, job), *help_)
         raise CliError(impossible(verdict, shape, help_))
     verdict = _present(state, job, gang, now)
-    return line("Place", place_text(verdict, is_elastic=job.is_elastic))
+    text = place_text(verdict, is_elastic=job.is_elastic)
+    if verdict.reason is Reason.AWAITING_PREFERRED and isinstance(gang, GangRequest):
+        only = replace(gang.patient.topology, is_patient=False, later=())
+        if fits_empty(state, replace(gang, topology=only)).outcome is Outcome.IMPOSSIBLE:
+            level = only.required.name
+            text += f"; none has room even when empty: without {level}:preferred it does not wait"
+    return line("Place", text)
 
 
 def _present(state: ClusterState, job: Job, gang: GangRequest | InvalidGang, now: float) -> Verdict:
@@ -218,6 +225,8 @@ def _smaller(
     facts = verdict.facts
     if verdict.reason is Reason.NO_MATCHING_NODE:
         return ("fairlead nodes -o wide shows what there is",)
+    if verdict.reason is Reason.NO_SUCH_TOPOLOGY:
+        return _topology(state, str(facts["topology_key"]))
     if isinstance(gang, InvalidGang) or len(gang.roles) != 1:
         return ()
     if verdict.reason is Reason.EXCEEDS_CLUSTER and int(facts.get("members_fit", 0)):
@@ -233,6 +242,15 @@ def _smaller(
     spread = replace(role, member=member, count=-(-asked * role.count // largest))
     fits = fits_empty(state, replace(gang, roles=(spread,))).outcome is Outcome.PLACED
     return (f"--nodes {spread.count} --gpus {largest}",) if fits else (f"--gpus {largest}",)
+
+
+def _topology(state: ClusterState, asked: str) -> tuple[str, ...]:
+    """Return the level that was meant, or those that some node has a label of."""
+    known = [level.name for level in state.levels]
+    near = nearest(asked, known)
+    if near is not None and near != asked:
+        return (f"did you mean --topology {near}?",)
+    return (f"levels: {', '.join(known)}; {asked}:preferred starts without it",)
 
 
 def shape_text(shape: Mapping[str, int]) -> str:

@@ -29,9 +29,10 @@ from fairlead.input.errors import CliError, Exit
 RETRY_SECONDS = 0.5
 
 
-def detached_text(name: str) -> str:
-    """Return how to return to a job that goes on without us."""
-    return f"Job {name} goes on.    fairlead logs -f {name}    fairlead cancel {name}"
+def detached_text(name: str, where: str) -> str:
+    """Return how to return to a job that goes on without us; `where` are flags that this needs."""
+    at = f"{name}{where}"
+    return f"Job {name} goes on.    fairlead logs -f {at}    fairlead cancel {at}"
 
 
 def follow_job(common_: Common, api: Api, key: tuple[str, str]) -> int:
@@ -40,7 +41,7 @@ def follow_job(common_: Common, api: Api, key: tuple[str, str]) -> int:
     try:
         job = _follow(common_, api, key)
     except KeyboardInterrupt:
-        common_.note(f"\n{detached_text(name)}")
+        common_.note(f"\n{detached_text(name, common_.where())}")
         return Exit.INTERRUPTED
     except Gone:
         terminal.tell(f"job {name} was deleted")

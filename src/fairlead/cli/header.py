@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -27,6 +28,9 @@ FAIRLEAD = "#FAIRLEAD"
 _SPACED = re.compile(r"#\s+FAIRLEAD(?=\s+--)")
 SBATCH = "#SBATCH"
 HEADER_LINES_MAX = 500
+OVERLOOKED_SHOWN_MAX = 3
+_REQUEST = re.compile(r"#(\s*)([A-Za-z]{4,10})\s+--?[a-zA-Z]")
+EVERY_MEMBER = "the script runs in every member, as srun would run it; sbatch runs it once"
 
 SBATCH_SHORT: dict[str, str] = {
     "J": "job-name", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "t": "time",
@@ -122,6 +126,7 @@ class Header:
     givens: FlagValues
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    has_sbatch: bool = False
 
 
 @dataclass(slots=True)
@@ -138,6 +143,10 @@ class _Reading:
     notes: list[str] = field(default_factory=list[str])
     problems: list[Problem] = field(default_factory=list[Problem])
     origins: dict[Flag, str] = field(default_factory=dict[Flag, str])
+    #: Options without effect, by the reason: their lines and names.
+    without_effect: dict[str, list[tuple[int, str]]] = field(
+        default_factory=dict[str, list[tuple[int, str]]]
+    )
 
     def give(self, flag: Flag, value: str, line: int) -> None:
         """Keep a value; a later line replaces an earlier one unless the flag is repeatable."""
@@ -181,11 +190,38 @@ def parse_header(
                 _read_sbatch(reading, words, number)
             else:
                 _read_fairlead(reading, words, number)
-    if has_sbatch:
-        reading.notes.append(
-            "the script runs in every member, as srun would run it; sbatch runs it once"
-        )
-    return Header(reading.givens, tuple(dict.fromkeys(reading.notes)), tuple(reading.problems))
+    notes = [*reading.notes, *_without_effect(reading), *_overlooked(text, file)]
+    return Header(reading.givens, tuple(dict.fromkeys(notes)), tuple(reading.problems), has_sbatch)
+
+
+def _without_effect(reading: _Reading) -> Iterator[str]:
+    """Yield a note for each reason why options have no effect."""
+    for why, options in reading.without_effect.items():
+        lines = ", ".join(dict.fromkeys(str(line) for line, _ in options))
+        shown = ", ".join(dict.fromkeys(name for _, name in options))
+        have = "has" if len(options) == 1 else "have"
+        yield f"{reading.file}:{lines}: {SBATCH} {shown} {have} no effect: {why}"
+
+
+def _overlooked(text: str, file: str) -> Iterator[str]:
+    """Yield a note on lines that look like requests and are not read: late ones, misspelt ones."""
+    is_head, found = True, 0
+    for number, line in enumerate(text.splitlines()[:HEADER_LINES_MAX], 1):
+        stripped = line.strip()
+        is_head = is_head and (not stripped or stripped.startswith("#"))
+        match = _REQUEST.match(stripped)
+        if match is None or found == OVERLOOKED_SHOWN_MAX:
+            continue
+        is_spaced = bool(match[1]) and match[2] == FAIRLEAD[1:]
+        is_exact = not match[1] and f"#{match[2]}" in (FAIRLEAD, SBATCH)
+        near = nearest(match[2].upper(), (FAIRLEAD[1:], SBATCH[1:]))
+        if near is None or (is_head and (is_exact or is_spaced)):
+            continue
+        found += 1
+        if is_head:
+            yield f"{file}:{number}: '{match[0].split(' -')[0]}' is not read; write #{near}"
+        elif is_exact or is_spaced:
+            yield f"{file}:{number}: #{near} after the first command is not read"
 
 
 def _words(reading: _Reading, text: str, line: int) -> list[str]:
@@ -206,7 +242,9 @@ def _read_fairlead(reading: _Reading, words: list[str], line: int) -> None:
             near = nearest(name, known)
             hint = f"did you mean {near}?" if near else f"flags: {', '.join(known)}"
             reading.refuse(line, f"no flag '{name}' in a {FAIRLEAD} line", hint)
-            return
+            if not equals and rest and not rest[0].startswith("--"):
+                rest.pop(0)  # its value
+            continue
         if not FLAGS[flag].metavar:
             reading.give(flag, "true", line)
             continue
@@ -246,8 +284,9 @@ def _split_option(word: str) -> tuple[str, str, bool]:
 def _sbatch_option(reading: _Reading, name: str, value: str, line: int) -> None:
     shown = f"#SBATCH --{name}" if not name.startswith("-") else f"#SBATCH {name}"
     if name in SBATCH_HARMLESS:
-        reading.notes.append(f"{reading.file}:{line}: {shown} has no effect: "
-                             f"{SBATCH_HARMLESS[name]}")  # fmt: skip
+        reading.without_effect.setdefault(SBATCH_HARMLESS[name], []).append(
+            (line, shown.removeprefix(f"{SBATCH} "))
+        )
     elif name == "export" and value not in ("ALL", "NONE", "") and "ALL," not in value:
         for part in value.split(","):
             reading.give(Flag.ENV, part, line)
@@ -287,7 +326,10 @@ def _honour(reading: _Reading, name: str, value: str, line: int) -> None:
     try:
         text = _translate(name, value, kind)
     except ValueError as error:
-        reading.refuse(line, f"#SBATCH --{name}: {error}", f"see --{flag.value} of fairlead submit")
+        help_ = f"see --{flag.value} of fairlead submit"
+        if kind is Kind.TIME:
+            help_ = f"#SBATCH --{name}=12:00:00, or --{name}=90 for minutes"
+        reading.refuse(line, f"#SBATCH --{name}: {error}", help_)
         return
     if flag is Flag.AFTER:
         for part in text.split(","):

@@ -32,6 +32,12 @@ _SUBMIT = {
     "parsable": "leave it out: stdout has the id of the job and nothing else",
     "wait": "fairlead run waits for the command; fairlead wait JOB for a job",
 }
+_RUN = {
+    "-i": "a job gets no terminal; a file or a pipe is given to it: fairlead run ... < FILE",
+    "-t": "a job gets no terminal; --time DURATION is its time limit",
+    "--pty": "a job gets no terminal; on Kubernetes: kubectl exec -it POD -- sh",
+    "--interactive": "a job gets no terminal; on Kubernetes: kubectl exec -it POD -- sh",
+}
 _WIDE = "-o wide shows more columns; -o json everything"
 _USER = "--user NAME"
 _CANCEL_BY = "fairlead cancel $(fairlead ps {} -o name)"
@@ -101,6 +107,8 @@ def flag_help(command: str, flag: str) -> str:
     if command not in ("submit", "run"):
         found = (text for flags, text in _FLAGS.get(command, {}).items() if flag in flags)
         return next(found, "")
+    if command == "run" and flag in _RUN:
+        return _RUN[flag]
     name = flag[2:] if flag.startswith("--") else SBATCH_SHORT.get(flag[1:], "")
     if name in _SUBMIT:
         return _SUBMIT[name]

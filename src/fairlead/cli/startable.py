@@ -7,6 +7,8 @@ submission, so what is missing now would fail every attempt. Programs in contain
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,8 @@ from fairlead.input.errors import Code, Problem
 
 #: Suffixes of scripts that /bin/sh cannot run, with the interpreter that is meant.
 _INTERPRETERS = {".py": "python3", ".pl": "perl", ".rb": "ruby", ".jl": "julia", ".r": "Rscript"}
+#: What a shell would read in a word.
+_SHELL = re.compile(r"[\s;|&<>$()*]")
 _MANIFESTS = (".yaml", ".yml", ".json")
 _ENV = "/usr/bin/env"
 
@@ -66,8 +70,11 @@ def local_problems(request: JobRequest, program: Program, origin: Origin) -> Ite
     if program.script is None:
         word = program.arguments[0]
         if not _is_found(word, directory, search):
-            yield Problem(Code.NOT_STARTABLE, f"there is no program '{word}'",
-                          detail=(_looked(word, directory),))  # fmt: skip
+            shell = f"a line for the shell: fairlead run -- sh -c {shlex.quote(word)}"
+            yield Problem(
+                Code.NOT_STARTABLE, f"there is no program '{word}'",
+                detail=(_looked(word, directory),), help=(shell,) if _SHELL.search(word) else (),
+            )  # fmt: skip
         return
     word, *argument = interpreter(program.script.text)
     if word == _ENV and argument:

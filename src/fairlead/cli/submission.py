@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
-from fairlead.api.resources import CONFIG_MAPS, JOBS
+from fairlead.api.resources import CONFIG_MAPS, JOBS, PRIORITY_CLASSES
 from fairlead.api.status import (
     AlreadyExists,
     ApiError,
@@ -91,7 +92,33 @@ def check(api: Api, submission: Submission, name: str) -> dict[str, Any]:
     try:
         return api.create(JOBS.raw, manifest, namespace=submission.namespace, dry_run=True)
     except ApiError as error:
-        raise _refused(error, submission.namespace) from error
+        refused = _refused(error, submission.namespace)
+        raise CliError([_of_flag(api, each) for each in refused.problems]) from error
+
+
+#: The flags that write fields of a job.
+_FLAGS = {
+    "metadata.name": "--name", "spec.priorityClassName": "--priority",
+    "spec.priority": "--priority", "spec.reservation": "--reservation",
+    "spec.timeLimitSeconds": "--time", "spec.topology": "--topology", "spec.after": "--after",
+}  # fmt: skip
+_GOT = re.compile(r"(?:Invalid|Unsupported) value: (\".*?\"|\S+): ")
+
+
+def _of_flag(api: Api, problem: Problem) -> Problem:
+    """Return the problem of a field in the words of the flag that wrote it."""
+    flag = _FLAGS.get(problem.field.partition("[")[0])
+    if flag is None:
+        return problem
+    got = _GOT.match(problem.message)
+    message = f"{got[1]}: {problem.message[got.end() :]}" if got else problem.message
+    help_ = problem.help
+    if problem.field == "spec.priorityClassName":
+        with suppress(ApiError):  # they may not be listed
+            classes = (each.metadata.name for each in api.list(PRIORITY_CLASSES))
+            known = sorted(each for each in classes if not each.startswith("system-"))
+            help_ = (f"there are: {', '.join(known)}" if known else "there are no PriorityClasses",)
+    return replace(problem, message=f"{flag}: {message}", field="", help=help_)
 
 
 def store(api: Api, submission: Submission) -> dict[str, Any]:
@@ -198,9 +225,13 @@ def _document_problems(document: Document, error: ApiError, namespace: str) -> l
     details = error.status.details
     if isinstance(error, Invalid) and details is not None and details.causes:
         return [document.problem(cause) for cause in details.causes]
-    from dataclasses import replace
-
     found = _refused(error, namespace)
+    if isinstance(error, AlreadyExists):
+        resource = document.resource
+        at = f" -n {namespace}" if namespace else ""
+        help_ = ("give it another metadata.name, or remove what exists: kubectl delete "
+                 f"{resource.name} {document.name}{at}")  # fmt: skip
+        found = CliError([replace(each, help=(help_,)) for each in found.problems])
     if isinstance(error, (InternalError, Unavailable)):
         return list(found.problems)  # no line of the manifest is at fault
     at = document.marks.keys.get("metadata", document.marks.mark)

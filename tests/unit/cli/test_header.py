@@ -107,10 +107,45 @@ def test_two_lines_that_contradict_each_other_are_refused() -> None:
     assert "contradicts --nodes=4" in problem.message
 
 
-def test_the_difference_to_slurm_is_said_once() -> None:
-    notes = read("#SBATCH -N 4", "#SBATCH -c 8").notes
-    assert sum("runs in every member" in note for note in notes) == 1
-    assert read("#FAIRLEAD --nodes 4").notes == ()
+LATE = "train.sh:{}: #SBATCH after the first command is not read"
+
+
+def test_lines_that_are_not_read_are_noted() -> None:
+    assert read("#FAIRLEAD --nodes 4").notes == (LATE.format(5),)
+    notes = read("#SBTACH --nodes=2", "#FAIRLAED --gpus 8", "# SBATCH -N 2", "# a comment").notes
+    assert notes == (
+        "train.sh:2: '#SBTACH' is not read; write #SBATCH",
+        "train.sh:3: '#FAIRLAED' is not read; write #FAIRLEAD",
+        "train.sh:4: '# SBATCH' is not read; write #SBATCH",
+    )
+    many = parse_header("true\n" + "#SBATCH -N 2\n" * 9, file="a.sh").notes
+    assert len(many) == 3
+
+
+def test_that_sbatch_runs_a_script_once_is_known_of_scripts_with_its_lines() -> None:
+    assert read("#SBATCH -N 4").has_sbatch
+    assert not read("#FAIRLEAD --nodes 4").has_sbatch
+
+
+def test_options_without_effect_are_noted_together_by_the_reason() -> None:
+    notes = read("#SBATCH -o out", "#SBATCH -e err", "#SBATCH --mail-type=END").notes
+    assert notes[:-1] == (
+        "train.sh:2, 3: #SBATCH --output, --error have no effect: logs are kept by the cluster: "
+        "fairlead logs JOB",
+        "train.sh:4: #SBATCH --mail-type has no effect: no mail is sent",
+    )
+
+
+def test_all_mistakes_of_a_line_are_reported() -> None:
+    problems = read("#FAIRLEAD --ndoes 2 --gpu 4 --time 1h").problems
+    assert [each.help for each in problems] == [
+        ("did you mean --nodes?",), ("did you mean --gpus?",)
+    ]  # fmt: skip
+
+
+def test_a_wrong_time_of_slurm_is_answered_with_times_of_slurm() -> None:
+    (problem,) = read("#SBATCH --time=12hours").problems
+    assert problem.help == ("#SBATCH --time=12:00:00, or --time=90 for minutes",)
 
 
 def test_each_option_is_in_one_table_and_short_forms_lead_to_one() -> None:

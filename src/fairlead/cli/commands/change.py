@@ -113,25 +113,34 @@ def kubectl_name(adopts: Adopts) -> str:
     return f"{kind}.{group}/{adopts.name}" if slash else f"{kind}/{adopts.name}"
 
 
-@click.command()
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead cancel train-1
+      fairlead cancel train-1 train-2
+      fairlead cancel $(fairlead ps --me --state Waiting -o name)
+    """
+)
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
 @common()
 def cancel(common_: Common, *, jobs: tuple[str, ...]) -> None:
     """Stop jobs for good.
 
-    Their members get SIGTERM, and SIGKILL when their grace period is over. A cancelled job ends as
-    Failed with reason Cancelled; its logs and its record stay.
-
-    \b
-    Examples:
-      fairlead cancel train-1
-      fairlead cancel train-1 train-2
-      fairlead cancel $(fairlead ps -o name)
+    Their members get SIGTERM, and SIGKILL when their grace period is over. A cancelled job is shown
+    as Cancelled (its condition is Failed, with reason Cancelled); its logs and its record stay.
     """
     apply_change(common_, CANCEL, jobs)
 
 
-@click.command()
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead hold train-1
+      fairlead release train-1
+    """
+)
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
 @common()
 def hold(common_: Common, *, jobs: tuple[str, ...]) -> None:
@@ -139,24 +148,20 @@ def hold(common_: Common, *, jobs: tuple[str, ...]) -> None:
 
     A waiting job is not considered until it is released; a running one stops, and goes on from its
     checkpoint when it is released.
-
-    \b
-    Examples:
-      fairlead hold train-1
-      fairlead release train-1
     """
     apply_change(common_, HOLD, jobs)
 
 
-@click.command()
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead release train-1
+      fairlead release $(fairlead ps --me --state Held -o name)
+    """
+)
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
 @common()
 def release(common_: Common, *, jobs: tuple[str, ...]) -> None:
-    """Let held jobs go on.
-
-    \b
-    Examples:
-      fairlead release train-1
-      fairlead release $(fairlead ps -o name)
-    """
+    """Let held jobs go on."""
     apply_change(common_, RELEASE, jobs)

@@ -78,7 +78,7 @@ def logs(
         return _show(common_, api, key, query)
     except KeyboardInterrupt:
         if follow:
-            common_.note(f"\n{detached_text(key[1])}")
+            common_.note(f"\n{detached_text(key[1], common_.where())}")
         return Exit.INTERRUPTED
 
 

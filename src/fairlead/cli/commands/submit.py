@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, SECRETS
@@ -21,7 +22,7 @@ from fairlead.cli.common import Common, common, now
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.fit import check_fit
 from fairlead.cli.flags import FLAGS, Flag, FlagValue, FlagValues, merge
-from fairlead.cli.header import parse_header
+from fairlead.cli.header import EVERY_MEMBER, parse_header
 from fairlead.cli.identity import local_user
 from fairlead.cli.jobspec import (
     SCRIPT_BYTES_MAX,
@@ -142,7 +143,8 @@ def submit(
     if problems:
         raise CliError(problems)
     given = {*variables, *_variables(header.givens)}
-    for note in (*header.notes, *variable_notes(text, file=script, given=given)):
+    every = (EVERY_MEMBER,) if header.has_sbatch and request.members > 1 else ()
+    for note in (*header.notes, *every, *variable_notes(text, file=script, given=given)):
         common_.note(f"note: {note}")
     _, stored = _submit_program(common_, request, program, dry_run=dry_run)
     if not dry_run:
@@ -225,7 +227,7 @@ def _submit_program(
         return api, checked
     stored = store(api, prepared.submission)
     name = str(stored["metadata"]["name"])
-    common_.note(submitted_line(name, is_held=request.is_held))
+    common_.note(submitted_line(name, is_held=request.is_held, where=common_.where()))
     return api, stored
 
 
@@ -302,6 +304,8 @@ def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
     space = common_.space(api.connection.namespace)
     if common_.namespace:
         _check_namespaces(documents, common_.namespace)
+    if is_embedded(api):  # elsewhere the webhook says whose a job is
+        documents = tuple(map(_with_user, documents))
     check_documents(api, documents, space)
     for document in documents:
         if document.resource == JOBS:
@@ -316,9 +320,21 @@ def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
     for document, name in zip(documents, names_, strict=True):
         if document.resource == JOBS:
             held = msgspec.convert(document.body, Job).spec.suspend
-            common_.note(submitted_line(name, is_held=held))
+            where = common_.where(document.namespace)
+            common_.note(submitted_line(name, is_held=held, where=where))
     _show_stored(common_, stored, _job_names(documents, names_))
     return Exit.OK
+
+
+def _with_user(document: Document) -> Document:
+    """Return the document; a job that does not say whose it is, as the user's of this machine."""
+    metadata = {**document.body.get("metadata", {})}
+    annotations = {**(metadata.get("annotations") or {})}
+    user = local_user()
+    if document.resource != JOBS or names.SUBMITTED_BY in annotations or not user:
+        return document
+    metadata["annotations"] = {**annotations, names.SUBMITTED_BY: user}
+    return replace(document, body={**document.body, "metadata": metadata})
 
 
 def _job_names(documents: tuple[Document, ...], names_: list[str]) -> list[str]:

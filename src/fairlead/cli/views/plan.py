@@ -70,8 +70,9 @@ def role_amounts(role: Role) -> dict[str, int]:
     return total
 
 
-def submitted_line(name: str, *, is_held: bool) -> str:
-    """Return the line that names the next commands."""
+def submitted_line(name: str, *, is_held: bool, where: str = "") -> str:
+    """Return the line that names the next commands; `where` are flags that they need."""
+    at = f"{name}{where}"
     if is_held:
-        return f"Submitted job {name}, held.    fairlead release {name}"
-    return f"Submitted job {name}.    fairlead logs -f {name}    fairlead why {name}"
+        return f"Submitted job {name}, held.    fairlead release {at}"
+    return f"Submitted job {name}.    fairlead logs -f {at}    fairlead why {at}"

@@ -1,0 +1,124 @@
+"""What `submit` and `run` answer to words that are not theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.fake_api import FakeApi, serve
+
+from fairlead.api import names
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import JOBS, NODES, PRIORITY_CLASSES
+from fairlead.api.status import AlreadyExists, Invalid, StatusCause, StatusDetails
+from fairlead.api.topology import Topology
+from fairlead.cli.app import run
+from fairlead.cli.fit import check_fit
+from fairlead.cli.identity import local_user
+from fairlead.input.errors import CliError, render_error
+from fairlead.testing.builders import make_job, make_nodes, make_priority_class
+
+MANIFEST = """
+apiVersion: fairlead.dev/v1alpha1
+kind: Job
+metadata: {name: fit}
+spec:
+  roles:
+  - {name: worker, template: {spec: {containers: [{name: main, command: [sleep, "9"]}]}}}
+"""
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeApi:
+    """A cluster of `fairlead up` with two nodes, and a script and a manifest beside."""
+    api = FakeApi(is_embedded=True)
+    for node in make_nodes(2):
+        api.create(NODES.raw, to_wire(node))
+    serve(monkeypatch, api)
+    monkeypatch.chdir(tmp_path)
+    Path("train.sh").write_text("#!/bin/sh\n#SBATCH --account=a\ntrue\n")
+    Path("fit.yaml").write_text(MANIFEST)
+    return api
+
+
+def test_the_next_commands_have_the_flags_of_this_one(
+    cluster: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["submit", "train.sh", "--name", "a", "-n", "vision", "--on", "any"]) == 0
+    assert "fairlead logs -f a -n vision    fairlead why a -n vision" in capsys.readouterr().err
+    flags = ["--context", "lab", "--kubeconfig", "my config"]
+    assert run(["submit", "train.sh", "--name", "b", "--hold", "--on", "any", *flags]) == 0
+    said = capsys.readouterr().err
+    assert "fairlead release b --kubeconfig 'my config' --context lab\n" in said
+    assert "every member" not in said  # it has one
+
+
+def test_a_manifests_job_has_its_user(cluster: FakeApi) -> None:
+    assert run(["submit", "-f", "fit.yaml"]) == 0
+    job = cluster.get(JOBS, "fit", namespace="default")
+    assert job.metadata.annotations[names.SUBMITTED_BY] == local_user()
+
+
+def test_a_name_in_use_has_a_remedy(cluster: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.client.fail_next("create", AlreadyExists('jobs.fairlead.dev "fit" already exists'))
+    assert run(["submit", "-f", "fit.yaml", "-n", "vision"]) == 4
+    assert (
+        "help: give it another metadata.name, or remove what exists: "
+        "kubectl delete jobs.fairlead.dev fit -n vision\n" in capsys.readouterr().err
+    )
+
+
+def test_refusals_name_the_flag_and_what_there_is(
+    cluster: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.create(PRIORITY_CLASSES.raw, to_wire(make_priority_class("urgent", 10)))
+    cause = StatusCause("x", 'Invalid value: "high": there is no such PriorityClass',
+                        "spec.priorityClassName")  # fmt: skip
+    cluster.client.fail_next("create", Invalid("no", details=StatusDetails(causes=(cause,))))
+    assert run(["submit", "train.sh", "--priority", "high", "--on", "any"]) == 5
+    assert capsys.readouterr().err.endswith(
+        'error[E422]: --priority: "high": there is no such PriorityClass\n'
+        "  help: there are: urgent\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "-it", "--", "sh"], "help: a job gets no terminal"),
+        (["run", "--pty", "sh"], "help: a job gets no terminal"),
+        (["run", "--", "echo a; echo b"], "help: a line for the shell: fairlead run -- sh -c "
+         "'echo a; echo b'"),
+        (["submit", "train.sh", "-o", "out.log"], "help: -o is the form of this command's output"),
+    ],
+)  # fmt: skip
+def test_words_of_other_tools_are_answered(
+    arguments: list[str], said: str, cluster: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_level_that_does_not_exist_is_answered_with_those_that_do(cluster: FakeApi) -> None:
+    for key, said in (("rak", "did you mean --topology rack?"),
+                      ("nothing", "levels: zone, block, rack, host")):  # fmt: skip
+        job = make_job("a", count=2, topology=Topology(key=key, required=True))
+        with pytest.raises(CliError) as caught:
+            check_fit(cluster, job, 0.0)
+        assert said in render_error(caught.value)
+
+
+def test_a_preferred_level_that_never_fits_is_said_at_submission(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api = FakeApi()
+    for rack in range(2):
+        labels = {"topology.kubernetes.io/rack": f"r{rack}", names.RACK: f"r{rack}"}
+        for node in make_nodes(2, prefix=f"r{rack}", labels=labels):
+            api.create(NODES.raw, to_wire(node))
+    asked = Topology(key="rack", required=False, preferred_seconds=600)
+    text = check_fit(api, make_job("a", count=3, gpus=8, topology=asked), 0.0)
+    assert "waits for one rack until" in text
+    assert text.endswith("; none has room even when empty: without rack:preferred it does not wait")
+    text = check_fit(api, make_job("a", count=2, gpus=8, topology=asked), 0.0)
+    assert "none has room even when empty" not in text
