@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -87,7 +87,8 @@ class PoisonedApi(Api):
     def __init__(self, choose: Callable[[], str], error: ApiError | None = None) -> None:
         super().__init__(Connection(server="http://127.0.0.1:7443", source="a test"))
         self.error = error
-        fleet = Fleet(ObjectMeta(name="fleet"), status=FleetStatus(blind=True, message="too few"))
+        seen = FleetStatus(blind=("silent",), message="too few")
+        fleet = Fleet(ObjectMeta(name="fleet"), status=seen)
         held = Reservation("workshop", AT, AT)
         of_teams = [
             replace(each, spec=replace(each.spec, reservations=(held,))) for each in teams()
@@ -156,7 +157,7 @@ def test_no_text_view_lets_a_control_character_pass(data: st.DataObject) -> None
     assert out or err
 
 
-def _cycle(words: list[str]) -> Callable[[], str]:
+def _cycle(words: Sequence[str]) -> Callable[[], str]:
     """Return the words in turn, so that each field may be another one's neighbour."""
     count = 0
 

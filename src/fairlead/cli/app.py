@@ -189,7 +189,7 @@ def _translate(error: Exception, *, shows_traceback: bool) -> CliError:
         return from_api(error)
     if isinstance(error, OSError) and error.errno in _FULL:
         if error.filename is None:
-            return _output_lost(error.strerror)
+            return _output_lost(error.strerror or str(error))
         return fail(Code.DATA_UNWRITABLE, f"'{error.filename}' cannot be written: {error.strerror}",
                     help=("free space there",))  # fmt: skip
     if shows_traceback:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fairlead.api.job import Job
-from fairlead.api.resources import JOBS
-from fairlead.api.status import NotFound
+from fairlead.api.resources import JOBS, NAMESPACES
+from fairlead.api.status import Forbidden, NotFound
 from fairlead.cli.transport import Api
-from fairlead.input.errors import CliError, Code, Problem
+from fairlead.input.errors import CliError, Code, Problem, fail
 from fairlead.input.suggest import nearest
 
 RECENT_MAX = 5
@@ -46,6 +46,24 @@ def _adopted_job(jobs: Iterable[Job], reference: str) -> Job | None:
         and kind in ("", adopts.kind.lower(), f"{adopts.kind.lower()}s")
     ]
     return max(found, key=lambda job: job.metadata.creation_timestamp or "", default=None)
+
+
+def require_namespace(api: Api, name: str) -> None:
+    """Do nothing when a namespace exists, or nobody says that it does not; CliError."""
+    try:
+        api.get(NAMESPACES, name)
+    except Forbidden:
+        return
+    except NotFound as error:
+        try:
+            known = [each.metadata.name for each in api.list(NAMESPACES)]
+        except Forbidden:
+            known = []
+        near = nearest(name, known)
+        raise fail(
+            Code.NO_SUCH_NAMESPACE, f"namespace '{name}' does not exist",
+            help=(f"-n {near}" if near else f"kubectl create namespace {name}",),
+        ) from error  # fmt: skip
 
 
 def missing_job(api: Api, namespace: str, name: str, *, code: Code = Code.NO_SUCH_JOB) -> Problem:

@@ -27,6 +27,14 @@ COMMANDS = {
     "sstat": "fairlead why JOB",
 }
 
+#: Slurm's states of jobs, and ours.
+STATES = {
+    "PENDING": "Waiting", "PD": "Waiting", "R": "Running", "CONFIGURING": "Starting",
+    "COMPLETING": "Stopping", "COMPLETED": "Succeeded", "CD": "Succeeded", "F": "Failed",
+    "CA": "Cancelled", "TIMEOUT": "Failed", "NODE_FAIL": "Restarting", "PREEMPTED": "Restarting",
+    "SUSPENDED": "Held", "REQUEUED": "Restarting", "OUT_OF_MEMORY": "Failed",
+}  # fmt: skip
+
 _SUBMIT = {
     "test-only": "--dry-run checks everything, says where it fits and stores nothing",
     "parsable": "leave it out: stdout has the id of the job and nothing else",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 
 _UNIT_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -51,6 +52,27 @@ def bytes_text(amount: int) -> str:
 def cut_end(text: str, width: int) -> str:
     """Return `text`, its end replaced by one ellipsis when it is longer than `width` (>= 1)."""
     return text if len(text) <= width else text[: width - 1] + ELLIPSIS
+
+
+def wrapped(text: str, width: int, indent: int) -> str:
+    """Return the text with lines of at most `width` columns, their rests indented; 0: as it is.
+
+    Words are not broken. A line that is indented deeper keeps that for its rest.
+    """
+    if not width:
+        return text
+    out: list[str] = []
+    for line in text.splitlines():
+        start = max(len(line) - len(line.lstrip()), indent)
+        out += textwrap.wrap(line, width, subsequent_indent=" " * start, break_long_words=False,
+                             break_on_hyphens=False) or [""]  # fmt: skip
+    return "".join(f"{line}\n" for line in out)
+
+
+def natural(text: str) -> tuple[tuple[int, str], ...]:
+    """Return a key that sorts numbers in names by their value: sweep-9 before sweep-10."""
+    parts = re.split(r"(\d+)", text)
+    return tuple((int(part), "") if part.isdecimal() else (0, part) for part in parts)
 
 
 def fold_names(names: Iterable[str]) -> str:

@@ -202,7 +202,7 @@ class Reason(Enum):
         "DependencyFailed", Outcome.BLOCKED, 60,
         "starts only after job {job} is {wanted}, but it ended as {state}",
     )  # fmt: skip
-    HELD = "Held", Outcome.BLOCKED, 60, "spec.suspend is set; fairlead release lets it start"
+    HELD = "Held", Outcome.BLOCKED, 60, "waits until it is released (fairlead release)"
     QUOTA_EXCEEDED = (
         "QuotaExceeded", Outcome.BLOCKED, 60,
         "a quota refuses its pods; it is tried again by itself: {message}",
@@ -322,7 +322,7 @@ def resource_word(resource: str) -> str:
 
 
 #: A counted noun that must lose its plural.
-_ONE = re.compile(r"(?<![\d.])1 (node|member|job|GPU|CPU)s\b")
+_ONE = re.compile(r"(?<![\d.])1 (node|member|job|GPU|CPU|GPU-hour|pod)s\b")
 
 
 def singular(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from fairlead import terminal
+from fairlead.api.job import JobState
 from fairlead.app.datadir import in_use, prepare, size_bytes
 from fairlead.app.run_file import (
     KUBECONFIG_FILE,
@@ -35,6 +36,7 @@ from fairlead.cli.common import Common, Format, common, now
 from fairlead.cli.completers import complete_profiles
 from fairlead.cli.connect import Choice, default_data_directory, find_connection
 from fairlead.cli.views.cluster import first_commands, status_facts, status_text
+from fairlead.decide.words import plural
 from fairlead.input.errors import CliError, Code, Exit, fail, render_error
 
 
@@ -234,6 +236,21 @@ def _not_running(path: Path) -> CliError:
     )  # fmt: skip
 
 
+def _active_jobs(path: Path) -> int:
+    """Return how many jobs run on the cluster of this directory; 0 where it does not answer."""
+    from fairlead.api.status import ApiError
+    from fairlead.cli.embedded import read_status
+    from fairlead.cli.transport import Api
+
+    try:
+        choice = Choice(kubeconfig=str(path / KUBECONFIG_FILE))
+        found = read_status(Api(find_connection(choice, os.environ), timeout_seconds=2.0))
+    except (CliError, ApiError):
+        return 0
+    states = (JobState.STARTING, JobState.RUNNING, JobState.RESTARTING)
+    return sum(found.jobs.get(state.value, 0) for state in states) if found is not None else 0
+
+
 @click.command(
     epilog="""Examples:
 
@@ -257,6 +274,11 @@ def down(common_: Common, *, data: str) -> int:
     if running is None:
         common_.note(f"no cluster is running on {path}")
         return Exit.OK
+    active = _active_jobs(path)
     stop(running)
     common_.note(f"The cluster of {path} is stopped; its state is kept.")
+    if active:
+        they, it = ("They go", "their") if active > 1 else ("It goes", "its")
+        common_.note(f"{plural(active, 'job')} stopped. {they} on at the next start, from {it} "
+                     "last checkpoint")  # fmt: skip
     return Exit.OK

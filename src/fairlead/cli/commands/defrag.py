@@ -94,8 +94,8 @@ def defrag(
         body = {"metadata": {"annotations": {DEFRAGMENT: "true"}}}
         api.patch(JOBS, key[1], body, namespace=key[0])
         common_.note(f"requested; fairlead why {key[1]} shows how far it is")
-        if not settings.placement.defragments_on_request:
-            common_.note("note: placement.defragmentsOnRequest is not set, so nothing moves")
+    if applies and not settings.placement.defragments_on_request:
+        common_.note("note: placement.defragmentsOnRequest is not set, so nothing moves")
     return Exit.OK if moves is not None else Exit.FAILED
 
 

@@ -10,10 +10,12 @@ import click
 from fairlead.api.job import Job, JobState
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.status import Forbidden
+from fairlead.cli import slurm
 from fairlead.cli.common import Common, Format, common, now
 from fairlead.cli.completers import words
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.identity import submitter_name
+from fairlead.cli.lookup import require_namespace
 from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import (
     COLUMNS,
@@ -65,6 +67,8 @@ def ps(
     choice = JobChoice(shows_all, in_states, user)
     space = "" if common_.all_namespaces else common_.space(api.connection.namespace)
     raw = api.list(JOBS.raw, namespace=space)
+    if not raw and space:
+        require_namespace(api, space)
     typed = [(_typed(item), item) for item in raw]
     chosen = choose_jobs((job for job, _ in typed), choice)
     if common_.is_structured:
@@ -89,7 +93,11 @@ def _state(text: str) -> str:
     """Return the state that was written, in any case; CliError when there is none of that name."""
     state = text.capitalize()
     if state not in STATES:
-        raise fail(Code.BAD_VALUE, f"--state: '{text}' must be one of {', '.join(STATES)}")
+        here = slurm.STATES.get(text.upper())
+        raise fail(
+            Code.BAD_VALUE, f"--state: '{text}' must be one of {', '.join(STATES)}",
+            help=(f"{text.upper()} of Slurm is {here}: --state {here}",) if here else (),
+        )  # fmt: skip
     return state
 
 

@@ -59,7 +59,7 @@ _HEAD_BYTES = 64 * 1024
       fairlead sim run --trace jobs.csv --nodes 100 --days 7 --out week
       fairlead sim run examples/scenarios/lemon-nodes.yaml --out lemons
       fairlead sim compare week week-fifo
-      fairlead sim replay week --trace-job job-000017
+      fairlead sim replay week --trace-job job-00017
     """
 )
 def sim() -> None:

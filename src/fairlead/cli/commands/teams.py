@@ -175,11 +175,13 @@ def _team(api: Api, name: str) -> Team:
 
 def _read_teams(file: str) -> list[Team]:
     documents = _documents(file)
-    foreign = [d for d in documents if d.resource != TEAMS]
-    if foreign:
-        message = f"'{foreign[0].resource.kind} {foreign[0].name}' is not a Team"
-        raise CliError(Problem(Code.BAD_FIELD, message, where=foreign[0].file))
-    return [msgspec.convert(document.body, Team) for document in documents]
+    found = [msgspec.convert(d.body, Team) for d in documents if d.resource == TEAMS]
+    if documents and not found:
+        first = documents[0]
+        where = f"{first.file}:{first.marks.mark.line}:{first.marks.mark.column}"
+        message = f"the file has no Team; its first object is {first.resource.kind} {first.name}"
+        raise CliError(Problem(Code.WRONG_KIND, message, where=where))
+    return found
 
 
 def _config_map(file: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fairlead.cli.common import Common, Format, common
+from fairlead.cli.completers import words
 from fairlead.input.errors import Code, fail
 from fairlead.input.suggest import nearest
 
@@ -18,7 +19,7 @@ SHELLS = {
 @click.command(
     epilog="Put one of these where your shell starts:\n\n\b\n" + "\n".join(SHELLS.values())
 )
-@click.argument("shell")
+@click.argument("shell", metavar="bash|zsh|fish", shell_complete=words(*SHELLS))
 @common(output=False, cluster=False)
 def completion(_common: Common, *, shell: str) -> None:
     """Print the completion script of bash, zsh or fish."""

@@ -70,7 +70,11 @@ def wait(common_: Common, *, jobs: tuple[str, ...], goal: str, timeout: str | No
     deadline = None if seconds is None else time.monotonic() + seconds
     code: int = Exit.OK
     for name in dict.fromkeys(clean_reference(job) for job in jobs):
-        job = _wait_one(api, (space, name), known[goal], deadline)
+        try:
+            job = _wait_one(api, (space, name), known[goal], deadline)
+        except KeyboardInterrupt:
+            common_.note(f"\nJob {name} goes on.    fairlead wait {name}{common_.where()}")
+            return Exit.INTERRUPTED
         is_good = reached(job, known[goal])
         if not is_good and code == Exit.OK:
             code = exit_code(job) or Exit.FAILED

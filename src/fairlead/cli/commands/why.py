@@ -19,7 +19,7 @@ from fairlead.api.status import Forbidden, NotFound
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.messages import ClusterStatus
 from fairlead.cli.cluster_settings import NOT_READ, read_settings
-from fairlead.cli.common import Common, Format, common, now
+from fairlead.cli.common import Common, Format, common, now, text_width
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import read_status
 from fairlead.cli.fit import read_state
@@ -27,17 +27,18 @@ from fairlead.cli.flags import Flag
 from fairlead.cli.hypothesis import Changes, changed_job, read_changes
 from fairlead.cli.lookup import clean_reference, find_job
 from fairlead.cli.past import past_job, stopped
+from fairlead.cli.text import wrapped
 from fairlead.cli.transport import Api
 from fairlead.cli.views.fleet import Buying, buying_for
 from fairlead.cli.views.teams import Owners, owners_of
-from fairlead.cli.views.why import supposed_text, why_facts, why_text
+from fairlead.cli.views.why import FACT_INDENT, supposed_text, why_facts, why_text
 from fairlead.decide.explain import Explanation, explain, explain_changed
 from fairlead.decide.fleet.growth import pools_that_hold
 from fairlead.decide.forecast import Forecasts
 from fairlead.decide.placement.fair_share import FairShareOrder
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
-from fairlead.input.errors import CliError, Code, Exit, fail
+from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 from fairlead.model.node_health import NodeHealth
 
 #: The expected start is left out where it takes longer: in queues of thousands of different jobs.
@@ -75,15 +76,32 @@ def why(common_: Common, *, jobs: tuple[str, ...], words: tuple[str, ...]) -> in
     if changes and len(jobs) > 1:
         raise fail(Code.BAD_VALUE, f"--if: explains one job, got {len(jobs)}")
     asking = _Asking(common_, changes, now())
-    asked = [asking.of(job) for job in jobs]
+    asked: list[_Answer] = []
+    problems: list[Problem] = []
+    for job in jobs:
+        try:
+            asked.append(asking.of(job))
+        except CliError as error:
+            if error.problems[0].code is not Code.NO_SUCH_JOB:
+                raise
+            problems += error.problems
+    _show(common_, asked, changes, asking.instant)
+    if problems:
+        raise CliError(problems)
+    return Exit.OK
+
+
+def _show(common_: Common, asked: Sequence[_Answer], changes: Changes, instant: float) -> None:
+    if not asked:
+        return
     if common_.is_structured:
         facts = [each.facts(changes) for each in asked]
         common_.data(facts[0] if len(facts) == 1 else facts)
     elif common_.format is Format.NAME:
         common_.lines(each.job.metadata.name for each in asked)
     else:
-        common_.emit("\n".join(each.text(changes, asking.instant) for each in asked))
-    return Exit.OK
+        text = "\n".join(each.text(changes, instant) for each in asked)
+        common_.emit(wrapped(text, text_width(0), FACT_INDENT))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from fairlead.cli.common import Common, Format, dump, now, text_width
 from fairlead.cli.doctor.access import COULD_NOT_LOOK, check_url, read_file, web_of
 from fairlead.cli.doctor.audit import analyse
 from fairlead.cli.doctor.monitoring import jobs_of
+from fairlead.cli.embedded import is_embedded
 from fairlead.cli.text import cut_end
 from fairlead.doctor.audit.cost import Model
 from fairlead.doctor.check import Check
@@ -275,6 +276,9 @@ def _with_prometheus(
 def _get(common: Common) -> Callable[[str, Mapping[str, str]], bytes]:
     """Return GET on the cluster of the kubeconfig; one that falls silent later is Unavailable."""
     api = common.connect(timeout_seconds=30.0)
+    if is_embedded(api):
+        common.note("note: this is a cluster of fairlead up: it has no etcd, kube-apiserver or "
+                    "kube-scheduler, so most checks cannot be evaluated")  # fmt: skip
     answered = False
 
     def get(path: str, query: Mapping[str, str]) -> bytes:

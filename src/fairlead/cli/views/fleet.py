@@ -125,6 +125,8 @@ def _plan(pool: NodePool) -> str:
         doing = (
             f"{plural(size - status.wanted, 'node')} more than wanted; idle ones go after {idle}"
         )
+    elif status.launching:
+        doing = f"waits for {status.launching} of the {plural(status.wanted, 'node')} that it wants"
     else:
         doing = f"has the {plural(status.wanted, 'node')} that it wants"
     if status.consolidates_to is not None:

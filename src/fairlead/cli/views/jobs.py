@@ -12,7 +12,7 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
 from fairlead.cli.table import Align, Column, Row
-from fairlead.cli.text import fold_names
+from fairlead.cli.text import fold_names, natural
 from fairlead.cli.views.teams import Owners, borrowed_nodes
 from fairlead.cli.views.words import message_of, reason_words
 from fairlead.decide.attempts.usage import gpu_count
@@ -73,14 +73,16 @@ def choose_jobs(jobs: Iterable[Job], choice: JobChoice) -> list[Job]:
         if choice.includes(job):
             (finished if job.is_finished else live).append(job)
     live.sort(key=_age_key)
-    finished.sort(key=lambda job: (job.status.finished_at or "", job.metadata.key))
+    finished.sort(
+        key=lambda job: (job.status.finished_at or "", [natural(part) for part in job.metadata.key])
+    )
     if not choice.shows_all and not choice.states:
         finished = finished[-FINISHED_SHOWN_MAX:]
     return [*finished, *live]
 
 
-def _age_key(job: Job) -> tuple[str, tuple[str, str]]:
-    return (job.metadata.creation_timestamp or "", job.metadata.key)
+def _age_key(job: Job) -> tuple[str, list[tuple[tuple[int, str], ...]]]:
+    return (job.metadata.creation_timestamp or "", [natural(part) for part in job.metadata.key])
 
 
 def job_rows(
@@ -221,8 +223,17 @@ def ending(job: Job) -> str:
         if condition is not None and condition.status == "True":
             if type_ == names.SUCCEEDED:
                 return plural(max(1, job.status.attempt), "attempt")
-            return reason_words(condition.reason, condition.message)
+            return reason_words(condition.reason, condition.message) + _of_shell(job)
     return NONE
+
+
+def _of_shell(job: Job) -> str:
+    """Return what a shell means by the exit code of the last attempt; "" for a program's own."""
+    attempt = latest_attempt(job)
+    code = attempt.exit_code if attempt is not None else None
+    return {126: " (126: a file that cannot be run)", 127: " (127: command not found)"}.get(
+        code or 0, ""
+    )
 
 
 def exit_code(job: Job) -> int:

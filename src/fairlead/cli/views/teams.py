@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -103,6 +103,16 @@ def borrowed_nodes(job: Job, owners: Owners) -> dict[str, list[str]]:
     return dict(sorted(found.items()))
 
 
+def kept_for_teams(job: Job, owners: Owners) -> str:
+    """Return how many nodes other teams than the job's have, of which it may use none; "" if 0."""
+    counts = Counter(team for team in owners.values() if team != job.spec.team)
+    if not counts:
+        return ""
+    each = ", ".join(f"{team} {count:,}" for team, count in sorted(counts.items()))
+    nodes = sum(counts.values())
+    return f"{plural(nodes, 'node')} {'is' if nodes == 1 else 'are'} kept for teams: {each}"
+
+
 def borrowing_words(job: Job, owners: Owners) -> str:
     """Return e.g. "vision, borrows 2 nodes of speech (v00001-v00002)"; "" for a job of no team."""
     placement = job.status.placement
@@ -141,7 +151,7 @@ def quota_text(team: Team, jobs: Sequence[Job], owners: Owners | None) -> str:
         what = spec.intruders.value.lower()
         lines.append(_line("intruders", f"{may_not} ({what}): kubectl describe team {_name(team)}"))
     lines += _lent_lines(team, jobs, owners or {})
-    lines.append(_line("jobs", f"{use.jobs_placed} with nodes, {use.jobs_waiting} waiting"))
+    lines.append(_line("jobs", _job_counts(team, jobs)))
     lines += _limit_lines(team, jobs)
     if spec.budget.gpu_hours is not None:
         lines.append(_line("budget", _budget_words(spec.budget, use.gpu_hours)))
@@ -150,6 +160,19 @@ def quota_text(team: Team, jobs: Sequence[Job], owners: Owners | None) -> str:
         _line("fair share", f"weight {spec.weight}; used {past:,.1f} h of the cluster per weight")
     )
     return joined(lines)
+
+
+def _job_counts(team: Team, jobs: Sequence[Job]) -> str:
+    """Return how many jobs of a team have nodes and wait: of those given, else by its status."""
+    own = [job for job in jobs if not job.is_finished and _is_of(job, team)]
+    use = team.status.use
+    if not own:
+        return f"{use.jobs_placed} with nodes, {use.jobs_waiting} waiting"
+    placed = sum(job.status.placement is not None for job in own)
+    waiting = sum(phase_of(job) is Phase.QUEUED for job in own)
+    rest = len(own) - placed - waiting
+    outside = f", {rest} outside of the queue" if rest else ""
+    return f"{placed} with nodes, {waiting} waiting{outside}"
 
 
 def _lent_lines(team: Team, jobs: Sequence[Job], owners: Owners) -> list[str]:

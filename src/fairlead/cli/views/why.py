@@ -19,7 +19,7 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
 from fairlead.cli.flags import Flag
-from fairlead.cli.text import fold_names
+from fairlead.cli.text import fold_names, natural
 from fairlead.cli.views.fleet import Buying
 from fairlead.cli.views.jobs import (
     NONE,
@@ -31,11 +31,11 @@ from fairlead.cli.views.jobs import (
     time_of,
     where_or_why,
 )
-from fairlead.cli.views.teams import Owners, borrowed_nodes, borrowing_words
+from fairlead.cli.views.teams import Owners, borrowed_nodes, borrowing_words, kept_for_teams
 from fairlead.cli.views.words import amount_text, amount_words, message_of, reason_words
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.expected_start import ExpectedStart
-from fairlead.decide.explain import Amounts, Explanation, Holder, Suggestion
+from fairlead.decide.explain import HOLDERS_MAX, Amounts, Explanation, Holder, Suggestion
 from fairlead.decide.forecast import Preemption, Unknown
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.restart import is_cancelled
@@ -46,6 +46,8 @@ from fairlead.decide.words import duration, plural
 from fairlead.terminal import joined
 
 LABEL_WIDTH = 11
+#: Where the texts of facts begin.
+FACT_INDENT = 2 + LABEL_WIDTH
 ATTEMPTS_SHOWN_MAX = 5
 VICTIMS_SHOWN_MAX = 5
 UNREADY_SHOWN_MAX = 5
@@ -81,7 +83,7 @@ def why_text(
     if job.is_finished:
         return _ended(job, now, note)
     if explanation is not None and explanation.verdict.reason is not Reason.PLACED:
-        return _waiting(job, explanation, now, buying)
+        return _waiting(job, explanation, now, buying=buying, owners=owners)
     if explanation is None and job.status.placement is None:
         return joined([f"Job {job.metadata.name}: {where_or_why(job)}"])
     team = borrowing_words(job, owners)
@@ -119,7 +121,9 @@ def _labelled(label: str, texts: Iterable[str]) -> list[str]:
     return [_line("" if number else label, text) for number, text in enumerate(texts)]
 
 
-def _waiting(job: Job, explanation: Explanation, now: float, buying: Buying | None) -> str:
+def _waiting(
+    job: Job, explanation: Explanation, now: float, *, buying: Buying | None, owners: Owners
+) -> str:
     verdict = explanation.verdict
     since = "" if explanation.since is None else f"    (for {duration(now - explanation.since)})"
     # What no node there is can hold, a node that is bought may.
@@ -134,8 +138,10 @@ def _waiting(job: Job, explanation: Explanation, now: float, buying: Buying | No
     facts += _overdue(job, explanation.overdue, now)
     facts += _when(job, explanation, now)
     facts += _borrows(explanation, now)
-    if buying:
+    if buying and verdict.reason is not Reason.HELD:
         facts.append(_line("nodes", buying.text))
+    if verdict.reason in (Reason.EXCEEDS_CLUSTER, Reason.NO_MATCHING_NODE):
+        facts += _labelled("teams", [text] if (text := kept_for_teams(job, owners)) else [])
     if facts:
         lines += ["", *facts]
     lines += _changes(job, explanation)
@@ -169,8 +175,11 @@ def _who(job: Job, explanation: Explanation, now: float) -> list[str]:
             rest = f" and {more:,} more" if more > 0 else ""
             place += f"; ahead of it: {_names(job, ahead.jobs)}{rest}"
         lines.append(_line("queue", place))
-    holders = (_holder(job, holder, now) for holder in explanation.holders)
-    return [*lines, *_labelled("holders", holders)]
+    found = sorted(explanation.holders, key=lambda each: (-each.amount, natural(each.key[1])))
+    texts = [_holder(job, holder, now) for holder in found]
+    if len(texts) == HOLDERS_MAX:
+        texts.append(f"these are the {HOLDERS_MAX} largest; there may be more")
+    return [*lines, *_labelled("holders", texts)]
 
 
 def _overdue(job: Job, pods: Sequence[OverduePod], now: float) -> list[str]:
