@@ -7,13 +7,13 @@ archive asks the API server what its user may read (`app/archive_guard.py`).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from fairlead import terminal
 from fairlead.api.status import ApiError, Expired, Forbidden, NotFound
 from fairlead.app.messages import (
     ACCOUNT,
@@ -165,7 +165,7 @@ def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
     for line in lines:
         if line.startswith(CUT_PREFIX):
             cut = msgspec.json.decode(line, type=CutLine).cut
-            print(f"warning: this is not all: {cut}", file=sys.stderr, flush=True)
+            terminal.tell(f"warning: this is not all: {cut}")
         else:
             yield line
 
