@@ -23,9 +23,10 @@ def counted_user(said: str) -> str:
 def user_of(metadata: ObjectMeta, adopts: object) -> str:
     """Return as whose a job counts; "" where that is not known.
 
-    Nothing says who made a group of other tools' pods: all those of a namespace count as one user,
-    together with its service accounts, which can make such pods.
+    Nothing says who made a group of other tools' pods, and what its job says has no effect: all
+    those of a namespace count as one user, together with its service accounts, which can make such
+    pods.
     """
-    said = metadata.annotations.get(SUBMITTED_BY, "")
-    is_unknown_group = not said and adopts is not None
-    return SERVICE_ACCOUNTS + metadata.namespace if is_unknown_group else counted_user(said)
+    if adopts is not None:
+        return SERVICE_ACCOUNTS + metadata.namespace
+    return counted_user(metadata.annotations.get(SUBMITTED_BY, ""))

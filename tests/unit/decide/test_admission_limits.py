@@ -88,7 +88,7 @@ def test_the_service_accounts_of_a_namespace_are_one_user_and_so_are_its_groups(
     for name, user, more in (
         ("one", "system:serviceaccount:vision:a", {}),
         ("two", "system:serviceaccount:vision:b", {}),
-        ("three", "", {}), ("four", "ann", {"adopts": adopts}),
+        ("three", "", {}), ("four", "ann", {"adopts": adopts}), ("five", "ann", {}),
     ):  # fmt: skip
         metadata = {**body(user)["metadata"], "name": name, "namespace": "vision"}
         table.put(msgspec.convert({"metadata": metadata, "spec": more}, JobOutline))
@@ -96,7 +96,7 @@ def test_the_service_accounts_of_a_namespace_are_one_user_and_so_are_its_groups(
     table.put(msgspec.convert(group, JobOutline))
     counts = {user: table.count(teams, Account("vision", user))
               for user in ("system:serviceaccounts:vision", "", "ann")}  # fmt: skip
-    assert counts == {"system:serviceaccounts:vision": 3, "": 1, "ann": 1}
+    assert counts == {"system:serviceaccounts:vision": 4, "": 1, "ann": 1}
 
 
 def test_a_job_that_asks_for_more_gpus_than_may_ever_be_held_is_refused() -> None:

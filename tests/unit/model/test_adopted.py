@@ -59,11 +59,11 @@ def test_the_priority_of_pods_of_others_is_that_of_their_class() -> None:
         assert (entry.priority, entry.may_preempt) == (value, preempts)
 
 
-def test_whose_pods_of_others_are_is_not_known() -> None:
+def test_pods_of_others_count_as_those_of_their_namespace_whatever_the_job_says() -> None:
     job = job_of_pods()
     meta = replace(job.metadata, annotations={SUBMITTED_BY: "ann", "other": "kept"})
     entry = state_of(replace(job, metadata=meta)).jobs["default", "web"]
-    assert entry.user == ""
+    assert entry.user == "system:serviceaccounts:default"
     assert entry.job.metadata.annotations == {"other": "kept"}
 
 
