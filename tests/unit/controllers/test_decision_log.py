@@ -275,7 +275,7 @@ def test_a_file_with_other_inputs_gives_another_decision(lines: list[bytes]) -> 
         (b"fairlead.dev/decision", b"x", 1, "format", "the format is fairlead.dev/decision"),
         (b'"now":', b'"now":"x","y":', 1, "now", "Expected `float`, got `str`"),
         (b'"backfills":true', b'"backfills":7', 1, "policy", "Expected `bool`, got `int`"),
-        (b'"kind":"Node"', b'"kind":"\\u001bX"', 2, "kind", "'?X' is none of"),
+        (b'"kind":"Node"', b'"kind":"\\u001bX"', 2, "kind", "'\x1bX' is none of"),
         (b'"uid":"', b'"uid":1,"x":"', 2, "object.metadata.uid", "Expected `str`, got `int`"),
         (b'{"kind":"Node"', b'{"kind":', 2, "", "not JSON that can be read"),
     ],
