@@ -22,7 +22,8 @@ _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _VERSIONED = ("resourceVersion", "continue")
 _ORDER = {"conditions": ("type",), "causes": ("field", "reason", "message"), "verbs": (),
-          "resources": ("name",)}  # fmt: skip
+          "resources": ("name",), "managedFields": ("manager", "operation", "apiVersion",
+          "subresource")}  # fmt: skip
 _HEADERS = ("Content-Type", "Warning", "Retry-After")
 
 
@@ -114,6 +115,8 @@ class Recorder:
                 await asyncio.sleep(0.02)
 
     def _normal(self, value: Any, key: str) -> Any:
+        if key == "fieldsV1":  # its leaves are empty objects, which say something here
+            return dict.fromkeys(_owned(value, ""), "owned")
         if isinstance(value, dict):
             return {k: self._normal(v, k) for k, v in value.items()}
         if isinstance(value, list):
@@ -130,6 +133,14 @@ class Recorder:
 
 def _order(each: Any, keys: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(str(each.get(key)) for key in keys) if isinstance(each, dict) else (str(each),)
+
+
+def _owned(fields: Any, path: str) -> Iterator[str]:
+    if path and (not fields or "." in fields):
+        yield _UID.sub("<uid>", path)
+    for step, below in fields.items():
+        if step != ".":
+            yield from _owned(below, f"{path}/{step}")
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

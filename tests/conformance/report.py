@@ -42,7 +42,7 @@ TITLES = {
     65: "access reviews", 66: "leases and events",
 }  # fmt: skip
 NOT_CLAIMED = {
-    9: "not stored", 19: "refused with 415", 59: "answers refused with 406",
+    59: "answers refused with 406",
     62: "CEL and conversion are refused with 422",
 }  # fmt: skip
 #: What each compared scenario really sends requests for.
@@ -66,7 +66,16 @@ COMPARED = {
     "p51_p52_errors": (51, 52),
     "p53_p55_discovery": (53,),
     "p56_p57_forms": (56, 57),
-    "p59_not_claimed": (19, 59),
+    "p59_not_claimed": (59,),
+    "p09_managers_of_every_kind": (9,),
+    "p09_managers_of_updates": (9,),
+    "p09_managers_are_reset_and_set": (9,),
+    "p09_managers_of_pods_and_status": (9,),
+    "p19_applies": (19,),
+    "p19_refused_applies": (19, 20),
+    "p19_applied_lists": (19,),
+    "p19_applied_custom_resources": (19,),
+    "p19_apply_after_other_writes": (19,),
     "p60_p62_definitions": (14, 15, 60, 61, 62),
     "p64_p65_admission_and_reviews": (64, 65),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from tests.conformance import scenarios_admission as admission
+from tests.conformance import scenarios_apply as apply
 from tests.conformance import scenarios_reads as reads
 from tests.conformance import scenarios_writes as writes
 from tests.conformance.recorder import Recorder
@@ -18,6 +19,15 @@ SCENARIOS: tuple[Scenario, ...] = (
     admission.p04_metadata_of_wrong_types,
     admission.p04_bodies_without_a_kind,
     admission.p08_pod_specs_that_are_wrong,
+    apply.p09_managers_of_every_kind,
+    apply.p09_managers_of_updates,
+    apply.p09_managers_are_reset_and_set,
+    apply.p09_managers_of_pods_and_status,
+    apply.p19_applies,
+    apply.p19_refused_applies,
+    apply.p19_applied_lists,
+    apply.p19_applied_custom_resources,
+    apply.p19_apply_after_other_writes,
     writes.p11_p13_puts,
     writes.p15_bindings_and_evictions,
     writes.p16_p20_patches,

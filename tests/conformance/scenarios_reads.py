@@ -7,7 +7,6 @@ from typing import Any
 from tests.conformance.http_server import config, pod, widget, widget_crd
 from tests.conformance.recorder import Recorder
 from tests.conformance.vocabulary import (
-    APPLY,
     BUDGETS,
     CLASSES,
     CRDS,
@@ -193,8 +192,6 @@ async def p56_p57_forms(r: Recorder) -> None:
 
 
 async def p59_not_claimed(r: Recorder) -> None:
-    await r("apply", "PATCH", f"{MAPS}/a", b"apiVersion: v1\nkind: ConfigMap\n", kind=APPLY,
-            query={"fieldManager": "x"})  # fmt: skip
     await r("protobuf", "GET", MAPS, accept="application/vnd.kubernetes.protobuf")
     await r("json-too", "GET", MAPS,
             accept="application/vnd.kubernetes.protobuf;q=0.5, application/json")  # fmt: skip

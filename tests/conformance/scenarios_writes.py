@@ -33,7 +33,8 @@ from tests.conformance.vocabulary import (
 )
 
 
-def _small_objects() -> tuple[tuple[str, str, dict[str, Any]], ...]:
+def small_objects() -> tuple[tuple[str, str, dict[str, Any]], ...]:
+    """A small object of each kind: a label, the path of its kind, the object."""
     return (
         ("pod", PODS, pod("a", labels={"app": "x"})),
         ("node", NODES, node("a")),
@@ -63,7 +64,7 @@ def _small_objects() -> tuple[tuple[str, str, dict[str, Any]], ...]:
 
 
 async def p01_p06_objects_of_every_kind(r: Recorder) -> None:
-    for label, path, body in _small_objects():
+    for label, path, body in small_objects():
         made = await r(f"create-{label}", "POST", path, body)
         name = body["metadata"]["name"]
         await r(f"get-{label}", "GET", f"{path}/{name}")

@@ -1,6 +1,6 @@
 """What a person types: the real kubectl against both servers, and the outputs compared.
 
-Point 58 of the checklist, without server-side apply and `top`. Each story is a list of command
+Point 58 of the checklist, without `top`. Each story is a list of command
 lines, some with a body for standard input. Ages, ids and addresses are taken out of the outputs
 before they are compared, and `DIFFERENT` names the lines that may differ, each with its reason.
 """
@@ -104,6 +104,25 @@ APPLY = [
     Type("get pod p -o jsonpath={.spec.containers[0].image}"),
     Type("apply -f - #immutable", pod("p", restartPolicy="Never")),
     Type("apply -f -", config("g") | {"dta": {}}),
+]  # fmt: skip
+SERVER_SIDE = [
+    Type("apply --server-side -f -", config("c", stage="one")),
+    Type("apply --server-side -f -", config("c", stage="one")),
+    Type("apply --server-side --field-manager=other -f -", config("c", stage="two")),
+    Type("apply --server-side --field-manager=other --force-conflicts -f -",
+         config("c", stage="two")),
+    Type("diff --server-side --field-manager=other -f -", config("c", stage="three")),
+    Type("apply --server-side --dry-run=server -f -", config("d")),
+    Type("apply -f -", config("m", x="1")),
+    Type("apply --server-side -f -", config("m", x="2")),
+    Type("get cm m -o yaml --show-managed-fields"),
+    Type("label cm m y=3"),
+    Type("apply --server-side -f -", config("m")),
+    Type("get cm m -o jsonpath={.metadata.labels}"),
+    Type("apply --server-side -f -", config("m", y="4")),
+    Type("apply --server-side -f -", pod("p")),
+    Type("apply --server-side -f - #unknown", config("g") | {"dta": {}}),
+    Type("apply --server-side -f -", widget_crd()),
 ]  # fmt: skip
 PATCH = [
     Type("create -f -", pod("p")),
@@ -213,7 +232,7 @@ ASK = [
 
 STORIES = {
     "get": GET, "yaml": YAML, "apply": APPLY, "patch": PATCH, "custom": CUSTOM, "delete": DELETE,
-    "wait": WAIT, "nodes": NODES, "describe": DESCRIBE, "ask": ASK,
+    "server-side": SERVER_SIDE, "wait": WAIT, "nodes": NODES, "describe": DESCRIBE, "ask": ASK,
 }  # fmt: skip
 
 #: (start of a line typed, why the outputs differ). Only codes are compared for these.
@@ -224,6 +243,10 @@ DIFFERENT: tuple[tuple[str, str], ...] = (
     ("describe ns", "there are no quotas and limit ranges here"),
     ('patch pod p --type=json -p \'[{"op":"remove"', "ours says what was wrong"),
     ('patch pod p -p \'{"spec"', "the real server prints a diff of Go structs"),
+    (
+        "apply --server-side -f - #unknown",
+        "the real server answers 500, and kubectl shows no reason",
+    ),
     ("apply -f - #immutable", "the real server prints a diff of Go structs"),
 )
 

@@ -25,7 +25,6 @@ SECONDS_MAX = 1500
 _WORKLOADS = "needs a controller of workloads (ReplicationController, Deployment, CronJob)"
 _QUOTA = "ResourceQuota is not served"
 _CEL = "CEL is not claimed: refused with 422"
-_APPLY = "server-side apply is not claimed: refused with 415"
 _IN_CLUSTER = "its server runs in a pod of an image, behind a Service of the cluster"
 _SCHEDULER = "needs plain pods to run: there is no kube-scheduler"
 _CONTROL_PLANE = "concerns the processes of a control plane of its own (etcd, several API servers)"
@@ -40,7 +39,6 @@ NOT_APPLICABLE: tuple[tuple[str, str], ...] = (
     (r"CustomResourceValidationRules|CRDValidationRatcheting", _CEL),
     (r"match conditions", _CEL),
     (r"CustomResourceFieldSelectors", _IN_CLUSTER),
-    (r"ServerSideApply", _APPLY),
     (r"API chunking|chunks of table", "uses PodTemplates, which are not served"),
     (
         r"groupVersion and a resource within each APIGroup|PreferredVersion",
@@ -54,7 +52,6 @@ NOT_APPLICABLE: tuple[tuple[str, str], ...] = (
     (r"accept \"application/vnd.kubernetes.protobuf", "answers in protobuf are not claimed: 406"),
     (r"CustomResourceConversionWebhook", "conversion of custom resources is not claimed"),
     (r"AdmissionWebhook", _IN_CLUSTER),
-    (r"FieldValidation", _APPLY),
     (r"Garbage collector .*(\brc\b|deployment|cronjob|valid owner)", _WORKLOADS),
     (r"ComprehensiveNamespaceDraining|\[Slow\]|\[Flaky\]", "slow or flaky by its own label"),
     (r"CBOR", "CBOR is not claimed"),

@@ -196,8 +196,14 @@ async def test_apply_creates_changes_and_then_leaves_alone(tmp_path: Path) -> No
         assert await kubectl("apply", "-f", "-", stdin=second) == "configmap/c unchanged"
         assert await kubectl("apply", "-f", "-", stdin=first) == "configmap/c configured"
         assert await kubectl("get", "cm", "c", "-o", "jsonpath={.metadata.labels.stage}") == ""
-        said = await kubectl.fails("apply", "--server-side", "-f", "-", stdin=first)
-        assert "not available" in said
+        said = await kubectl("apply", "--server-side", "-f", "-", stdin=second)
+        assert said == "configmap/c serverside-applied"
+        shown = await kubectl("get", "cm", "c", "-o", "yaml", "--show-managed-fields")
+        assert "operation: Apply" in shown
+        other = ("apply", "--server-side", "--field-manager=other", "-f", "-")
+        said = await kubectl.fails(*other, stdin=config("c", stage="three"))
+        assert 'conflict with "kubectl": .metadata.labels.stage' in said
+        await kubectl(*other, "--force-conflicts", stdin=config("c", stage="three"))
         wrong = config("d") | {"dta": {}}
         assert 'unknown field "dta"' in await kubectl.fails("create", "-f", "-", stdin=wrong)
 

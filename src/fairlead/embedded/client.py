@@ -104,7 +104,7 @@ class InProcessClient(Client):
         self._is_open = True
         self._sharing = PodSharing()
         self._write = WriteOptions(
-            field_validation="Ignore", field_manager="fairlead", reads_model=True
+            field_validation="Ignore", user_agent="fairlead", reads_model=True
         )
         self._dry_run = replace(self._write, dry_run=True)
 

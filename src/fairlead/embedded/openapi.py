@@ -58,6 +58,7 @@ _API_VERSION = "APIVersion defines the versioned schema of this representation o
 _KIND = "Kind is a string value representing the REST resource this object represents."
 _PATCHES = ("application/json-patch+json", "application/merge-patch+json")
 _STRATEGIC = "application/strategic-merge-patch+json"
+_APPLY = "application/apply-patch+yaml"
 
 
 def openapi_v3_index(served: Sequence[ResourceInfo]) -> Document:
@@ -326,7 +327,8 @@ def _parameter(name: str, *, where: str = "query", is_v2: bool = False) -> Docum
 def _names(verb: _Verb) -> tuple[str, ...]:
     """Query parameters that clients look for."""
     if verb.writes:
-        return ("dryRun", "fieldManager", "fieldValidation")
+        forced = ("force",) if verb.name == "patch" else ()
+        return ("dryRun", "fieldManager", "fieldValidation", *forced)
     if verb.name == "list":
         return (
             "allowWatchBookmarks", "continue", "fieldSelector", "labelSelector", "limit",
@@ -345,14 +347,17 @@ def _base(info: ResourceInfo, verb: _Verb, part: str) -> Document:
     }
 
 
+def _patch_types(info: ResourceInfo) -> list[str]:
+    return [*_PATCHES, *((_STRATEGIC,) if info.is_builtin else ()), _APPLY]
+
+
 def _operation_v3(info: ResourceInfo, verb: _Verb, part: str) -> Document:
     suffix = "List" if verb.name == "list" else ""
     schema = {"$ref": f"#/components/schemas/{_component_name(info)}{suffix}"}
     out = _base(info, verb, part)
     out |= _parameters([_parameter(name) for name in _names(verb)])
     if verb.name == "patch":
-        types = (*_PATCHES, _STRATEGIC) if info.is_builtin else _PATCHES
-        body: Document = {media: {"schema": {"type": "object"}} for media in types}
+        body: Document = {media: {"schema": {"type": "object"}} for media in _patch_types(info)}
         out["requestBody"] = {"required": True, "content": body}
     elif verb.writes:
         out["requestBody"] = {"required": True, "content": {"*/*": {"schema": schema}}}
@@ -371,7 +376,7 @@ def _operation_v2(info: ResourceInfo, verb: _Verb, part: str) -> Document:
         parameters.append({"name": "body", "in": "body", "required": True, "schema": body})
     out |= _parameters(parameters)
     if verb.name == "patch":
-        out["consumes"] = [*_PATCHES, _STRATEGIC] if info.is_builtin else list(_PATCHES)
+        out["consumes"] = _patch_types(info)
     out["produces"] = ["application/json"]
     out["responses"] = {"200": {"description": "OK", "schema": schema}}
     return out

@@ -137,6 +137,7 @@ def test_apply_sees_field_validation_and_the_patches_that_each_kind_takes() -> N
     path = "/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/jobs/{name}"
     job = jobs["paths"][path]["patch"]
     assert set(job["requestBody"]["content"]) == {
+        "application/apply-patch+yaml",
         "application/json-patch+json",
         "application/merge-patch+json",
     }

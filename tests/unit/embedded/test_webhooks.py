@@ -155,6 +155,30 @@ def test_63_what_a_mutating_webhook_patches_is_stored_and_seen_by_the_validating
     run(main())
 
 
+def test_63_an_apply_goes_to_webhooks_and_nobody_owns_what_they_change() -> None:
+    async def main() -> None:
+        caller = Caller(change=label("touched"), look=allow)
+        service = await cluster(caller)
+        await configure(
+            service, VALIDATING_WEBHOOKS, "v", webhook("look", operations=["CREATE", "UPDATE"])
+        )
+        await configure(service, MUTATING_WEBHOOKS, "m", webhook("change", operations=["*"]))
+        options = WriteOptions(field_manager="me")
+        config = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "one"}}
+        for data, operation, is_new in (("1", "CREATE", True), ("2", "UPDATE", False)):
+            config["data"] = {"k": data}
+            caller.asked.clear()
+            record, was_new = await service.apply(CONFIG_MAPS, ("default", "one"), config, options)
+            assert was_new is is_new
+            assert [review["operation"] for _, review in caller.asked] == [operation] * 2
+            made = record.plain()
+            assert made["metadata"]["labels"] == {"touched": "yes"}
+            (entry,) = made["metadata"]["managedFields"]
+            assert entry["fieldsV1"] == {"f:data": {"f:k": {}}}
+
+    run(main())
+
+
 def test_63_webhooks_are_called_by_name_of_the_configuration_and_then_in_their_order() -> None:
     async def main() -> None:
         caller = Caller(a=allow, b=allow, c=allow)

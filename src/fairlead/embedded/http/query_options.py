@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
+from aiohttp import web
+
 from fairlead.api.status import BadRequest, Invalid
 from fairlead.embedded.http.request import Query, as_object
 from fairlead.embedded.verbs import errors
@@ -59,9 +61,15 @@ def _dry_run(kind: str, query: Query) -> bool:
     return value == "All"
 
 
-def write_options(method: str, query: Query, warnings: list[str]) -> WriteOptions:
+def _first_word(user_agent: str) -> str:
+    """Return what names a client that does not name itself (apiserver `handlers/create.go`)."""
+    word = "".join(filter(str.isprintable, user_agent.partition("/")[0]))
+    return word.encode()[:MANAGER_LENGTH_MAX].decode(errors="ignore")
+
+
+def write_options(request: web.BaseRequest, query: Query, warnings: list[str]) -> WriteOptions:
     """Return the options of a create, update or patch; what it warns of goes into `warnings`."""
-    kind = _OPTIONS_OF[method]
+    kind = _OPTIONS_OF[request.method]
     validation = _choice(kind, query, "fieldValidation", FieldValidation)
     manager = query.text("fieldManager")
     if len(manager) > MANAGER_LENGTH_MAX:
@@ -75,6 +83,7 @@ def write_options(method: str, query: Query, warnings: list[str]) -> WriteOption
         dry_run=_dry_run(kind, query),
         field_validation=(validation or FieldValidation.WARN).value,
         field_manager=manager,
+        user_agent=_first_word(request.headers.get("User-Agent", "")),
         warn=warnings.append,
     )
 

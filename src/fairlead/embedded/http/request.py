@@ -341,6 +341,41 @@ def decode_yaml(body: bytes, limits: BodyLimits) -> Any:
         raise BadRequest(f"the body is not YAML: {' '.join(str(error).split())}") from None
 
 
+def decode_config(body: bytes, limits: BodyLimits) -> Any:
+    """Return the value of a configuration to apply: YAML, for which clients also send JSON."""
+    if body.lstrip()[:1] in (b"{", b"["):
+        try:
+            return decode_json(body, limits)
+        except BadRequest:
+            pass  # YAML may begin so too
+    try:
+        return decode_yaml(body, limits)
+    except BadRequest as error:
+        raise BadRequest(f"error decoding YAML: {error.message}") from None
+
+
+def keys_given_twice(body: bytes) -> list[str]:
+    """Return what is to be said of keys that a valid configuration, JSON or YAML, gives twice."""
+    try:
+        return [f'key "{path}" already set in map' for path in duplicate_fields(body)]
+    except ValueError:
+        root = yaml.compose(body.decode(), Loader=_PlainLoader)
+    return [text for text, _ in zip(_keys_twice(root), range(DUPLICATES_MAX), strict=False)]
+
+
+def _keys_twice(node: yaml.Node | None) -> Iterator[str]:
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if key.value in seen:
+                yield f'line {key.start_mark.line + 1}: key "{key.value}" already set in map'
+            seen.add(key.value)
+            yield from _keys_twice(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _keys_twice(item)
+
+
 def decode_body(body: bytes, content_type: str, limits: BodyLimits) -> Any:
     """Return the value of a JSON or YAML body, or of one of the protobuf messages that we know.
 

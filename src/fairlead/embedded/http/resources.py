@@ -19,7 +19,6 @@ from fairlead.api.status import (
     MethodNotAllowed,
     NotFound,
     StatusDetails,
-    UnsupportedMediaType,
 )
 from fairlead.embedded.http.negotiate import (
     LIST_FORMS,
@@ -48,8 +47,10 @@ from fairlead.embedded.http.request import (
     ResourcePath,
     as_object,
     decode_body,
+    decode_config,
     decode_json,
     duplicate_fields,
+    keys_given_twice,
     media_type,
     read_body,
     unsupported,
@@ -72,7 +73,7 @@ from fairlead.embedded.verbs.service import Service
 from fairlead.runtime.client import PatchType
 from fairlead.runtime.clock import Clock
 
-APPLY_TYPES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
+APPLY_TYPE = "application/apply-patch+yaml"
 _NO_STREAM = "{name} is not served by the embedded cluster: "
 _STREAMED = {
     "exec": _NO_STREAM + "its members are processes of this machine; start a command beside them",
@@ -109,7 +110,7 @@ class Call:
 
     def write_options(self) -> WriteOptions:
         """Return the options of a write."""
-        return write_options(self.request.method, self.query, self.warnings)
+        return write_options(self.request, self.query, self.warnings)
 
 
 class Resources:
@@ -332,26 +333,25 @@ class Resources:
     async def _patch_body(self, call: Call) -> tuple[PatchType, Any]:
         """The patch and its type; 415 for types that we do not have, so that clients fall back."""
         content_type = media_type(call.request)
-        if content_type in APPLY_TYPES:
-            raise UnsupportedMediaType(
-                "server-side apply is not available on the embedded cluster; use client-side "
-                "apply (kubectl apply without --server-side) or a patch"
-            )
         accepted = [
             kind for kind in PatchType if call.info.is_builtin or kind is not PatchType.STRATEGIC
         ]
         patch_type = next((kind for kind in accepted if kind.value == content_type), None)
         if patch_type is None:
-            raise unsupported(content_type, tuple(kind.value for kind in accepted))
+            raise unsupported(content_type, (*(kind.value for kind in accepted), APPLY_TYPE))
+        if call.query.is_given("force"):
+            why = "may not be specified for non-apply patch"
+            problem = errors.Problem("force", errors.ProblemType.FORBIDDEN, why)
+            raise errors.invalid_options("PatchOptions", problem)
         body = await read_body(call.request, self._limits)
         return patch_type, decode_json(body, self._limits)
 
     async def _patch(self, call: Call) -> web.Response:
         call.accepted(OBJECT_FORMS)
+        if media_type(call.request) == APPLY_TYPE:
+            return await self._apply(call)
         options = call.write_options()
         patch_type, patch = await self._patch_body(call)
-        if call.query.is_given("force"):
-            raise BadRequest("query parameter force is only for server-side apply")
         record = await self._service.patch(
             call.info,
             call.key,
@@ -361,6 +361,25 @@ class Resources:
             subresource=call.path.subresource,
         )
         return self._written(call, record)
+
+    async def _apply(self, call: Call) -> web.Response:
+        """Server-side apply: 201 for what it creates."""
+        options = replace(call.write_options(), force=call.query.flag("force"))
+        if not options.field_manager:
+            problem = errors.Problem(
+                "fieldManager", errors.ProblemType.REQUIRED, "is required for apply patch"
+            )
+            raise errors.invalid_options("PatchOptions", problem)
+        raw = await read_body(call.request, self._limits)
+        config = as_object(decode_config(raw, self._limits))
+        texts = [] if options.field_validation == "Ignore" else keys_given_twice(raw)
+        if texts and options.field_validation == "Strict":
+            raise BadRequest(f"error strict decoding YAML: {', '.join(texts)}")
+        call.warnings.extend(texts)
+        record, is_new = await self._service.apply(
+            call.info, call.key, dict(config), options, subresource=call.path.subresource
+        )
+        return self._written(call, record, 201 if is_new else 200)
 
     async def _put_scale(self, call: Call) -> web.Response:
         options = call.write_options()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fairlead.api import names
 from fairlead.api.times import format_time
@@ -46,6 +47,7 @@ class _Namespace(Strategy):
     """Has a finalizer in its spec, and a phase."""
 
     is_emptied_first = True
+    added = ("finalizers",)
 
     def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
         metadata = obj["metadata"]
@@ -75,6 +77,7 @@ class _Definition(Strategy):
     """A CustomResourceDefinition: its status says that the kind is served."""
 
     is_emptied_first = True
+    added = ("finalizers",)
 
     def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
         finalizers = obj["metadata"].get("finalizers") or []
@@ -195,10 +198,21 @@ class _Secret(_ConfigMap):
 class _Service(Strategy):
     """Has defaults that depend on each other."""
 
+    added = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
+
     def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        obj["spec"], obj["status"] = self._filled(spec_of(obj)), {"loadBalancer": {}}
+        return None
+
+    def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
+        if not sub and new.get("spec") != old.get("spec"):
+            new["spec"] = self._filled(spec_of(new))
+        return []
+
+    def _filled(self, given: Mapping[str, Any]) -> Obj:
         spec: Obj = {
             "type": "ClusterIP", "sessionAffinity": "None", "internalTrafficPolicy": "Cluster",
-            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", **spec_of(obj),
+            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", **given,
         }  # fmt: skip
         if spec.get("clusterIP"):
             spec.setdefault("clusterIPs", [spec["clusterIP"]])
@@ -207,8 +221,7 @@ class _Service(Strategy):
                 {"protocol": "TCP", "targetPort": port.get("port"), **port}
                 for port in spec["ports"]
             ]
-        obj["spec"], obj["status"] = spec, {"loadBalancer": {}}
-        return None
+        return spec
 
 
 class _Claim(Strategy):

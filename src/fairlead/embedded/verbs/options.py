@@ -46,8 +46,12 @@ class WatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Options of create, replace and patch.
+    """Options of create, replace, patch and apply.
 
+    `field_manager` is who the client says it is; `user_agent` names the owner of what it changes
+    when it says nothing. `force` lets an apply take fields from other managers.
+    With `keeps_managers` the body carries its `managedFields` as they are to be stored; `part`
+    names the sub-resource that owners are of where it is not the one that is written.
     `field_validation` is "Ignore", "Warn" or "Strict": what to do about fields that a custom
     resource's schema does not know. `warn` receives what belongs into `Warning:` headers.
     `is_draft` stops before the object is checked, and gives it as the webhooks are to see it.
@@ -57,6 +61,10 @@ class WriteOptions:
     dry_run: bool = False
     field_validation: str = "Warn"
     field_manager: str = ""
+    user_agent: str = ""
+    force: bool = False
+    keeps_managers: bool = False
+    part: str = ""
     warn: Callable[[str], None] = no_warning
     is_draft: bool = False
     reads_model: bool = False

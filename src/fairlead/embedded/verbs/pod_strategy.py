@@ -43,6 +43,7 @@ class PodStrategy(Strategy):
     """Pods."""
 
     shows_mark = True
+    added = ("priority", "priorityClassName", "preemptionPolicy", "tolerations")
 
     def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
         """Default a pod, by its shape if it has one; Forbidden when its priority can't be."""

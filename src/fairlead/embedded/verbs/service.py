@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from fairlead.api.status import AlreadyExists, NotFound, UnsupportedMediaType
@@ -20,7 +21,7 @@ from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.schema import builtin_schema
 from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs import deletion, errors, lists, subresources, writes
+from fairlead.embedded.verbs import applying, deletion, errors, lists, subresources, writes
 from fairlead.embedded.verbs.cluster_objects import Address, ClusterObjects
 from fairlead.embedded.verbs.collector import Collector
 from fairlead.embedded.verbs.context import Context
@@ -249,6 +250,33 @@ class Service:
                 only_status=only_status,
             )  # fmt: skip
         return await self._written(info, record, options)
+
+    async def apply(
+        self,
+        info: ResourceInfo,
+        key: Key,
+        config: dict[str, Any],
+        options: WriteOptions,
+        *,
+        subresource: str = "",
+    ) -> tuple[Record, bool]:
+        """Apply a configuration; return the object, and True when it was created."""
+        _check_subresource(info, subresource)
+        is_new = not subresource and self.store.latest(info.name, key) is None
+        operation = Operation.CREATE if is_new else Operation.UPDATE
+        if self._concerns_webhooks(info, operation, subresource):
+            record = await self._admitted.apply(
+                Asked(info, subresource, operation), key, config, options
+            )
+        elif is_new:
+            body = applying.new_object(self._context, info, key, config, options=options)
+            kept = replace(options, keeps_managers=True)
+            record = writes.create(self._context, info, key[0], body, options=kept)
+        else:
+            record = applying.apply_config(
+                self._context, info, key, config, options=options, subresource=subresource
+            )
+        return await self._written(info, record, options), is_new
 
     async def delete(self, info: ResourceInfo, key: Key, options: DeleteOptions) -> DeleteResult:
         """Delete an object, or mark it."""

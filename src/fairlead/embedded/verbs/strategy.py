@@ -27,6 +27,8 @@ class Strategy:
     is_emptied_first = False
     #: The last state that watches see of a deleted object shows the mark.
     shows_mark = False
+    #: Fields of metadata and spec that the server adds and that are no defaults: nobody owns them.
+    added: tuple[str, ...] = ()
 
     def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
         """Default a new object; return the shape of a pod that has one. Forbidden."""

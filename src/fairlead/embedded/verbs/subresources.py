@@ -8,6 +8,7 @@ budget allows is computed when it is asked, from its spec and its pods (kubernet
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fairlead.api import core
@@ -222,6 +223,7 @@ def put_scale(
         return obj
 
     record = writes.patch(
-        context, info, key, lambda obj: change(changes.copy(obj)), options=options
-    )
+        context, info, key, lambda obj: change(changes.copy(obj)),
+        options=replace(options, part="scale"),
+    )  # fmt: skip
     return record, _scale(paths, record)

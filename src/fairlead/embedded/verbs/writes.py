@@ -17,9 +17,10 @@ import msgspec
 
 from fairlead.api.status import AlreadyExists, BadRequest, StatusCause
 from fairlead.embedded import builtins
+from fairlead.embedded.apply import ManagedFieldsEntry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Known, Record, draft_of, record_typed
-from fairlead.embedded.verbs import changes, errors, structural, validation
+from fairlead.embedded.verbs import changes, errors, field_owners, structural, validation
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
 from fairlead.embedded.verbs.kinds import strategy_of
@@ -32,7 +33,7 @@ _SAFE = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words (apimachinery `pkg/
 _SERVER_OWNED = (
     "uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds",
 )  # fmt: skip
-_NEVER_STORED = ("managedFields", "selfLink")
+_NEVER_STORED = ("selfLink",)
 _NOT_GIVEN = frozenset((*_SERVER_OWNED, *_NEVER_STORED, "resourceVersion"))
 
 #: What code that trusts the structure of a body raises when it has another one.
@@ -64,7 +65,7 @@ class _Given(msgspec.Struct, frozen=True, rename="camel", gc=False):
     annotations: dict[str, Any] | None = None
     owner_references: list[Any] | None = None
     finalizers: list[Any] | None = None
-    managed_fields: list[Any] | None = None
+    managed_fields: list[ManagedFieldsEntry] | None = None
 
 
 def metadata_of(info: ResourceInfo, body: Obj) -> Obj:
@@ -170,10 +171,13 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
     findings: list[Finding] = []
     shape: PodShape | None = None
     strategy = strategy_of(info)
+    has_owners = bool(options.field_manager) or field_owners.FIELD in metadata
+    given = {**body, "metadata": dict(metadata)} if has_owners else None
     try:
         _check_namespace_lives(context, info, key[0], name)
         if info.is_builtin:
             shape = strategy.admit_create(context, body)
+            strategy.complete(context, body)
         else:
             _check_definition(context, info, name)
             body, findings = structural.admit(context, info, body, options=options)
@@ -181,13 +185,14 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
     except MALFORMED_ERRORS:
         structural.repair(info, body)  # says what is wrong with the body, if that was it
         raise
+    if given is not None:
+        field_owners.record_creation(context, info, given, body, options=options)
     if options.is_draft:
         return draft_of(key, body)
     metadata["uid"] = context.ids()
     metadata["creationTimestamp"] = context.now_text()
     if info.tracks_generation:
         metadata["generation"] = 1
-    strategy.complete(context, body)
     known = shape.known(body) if shape is not None else None
     record, body = _encode(context, info, key, body, findings=findings, known=known)
     model = record.typed(info.type)
@@ -371,8 +376,11 @@ def _update(
     """Store `new` in the place of `current`, whose plain form is `old`; `old` stays as it is."""
     name, before, metadata = current.key[1], old["metadata"], new["metadata"]
     changes.check_preconditions(info, name, before, metadata)
+    owners = metadata.get(field_owners.FIELD)
     new, metadata = changes.restrict(info, old, new, sub)
-    for field in (*_SERVER_OWNED, *_NEVER_STORED):  # the last two are in no stored object
+    if options.keeps_managers:
+        changes.put_or_drop(metadata, field_owners.FIELD, owners)
+    for field in (*_SERVER_OWNED, *_NEVER_STORED):  # the last is in no stored object
         if field in before:
             metadata[field] = before[field]
         else:
@@ -383,6 +391,8 @@ def _update(
     structural.report_unknown_fields(info, new, options)
     new, findings = _admit_update(context, info, old, new, options=options, sub=sub)
     metadata = new["metadata"]
+    if field_owners.FIELD in before or field_owners.FIELD in metadata:
+        field_owners.record_update(context, info, old, new, options=options, sub=sub)
     if options.is_draft:
         return draft_of(current.key, new)
     if info.tracks_generation and sub != "status" and changes.spec_changed(info, old, new):

@@ -18,7 +18,7 @@ from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.storage.records import Key, Record
-from fairlead.embedded.verbs import changes, deletion, errors, subresources, writes
+from fairlead.embedded.verbs import applying, changes, deletion, errors, subresources, writes
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult, WriteOptions, no_warning
 from fairlead.embedded.webhooks.match import Asked, Attributes, KindName, Operation
@@ -102,6 +102,20 @@ class Admitted:
                 self.context, asked.info, key, change,
                 options=options, subresource=asked.subresource,
             )  # fmt: skip
+
+        return await self._update(asked, key, draft, options)
+
+    async def apply(self, asked: Asked, key: Key, config: Obj, options: WriteOptions) -> Record:
+        """Apply a configuration: `applying.apply_config` with webhooks, or a creation."""
+        context, info = self.context, asked.info
+        if asked.operation is Operation.CREATE:
+            body = applying.new_object(context, info, key, config, options=options)
+            return await self.create(info, key[0], body, replace(options, keeps_managers=True))
+
+        def draft(options: WriteOptions) -> Record:
+            return applying.apply_config(
+                context, info, key, config, options=options, subresource=asked.subresource
+            )
 
         return await self._update(asked, key, draft, options)
 
@@ -267,8 +281,12 @@ def _with_one_id(context: Context) -> Context:
 
 
 def _once_checked(options: WriteOptions) -> WriteOptions:
-    """Return the options of later parts: what there is to warn of was said with the draft."""
-    return replace(options, field_validation="Ignore", warn=no_warning)
+    """Return the options of later parts.
+
+    What there is to warn of was said with the draft, which also says who owns its fields: what
+    webhooks change of them is nobody's.
+    """
+    return replace(options, field_validation="Ignore", warn=no_warning, keeps_managers=True)
 
 
 def _whole(info: ResourceInfo, record: Record) -> Obj:
