@@ -78,6 +78,13 @@ COMPARED = {
     "p19_apply_after_other_writes": (19,),
     "p60_p62_definitions": (14, 15, 60, 61, 62),
     "p64_p65_admission_and_reviews": (64, 65),
+    "p64_quotas": (64,),
+    "p64_quotas_with_scopes": (64,),
+    "p64_quotas_of_other_kinds": (64,),
+    "p64_quotas_that_make_no_sense": (64,),
+    "p64_limit_ranges": (64,),
+    "p64_limit_ranges_of_pods_and_claims": (64,),
+    "p64_limit_ranges_that_make_no_sense": (64,),
 }
 _POINTS = re.compile(r"(?<![0-9a-z])p?(\d\d)(?=_)")
 

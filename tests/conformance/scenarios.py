@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from tests.conformance import scenarios_admission as admission
 from tests.conformance import scenarios_apply as apply
+from tests.conformance import scenarios_quota as quota
 from tests.conformance import scenarios_reads as reads
 from tests.conformance import scenarios_writes as writes
 from tests.conformance.recorder import Recorder
@@ -44,4 +45,11 @@ SCENARIOS: tuple[Scenario, ...] = (
     reads.p59_not_claimed,
     reads.p60_p62_definitions,
     reads.p64_p65_admission_and_reviews,
+    quota.p64_quotas,
+    quota.p64_quotas_with_scopes,
+    quota.p64_quotas_of_other_kinds,
+    quota.p64_quotas_that_make_no_sense,
+    quota.p64_limit_ranges,
+    quota.p64_limit_ranges_of_pods_and_claims,
+    quota.p64_limit_ranges_that_make_no_sense,
 )

@@ -121,7 +121,7 @@ async def test_52_patch_types_that_are_not_there_get_415_that_names_those_that_a
 ) -> None:
     await target.request("POST", MAPS, config("patched"))
     for kind, word in (
-        ("application/apply-patch+cbor", ""),
+        ("application/apply-patch+cbor", "apply-patch+yaml"),
         ("application/json", "merge-patch+json"),
         ("text/plain", "strategic-merge-patch+json"),
     ):

@@ -240,7 +240,6 @@ DIFFERENT: tuple[tuple[str, str], ...] = (
     ("explain", "descriptions are our own words"),
     ("get --raw", "the raw body holds the version"),
     ("create token", "there are no service account tokens here"),
-    ("describe ns", "there are no quotas and limit ranges here"),
     ('patch pod p --type=json -p \'[{"op":"remove"', "ours says what was wrong"),
     ('patch pod p -p \'{"spec"', "the real server prints a diff of Go structs"),
     (

@@ -23,7 +23,6 @@ FOCUS = r"\[sig-api-machinery\]"
 SECONDS_MAX = 1500
 
 _WORKLOADS = "needs a controller of workloads (ReplicationController, Deployment, CronJob)"
-_QUOTA = "ResourceQuota is not served"
 _CEL = "CEL is not claimed: refused with 422"
 _IN_CLUSTER = "its server runs in a pod of an image, behind a Service of the cluster"
 _SCHEDULER = "needs plain pods to run: there is no kube-scheduler"
@@ -34,7 +33,8 @@ NOT_APPLICABLE: tuple[tuple[str, str], ...] = (
     (r"APIServerIdentity|Etcd failure|StorageVersion resources|health handlers", _CONTROL_PLANE),
     (r"CoordinatedLeaderElection", "LeaseCandidates are not served"),
     (r"API priority and fairness", "there is no priority and fairness; requests have one limit"),
-    (r"ResourceQuota", _QUOTA),
+    (r"life of a (replica set|replication controller)", _WORKLOADS),
+    (r"VolumeAttributesClass|DynamicResourceAllocation", "counts kinds that are not served"),
     (r"ValidatingAdmissionPolicy|MutatingAdmissionPolicy", _CEL),
     (r"CustomResourceValidationRules|CRDValidationRatcheting", _CEL),
     (r"match conditions", _CEL),

@@ -1,6 +1,6 @@
-"""A real control plane for tests: etcd, kube-apiserver and the three controllers whose work the
-embedded cluster does itself (garbage collector, namespaces, disruption budgets), on loopback, with
-their own certificates.
+"""A real control plane for tests: etcd, kube-apiserver and the four controllers whose work the
+embedded cluster does itself (garbage collector, namespaces, disruption budgets, quotas), on
+loopback, with their own certificates.
 
 Nobody else acts: no scheduler, no kubelet, no service accounts are made. Requests without a token
 are let in to the health and version paths only, as the embedded server does.
@@ -33,7 +33,10 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tools" / "kubernetes" / "build.sh"
 READY_SECONDS_MAX = 60.0
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "pki")
-CONTROLLERS = "garbage-collector-controller,namespace-controller,disruption-controller"
+CONTROLLERS = (
+    "garbage-collector-controller,namespace-controller,disruption-controller,"
+    "resourcequota-controller"
+)
 ANONYMOUS = """apiVersion: apiserver.config.k8s.io/v1
 kind: AuthenticationConfiguration
 anonymous:

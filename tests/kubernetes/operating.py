@@ -234,7 +234,7 @@ class Pair:
     ) -> None:  # fmt: skip
         self._rng = random.Random(seed)
         self.events = Recorder(client, CLOCK, "fairlead", rng=self._rng)
-        self.world = world = ClusterWorld.make(client, clock=CLOCK, rng=self._rng, has_quotas=True)
+        self.world = world = ClusterWorld.make(client, clock=CLOCK, rng=self._rng)
         own = JobsMirrors.make(client, policy, clock=CLOCK, rng=self._rng)
         self.scheduler = SchedulerController(client, world, events=self.events, policy=placement)
         self.jobs = JobsController(

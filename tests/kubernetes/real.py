@@ -55,6 +55,8 @@ KINDS = (
     _kind("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
     _kind("/api/v1", "namespaces"),
     _kind("/apis/policy/v1", "poddisruptionbudgets"),
+    _kind("/api/v1", "resourcequotas"),
+    _kind("/api/v1", "limitranges"),
     _kind("/api/v1", "configmaps"),
     _kind("/api/v1", "secrets"),
     _kind("/api/v1", "services"),

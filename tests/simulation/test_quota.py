@@ -1,6 +1,7 @@
 """Two tenants on one cluster: the pods of one are refused, and the other does not notice.
 
-The embedded API has no ResourceQuota, so the client of the controllers refuses pods in its place.
+Most tests have the client of the controllers refuse pods, which can do so in other words than a
+ResourceQuota; the last ones have one.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from fairlead.api import crd, names
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import find_condition
-from fairlead.api.resources import CRDS, JOBS, NAMESPACES, PODS
+from fairlead.api.resources import CRDS, JOBS, NAMESPACES, PODS, RESOURCE_QUOTAS
 from fairlead.api.status import ApiError, Forbidden, InternalError
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
@@ -39,6 +41,7 @@ from fairlead.sim.loop import run
 from fairlead.sim.workload import job_body
 from fairlead.testing.builders import EPOCH
 
+GPUS = "requests.nvidia.com/gpu"
 QUOTA = 'pods "a" is forbidden: exceeded quota: team, requested: pods=1, used: pods=0, limited: '
 WEBHOOK = 'admission webhook "x.example" denied the request: an error of its own'
 UNREACHABLE = 'failed calling webhook "x.example": context deadline exceeded'
@@ -83,6 +86,8 @@ class Quota(InProcessClient):
 
 
 class Cluster:
+    starvation_seconds = PlacementPolicy().starvation_seconds
+
     def __init__(self) -> None:
         self.clock = LoopClock(EPOCH)
         rng = random.Random(1)
@@ -117,8 +122,9 @@ class Cluster:
         rng, policy = random.Random(2), JobsPolicy()
         events = Recorder(self.client, self.clock, "fairlead", rng=rng)
         scheduler = SchedulerController(
-            self.client, ClusterWorld.make(self.client, clock=self.clock, rng=rng), events=events
-        )
+            self.client, ClusterWorld.make(self.client, clock=self.clock, rng=rng), events=events,
+            policy=PlacementPolicy(starvation_seconds=self.starvation_seconds),
+        )  # fmt: skip
         jobs = JobsController(
             self.client, ClusterWorld.make(self.client, clock=self.clock, rng=rng),
             JobsMirrors.make(self.client, policy, clock=self.clock, rng=rng),
@@ -198,5 +204,59 @@ def test_a_gang_that_has_room_for_a_part_gives_all_of_it_back() -> None:
                 assert await cluster.pods() == ()
         assert len((await cluster.job("half")).status.attempts) > 5, "it goes on trying"
         assert held < 360, f"it held the nodes for {held} of 3600 s"
+
+    play(main)
+
+
+def test_the_head_of_the_queue_waits_for_its_quota_and_keeps_no_nodes() -> None:
+    async def main(cluster: Cluster) -> None:
+        cluster.client.room = 99  # only the quota refuses
+
+        async def reason(name: str, namespace: str) -> str:
+            verdict = (await cluster.job(name, namespace)).status.verdict
+            return "" if verdict is None else verdict.reason
+
+        quota = {"metadata": {"name": "one-node"}, "spec": {"hard": {GPUS: "8"}}}
+        await cluster.client.create(RESOURCE_QUOTAS, quota, namespace="refused")
+        await cluster.submit("running", "other", members=1, seconds=30)
+        await asyncio.sleep(5)
+        await cluster.submit("head", "refused", members=2, seconds=60)
+        await asyncio.sleep(5)
+        assert await reason("head", "refused") == "AwaitingQuota"
+        await cluster.submit("small", "other", members=1, seconds=10)
+        await asyncio.sleep(15)
+        assert (await cluster.job("small", "other")).is_finished
+        wider = {"spec": {"hard": {GPUS: "16"}}}
+        await cluster.client.patch(RESOURCE_QUOTAS, "one-node", wider, namespace="refused")
+        await asyncio.sleep(60)
+        assert (await cluster.job("head")).status.state == "Running"
+        (listed,) = (await cluster.client.list(RESOURCE_QUOTAS, namespace="refused")).items
+        assert listed.status.used == {GPUS: "16"}
+        await asyncio.sleep(60)
+        assert (await cluster.job("head")).is_finished
+        (listed,) = (await cluster.client.list(RESOURCE_QUOTAS, namespace="refused")).items
+        assert listed.status.used == {GPUS: "0"}
+
+    class Strict(Cluster):
+        starvation_seconds = 0.0
+
+    async def body() -> None:
+        await Strict().run(main)
+
+    run(body())
+
+
+def test_a_gang_beyond_its_quota_is_refused_by_the_embedded_api_itself() -> None:
+    async def main(cluster: Cluster) -> None:
+        cluster.client.room = 99
+        quota = {"metadata": {"name": "one-pod"}, "spec": {"hard": {"pods": "1"}}}
+        await cluster.client.create(RESOURCE_QUOTAS, quota, namespace="refused")
+        await cluster.submit("greedy", "refused", members=2, seconds=60)
+        await asyncio.sleep(5)
+        greedy = await cluster.job("greedy")
+        assert greedy.status.placement is None
+        assert greedy.status.verdict is not None
+        assert greedy.status.verdict.reason in ("QuotaExceeded", "AwaitingQuota")
+        assert await cluster.pods() == ()
 
     play(main)

@@ -107,6 +107,7 @@ CLUSTER_REPORTS = Resource(
 )  # fmt: skip
 
 ALL: tuple[Resource[object], ...] = (
-    PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES, CRDS,
+    PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES,
+    RESOURCE_QUOTAS, CRDS,
     JOBS, TEAMS, NODE_POOLS, FLEETS, CLUSTER_REPORTS,
 )  # type: ignore[assignment] # Resource is invariant; a tuple of all kinds has no tighter type  # fmt: skip

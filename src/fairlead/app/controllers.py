@@ -114,8 +114,7 @@ class Controllers:
         #: What the controllers read, and others may; the services among `services` keep it.
         self.mirrors = SharedMirrors(
             client, self._events, context=context, priority_classes=priority_classes,
-            teams=teams, has_quotas=policies.jobs.binding is not None,
-            has_reports=policies.doctor.enabled,
+            teams=teams, has_reports=policies.doctor.enabled,
         )  # fmt: skip
         #: The cluster as the mirrors show it, taken in once for all controllers.
         self.world = ClusterWorld(

@@ -45,7 +45,6 @@ class SharedMirrors:
         context: ProcessContext,
         priority_classes: Mirror[PriorityClass] | None = None,
         teams: Mirror[Team] | None = None,
-        has_quotas: bool = False,
         has_reports: bool = False,
     ) -> None:
         """`priority_classes` and `teams`: where another part of the process runs those mirrors."""
@@ -74,10 +73,8 @@ class SharedMirrors:
             teams = make(TEAMS)
             self._own.append(teams)
         self.teams = teams
-        self.quotas: Mirror[ResourceQuota] | None = None
-        if has_quotas:
-            self.quotas = make(RESOURCE_QUOTAS)
-            self._own.append(self.quotas)
+        self.quotas: Mirror[ResourceQuota] = make(RESOURCE_QUOTAS)
+        self._own.append(self.quotas)
         self.reports: Mirror[ClusterReport] | None = None
         if has_reports:
             self.reports = make(CLUSTER_REPORTS)

@@ -85,11 +85,9 @@ class ClusterWorld:
         self._register()
 
     @classmethod
-    def make(
-        cls, client: Client, *, clock: Clock, rng: random.Random, has_quotas: bool = False
-    ) -> ClusterWorld:
+    def make(cls, client: Client, *, clock: Clock, rng: random.Random) -> ClusterWorld:
         """Make a world with mirrors of its own."""
-        mirrors = ClusterMirrors.make(client, clock=clock, rng=rng, has_quotas=has_quotas)
+        mirrors = ClusterMirrors.make(client, clock=clock, rng=rng)
         return cls(mirrors, clock=clock)
 
     def rebuild(self) -> None:
@@ -159,8 +157,7 @@ class ClusterWorld:
         self._follow(mirrors.nodes, self._node_changed)
         self._follow(mirrors.jobs, self._job_changed)
         self._follow(mirrors.pods, self._pod_changed)
-        if mirrors.quotas is not None:
-            self._follow(mirrors.quotas, self._quota_changed)
+        self._follow(mirrors.quotas, self._quota_changed)
 
     def _follow(self, mirror: Mirror[T], handler: Callable[[Change[T]], None]) -> None:
         def counted(change: Change[T]) -> None:
@@ -260,15 +257,11 @@ class ClusterMirrors:
     priority_classes: Mirror[PriorityClass]
     teams: Mirror[Team]
     pools: Mirror[NodePool]
-    #: None where there are no quotas, as in the embedded cluster.
-    quotas: Mirror[ResourceQuota] | None = None
+    quotas: Mirror[ResourceQuota]
 
     @classmethod
-    def make(
-        cls, client: Client, *, clock: Clock, rng: random.Random, has_quotas: bool = False
-    ) -> ClusterMirrors:
+    def make(cls, client: Client, *, clock: Clock, rng: random.Random) -> ClusterMirrors:
         """Make private mirrors."""
-        quotas = Mirror(client, RESOURCE_QUOTAS, clock=clock, rng=rng) if has_quotas else None
         return cls(
             jobs=Mirror(client, JOBS, clock=clock, rng=rng),
             pods=Mirror(client, PODS, clock=clock, rng=rng),
@@ -276,5 +269,5 @@ class ClusterMirrors:
             priority_classes=Mirror(client, PRIORITY_CLASSES, clock=clock, rng=rng),
             teams=Mirror(client, TEAMS, clock=clock, rng=rng),
             pools=Mirror(client, NODE_POOLS, clock=clock, rng=rng),
-            quotas=quotas,
+            quotas=Mirror(client, RESOURCE_QUOTAS, clock=clock, rng=rng),
         )

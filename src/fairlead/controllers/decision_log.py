@@ -102,9 +102,8 @@ class DecisionLog:
             "priority_classes": mirrors.priority_classes,
             "teams": mirrors.teams,
             "pools": mirrors.pools,
+            "quotas": mirrors.quotas,
         }
-        if mirrors.quotas is not None:
-            self._mirrors["quotas"] = mirrors.quotas
         self._unregister: list[Callable[[], None]] = [
             follow(mirror, partial(self._changed, kind), reader)
             for kind, mirror in self._mirrors.items()

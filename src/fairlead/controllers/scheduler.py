@@ -107,9 +107,8 @@ class SchedulerController:
     def mirrors(self) -> Sequence[Mirror[Any]]:
         """Return what it reads."""
         seen = self._world.mirrors
-        quotas = () if seen.quotas is None else (seen.quotas,)
         cluster = (seen.nodes, seen.jobs, seen.pods, seen.priority_classes, seen.teams, seen.pools)
-        return (*cluster, *quotas)
+        return (*cluster, seen.quotas)
 
     @property
     def jobs(self) -> Mirror[Job]:

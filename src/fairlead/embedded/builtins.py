@@ -91,6 +91,13 @@ CLAIMS = ResourceInfo(
     "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim",
     short_names=("pvc",), subresources=("status",), selectable=_META,
 )  # fmt: skip
+RESOURCE_QUOTAS = ResourceInfo(
+    "", "v1", "resourcequotas", "ResourceQuota",
+    short_names=("quota",), subresources=("status",), selectable=_META,
+)  # fmt: skip
+LIMIT_RANGES = ResourceInfo(
+    "", "v1", "limitranges", "LimitRange", short_names=("limits",), selectable=_META
+)
 BUDGETS = ResourceInfo(
     "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget",
     short_names=("pdb",), subresources=("status",), selectable=_META,
@@ -119,5 +126,7 @@ WEBHOOK_KINDS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 
 BUILTINS = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, SERVICE_ACCOUNTS, ENDPOINT_SLICES,
-    EVENTS, LEASES, PRIORITY_CLASSES, CLAIMS, BUDGETS, CRDS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,
+    EVENTS, LEASES, PRIORITY_CLASSES, CLAIMS, RESOURCE_QUOTAS,
+    LIMIT_RANGES, BUDGETS,
+    CRDS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,
 )  # fmt: skip

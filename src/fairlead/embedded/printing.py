@@ -348,6 +348,15 @@ def _budget(budget: Object, now: float) -> Cells:
     ]
 
 
+def _quota(quota: Object, now: float) -> Cells:
+    hard, used = (_get(quota, "status", part) or {} for part in ("hard", "used"))
+    shown = {name: f"{name}: {_text(used.get(name), '0')}/{_text(hard[name])}" for name in hard}
+    limits = [name for name in sorted(hard) if name.startswith("limits.")]
+    requests = [name for name in sorted(hard) if name not in limits]
+    columns = (", ".join(shown[name] for name in names) for names in (requests, limits))
+    return [_name(quota), *columns, _created(quota, now)]
+
+
 def _priority_class(obj: Object, now: float) -> Cells:
     return [
         _name(obj),
@@ -380,6 +389,10 @@ def _few(texts: list[str]) -> str:
     return f"{shown} + {more} more..." if more > 0 else shown
 
 
+def _made(obj: Object, _: float) -> Cells:
+    return [_name(obj), _text(_get(obj, "metadata", "creationTimestamp"), UNKNOWN)]
+
+
 GENERIC = Printer((_NAME, _AGE), lambda o, now: [_name(o), _created(o, now)])
 
 _CELLS: Mapping[str, Callable[[Object, float], Cells]] = {
@@ -391,14 +404,14 @@ _CELLS: Mapping[str, Callable[[Object, float], Cells]] = {
     "secrets": lambda o, now: [_name(o), _text(o.get("type")), _entries(o), _created(o, now)],
     "services": _service,
     "persistentvolumeclaims": _claim,
+    "resourcequotas": _quota,
     "leases.coordination.k8s.io": lambda o, now: [
         _name(o), _text(_get(o, "spec", "holderIdentity")), _created(o, now),
     ],
     "priorityclasses.scheduling.k8s.io": _priority_class,
     "poddisruptionbudgets.policy": _budget,
-    "customresourcedefinitions.apiextensions.k8s.io": lambda o, _: [
-        _name(o), _text(_get(o, "metadata", "creationTimestamp"), UNKNOWN),
-    ],
+    "customresourcedefinitions.apiextensions.k8s.io": _made,
+    "limitranges": _made,
     "mutatingwebhookconfigurations.admissionregistration.k8s.io": _webhooks,
     "validatingwebhookconfigurations.admissionregistration.k8s.io": _webhooks,
     "endpointslices.discovery.k8s.io": _endpoint_slice,

@@ -104,7 +104,7 @@ def play(main: Callable[[Process], Awaitable[None]], client: FakeClient | None =
             mirrors = (
                 process.mirrors.jobs, process.mirrors.pods, process.mirrors.nodes,
                 process.mirrors.priority_classes,
-                process.mirrors.teams, process.mirrors.pools,
+                process.mirrors.teams, process.mirrors.pools, process.mirrors.quotas,
             )  # fmt: skip
             tasks = [group.create_task(mirror.run()) for mirror in mirrors]
             await main(process)

@@ -140,7 +140,8 @@ class Resources:
         if info is None:
             unserved = UNSERVED_BY_PATH.get((path.group, path.version, path.plural))
             if unserved is not None:
-                raise unserved.refuse(request.method, path.name)
+                creates = media_type(request) == APPLY_TYPE
+                raise unserved.refuse("POST" if creates else request.method, path.name)
             review = REVIEWS_BY_PATH.get((path.group, path.version, path.plural))
             if review is None or path.name:
                 raise self._not_there(path)

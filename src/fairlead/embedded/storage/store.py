@@ -206,6 +206,16 @@ class Store:
         table = self._tables.get(name)
         return table.between(namespace) if table else []
 
+    def latest_records(self, name: str, namespace: str) -> list[Record]:
+        """As `records` of a namespace, with writes that are not visible yet; in no order."""
+        found = {record.key: record for record in self.records(name, namespace)}
+        for (table, key), event in self._overlay.items():
+            if table == name and key[0] == namespace:
+                found[key] = event.record
+                if event.type is EventType.DELETED:
+                    del found[key]
+        return list(found.values())
+
     def changed_at(self, name: str) -> int:
         """Return the version of the last visible write to a table."""
         table = self._tables.get(name)

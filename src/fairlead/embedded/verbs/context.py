@@ -12,9 +12,9 @@ from fairlead.api.core import PriorityClass
 from fairlead.api.resources import TEAMS
 from fairlead.api.team import Team
 from fairlead.api.times import format_time
-from fairlead.embedded.builtins import PRIORITY_CLASSES
+from fairlead.embedded.builtins import LIMIT_RANGES, PRIORITY_CLASSES, RESOURCE_QUOTAS
 from fairlead.embedded.registry import Registry
-from fairlead.embedded.storage.records import Record
+from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.storage.store import Store
 from fairlead.model.priorities import PriorityTable
 from fairlead.model.teams import TeamTable
@@ -49,6 +49,47 @@ class Digest(Generic[T]):
         return self._made
 
 
+class Bounds:
+    """The objects of a kind that bounds writes in its namespace, also those not yet visible.
+
+    A namespace is in it as long as it may have one.
+    """
+
+    __slots__ = ("_names", "_table")
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._names: dict[str, set[str]] = {}
+
+    def __contains__(self, namespace: str) -> bool:
+        return namespace in self._names
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def load(self, store: Store) -> list[Key]:
+        """Take in what is stored; return the keys."""
+        keys = [record.key for record in store.records(self._table)]
+        for key in keys:
+            self.add(key)
+        return keys
+
+    def add(self, key: Key) -> None:
+        """Take in an object that was just stored."""
+        self._names.setdefault(key[0], set()).add(key[1])
+
+    def of(self, store: Store, namespace: str) -> list[Record]:
+        """Return the latest of a namespace, by name."""
+        names = self._names.get(namespace, set[str]())
+        found = [store.latest(self._table, (namespace, name)) for name in sorted(names)]
+        records = [record for record in found if record is not None]
+        if len(records) < len(names):
+            names.intersection_update(record.name for record in records)
+            if not names:
+                del self._names[namespace]
+        return records
+
+
 def _priorities(records: list[Record]) -> tuple[PriorityTable, PriorityClass | None]:
     """Return the values of all classes, and the global default; the lowest of several."""
     classes = [record.typed(PriorityClass) for record in records]
@@ -77,6 +118,9 @@ class Context:
         default_factory=lambda: Digest(PRIORITY_CLASSES.name, _priorities)
     )
     teams: Digest[TeamTable] = field(default_factory=lambda: Digest(TEAMS.name, _teams))
+
+    quotas: Bounds = field(default_factory=lambda: Bounds(RESOURCE_QUOTAS.name))
+    ranges: Bounds = field(default_factory=lambda: Bounds(LIMIT_RANGES.name))
 
     def now_text(self) -> str:
         """Return the clock's instant as it stands in objects: RFC 3339, whole seconds."""

@@ -14,9 +14,11 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.times import format_time
 from fairlead.embedded import builtins, crds
+from fairlead.embedded.quota import filled_item, range_problems, spec_problems
 from fairlead.embedded.resource_info import ResourceInfo
+from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.storage.records import Record
-from fairlead.embedded.verbs import errors
+from fairlead.embedded.verbs import errors, quotas
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
 from fairlead.embedded.verbs.pod_defaults import spec_of
@@ -233,6 +235,49 @@ class _Claim(Strategy):
         return None
 
 
+class _Quota(Strategy):
+    """A ResourceQuota: it is in force, and counted, with the write that stores it."""
+
+    def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        obj["status"] = quotas.status_of(context, obj)
+        return None
+
+    def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
+        if sub:
+            return []
+        new["status"] = quotas.status_of(context, new)
+        before, after = (as_map(each.get("spec")).get("scopes") or () for each in (old, new))
+        if set(before) == set(after):
+            return []
+        return [Problem("spec.scopes", ProblemType.INVALID, "field is immutable", [*after])]
+
+    def problems(self, obj: Obj, record: Record, shape: PodShape | None) -> list[Finding]:
+        return [
+            Problem(path, ProblemType.INVALID, why, value)
+            for path, why, value in spec_problems(obj.get("spec"))
+        ]
+
+
+class _Range(Strategy):
+    """A LimitRange, with the defaults that follow from its bounds."""
+
+    def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        self._fill(obj)
+        return None
+
+    def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
+        self._fill(new)
+        return []
+
+    def _fill(self, obj: Obj) -> None:
+        spec = spec_of(obj)
+        if spec.get("limits"):
+            obj["spec"] = {**spec, "limits": [filled_item(item) for item in spec["limits"]]}
+
+    def problems(self, obj: Obj, record: Record, shape: PodShape | None) -> list[Finding]:
+        return [*range_problems(obj.get("spec"))]
+
+
 class _PriorityClass(Strategy):
     """Never changes its value; names with `system-` are the server's."""
 
@@ -314,6 +359,8 @@ _STRATEGIES: Mapping[ResourceInfo, Strategy] = {
     builtins.SECRETS: _Secret(),
     builtins.SERVICES: _Service(),
     builtins.CLAIMS: _Claim(),
+    builtins.RESOURCE_QUOTAS: _Quota(),
+    builtins.LIMIT_RANGES: _Range(),
     builtins.PRIORITY_CLASSES: _PriorityClass(),
     builtins.LEASES: _Lease(),
     builtins.EVENTS: _Event(),

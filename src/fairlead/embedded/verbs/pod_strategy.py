@@ -6,6 +6,7 @@ Sources: kubernetes `pkg/apis/core/v1/defaults.go`, `pkg/registry/core/pod/strat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from fairlead.api.status import Forbidden, StatusDetails
 from fairlead.decide.admission.pod_gates import Rules
 from fairlead.decide.admission.pod_teams import TeamAnswer, judge_team
 from fairlead.embedded.builtins import NODES, PODS, PRIORITY_CLASSES
+from fairlead.embedded.quota import ANNOTATION, filled_spec
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.verbs import errors, pod_shapes, validation
 from fairlead.embedded.verbs.context import Context
@@ -48,6 +50,8 @@ class PodStrategy(Strategy):
     def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
         """Default a pod, by its shape if it has one; Forbidden when its priority can't be."""
         given = spec_of(obj)
+        if obj["metadata"].get("namespace") in context.ranges:
+            given = _with_ranges(context, obj["metadata"], given)
         shape = shape_of(given)
         if shape is not None:
             spec, qos = shape.filled(given), shape.qos
@@ -103,6 +107,16 @@ class PodStrategy(Strategy):
         if grace is None:
             grace = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
         return min(grace, GRACE_SECONDS_MAX) if grace >= 0 else 1
+
+
+def _with_ranges(context: Context, metadata: Obj, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the spec with the requests and limits that limit ranges fill in, and say which."""
+    ranges = [each.plain() for each in context.ranges.of(context.store, metadata["namespace"])]
+    spec, note = filled_spec(ranges, default_pod_spec(given))
+    if not note:
+        return given
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), ANNOTATION: note}
+    return spec
 
 
 def _set_priority(context: Context, pod_name: str, spec: Obj) -> None:

@@ -34,6 +34,7 @@ from fairlead.embedded.verbs.options import (
     WatchStart,
     WriteOptions,
 )
+from fairlead.embedded.verbs.quotas import QuotaCounter
 from fairlead.embedded.verbs.taint_eviction import TaintEviction
 from fairlead.embedded.verbs.watches import Watch, WatchHub
 from fairlead.embedded.webhooks.admitted import Admitted
@@ -82,6 +83,9 @@ class Service:
         store.subscribe(self._collector.note)
         self._taints = TaintEviction(self._context)
         store.subscribe(self._taints.note)
+        self._context.ranges.load(store)
+        self._quotas = QuotaCounter(self._context)
+        store.subscribe(self._quotas.note)
         self._objects = ClusterObjects(self._context)
         store.subscribe(self._objects.note)
 
@@ -109,6 +113,7 @@ class Service:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._collector.run(), name="collector")
             group.create_task(self._taints.run(), name="taints")
+            group.create_task(self._quotas.run(), name="quotas")
             group.create_task(self._objects.run(), name="objects")
 
     def serves_at(self, address: Address) -> None:
@@ -118,7 +123,9 @@ class Service:
     @property
     def backlog(self) -> int:
         """How many things `run` has still to look at; 0 when all deletions are through."""
-        return self._collector.backlog + self._taints.backlog + self._objects.backlog
+        return sum(
+            part.backlog for part in (self._collector, self._taints, self._quotas, self._objects)
+        )
 
     @property
     def watch_count(self) -> int:

@@ -20,7 +20,7 @@ from fairlead.embedded import builtins
 from fairlead.embedded.apply import ManagedFieldsEntry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Known, Record, draft_of, record_typed
-from fairlead.embedded.verbs import changes, errors, field_owners, structural, validation
+from fairlead.embedded.verbs import changes, errors, field_owners, quotas, structural, validation
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
 from fairlead.embedded.verbs.kinds import strategy_of
@@ -200,12 +200,15 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
     findings += strategy.problems(body, record, shape)
     if findings:
         raise errors.invalid(info, name, findings)
+    charges = quotas.admit(context, info, key, body)
     existing = context.store.latest(info.name, key)
     if existing is not None:
         raise errors.already_exists(info, name, is_deleting=existing.is_deleting)
     if options.dry_run:
         return _dry(info, key, body, "")
     context.store.add(info, record)
+    quotas.note_created(context, info, key)
+    quotas.store_charges(context, charges)
     return record
 
 
@@ -410,6 +413,7 @@ def _update(
         findings += strategy_of(info).problems(new, record, None)
     if findings:
         raise errors.invalid(info, name, findings)
+    charges = () if sub else quotas.admit(context, info, current.key, new, old=old)
     if options.dry_run:
         return _dry(info, current.key, new, before["resourceVersion"])
     if record.is_deleting and changes.is_free(info, new):
@@ -418,6 +422,7 @@ def _update(
         context.store.remove(info, last)
         return _under_version(record, new, before["resourceVersion"])
     context.store.put(info, record)
+    quotas.store_charges(context, charges)
     return record
 
 

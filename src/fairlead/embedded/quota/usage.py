@@ -1,0 +1,190 @@
+"""What an object uses of what quotas limit (kubernetes `pkg/quota/v1/evaluator/core`).
+
+Every object counts as one of `count/<resource>.<group>`; some kinds have older names too. Pods use
+what they request and may use, until they have ended
+or are gone: one that outlives its grace still counts, unlike on a real cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
+from fairlead.embedded.quota.amounts import ONE, Amount, Amounts, added, largest, read_all
+from fairlead.embedded.schema.values import as_map
+
+Obj = Mapping[str, Any]
+
+REQUESTS, LIMITS = "requests.", "limits."
+SERVICES, CLAIMS = "services", "persistentvolumeclaims"
+_NODE_PORTS, _BALANCERS = "services.nodeports", "services.loadbalancers"
+_STORAGE = "requests.storage"
+_CLASS = ".storageclass.storage.k8s.io/"
+COMPUTE = (CPU, MEMORY, EPHEMERAL_STORAGE)
+#: Kinds that a quota may name without `count/`.
+_NAMED = (SERVICES, CLAIMS, "configmaps", "secrets", "resourcequotas", "replicationcontrollers")
+_POD_RESOURCES = frozenset(
+    (PODS, *COMPUTE, *(f"{kind}{name}" for kind in (REQUESTS, LIMITS) for name in COMPUTE))
+)
+_HUGE_PAGES = "hugepages-"
+_ENDED = ("Failed", "Succeeded")
+
+
+def may_count(table: str) -> bool:
+    """True for kinds of which more than the number counts: a changed object may use more."""
+    return table in (PODS, SERVICES, CLAIMS)
+
+
+def names_of(table: str, hard: Iterable[str]) -> list[str]:
+    """Return which of the resources that a quota limits the objects of a table use."""
+    return [name for name in hard if _is_of(table, name)]
+
+
+def _is_of(table: str, name: str) -> bool:
+    if name == f"count/{table}" or (name == table and table in _NAMED):
+        return True
+    if table == PODS:
+        return name in _POD_RESOURCES or _is_extended(name)
+    if table == SERVICES:
+        return name in (_NODE_PORTS, _BALANCERS)
+    return table == CLAIMS and (name == _STORAGE or _CLASS in name)
+
+
+def _is_extended(name: str) -> bool:
+    rest = name.removeprefix(REQUESTS)
+    if rest.startswith(_HUGE_PAGES):
+        return True
+    return rest != name and "/" in rest and "kubernetes.io/" not in rest
+
+
+def usage_of(table: str, obj: Obj) -> Amounts:
+    """Return what an object uses."""
+    out: Amounts = {f"count/{table}": ONE}
+    if table in _NAMED:
+        out[table] = ONE
+    spec = as_map(obj.get("spec"))
+    if table == PODS and as_map(obj.get("status")).get("phase") not in _ENDED:
+        out |= _of_pod(spec)
+    elif table == SERVICES:
+        out |= _of_service(spec)
+    elif table == CLAIMS:
+        out |= _of_claim(spec)
+    return out
+
+
+def _of_service(spec: Obj) -> Amounts:
+    kind, ports = spec.get("type"), len(spec.get("ports") or ())
+    out: Amounts = {}
+    if kind == "LoadBalancer":
+        out[_BALANCERS] = ONE
+    if ports and (kind in ("NodePort", "LoadBalancer")):
+        out[_NODE_PORTS] = Amount(Fraction(ports))
+    return out
+
+
+def _of_claim(spec: Obj) -> Amounts:
+    asked = read_all(as_map(spec.get("resources")).get("requests"))
+    out: Amounts = {_STORAGE: asked["storage"]} if "storage" in asked else {}
+    if name := spec.get("storageClassName"):
+        out |= {f"{name}{_CLASS}{key}": amount for key, amount in out.items()}
+        out[f"{name}{_CLASS}{CLAIMS}"] = ONE
+    return out
+
+
+# ---------------------------------------------------------------------- pods
+
+
+def containers_of(spec: Obj) -> list[Obj]:
+    """Return all containers that are checked one by one."""
+    return [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+
+
+def pod_total(spec: Obj, kind: str, *, with_overhead: bool = True) -> Amounts:
+    """Return the effective `requests` or `limits` of a pod (KEP-753): what runs together, or the
+    largest init container with the sidecars before it.
+    """
+
+    def own(container: Obj) -> Amounts:
+        return read_all(as_map(container.get("resources")).get(kind))
+
+    sidecars: Amounts = {}
+    peaks: list[Amounts] = []
+    for container in spec.get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            sidecars = added((sidecars, own(container)))
+            peaks.append(sidecars)
+        else:
+            peaks.append(added((own(container), sidecars)))
+    running = added((*map(own, spec.get("containers") or ()), sidecars))
+    total = largest((running, *peaks))
+    whole = read_all(as_map(spec.get("resources")).get(kind))
+    total |= {name: amount for name, amount in whole.items() if name in (CPU, MEMORY)}
+    overhead = read_all(spec.get("overhead")) if with_overhead else {}
+    if kind == "limits":
+        overhead = {name: amount for name, amount in overhead.items() if name in total}
+    return added((total, overhead))
+
+
+def _of_pod(spec: Obj) -> Amounts:
+    return of_compute(pod_total(spec, "requests"), pod_total(spec, "limits"))
+
+
+def of_compute(requests: Amounts, limits: Amounts) -> Amounts:
+    """Return the resources that requests and limits use of."""
+    out: Amounts = {PODS: ONE}
+    for name, amount in requests.items():
+        if name in COMPUTE or name.startswith(_HUGE_PAGES):
+            out[name] = out[f"{REQUESTS}{name}"] = amount
+        elif _is_extended(f"{REQUESTS}{name}"):
+            out[f"{REQUESTS}{name}"] = amount
+    return out | {f"{LIMITS}{name}": limits[name] for name in COMPUTE if name in limits}
+
+
+def is_terminating(pod: Obj) -> bool:
+    """True for a pod that has a deadline."""
+    return as_map(pod.get("spec")).get("activeDeadlineSeconds") is not None
+
+
+def has_scope(pod: Obj, scope: Obj) -> bool:
+    """True when a pod has the scope of a requirement; False for a scope that is not known."""
+    spec = as_map(pod.get("spec"))
+    name = scope.get("scopeName")
+    if name in ("Terminating", "NotTerminating"):
+        return is_terminating(pod) is (name == "Terminating")
+    if name in ("BestEffort", "NotBestEffort"):
+        is_best = as_map(pod.get("status")).get("qosClass") == "BestEffort"
+        return is_best is (name == "BestEffort")
+    if name == "CrossNamespacePodAffinity":
+        return _reaches_out(spec)
+    if name != "PriorityClass":
+        return False
+    given, values = spec.get("priorityClassName") or "", scope.get("values") or ()
+    match scope.get("operator"):
+        case "Exists":
+            return bool(given)
+        case "DoesNotExist":
+            return not given
+        case "In":
+            return given in values
+        case "NotIn":
+            return given not in values
+        case _:
+            return False
+
+
+def _reaches_out(spec: Obj) -> bool:
+    affinity = as_map(spec.get("affinity"))
+    for part in ("podAffinity", "podAntiAffinity"):
+        rules = as_map(affinity.get(part))
+        terms = [
+            *(rules.get("requiredDuringSchedulingIgnoredDuringExecution") or ()),
+            *(
+                as_map(each.get("podAffinityTerm"))
+                for each in rules.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+            ),
+        ]
+        if any(t.get("namespaces") or t.get("namespaceSelector") is not None for t in terms):
+            return True
+    return False
