@@ -213,6 +213,8 @@ class JobPods:
 
     #: How many pods there are on each node.
     nodes: dict[str, int] = field(default_factory=dict)
+    #: The attempt under which each pod is kept, by name.
+    _kept_under: dict[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
     def of(cls, pods: Iterable[Pod]) -> JobPods:
@@ -223,8 +225,13 @@ class JobPods:
         return out
 
     def put(self, pod: Pod) -> None:
-        """Record a pod as it is now. A pod's attempt never changes."""
+        """Record a pod as it is now. Its labels, and so its attempt, may have changed: a pod that
+        is a member no more must not count as the member that it was.
+        """
         member = read_member(pod)
+        if self._kept_under.setdefault(member.name, member.attempt) != member.attempt:
+            self.drop(pod)
+            self._kept_under[member.name] = member.attempt
         attempt = self.attempts.get(member.attempt)
         if attempt is None:
             attempt = self.attempts[member.attempt] = AttemptPods()
@@ -242,14 +249,15 @@ class JobPods:
 
     def drop(self, pod: Pod) -> None:
         """Record that a pod is gone."""
-        member = read_member(pod)
-        attempt = self.attempts.get(member.attempt)
-        if attempt is None or member.name not in attempt.members:
+        name = pod.metadata.name
+        number = self._kept_under.pop(name, None)
+        if number is None:
             return
-        self._leave(attempt.members[member.name].node)
-        attempt.discard(member.name)
+        attempt = self.attempts[number]
+        self._leave(attempt.members[name].node)
+        attempt.discard(name)
         if not attempt.members:
-            del self.attempts[member.attempt]
+            del self.attempts[number]
 
     def _leave(self, node: str) -> None:
         """Count one pod less on a node; "" is none."""
