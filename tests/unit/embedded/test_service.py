@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.status import ApiError, Conflict, Expired, InternalError, Invalid
+from fairlead.api.status import ApiError, BadRequest, Conflict, Expired, InternalError, Invalid
 from fairlead.api.times import format_time
 from fairlead.embedded.builtins import CONFIG_MAPS, CRDS, EVENTS, NAMESPACES, NODES, PODS
 from fairlead.embedded.registry import Registry
@@ -496,6 +496,23 @@ def test_nulls_stand_for_missing_fields_and_wrong_types_are_named() -> None:
                 await create(service, PODS, "q", **wrong)
             assert caught.value.status.code == 400, wrong
         assert names(service, PODS) == ["p"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("field", ["containers", "tolerations", "volumes"])
+def test_a_null_in_a_list_is_refused_and_named(field: str) -> None:
+    async def main() -> None:
+        service = make(Store.open(None))
+        await service.bootstrap()
+        await create(service, PODS, "p", spec=pod_spec())
+        change = {"op": "add", "path": "/spec/containers/0/ports", "value": [None]}
+        with pytest.raises(BadRequest, match=r"spec.containers\[0\].ports\[0\] is null"):
+            await service.patch(
+                PODS, ("default", "p"), [change], WriteOptions(), patch_type=PatchType.JSON
+            )
+        with pytest.raises(BadRequest, match=f"{field}"):
+            await create(service, PODS, "q", spec=pod_spec(**{field: [None]}))
 
     run(main())
 

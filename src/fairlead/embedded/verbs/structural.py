@@ -19,6 +19,7 @@ from fairlead.decide.admission.jobs import judge_job, priority_to_set
 from fairlead.decide.admission.teams import team_to_set
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.schema import Schema, builtin_schema, strict_errors
+from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding
 from fairlead.embedded.verbs.options import WriteOptions
@@ -46,6 +47,27 @@ def repair(info: ResourceInfo, obj: Obj) -> Obj:
         return obj
     schema.require_decodable(obj, kind=info.kind, version=info.api_version)
     return schema.default(obj)
+
+
+def refuse_malformed(info: ResourceInfo, obj: Obj) -> None:
+    """BadRequest that says what is wrong with the structure of an object that could not be
+    defaulted; returns where nothing is: then the fault is ours.
+    """
+    path = _null_item(repair(info, obj))
+    if path:
+        what = f'{info.kind} in version "{info.version}" cannot be handled as a {info.kind}'
+        raise BadRequest(f"{what}: {path} is null")
+
+
+def _null_item(value: object, path: str = "") -> str:
+    """Return the path of the first null in a list; "" where there is none."""
+    if isinstance(value, list):
+        items = [(f"{path}[{i}]", item) for i, item in enumerate(list[object](value))]
+        found = next((at for at, item in items if item is None), "")
+    else:
+        items = [(f"{path}.{key}".strip("."), item) for key, item in as_map(value).items()]
+        found = ""
+    return found or next((at for p, item in items if (at := _null_item(item, p))), "")
 
 
 def admit(

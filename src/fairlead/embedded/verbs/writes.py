@@ -183,7 +183,7 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
             body, findings = structural.admit(context, info, body, options=options)
             metadata = body["metadata"]
     except MALFORMED_ERRORS:
-        structural.repair(info, body)  # says what is wrong with the body, if that was it
+        structural.refuse_malformed(info, body)
         raise
     if given is not None:
         field_owners.record_creation(context, info, given, body, options=options)
@@ -438,7 +438,7 @@ def _admit_update(
         if not sub:
             strategy.complete(context, new)
     except MALFORMED_ERRORS:
-        structural.repair(info, changes.copy(new))  # says what is wrong, if it was the body
+        structural.refuse_malformed(info, changes.copy(new))
         raise
     return new, findings
 
