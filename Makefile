@@ -35,9 +35,11 @@ demo: $(READY)  ## Run a gang job from submit to finish on an embedded cluster
 test: $(READY)  ## Run all tests that need no cluster
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not kubernetes" $(TESTS)
 
-soak: $(READY)  ## Explore random simulated worlds on all cores for MINUTES (10)
-	$(BIN)/python -m fairlead.sim.explore --minutes $(or $(MINUTES),10)
-	FAIRLEAD_RAILS_HISTORIES=$(or $(HISTORIES),$(or $(MINUTES),10)0000) $(BIN)/pytest -q tests/property/test_rails.py
+soak: $(READY)  ## Explore random worlds and tenants on all cores for MINUTES (10) and a third
+	@$(BIN)/python -m fairlead.sim.explore --minutes $(or $(MINUTES),10); code=$$?; \
+	  $(BIN)/python -m fairlead.sim.tenants --seconds $$(( $(or $(MINUTES),10) * 20 )) || code=1; \
+	  FAIRLEAD_RAILS_HISTORIES=$(or $(HISTORIES),$(or $(MINUTES),10)0000) $(BIN)/pytest -q tests/property/test_rails.py || code=1; \
+	  exit $$code
 
 mutants: $(READY)  ## Plant known bugs and see that the tests notice; ONLY=word plants some
 	$(BIN)/python tools/mutants/run.py $(ONLY)

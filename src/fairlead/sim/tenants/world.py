@@ -1,0 +1,356 @@
+"""A cluster in which others work, and a tenant: the real store, controllers and webhook answers.
+
+Teams `rich` (it lends nothing), `lender` and `poor` (which borrows from it), and gangs of no team
+in `open` run for as long as the world does; others come, run and end between the tenant's
+sequences. In some worlds his namespace has a team of its own, in others it has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from fairlead.api import crd
+from fairlead.api.core import Node, Pod
+from fairlead.api.job import Job
+from fairlead.api.names import GANG_NAME, HOSTNAME, JOB_FINALIZER
+from fairlead.api.resources import (
+    CRDS,
+    JOBS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    TEAMS,
+)
+from fairlead.api.status import ApiError, NotFound
+from fairlead.api.team import Team
+from fairlead.app.context import ProcessContext
+from fairlead.app.controllers import Controllers, Policies
+from fairlead.decide.adoption.view import AdoptionPolicy
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.pinning import Binding
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.teams.policy import TeamsPolicy
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.resource_info import ResourceInfo
+from fairlead.embedded.storage.store import Store, StoreEvent
+from fairlead.embedded.verbs.context import Context
+from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.virtual.fleet import NodeFleet
+from fairlead.embedded.virtual.nodes import VirtualNodes
+from fairlead.embedded.virtual.profile import SIMULATE_SECONDS, load_profile
+from fairlead.history.memory import MemoryHistory
+from fairlead.runtime.client import EventType
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.leader import LeaderOptions
+from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.supervisor import Service, Supervisor
+from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.quiet_client import QuietClient
+from fairlead.sim.stock_scheduler import StockScheduler
+from fairlead.sim.tenants.api import TenantApi
+from fairlead.sim.tenants.bodies import gated, job
+from fairlead.sim.tenants.calls import EDITED, TENANT, Call
+from fairlead.sim.tenants.promises import LATE_SECONDS_MAX, PREEMPTORS, SHARED, Promises
+from fairlead.sim.tenants.quota import CLOSED_CLASS, Quota, QuotaClient
+from fairlead.sim.training_operator import OWNER_DEFINITION
+from fairlead.sim.world_options import EPOCH
+
+#: Of which rich has 3, lender 2, poor 1, and no team 4; the tenant's own is beside them.
+_NODES = 10
+_QUOTAS = ResourceInfo("", "v1", "resourcequotas", "ResourceQuota")
+#: After his last call of a round, until what others are promised at rest is judged.
+_REST_SECONDS = 12.0
+#: His objects are gone this long after he has deleted them.
+_GONE_SECONDS_MAX = 60.0
+_LOOK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What differs between worlds."""
+
+    has_team: bool
+    binding: Binding
+    preempts_adopted: bool
+    moves_on_request: bool
+
+    @classmethod
+    def of(cls, seed: str) -> Shape:
+        """Return the shape of the world of this seed."""
+        rng = random.Random(f"{seed}/shape")  # noqa: S311 # a simulation, no secret
+        return cls(
+            has_team=rng.random() < 0.5,
+            binding=rng.choice((Binding.PINNED, Binding.DIRECT)),
+            preempts_adopted=rng.random() < 0.3,
+            moves_on_request=rng.random() < 0.3,
+        )
+
+
+@dataclass(slots=True)
+class Played:
+    """What a world came to. `met` counts outcomes of calls."""
+
+    log_hash: str = ""
+    writes: int = 0
+    calls: int = 0
+    outcomes: list[list[str]] = field(default_factory=list[list[str]])
+
+
+class TenantWorld:
+    """One cluster. Enter `running`, then `play` sequences."""
+
+    def __init__(self, seed: str) -> None:
+        self.seed = seed
+        self.shape = shape = Shape.of(seed)
+        self.clock = LoopClock(EPOCH)
+        self.history = MemoryHistory()
+        self.played = Played()
+        self.promises = Promises(
+            own_team=TENANT if shape.has_team else "", borrowers=frozenset({"poor"}),
+            lenders=frozenset({"lender"}), preempts_adopted=shape.preempts_adopted,
+        )  # fmt: skip
+        self._digest = hashlib.sha256()
+        self._broken: PromiseBroken | None = None
+        self._store = Store.open(None)
+        ids, registry, rng = self._rng("uid"), Registry.with_builtins(), self._rng("names")
+        registry.add(_QUOTAS)
+
+        def new_id() -> str:
+            return f"{ids.getrandbits(128):032x}"
+
+        self._service = ApiService(self._store, registry, self.clock, ids=new_id, rng=rng)
+        self.client = QuietClient(self._service, renews_watches=False, keeps_events=False)
+        self._quota = Quota()
+        context = Context(self._store, registry, self.clock, new_id, rng)
+        self.tenant = TenantApi(self._service, context, self._quota)
+        self._scheduler = StockScheduler(self._service, self.client)
+        self._add_controllers()
+
+    def _add_controllers(self) -> None:
+        shape, client = self.shape, QuotaClient(self.client, self._quota)
+        policies = Policies(
+            JobsPolicy(binding=shape.binding),
+            PlacementPolicy(
+                preemption_min_run_seconds=1.0, preempts_adopted=shape.preempts_adopted,
+                defragments_on_request=shape.moves_on_request, move_min_run_seconds=1.0,
+            ),
+            adoption=AdoptionPolicy(keep_finished_seconds=1),
+            teams=TeamsPolicy(use_seconds=1.0, sums_seconds=30.0),
+        )  # fmt: skip
+        metrics = Metrics(CollectorRegistry(), version="simulated")
+        context = ProcessContext(self.clock, metrics, streams=self._rng)
+        self.controllers = Controllers(policies, client, self.history, context=context)
+        profile = load_profile("instant")
+        self._virtual = VirtualNodes(
+            self.client, NodeFleet(_NODES + shape.has_team, profile.node), profile,
+            clock=self.clock, rng=self._rng("nodes"),
+        )  # fmt: skip
+        self._supervisor = Supervisor(
+            [
+                Service("api", self._service.run),
+                Service("virtual-nodes", self._virtual.run),
+                Service("stock-scheduler", self._scheduler.run),
+                *self.controllers.services(),
+            ],
+            clock=self.clock, rng=self._rng("supervisor"),
+        )  # fmt: skip
+
+    def _rng(self, name: str) -> random.Random:
+        return random.Random(f"{self.seed}/{name}")  # noqa: S311 # a simulation, no secret
+
+    # What is seen
+
+    def _observe(self, events: Sequence[StoreEvent]) -> None:
+        now = self.clock.now()
+        for event in events:
+            record = event.record
+            is_deleted = event.type is EventType.DELETED
+            line = f"{now:.6f} {event.info.name} {record.key} {event.version} {is_deleted} "
+            self._digest.update(line.encode() + record.data)
+            self.played.writes += 1
+            try:
+                self._show(event, None if is_deleted else record, now)
+            except PromiseBroken as broken:
+                self._broken = self._broken or broken
+
+    def _show(self, event: StoreEvent, record: Any, now: float) -> None:
+        name, key = event.info.name, event.record.key
+        if name == JOBS.name:
+            self.promises.job(record and record.typed(Job), key, now)
+        elif name == PODS.name:
+            pod = record and record.typed(Pod)
+            for observer in (self._quota, self._scheduler, self.promises):
+                observer.pod(pod, key, now)
+        elif name == NODES.name:
+            node = record and record.typed(Node)
+            for watcher in (self._scheduler, self.promises):
+                watcher.node(node, key[1], now)
+        elif name == TEAMS.name:
+            self.promises.team(record and record.typed(Team), key[1])
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        self.promises.check_by_clock(self.clock.now())
+        for service in self._supervisor.health().services:
+            if service.crash_count:
+                raise PromiseBroken(f"service: {service.name} crashed: {service.last_error}")
+
+    async def _pass(self, seconds: float) -> None:
+        """Let time pass, and judge what takes time on the way."""
+        left = seconds
+        while left > 0:
+            await asyncio.sleep(min(left, _LOOK_SECONDS))
+            left -= _LOOK_SECONDS
+            self._check()
+
+    # The others
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[TenantWorld]:
+        """Run the cluster; the others work once this is entered."""
+        await self._service.bootstrap()
+        for manifest in crd.manifests():
+            await self.client.create(CRDS, manifest)
+        await self.client.create(CRDS, OWNER_DEFINITION)
+        await self.client.create(PRIORITY_CLASSES, {"metadata": {"name": "mid"}, "value": 5})
+        closed = {"metadata": {"name": CLOSED_CLASS}, "value": 1_000}
+        await self.client.create(PRIORITY_CLASSES, closed)
+        spaces = (LeaderOptions().namespace, "rich", "lender", "poor", SHARED, PREEMPTORS, TENANT)
+        for space in spaces:
+            await self.client.create(NAMESPACES, {"metadata": {"name": space}})
+        self._store.subscribe(self._observe)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._supervisor.run()),
+                    group.create_task(self._quota.run(self.client)),
+                ]
+                await self._settle_in()
+                yield self
+                for task in tasks:
+                    task.cancel()
+        finally:
+            self.played.log_hash = self._digest.hexdigest()
+
+    async def _settle_in(self) -> None:
+        teams = {"rich": (3, 0, 0), "lender": (2, 0, None), "poor": (1, None, 0)}
+        if self.shape.has_team:
+            teams[TENANT] = (1, 0, 0)
+        for name, (nodes, borrows, lends) in teams.items():
+            limits = {"borrowLimitNodes": borrows, "lendLimitNodes": lends}
+            spec = {"namespaces": [name], "shares": [{"nodes": nodes}], **limits}
+            spec = {key: value for key, value in spec.items() if value is not None}
+            await self.client.create(TEAMS, {"metadata": {"name": name}, "spec": spec})
+        await self._pass(5.0)
+        for space, name, count in (
+            ("rich", "rich-long", 2), ("poor", "poor-own", 1), ("poor", "poor-borrow", 2),
+            (SHARED, "open-long", 2),
+        ):  # fmt: skip
+            body = job(name, count=count, gpus=8)
+            if name == "poor-borrow":
+                self._tie(body, "lender")
+            if space == SHARED:
+                body["spec"]["priorityClassName"] = "mid"  # no gang takes its nodes
+            await self._submit(space, body)
+            await self._pass(2.0)
+
+    def _tie(self, body: dict[str, Any], team: str) -> None:
+        """Keep a gang on the nodes of a team."""
+        values = self.promises.nodes_of(team)
+        term = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": values}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        spec = body["spec"]["roles"][0]["template"]["spec"]
+        spec["affinity"] = {"nodeAffinity": required}
+
+    async def _submit(self, space: str, body: dict[str, Any]) -> None:
+        body["metadata"]["namespace"] = space
+        body["spec"]["ttlSecondsAfterFinished"] = 0
+        await self.client.create(JOBS, body, namespace=space)
+
+    async def _others_come(self, number: int) -> None:
+        """Submit gangs that have room, whatever the tenant does, and owners of lent nodes."""
+        seconds = {SIMULATE_SECONDS: "1"}
+        for space, name, gpus in (("rich", "canary", 8), (SHARED, "canary", 1)):
+            body = job(f"{name}-{number}", gpus=gpus)
+            body["spec"]["roles"][0]["template"]["metadata"] = {"annotations": seconds}
+            await self._submit(space, body)
+        guest = gated(f"guest-{number}", 1, gang=f"guest-{number}", size="1", seconds=1)
+        await self.client.create(PODS, guest, namespace=SHARED)
+        if number % 2:
+            body = job(f"urgent-{number}", gpus=8, priorityClassName="mid")
+            body["spec"]["roles"][0]["template"]["metadata"] = {"annotations": seconds}
+            await self._submit(PREEMPTORS, body)
+        if number % 4 == 3:
+            body = job(f"owner-{number}", count=2, gpus=8)
+            body["spec"]["roles"][0]["template"]["metadata"] = {"annotations": seconds}
+            self._tie(body, "lender")
+            await self._submit("lender", body)
+
+    # The tenant
+
+    async def play(self, rounds: Sequence[Sequence[Sequence[Call]]]) -> Played:
+        """Send the sequences of each round; PromiseBroken. He deletes all of his at its end."""
+        for number, sequences in enumerate(rounds):
+            for sequence in sequences:
+                outcomes: list[str] = []
+                self.played.outcomes.append(outcomes)
+                for i, call in enumerate(sequence):
+                    await self._pass(call.wait)
+                    if i == len(sequence) // 2 and sequence is sequences[0]:
+                        await self._others_come(number)
+                    outcomes.append(await self.tenant.send(call))
+                    self.played.calls += 1
+            self.tenant.restore()
+            await self._pass(_REST_SECONDS)
+            await self.client.delete_collection(PODS, namespace=SHARED, label_selector=GANG_NAME)
+            await self._clean()
+            await self._pass(_REST_SECONDS)
+            self.promises.check_accounts()
+            await self.promises.check_records(self.history)
+            self._check()
+        return self.played
+
+    async def _clean(self) -> None:
+        """Delete what is his, with what holds it; all of it goes within a bound."""
+        for resource in EDITED.values():
+            raw = resource.raw
+            for obj in (await self.client.list(raw, namespace=TENANT)).items:
+                name, held = obj["metadata"]["name"], obj["metadata"].get("finalizers", ())
+                try:
+                    is_ours = resource.name == JOBS.name
+                    kept = [each for each in held if is_ours and each == JOB_FINALIZER]
+                    if len(kept) != len(held):
+                        free = {"metadata": {"finalizers": kept or None}}
+                        await self.client.patch(raw, name, free, namespace=TENANT)
+                    await self.client.delete(raw, name, namespace=TENANT, grace_period_seconds=0)
+                except NotFound:
+                    continue
+                except ApiError as error:
+                    raise PromiseBroken(f"service: {resource.name} {name} stays: {error}") from None
+        waited = 0.0
+        while left := await self._left():
+            if waited > _GONE_SECONDS_MAX:
+                raise PromiseBroken(f"service: deleted objects stay: {', '.join(left[:5])}")
+            await self._pass(_LOOK_SECONDS)
+            waited += _LOOK_SECONDS
+
+    async def _left(self) -> list[str]:
+        return [
+            f"{resource.plural}/{obj['metadata']['name']}"
+            for resource in EDITED.values()
+            if resource is not EDITED["serviceaccounts"] and resource is not EDITED["configmaps"]
+            for obj in (await self.client.list(resource.raw, namespace=TENANT)).items
+        ]
+
+
+assert LATE_SECONDS_MAX > _LOOK_SECONDS
