@@ -280,6 +280,7 @@ def control_plane(
     tokens = directory / "tokens.csv"
     tokens.write_text(
         'admin-token,admin,admin,"system:masters"\ntester-token,tester,tester,"testers"\n'
+        'mallory-token,mallory,mallory,""\n'
     )
     authentication = directory / "authentication.yaml"
     authentication.write_text(ANONYMOUS)
