@@ -181,19 +181,24 @@ class ClusterState:
         """
         if is_balloon(pod, self.balloon_namespace):
             return self.pod_deleted(pod.metadata.key)
-        versions = (self.terms.version, self.pools.version)
+        versions = self._versions(pod.metadata.namespace)
         if self.terms or states_rules(pod.spec):
             is_bound = bool(pod.spec.node_name) and not pod.is_terminal
             self._hold(("pod", pod.metadata.key), rules_of_pod(pod).terms if is_bound else ())
         self.pools.set_pod(pod)
-        return self.ledger.set_pod(pod) or versions != (self.terms.version, self.pools.version)
+        return self.ledger.set_pod(pod) or versions != self._versions(pod.metadata.namespace)
 
     def pod_deleted(self, key: JobKey) -> bool:
         """Take in that a pod is gone; False when nothing follows that a decision could see."""
-        versions = (self.terms.version, self.pools.version)
+        versions = self._versions(key[0])
         self.pools.remove_pod(key)
         self._hold(("pod", key), ())
-        return self.ledger.remove_pod(key) or versions != (self.terms.version, self.pools.version)
+        return self.ledger.remove_pod(key) or versions != self._versions(key[0])
+
+    def _versions(self, namespace: str) -> tuple[int, int, int]:
+        """Return what rises when a pod of a namespace matters to decisions besides what it uses."""
+        held = self.ledger.held.version(namespace) if namespace in self.quotas else 0
+        return (self.terms.version, self.pools.version, held)
 
     def _hold(self, owner: tuple[str, JobKey], terms: tuple[Term, ...]) -> None:
         """Set the terms of a pod or a job, and mark pods and jobs that match new ones.

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -29,8 +29,10 @@ from fairlead.api.times import parse_time
 from fairlead.model.claims import Claim, Member, Owner, owner_of_pod
 from fairlead.model.gangs import JobKey
 from fairlead.model.grouping import controller_of
+from fairlead.model.held_seats import HeldSeats
 from fairlead.model.neighbours import NO_RULES, Term, TermTable, rules_of_pod
 from fairlead.model.nodes import NODE_AMOUNT_MAX, Ints, NodeTable, counted
+from fairlead.model.pod_use import PodUse
 from fairlead.model.requests import CARRIED, Request, RequestError, RequestReader
 
 K = TypeVar("K")
@@ -41,6 +43,7 @@ _NO_PLACE: tuple[str, Request] = ("", ())
 _NO_SLOTS = np.zeros(0, dtype=np.int64)
 
 
+<<<<<<< HEAD
 @dataclass(slots=True)
 class _PodUse:
     """A non-terminal pod: on a node, or of a job and not bound yet (`node` is "")."""
@@ -63,6 +66,8 @@ class _PodUse:
     labels: Mapping[str, str] = field(compare=False, default_factory=dict[str, str])
 
 
+=======
+>>>>>>> 6ec392bf (placement: count in a quota what jobs of the namespace hold without pods)
 class Ledger:
     """Claims and uncovered pods, booked on the node table."""
 
@@ -85,6 +90,7 @@ class Ledger:
         self._by_slot: dict[int, list[tuple[int, JobKey]]] = {}
         self._uncertain: dict[JobKey, Claim] = {}  # by key of the job
         self._nominated: dict[JobKey, Claim] = {}
+<<<<<<< HEAD
         self._pods: dict[JobKey, _PodUse] = {}
         self._leaving: dict[JobKey, None] = {}  # keys of the pods that are being deleted
         #: Keys of the pods of each job, and of each member, in order of arrival.
@@ -92,6 +98,20 @@ class Ledger:
         self._pods_by_member: dict[tuple[Owner, Member], dict[JobKey, None]] = {}
         self._misplaced: Counter[Owner] = Counter()  # bound pods of a job that have no place
         self._unbound: Counter[Owner] = Counter()  # pods of a job that may still be bound
+=======
+        self._pods: dict[JobKey, PodUse] = {}
+        #: Keys of the pods that are being deleted.
+        self._leaving: dict[JobKey, None] = {}
+        #: Keys of the pods of each job, and of each member, in order of arrival.
+        self._pods_by_owner: dict[Owner, dict[JobKey, None]] = {}
+        self._pods_by_member: dict[tuple[Owner, Member], dict[JobKey, None]] = {}
+        #: How many bound pods of a job have no place.
+        self._misplaced: Counter[Owner] = Counter()
+        #: How many pods of a job may still be bound.
+        self._unbound: Counter[Owner] = Counter()
+        #: What jobs hold beyond their pods, which quotas do not count.
+        self.held = HeldSeats()
+>>>>>>> 6ec392bf (placement: count in a quota what jobs of the namespace hold without pods)
 
     def claim(self, key: JobKey) -> Claim | None:
         """Return the claim of a job."""
@@ -250,7 +270,7 @@ class Ledger:
                 request = tuple(sorted((*use.request, entry)))
                 self._put_pod(replace(use, request=request))
 
-    def _put_pod(self, use: _PodUse) -> None:
+    def _put_pod(self, use: PodUse) -> None:
         key = use.key
         self.remove_pod(key)
         use.booked, use.is_seated, use.is_counted = use.request, False, False
@@ -258,6 +278,7 @@ class Ledger:
         if use.leaves_at is not None:
             self._leaving[key] = None
         if use.owner is not None:
+            self.held.count_pod(use.owner, use.request, 1)
             self._pods_by_owner.setdefault(use.owner, {})[key] = None
             if not use.node:
                 _add(self._unbound, use.owner, 1)
@@ -278,6 +299,7 @@ class Ledger:
         self._book_pod(use, -1)
         if use.owner is None:
             return is_seen
+        self.held.count_pod(use.owner, use.request, -1)
         _discard(self._pods_by_owner, use.owner, key)
         if not use.node:
             _add(self._unbound, use.owner, -1)
@@ -287,12 +309,16 @@ class Ledger:
                 self._settle(self._pods[next(iter(others))])
         return is_seen
 
+<<<<<<< HEAD
     def is_seated(self, pod: JobKey) -> bool:
         """True for a pod, by its key, in the place that its job was given."""
         use = self._pods.get(pod)
         return use is not None and use.is_seated
 
     def _is_covered(self, use: _PodUse) -> bool:
+=======
+    def _is_covered(self, use: PodUse) -> bool:
+>>>>>>> 6ec392bf (placement: count in a quota what jobs of the namespace hold without pods)
         """True for a pod that makes no difference: alone in its member's place, which holds all."""
         if use.owner is None or use.member is None or not use.is_seated or use.booked:
             return False
@@ -350,6 +376,7 @@ class Ledger:
 
     def _index(self, claim: Claim, slots: Ints) -> None:
         self._claims[claim.key] = self._claims_by_owner[claim.owner] = claim
+        self.held.set_claim(claim, is_there=True)
         self._slots_of_claim[claim.key] = slots
         entry = (claim.priority, claim.key)
         insort(self._by_size, claim.size_order)
@@ -359,6 +386,7 @@ class Ledger:
 
     def _unindex(self, claim: Claim) -> None:
         del self._claims[claim.key]
+        self.held.set_claim(claim, is_there=False)
         self._claims_by_owner.pop(claim.owner, None)
         entry = (claim.priority, claim.key)
         self._by_size.pop(bisect_left(self._by_size, claim.size_order))
@@ -386,7 +414,7 @@ class Ledger:
                     table.vacate(int(slot))
         return used[-1] if len(used) <= 2 else np.unique(np.concatenate(used))
 
-    def _book_pod(self, use: _PodUse, sign: int) -> None:
+    def _book_pod(self, use: PodUse, sign: int) -> None:
         use.is_counted = True
         if not use.node:
             return
@@ -402,7 +430,7 @@ class Ledger:
         if sign < 0:
             table.vacate(slot)
 
-    def _settle(self, use: _PodUse) -> None:
+    def _settle(self, use: PodUse) -> None:
         """See again who of a member's pods has its place: of those on its node the first by name.
 
         Normally there is one. All others count with all that they ask for.
@@ -424,7 +452,7 @@ class Ledger:
             if before is not None:
                 self._book_pod(before, -1)
 
-    def _read(self, pod: Pod) -> _PodUse | None:
+    def _read(self, pod: Pod) -> PodUse | None:
         """Return what counts of a pod; None for one that uses nothing and never will."""
         meta, spec = pod.metadata, pod.spec
         if pod.is_terminal:
@@ -437,7 +465,7 @@ class Ledger:
         labels, request = meta.labels, self._request(pod)
         number = label_number(labels.get(names.INDEX, ""))
         is_daemon = owner is None and controller_of(pod, "apps/v1", "DaemonSet") is not None
-        return _PodUse(
+        return PodUse(
             key=meta.key,
             node=spec.node_name,
             request=request,
@@ -471,7 +499,7 @@ def _amount(request: Request, resource: str) -> int:
     return min(asked, NODE_AMOUNT_MAX + 1)
 
 
-def _fills(use: _PodUse, claim: Claim) -> bool:
+def _fills(use: PodUse, claim: Claim) -> bool:
     """True when a pod asks for at least what its place holds: to follow it takes nothing."""
     place = claim.places.get(use.member) if use.member is not None else None
     return place is not None and not _excess(place[1], use.request)

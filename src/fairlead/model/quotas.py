@@ -1,15 +1,17 @@
 """The ResourceQuotas of a cluster: would the API server take all pods of a gang now?
 
 The API server counts pod by pod, so a gang may have room for a part of it; here the whole gang is
-counted. The answer is one-sided: where a quota cannot be judged (scopes of other kinds, numbers
-that the server has not counted yet) it counts as wide enough, and the API server decides when the
-pods are created.
+counted. It counts no place whose pod has ended or does not exist yet; here what the jobs of the
+namespace hold beyond their pods counts, too (`held_seats.py`). The answer is one-sided: where a
+quota cannot be judged (scopes of other kinds, numbers that the server has not counted yet) it
+counts as wide enough, and the API server decides when the pods are created.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fairlead.api.job import Job
@@ -30,20 +32,29 @@ class Excess:
     requested: int
     used: int
     limit: int
+    #: Of `used`, what jobs hold without pods, which the API server does not count.
+    held: int = 0
+    #: Jobs of the namespace have places: at any moment these may be without pods.
+    has_places: bool = False
 
     def __str__(self) -> str:
         """Return it in the API server's own words."""
         name = self.resource
-        return (
+        text = (
             f"exceeded quota: {self.quota}, requested: {name}={self.requested}, "
             f"used: {name}={self.used}, limited: {name}={self.limit}"
         )
+        if not self.held:
+            return text
+        return f"{text}; of what is used, jobs hold {name}={self.held} without pods"
 
 
 class Memo(NamedTuple):
     """An answer, and the quotas that it was of."""
 
     quotas: tuple[ResourceQuota, ...]
+    #: Of what jobs held.
+    version: int
     excess: Excess | None
 
 
@@ -54,6 +65,38 @@ class Asked:
     namespace: str
     classes: tuple[str, ...]  # one for all roles, or one per role
     has_deadline: tuple[bool, ...]  # of each role
+    #: Its pods exist and are counted.
+    is_adopted: bool = False
+
+    @classmethod
+    def of(cls, job: Job) -> Asked:
+        """Return it of a job."""
+        deadlines = [role.template.spec.active_deadline_seconds for role in job.spec.roles]
+        return cls(
+            job.metadata.namespace, tuple(class_names(job.spec)),
+            tuple(seconds is not None for seconds in deadlines), job.spec.adopts is not None,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a job of the namespace holds beyond its pods."""
+
+    asked: Asked
+    gang: GangRequest
+    amounts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What the jobs of a namespace hold, as of `version`: beyond their pods, and in all."""
+
+    version: int = 0
+    held: Iterable[Held] = ()
+    amounts: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+NO_PLACES = Places()
 
 
 class QuotaTable:
@@ -77,44 +120,74 @@ class QuotaTable:
         if after:
             self._quotas[key[0]] = tuple(sorted(after, key=lambda quota: quota.metadata.name))
 
-    def excess(self, job: Job, gang: GangRequest, memos: dict[Asked, Memo]) -> Excess | None:
+    def __contains__(self, namespace: str) -> bool:
+        """True for a namespace with quotas."""
+        return namespace in self._quotas
+
+    def excess(
+        self,
+        job: Job,
+        gang: GangRequest,
+        memos: dict[Asked, Memo],
+        places: Places = NO_PLACES,
+    ) -> Excess | None:
         """Return the limit that a job without pods exceeds, if all of its pods were created now.
 
-        None for a job that represents the pods of another tool: they exist and are counted.
-        `memos` keeps answers about this gang: jobs of one shape wait by the thousand.
+        The pods that a job stands for exist and are counted: of such a job it is asked whether
+        there is room for them beside what others hold without pods. `places` are those of its
+        namespace. `memos` keeps answers about this gang: jobs of one shape wait by the thousand.
         """
-        quotas = self._quotas.get(job.metadata.namespace)
-        if quotas is None or job.spec.adopts is not None:
+        namespace = job.metadata.namespace
+        quotas = self._quotas.get(namespace)
+        if quotas is None:
             return None
-        deadlines = [role.template.spec.active_deadline_seconds for role in job.spec.roles]
-        has_deadline = tuple(seconds is not None for seconds in deadlines)
-        asked = Asked(job.metadata.namespace, tuple(class_names(job.spec)), has_deadline)
+        asked = Asked.of(job)
         known = memos.get(asked)
-        if known is None or known.quotas is not quotas:
-            found = (_excess(quota, asked, gang) for quota in quotas)
-            known = memos[asked] = Memo(quotas, next((e for e in found if e is not None), None))
+        if known is None or known.quotas is not quotas or known.version != places.version:
+            others = tuple(places.held)
+            found = (_excess(quota, asked, gang, others) for quota in quotas)
+            first = next((each for each in found if each is not None), None)
+            if first is not None and places.amounts.get(_resource_of(first.resource)):
+                first = replace(first, has_places=True)
+            known = memos[asked] = Memo(quotas, places.version, first)
         return known.excess
 
 
-def _excess(quota: ResourceQuota, asked: Asked, gang: GangRequest) -> Excess | None:
-    requested: dict[str, int] = {}
-    classes = asked.classes
-    for index, role in enumerate(gang.roles):
-        class_name = classes[index] if len(classes) > index else classes[0]
-        pod = _ScopedPod(class_name, has_deadline=asked.has_deadline[index], role=role)
-        if all(pod.has(scope) for scope in _scopes(quota)):
-            for resource, amount in role.member.request:
-                requested[resource] = requested.get(resource, 0) + amount * role.count
+def _excess(
+    quota: ResourceQuota, asked: Asked, gang: GangRequest, others: Iterable[Held]
+) -> Excess | None:
+    requested: Counter[str] = Counter()
+    for role in _counted(quota, asked, gang):
+        for resource, amount in role.member.request:
+            requested[resource] += amount * role.count
+    held: Counter[str] = Counter()
+    for each in others:
+        if len(_counted(quota, each.asked, each.gang)) == len(each.gang.roles):
+            held.update(each.amounts)
     for name, limit in sorted(quota.status.hard.items()):
         resource = _resource_of(name)
-        amount = requested.get(resource, 0)
+        amount, more = requested[resource], held[resource]
         try:
             hard, used = to_base(resource, limit), to_base(resource, quota.status.used[name])
         except (QuantityError, KeyError):
             continue
-        if amount and used + amount > hard:
-            return Excess(quota.metadata.name, name, amount, used, hard)
+        if asked.is_adopted:
+            used -= amount
+        if amount and used + more + amount > hard and (more or not asked.is_adopted):
+            return Excess(quota.metadata.name, name, amount, used + more, hard, more)
     return None
+
+
+def _counted(quota: ResourceQuota, asked: Asked, gang: GangRequest) -> list[RoleRequest]:
+    """Return the roles whose pods a quota counts."""
+    classes = asked.classes
+    found: list[RoleRequest] = []
+    for index, role in enumerate(gang.roles):
+        class_name = classes[index] if len(classes) > index else classes[0]
+        pod = _ScopedPod(class_name, has_deadline=asked.has_deadline[index], role=role)
+        if all(pod.has(scope) for scope in _scopes(quota)):
+            found.append(role)
+    return found
 
 
 def _resource_of(name: str) -> str:

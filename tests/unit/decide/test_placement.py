@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from fairlead.api import names
 from fairlead.api.core import Taint, Toleration
 from fairlead.api.job import Adopts, Attempt, Job
 from fairlead.api.meta import Condition, ObjectMeta
@@ -298,6 +299,38 @@ def test_a_job_whose_pods_a_quota_would_refuse_keeps_no_nodes_from_others() -> N
     state.cluster.quotas.remove(("poor", "team"))
     state.cluster.pod_deleted(("default", "x"))
     assert list(places(decide(state, POLICY, EPOCH + 901))) == ["head"]
+
+
+def test_what_jobs_hold_without_pods_counts_in_the_quota_of_their_namespace() -> None:
+    holder = make_job("holder", namespace="poor", placement=make_placement(["node-0000"]))
+    more, other = (
+        make_job(name, namespace=space, created=EPOCH + i, conditions=waiting_since(EPOCH))
+        for i, (space, name) in enumerate((("poor", "more"), ("rich", "other")))
+    )
+    state = PlacementState.of(make_nodes(4), [holder, more, other])
+    amounts = {"requests.nvidia.com/gpu": 8}, {"requests.nvidia.com/gpu": 0}
+    for space in ("poor", "rich"):
+        meta = ObjectMeta(name="team", namespace=space)
+        state.cluster.quotas.put(ResourceQuota(meta, status=ResourceQuotaStatus(*amounts)))
+    decision = decide(state, POLICY, EPOCH)
+    assert list(places(decision)) == ["other"], "the group goes on beyond the namespace"
+    verdict = decision.verdicts["poor", "more"]
+    assert verdict.reason is Reason.AWAITING_QUOTA
+    assert "jobs hold requests.nvidia.com/gpu=8 without pods" in verdict.message
+    labels = {names.ROLE: "worker", names.INDEX: "0", names.ATTEMPT: "1"}
+    pod = make_pod(
+        "holder-1-worker-0", namespace="poor", node="node-0000", gpus=8, labels=labels, owner=holder
+    )
+    assert state.cluster.pod_changed(pod), "it wakes the scheduler"
+    # Its quota shows nothing as used, which may be late, or be so again in a moment.
+    assert "more" in places(decide(state, POLICY, EPOCH))
+    full = ResourceQuotaStatus(amounts[0], {"requests.nvidia.com/gpu": 8})
+    state.cluster.quotas.put(ResourceQuota(ObjectMeta("team", namespace="poor"), status=full))
+    assert "more" not in places(decide(state, POLICY, EPOCH)), "jobs of the namespace have places"
+    assert state.cluster.pod_deleted(pod.metadata.key)
+    assert "more" not in places(decide(state, POLICY, EPOCH))
+    state.cluster.job_deleted(holder.metadata.key)
+    assert "more" in places(decide(state, POLICY, EPOCH))
 
 
 def test_places_are_given_back_by_jobs_that_are_held_cancelled_or_over() -> None:

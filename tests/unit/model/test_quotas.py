@@ -17,7 +17,7 @@ from fairlead.api.resource_quota import (
     ScopeSelector,
 )
 from fairlead.model.gangs import GangRequest, RequestReader, gang_of
-from fairlead.model.quotas import Asked, Excess, Memo, QuotaTable
+from fairlead.model.quotas import Asked, Excess, Held, Memo, Places, QuotaTable
 from fairlead.testing.builders import make_job, make_role
 
 GPU = "requests.nvidia.com/gpu"
@@ -31,12 +31,48 @@ def quota(hard: dict[str, Any], used: dict[str, Any], **spec: Any) -> ResourceQu
     )
 
 
-def excess(job: Job, *quotas: ResourceQuota) -> Excess | None:
+def excess(job: Job, *quotas: ResourceQuota, held: tuple[Held, ...] = ()) -> Excess | None:
     table, gang = QuotaTable(), gang_of(job.spec, RequestReader())
     for each in quotas:
         table.put(each)
     assert isinstance(gang, GangRequest)
-    return table.excess(job, gang, {})
+    return table.excess(job, gang, {}, Places(1, held, {"nvidia.com/gpu": 1}))
+
+
+def held_by(job: Job, **amounts: int) -> Held:
+    gang = gang_of(job.spec, RequestReader())
+    assert isinstance(gang, GangRequest)
+    return Held(Asked.of(job), gang, {"nvidia.com/gpu": amounts["gpus"]})
+
+
+def test_what_jobs_hold_without_pods_counts_as_used_and_is_named() -> None:
+    holder, job = make_job("h", count=2, gpus=4), make_job("a", gpus=4)
+    limit = quota({GPU: "16"}, {GPU: "6"})
+    assert excess(job, limit, held=(held_by(holder, gpus=6),)) is None
+    found = excess(job, limit, held=(held_by(holder, gpus=4), held_by(holder, gpus=3)))
+    assert str(found).endswith(
+        f"requested: {GPU}=4, used: {GPU}=13, limited: {GPU}=16; of what is used, jobs hold "
+        f"{GPU}=7 without pods"
+    )
+
+
+def test_what_is_held_counts_in_the_quotas_of_its_class_only() -> None:
+    scope = ScopeRequirement("PriorityClass", "In", ("high",))
+    of_high = quota({GPU: "8"}, {GPU: "0"}, scope_selector=ScopeSelector((scope,)))
+    high, low = (
+        make_job(name, gpus=8, spec={"priority_class_name": name}) for name in ("high", "low")
+    )
+    assert excess(high, of_high, held=(held_by(low, gpus=8),)) is None
+    assert excess(high, of_high, held=(held_by(high, gpus=8),)) is not None
+
+
+def test_a_group_whose_pods_are_counted_waits_for_what_others_hold_without_pods() -> None:
+    group = make_job("g", gpus=4)
+    group = replace(group, spec=replace(group.spec, adopts=Adopts("Pod", "x")))
+    full = quota({GPU: "8"}, {GPU: "8"})
+    assert excess(group, full) is None
+    assert excess(group, full, held=(held_by(make_job("h", gpus=1), gpus=1),)) is not None
+    assert excess(group, quota({GPU: "9"}, {GPU: "8"}), held=(held_by(group, gpus=1),)) is None
 
 
 def test_the_whole_gang_is_counted_and_named_in_the_words_of_the_api_server() -> None:

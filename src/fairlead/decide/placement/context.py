@@ -14,6 +14,7 @@ from fairlead.decide.placement.job_limits import RunningLimits
 from fairlead.decide.placement.kept import End, Kept, Reservation, together
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import Group, QueueEntry, Shape
+from fairlead.decide.placement.quota import excess_of
 from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.repair import Growth
 from fairlead.decide.placement.search import Plan, plan_gang, uses_of
@@ -186,7 +187,7 @@ class Context:
         """True when neither a limit nor a quota keeps a job from being of this size."""
         if self.limits.verdict(entry, gang) is not None:
             return False
-        return self.cluster.quotas.excess(entry.job, gang, {}) is None
+        return excess_of(self.cluster, entry.job, gang) is None
 
     def note_placed(self, entry: QueueEntry, plan: Plan) -> None:
         """Take in the place of a job."""

@@ -16,6 +16,7 @@ from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.preempt import Preempting
 from fairlead.decide.placement.queue import Group, QueueEntry
+from fairlead.decide.placement.quota import held_verdict
 from fairlead.decide.placement.reservation import HeadReservations
 from fairlead.decide.placement.search import Plan
 from fairlead.decide.placement.strict_order import StrictOrder
@@ -104,9 +105,12 @@ class Fit:
             self._heads.reserve_before(order)
             is_kept = key in context.placed or self.preempting.is_nominated(key)
             skipped = is_kept or context.is_left_alone(key)
-            attempt = partial(self._try_first, group, jobs[key])
-            goes_on = skipped or context.contained(key, attempt, otherwise=True)
-            following = index + 1 if goes_on else self._next_shorter(group, index)
+            if not skipped and held_verdict(context.cluster, jobs[key]) is not None:
+                following = group.of_other_namespace(index)
+            else:
+                attempt = partial(self._try_first, group, jobs[key])
+                goes_on = skipped or context.contained(key, attempt, otherwise=True)
+                following = index + 1 if goes_on else self._next_shorter(group, index)
             if following is not None and following < len(group.ages):
                 heapq.heappush(heap, (group.order(following), group, following))
         return []

@@ -36,7 +36,7 @@ from fairlead.decide.placement.moves import largest_first
 from fairlead.decide.placement.order import LaneKey
 from fairlead.decide.placement.patience import waiting_since
 from fairlead.decide.placement.queue import Group, QueueEntry
-from fairlead.decide.placement.quota import quota_verdict
+from fairlead.decide.placement.quota import held_verdict, quota_verdict
 from fairlead.decide.placement.repair import grown
 from fairlead.decide.placement.search import Plan, take_plan, uses_of
 from fairlead.decide.placement.size import of_size, planned
@@ -150,6 +150,7 @@ class Preempting:
     def _read_plan(self, key: ObjectKey, entry: QueueEntry) -> None:
         plan = self._plan_of(entry)
         is_over = self.context.limits.verdict(entry) is not None
+        is_over = is_over or held_verdict(self.context.cluster, entry) is not None
         if plan is None or not isinstance(entry.gang, GangRequest) or is_over:
             self.dropped[key] = None
         else:

@@ -159,6 +159,12 @@ class Group:
                 found.append(ages[at])
         return bisect_left(self.ages, min(found)) if found else None
 
+    def of_other_namespace(self, index: int) -> int | None:
+        """Return the index of the first job after one that is of another namespace."""
+        namespace, count = self.ages[index].namespace, len(self.ages)
+        following = (i for i in range(index + 1, count) if self.ages[i].namespace != namespace)
+        return next(following, None)
+
     def add(self, entry: QueueEntry) -> None:
         """Put in a job."""
         insort(self.ages, entry.age)
