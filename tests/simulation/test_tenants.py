@@ -17,13 +17,11 @@ from msgspec.structs import replace as with_fields
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
-from fairlead.api.resources import PODS
 from fairlead.controllers.job_index import JobIndex
 from fairlead.controllers.jobs import JobsController
 from fairlead.decide.jobs.actions import CreatePod
+from fairlead.decide.placement import fit
 from fairlead.history.memory import MemoryHistory
-from fairlead.runtime.client import Request
-from fairlead.runtime.client import Verb as ClientVerb
 from fairlead.runtime.history import JobRecord
 from fairlead.runtime.mirror import Change
 from fairlead.sim.stock_scheduler import StockScheduler
@@ -31,7 +29,6 @@ from fairlead.sim.tenants import runs, world
 from fairlead.sim.tenants.bodies import create, job, member_labels, owned, patch, pod
 from fairlead.sim.tenants.calls import TENANT, Call, Verb
 from fairlead.sim.tenants.cel import EvaluationError, UnknownExpression, compiled
-from fairlead.sim.tenants.quota import QuotaClient
 from fairlead.sim.tenants.runs import explored, hash_of, play
 
 #: Worlds whose sequences are run; each has all kinds of calls.
@@ -160,17 +157,9 @@ def _plant_history(kind: type[MemoryHistory]) -> Callable[[pytest.MonkeyPatch], 
     return lambda monkeypatch: monkeypatch.setattr(world, "MemoryHistory", kind)
 
 
-def _plant_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An API that says that it has created a pod, and has not: its job waits for it, placed."""
-    call = QuotaClient.call
-
-    async def lossy(self: QuotaClient, request: Request[Any]) -> Any:
-        is_lost = request.verb is ClientVerb.CREATE and request.resource.name == PODS.name
-        if is_lost and "bare" in str(request.body):
-            return await self.inner.call(with_fields(request, dry_run=True))
-        return await call(self, request)
-
-    monkeypatch.setattr(QuotaClient, "call", lossy)
+def _plant_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planner that counts only what pods ask for, as the API server does."""
+    monkeypatch.setattr(fit, "held_verdict", lambda *_: None)
 
 
 _LONG = "${uid:rich:jobs/rich-long}"
@@ -180,6 +169,7 @@ _FORGED = owned(
     names.API_VERSION, "Job", name="rich-long", uid=_LONG,
 )  # fmt: skip
 _ON_RICH = {"nodeSelector": {names.HOSTNAME: "${node:rich}"}}
+_LATER = {"limit": 9, "backoffSeconds": 3_600, "backoffSecondsMax": 3_600}
 _LABELLED = {**job("labelled"), "metadata": {"name": "labelled", "labels": {names.INDEX: "x"}}}
 
 CANARIES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[Call, ...]]] = {
@@ -190,8 +180,9 @@ CANARIES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[Call, ...]
         (create("jobs", job("slow")), Call(Verb.WAIT, wait=1.0), Call(Verb.WAIT, wait=25.0)),
     ),
     "quota": (
-        _plant_loss,
-        (create("jobs", job("bare", gpus=7)), Call(Verb.WAIT, wait=70.0)),
+        _plant_quota,
+        (*(create("jobs", job(f"j{i}", gpus=7, seconds=1, exit_code=1, restart=_LATER), 4.0)
+           for i in range(2)), Call(Verb.WAIT, wait=30.0)),
     ),
     "service": (_plant_crash, (create("jobs", _LABELLED), Call(Verb.WAIT, wait=3.0))),
     "accounts": (

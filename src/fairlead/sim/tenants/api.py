@@ -41,7 +41,7 @@ from fairlead.embedded.webhooks.match import Asked, Attributes, Hook, Invocation
 from fairlead.embedded.webhooks.registry import CallFailed, Webhooks
 from fairlead.embedded.webhooks.review import User
 from fairlead.model.teams import TeamTable
-from fairlead.runtime.client import PatchType
+from fairlead.runtime.client import Client, PatchType
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.sim.team_model import team_taints
 from fairlead.sim.tenants.calls import EDITED, TENANT, Call, Verb, resolved
@@ -144,8 +144,11 @@ def _hooks(webhooks: Sequence[ValidatingWebhook]) -> tuple[Hook, ...]:
 class TenantApi:
     """Sends the tenant's calls."""
 
-    def __init__(self, service: Service, context: Context, quota: Quota) -> None:
+    def __init__(
+        self, service: Service, context: Context, quota: Quota, administrator: Client
+    ) -> None:
         """`context` is as the service has it. What it knows of teams is the webhook's knowledge."""
+        self._administrator = administrator
         self._service = service
         self._store = service.store
         self._quota = quota
@@ -216,6 +219,8 @@ class TenantApi:
             return
         asked = self._asked(info, body)
         try:
+            if asked is not None:
+                await self._quota.show(self._administrator)
             record = await self._admitted.create(info, TENANT, body, _WRITE)
         finally:
             if asked is not None:

@@ -13,12 +13,19 @@ Body = dict[str, Any]
 
 
 def job(
-    name: str, count: int = 1, gpus: int = 1, seconds: float | None = None, **spec: Any
+    name: str,
+    count: int = 1,
+    gpus: int = 1,
+    seconds: float | None = None,
+    *,
+    exit_code: int = 0,
+    **spec: Any,
 ) -> Body:
     """Return a job of one role; without `seconds` its members run until they are stopped."""
     template: Body = {"spec": {"containers": [_container(gpus)]}}
     if seconds is not None:
-        template["metadata"] = {"annotations": {SIMULATE_SECONDS: str(seconds)}}
+        said = {SIMULATE_SECONDS: str(seconds), SIMULATE_EXIT_CODE: str(exit_code)}
+        template["metadata"] = {"annotations": said}
     role = {"name": "worker", "count": count, "template": template}
     return {"metadata": {"name": name}, "spec": {"roles": [role], **spec}}
 

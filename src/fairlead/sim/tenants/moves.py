@@ -313,6 +313,19 @@ def changes_running(stem: str, rng: random.Random) -> Sequence[Call]:
     )
 
 
+def fails_slowly(stem: str, rng: random.Random) -> Sequence[Call]:
+    """A job whose program ends at once keeps its nodes until it may restart, as late as it can."""
+    seconds = rng.choice((1, 60, 3_600, 86_400))
+    restart = {
+        "policy": rng.choice(("Gang", "Member")), "limit": 10**6,
+        "backoffSeconds": seconds, "backoffSecondsMax": seconds,
+    }  # fmt: skip
+    return tuple(
+        create("jobs", job(f"{stem}-{i}", gpus=8, seconds=0.5, exit_code=1, restart=restart), 2.0)
+        for i in range(3)
+    )
+
+
 def takes_class(stem: str, rng: random.Random) -> Sequence[Call]:
     """A job asks for more than its class, or for a class that the quota closes."""
     spec: Spec = rng.choice(
@@ -414,6 +427,7 @@ def webhook_down(stem: str, rng: random.Random) -> Sequence[Call]:
 MOVES: tuple[Move, ...] = (
     tolerates_later, tolerates_all, names_node, template_names_node, claims_team, adopting,
     gathers_with_class, forges_seats, changes_size, huge_group, owned_group, forged_member,
-    own_member, members_change, changes_running, takes_class, dependency_loop, large_object,
+    own_member, members_change, fails_slowly, changes_running, takes_class, dependency_loop,
+    large_object,
     holds_on, asks_to_move, poses_as, honest, webhook_down,
 )  # fmt: skip

@@ -3,7 +3,7 @@
     nodes     no pod and no job of the tenant is on a node of another team
     gangs     no gang of others gives way to him, fails, or is placed where it should not be
     late      a new gang of others runs within a bound
-    quota     none of his gangs has a place of which his quota has not counted the pods
+    quota     his jobs hold no more than his quota has room for, also without pods
     service   no controller crashes; what he deletes goes
     accounts  what teams show as used, and the records of jobs, are what others did
     bytes     what controllers keep of his objects is bounded
@@ -31,6 +31,7 @@ from fairlead.sim.checkers import PromiseBroken, requests_of
 from fairlead.sim.observer import Observer
 from fairlead.sim.team_model import team_taints
 from fairlead.sim.tenants.calls import TENANT
+from fairlead.sim.tenants.quota import LIMITS
 
 #: The namespaces of gangs on nodes that no team has, and of those that take such nodes from gangs
 #: of a lower class, as the tenant's are.
@@ -38,9 +39,9 @@ SHARED, PREEMPTORS = "open", "urgent"
 #: A gang of others for which there is room runs within this on nodes of its team; where plain pods
 #: may take a node at the same moment, after another try.
 LATE_SECONDS_MAX, SHARED_SECONDS_MAX = 10.0, 40.0
-#: For so long a gang of his may have a place without pods that his quota has counted: until a pod
-#: that is refused gives the place back.
-BARE_SECONDS_MAX = 60.0
+#: For so long his jobs may hold more than his quota has room for: places of one decision are many,
+#: and the API server refuses the pods of those that are too many.
+OVER_SECONDS_MAX = 15.0
 #: Kept of one of his jobs that has ended.
 RECORD_BYTES_MAX = 256 << 10
 _RECORDS_MAX = 1_000_000
@@ -63,9 +64,6 @@ class _Gang:
     gives_way_to: str = ""
     nodes: tuple[str, ...] = ()
     gpus: int = 0
-    placed_at: float = 0.0
-    #: The most GPUs that its pods have asked for at a time.
-    asked: int = 0
     is_adopted: bool = False
 
 
@@ -90,6 +88,7 @@ class Promises(Observer):
     _pods: dict[ObjectKey, tuple[str, int, str]] = field(
         default_factory=dict[ObjectKey, tuple[str, int, str]]
     )
+    _over_since: float | None = None
     #: Gated pods of others, and since when each waits.
     _guests: dict[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
     #: Since when a gang that may take nodes from the tenant has waited where one could be taken.
@@ -134,17 +133,6 @@ class Promises(Observer):
         gpus = sum(requests_of((c,)).get(GPU, 0) for c in new.spec.containers)
         uid = new.metadata.labels.get(names.JOB_UID, "")
         self._pods[key] = (new.spec.node_name, gpus, uid)
-        for each, gang in self._gangs.items():
-            if each[0] == TENANT:
-                gang.asked = max(gang.asked, self._asked(gang))
-
-    def _asked(self, gang: _Gang) -> int:
-        """Return what the pods of a gang ask for; those of a group have its uid only once placed,
-        so of a group it is what all of his pods ask for.
-        """
-        return sum(
-            gpus for _, gpus, uid in self._pods.values() if gang.is_adopted or uid == gang.uid
-        )
 
     def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
         """Judge a job of his by where it is, and one of others by what becomes of it."""
@@ -163,7 +151,6 @@ class Promises(Observer):
         if gang.is_over:
             gang.nodes, gang.gpus = (), 0
         if gang.nodes != before:
-            gang.placed_at = now
             for node in gang.nodes:
                 self._check_place(key, gang, node)
         if key[0] != TENANT:
@@ -232,15 +219,17 @@ class Promises(Observer):
             self.judged["late"] += 1
             if now - since > _late_seconds(key):
                 raise PromiseBroken(f"late: pod {key} is gated {now - since:.0f} s on")
-        for key, gang in self._gangs.items():
-            if key[0] != TENANT or not gang.gpus:
-                continue
-            self.judged["quota"] += 1
-            if gang.asked < gang.gpus and now - gang.placed_at > BARE_SECONDS_MAX:
-                raise PromiseBroken(
-                    f"quota: {key} holds {gang.gpus} GPUs, and its pods never asked for more "
-                    f"than {gang.asked}"
-                )
+        held = {key[1]: g.gpus for key, g in self._gangs.items() if key[0] == TENANT and g.gpus}
+        self.judged["quota"] += bool(held)
+        if sum(held.values()) <= LIMITS[GPU]:
+            self._over_since = None
+            return
+        self._over_since = now if self._over_since is None else self._over_since
+        if now - self._over_since > OVER_SECONDS_MAX:
+            shown = ", ".join(f"{gpus} by {name}" for name, gpus in sorted(held.items()))
+            raise PromiseBroken(
+                f"quota: his jobs hold {sum(held.values())} GPUs, of {LIMITS[GPU]}: {shown}"
+            )
 
     def _has_room(self) -> bool:
         """True where a node of no team is used by nothing but jobs that give way."""

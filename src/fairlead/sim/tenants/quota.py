@@ -64,8 +64,8 @@ class Quota(Observer):
         """Take in that the creation was answered: a pod that is there is counted by `pod`."""
         self._used.subtract(asked)
 
-    async def run(self, client: Client) -> None:
-        """Make the quotas, and keep the counts that they show, until cancelled."""
+    async def create(self, client: Client) -> None:
+        """Make the quotas."""
         hard = {"pods": str(LIMITS[PODS.plural]), f"requests.{GPU}": str(LIMITS[GPU])}
         scope = {"scopeName": "PriorityClass", "operator": "In", "values": [CLOSED_CLASS]}
         closed = {"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": [scope]}}
@@ -76,14 +76,19 @@ class Quota(Observer):
             body = {"metadata": {"name": name}, "spec": spec,
                     "status": {"hard": spec["hard"], "used": used}}  # fmt: skip
             await client.create(RESOURCE_QUOTAS, body, namespace=TENANT)
+
+    async def run(self, client: Client) -> None:
+        """Keep the counts that the quotas show, until cancelled: they fall a little late."""
         while True:
             await self._changed.wait()
             await asyncio.sleep(_SHOWN_SECONDS)
             self._changed.clear()
-            used = {"pods": str(self._used[PODS.plural]), f"requests.{GPU}": str(self._used[GPU])}
-            await client.patch(
-                RESOURCE_QUOTAS, "compute", {"status": {"used": used}}, namespace=TENANT
-            )
+            await self.show(client)
+
+    async def show(self, client: Client) -> None:
+        """Write what is used now, as the API server does before it takes a pod."""
+        used = {"pods": str(self._used[PODS.plural]), f"requests.{GPU}": str(self._used[GPU])}
+        await client.patch(RESOURCE_QUOTAS, "compute", {"status": {"used": used}}, namespace=TENANT)
 
 
 class QuotaClient(ClientWrapper):
@@ -102,6 +107,7 @@ class QuotaClient(ClientWrapper):
         pod = pod if isinstance(pod, Pod) else msgspec.convert(pod, Pod, strict=False)
         asked = self._quota.begin(pod)
         try:
+            await self._quota.show(self.inner)
             return await self.inner.call(request)
         finally:
             self._quota.end(asked)

@@ -131,7 +131,7 @@ class TenantWorld:
         self.client = QuietClient(self._service, renews_watches=False, keeps_events=False)
         self._quota = Quota()
         context = Context(self._store, registry, self.clock, new_id, rng)
-        self.tenant = TenantApi(self._service, context, self._quota)
+        self.tenant = TenantApi(self._service, context, self._quota, self.client)
         self._scheduler = StockScheduler(self._service, self.client)
         self._add_controllers()
 
@@ -229,6 +229,7 @@ class TenantWorld:
         for space in spaces:
             await self.client.create(NAMESPACES, {"metadata": {"name": space}})
         self._store.subscribe(self._observe)
+        await self._quota.create(self.client)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
