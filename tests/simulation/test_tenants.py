@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from fairlead.controllers.jobs import JobsController
 from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.placement import fit
 from fairlead.history.memory import MemoryHistory
-from fairlead.runtime.history import JobRecord
+from fairlead.runtime.history import HistoryQuery, JobRecord
 from fairlead.runtime.mirror import Change
 from fairlead.sim.stock_scheduler import StockScheduler
 from fairlead.sim.tenants import runs, world
@@ -84,11 +84,17 @@ def test_a_tenant_has_no_right_beyond_his_role() -> None:
 class _HistoryByName(MemoryHistory):
     """A history that takes jobs of one name for one job."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._latest: dict[str, str] = {}
+
     async def record(self, record: JobRecord) -> None:
-        named = [uid for uid, each in self._records.items() if each.name == record.name]
-        for uid in named:
-            del self._records[uid]
+        self._latest[record.name] = record.uid
         await super().record(record)
+
+    async def query(self, query: HistoryQuery) -> AsyncIterator[tuple[JobRecord, ...]]:
+        async for page in super().query(query):
+            yield tuple(each for each in page if self._latest[each.name] == each.uid)
 
 
 class _GrowingHistory(MemoryHistory):

@@ -43,31 +43,6 @@ _NO_PLACE: tuple[str, Request] = ("", ())
 _NO_SLOTS = np.zeros(0, dtype=np.int64)
 
 
-<<<<<<< HEAD
-@dataclass(slots=True)
-class _PodUse:
-    """A non-terminal pod: on a node, or of a job and not bound yet (`node` is "")."""
-
-    key: JobKey
-    node: str
-    request: Request
-    owner: Owner | None
-    member: Member | None
-    attempt: str
-    booked: Request = field(compare=False, default=())  # what of the request no claim covers
-    #: It has the place of its member.
-    is_seated: bool = field(compare=False, default=False)
-    #: `booked` is on the node's account.
-    is_counted: bool = field(compare=False, default=False)
-    #: The team that it names, "" for none. None: a pod of a DaemonSet, which no team has chosen.
-    team: str | None = ""
-    #: When a pod that is being deleted is to be gone; None: it stays.
-    leaves_at: float | None = None
-    labels: Mapping[str, str] = field(compare=False, default_factory=dict[str, str])
-
-
-=======
->>>>>>> 6ec392bf (placement: count in a quota what jobs of the namespace hold without pods)
 class Ledger:
     """Claims and uncovered pods, booked on the node table."""
 
@@ -90,28 +65,14 @@ class Ledger:
         self._by_slot: dict[int, list[tuple[int, JobKey]]] = {}
         self._uncertain: dict[JobKey, Claim] = {}  # by key of the job
         self._nominated: dict[JobKey, Claim] = {}
-<<<<<<< HEAD
-        self._pods: dict[JobKey, _PodUse] = {}
+        self._pods: dict[JobKey, PodUse] = {}
         self._leaving: dict[JobKey, None] = {}  # keys of the pods that are being deleted
         #: Keys of the pods of each job, and of each member, in order of arrival.
         self._pods_by_owner: dict[Owner, dict[JobKey, None]] = {}
         self._pods_by_member: dict[tuple[Owner, Member], dict[JobKey, None]] = {}
         self._misplaced: Counter[Owner] = Counter()  # bound pods of a job that have no place
         self._unbound: Counter[Owner] = Counter()  # pods of a job that may still be bound
-=======
-        self._pods: dict[JobKey, PodUse] = {}
-        #: Keys of the pods that are being deleted.
-        self._leaving: dict[JobKey, None] = {}
-        #: Keys of the pods of each job, and of each member, in order of arrival.
-        self._pods_by_owner: dict[Owner, dict[JobKey, None]] = {}
-        self._pods_by_member: dict[tuple[Owner, Member], dict[JobKey, None]] = {}
-        #: How many bound pods of a job have no place.
-        self._misplaced: Counter[Owner] = Counter()
-        #: How many pods of a job may still be bound.
-        self._unbound: Counter[Owner] = Counter()
-        #: What jobs hold beyond their pods, which quotas do not count.
-        self.held = HeldSeats()
->>>>>>> 6ec392bf (placement: count in a quota what jobs of the namespace hold without pods)
+        self.held = HeldSeats()  # what jobs hold beyond their pods, which quotas do not count
 
     def claim(self, key: JobKey) -> Claim | None:
         """Return the claim of a job."""
@@ -309,16 +270,12 @@ class Ledger:
                 self._settle(self._pods[next(iter(others))])
         return is_seen
 
-<<<<<<< HEAD
     def is_seated(self, pod: JobKey) -> bool:
         """True for a pod, by its key, in the place that its job was given."""
         use = self._pods.get(pod)
         return use is not None and use.is_seated
 
-    def _is_covered(self, use: _PodUse) -> bool:
-=======
     def _is_covered(self, use: PodUse) -> bool:
->>>>>>> 6ec392bf (placement: count in a quota what jobs of the namespace hold without pods)
         """True for a pod that makes no difference: alone in its member's place, which holds all."""
         if use.owner is None or use.member is None or not use.is_seated or use.booked:
             return False

@@ -3,7 +3,7 @@
 The embedded API has one user, its administrator. Here a second one is added in front of it: what
 his role does not grant is refused; what it grants passes the webhook configurations that a cluster
 installs, rules, selectors and match conditions included, and the functions that the webhook answers
-with. While the webhook is down its failure policies hold.
+with. While the webhook is down its failure policies hold, and the admission policies do always.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.core import Pod
+from fairlead.api.core import Node, Pod
+from fairlead.api.fleet import FLEET_NAME
 from fairlead.api.names import GROUP
-from fairlead.api.resources import JOBS, NODES, PODS, TEAMS
+from fairlead.api.resources import FLEETS, JOBS, NODES, PODS, TEAMS
 from fairlead.api.selectors import selector_of
 from fairlead.api.status import ApiError, BadRequest, Forbidden
 from fairlead.api.webhooks import (
@@ -38,12 +39,13 @@ from fairlead.embedded.verbs.options import DeleteOptions, WriteOptions
 from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.webhooks.admitted import Admitted
 from fairlead.embedded.webhooks.match import Asked, Attributes, Hook, Invocation, Operation
-from fairlead.embedded.webhooks.registry import CallFailed, Webhooks
+from fairlead.embedded.webhooks.registry import CallFailed, Warn, Webhooks
 from fairlead.embedded.webhooks.review import User
 from fairlead.model.teams import TeamTable
 from fairlead.runtime.client import Client, PatchType
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.sim.team_model import team_taints
+from fairlead.sim.tenants.admission_policies import AdmissionPolicies
 from fairlead.sim.tenants.calls import EDITED, TENANT, Call, Verb, resolved
 from fairlead.sim.tenants.cel import EvaluationError, Scope, compiled
 from fairlead.sim.tenants.quota import Quota
@@ -91,6 +93,7 @@ class _Hooks(Webhooks):
             for hooks in self._own
             for hook in hooks
         }
+        self._policies = AdmissionPolicies()
         super().__init__(store, registry, ids=ids)
         self.attach(self, _USER)
 
@@ -102,14 +105,7 @@ class _Hooks(Webhooks):
         found = super()._invocation(hook, attributes)
         if found is None:
             return None
-        scope: Scope = {
-            "object": attributes.object, "oldObject": attributes.old_object,
-            "request": {
-                "operation": attributes.asked.operation.value, "namespace": attributes.namespace,
-                "name": attributes.name, "userInfo": {"username": TENANT},
-            },
-            "authorizer": _Authorizer(),
-        }  # fmt: skip
+        scope = _scope(attributes)
         try:
             conditions = self._conditions[hook.configuration, hook.index]
             return found if all(holds(scope) for holds in conditions) else None
@@ -117,6 +113,15 @@ class _Hooks(Webhooks):
             if hook.is_failing_open:
                 return None
             raise Forbidden(f"{hook.webhook.name}: {error}") from error
+
+    async def validate(self, attributes: Attributes, *, warn: Warn) -> None:
+        """Ask the webhooks, and hold the policies, which need nobody to be asked."""
+        await super().validate(attributes, warn=warn)
+        info = attributes.asked.info
+        fleet = self._store.latest(FLEETS.name, ("", FLEET_NAME))
+        scope = {**_scope(attributes), "params": {} if fleet is None else fleet.plain()}
+        labels = self._namespace_labels(attributes) or {}
+        self._policies.check(info.group, info.plural, scope, labels)
 
     async def call(
         self, client: WebhookClientConfig, body: bytes, *, timeout_seconds: int
@@ -131,6 +136,19 @@ class _Hooks(Webhooks):
         if answer.status != 200:
             raise CallFailed(answer.body.decode())
         return answer.body
+
+
+def _scope(attributes: Attributes) -> Scope:
+    """Return what the expressions of a request are about."""
+    user = {"username": TENANT, "groups": list(_USER.groups)}
+    return {
+        "object": attributes.object, "oldObject": attributes.old_object,
+        "request": {
+            "operation": attributes.asked.operation.value, "namespace": attributes.namespace,
+            "name": attributes.name, "userInfo": user,
+        },
+        "authorizer": _Authorizer(),
+    }  # fmt: skip
 
 
 def _hooks(webhooks: Sequence[ValidatingWebhook]) -> tuple[Hook, ...]:
@@ -156,6 +174,7 @@ class TenantApi:
             Rules(own_namespace=LeaderOptions().namespace),
             classes=lambda: context.priorities.of(context.store)[0],
             teams=lambda: context.teams.of(context.store),
+            node_team=self._team_of,
         )
         self._hooks = _Hooks(context.store, service.registry, ids=context.ids, answers=answers)
         # A real API server knows no teams: their rules are the webhook's alone.
@@ -191,6 +210,10 @@ class TenantApi:
         resource = EDITED.get(kind)
         record = resource and self._store.latest(resource.name, (namespace, name))
         return record.uid if record else "00000000-0000-0000-0000-000000000000"
+
+    def _team_of(self, node: str) -> str:
+        record = self._store.latest(NODES.name, ("", node))
+        return (team_taints(record and record.typed(Node)) or [""])[0]
 
     def _node(self, team: str) -> str:
         for record in self._store.records(NODES.name):

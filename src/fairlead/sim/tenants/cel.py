@@ -1,4 +1,4 @@
-"""Match conditions of webhooks: the part of CEL that ours are written in, as closures of values.
+"""The part of CEL that match conditions and admission policies of ours are written in, as closures.
 
 An API server asks a webhook only where its conditions hold, so a tenant meets no more admission
 than they leave. What is not known here is refused when the expression is compiled: a condition that
@@ -34,8 +34,10 @@ _METHODS: Mapping[str, Callable[..., Any]] = {
     "startsWith": str.startswith,
     "endsWith": str.endswith,
     "contains": str.__contains__,
+    "split": str.split,
     "size": len,
 }
+_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {"size": len, "int": int}
 _MACROS: Mapping[str, Callable[[Sequence[Any], Callable[[Any], Any]], Any]] = {
     "exists": lambda items, holds: any(map(holds, items)),
     "all": lambda items, holds: all(map(holds, items)),
@@ -52,20 +54,20 @@ class EvaluationError(Exception):
     """The expression has no value for these objects: a field that it reads is not there."""
 
 
-def compiled(expression: str) -> Callable[[Scope], bool]:
+def compiled(expression: str) -> Term:
     """Return the expression as a function of its variables; EvaluationError where it has no value.
 
     UnknownExpression when it cannot be read.
     """
     term = _Parser(expression).whole()
 
-    def holds(scope: Scope) -> bool:
+    def value(scope: Scope) -> Any:
         try:
-            return bool(term(scope))
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            return term(scope)
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
             raise EvaluationError(f"{type(error).__name__}: {error}") from error
 
-    return holds
+    return value
 
 
 class _Parser:
@@ -220,9 +222,9 @@ class _Parser:
             return _constant(_LITERALS[text])
         if text == "has" and self._takes("("):
             return self._has()
-        if text == "size" and self._takes("("):
-            (argument,) = self._arguments()
-            return lambda scope: len(argument(scope))
+        if text in _FUNCTIONS and self._takes("("):
+            (argument,), function = self._arguments(), _FUNCTIONS[text]
+            return lambda scope: function(argument(scope))
         return lambda scope: scope[text]
 
     def _list(self) -> Term:

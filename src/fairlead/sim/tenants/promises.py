@@ -284,7 +284,8 @@ class Promises(Observer):
 
     async def check_records(self, history: MemoryHistory) -> None:
         """Judge the records of ended jobs: those of others are exact, the tenant's are small."""
-        found = await history.query(HistoryQuery(limit=_RECORDS_MAX))
+        pages = [page async for page in history.query(HistoryQuery(limit=_RECORDS_MAX))]
+        found = [record for page in pages for record in page]
         of_others = {record.uid: record for record in found if record.namespace != TENANT}
         for uid, (key, state) in self._ended.items():
             record = of_others.pop(uid, None)

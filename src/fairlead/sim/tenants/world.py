@@ -144,7 +144,9 @@ class TenantWorld:
                 defragments_on_request=shape.moves_on_request, move_min_run_seconds=1.0,
             ),
             adoption=AdoptionPolicy(keep_finished_seconds=1),
-            teams=TeamsPolicy(use_seconds=1.0, sums_seconds=30.0),
+            teams=TeamsPolicy(
+                use_seconds=1.0, sums_seconds=30.0, publishes=True
+            ),
         )  # fmt: skip
         metrics = Metrics(CollectorRegistry(), version="simulated")
         context = ProcessContext(self.clock, metrics, streams=self._rng)
