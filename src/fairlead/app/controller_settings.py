@@ -139,6 +139,11 @@ class JobsSettings(Section, frozen=True):
         within(1, DAY, "Longest wait between two attempts of a job whose pods a quota or a policy "
                        "refuses."),
     ] = 300  # fmt: skip
+    backoff_hold_seconds: Annotated[
+        int,
+        within(0, DAY, "A gang that waits longer for its restart gives its nodes back "
+                       "meanwhile."),
+    ] = 60  # fmt: skip
     start_error_grace_seconds: Annotated[
         int,
         within(0, DAY, "A container that cannot be started (image, configuration) may recover for "

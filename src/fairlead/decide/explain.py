@@ -21,7 +21,7 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.quantity import humanize
 from fairlead.api.times import parse_time
 from fairlead.decide.attempts.backoff import BorrowerBackOff, borrower_backoff
-from fairlead.decide.attempts.status import preempted_verdict, refusal_verdict
+from fairlead.decide.attempts.status import back_off_verdict, preempted_verdict, refusal_verdict
 from fairlead.decide.expected_start import ExpectedStart, expected_start
 from fairlead.decide.forecast import Forecast, Forecasts, Preemption, Unknown
 from fairlead.decide.jobs.gate import CancelJob, Refuse, dependency_state, gate
@@ -309,7 +309,8 @@ def _unadmitted(state: PlacementState, job: Job) -> Verdict | None:
     """Return why a job may have no place yet; None when it is about to be admitted."""
     if job.spec.adopts is not None:
         return _gathering(job)
-    refused = preempted_verdict(job.status) or refusal_verdict(job.status)
+    status = job.status
+    refused = preempted_verdict(status) or refusal_verdict(status) or back_off_verdict(status)
     if refused is not None:
         return refused
     others = {a.job: state.jobs.get((job.metadata.namespace, a.job)) for a in job.spec.after}

@@ -15,6 +15,7 @@ from fairlead.api import names
 from fairlead.api.job import Cause, Restart, RestartPolicy
 from fairlead.api.meta import OwnerReference, find_condition
 from fairlead.api.times import format_time, parse_time
+from fairlead.decide.attempts.status import back_off_verdict
 from fairlead.decide.job_actions import DeleteJob
 from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.jobs.lifecycle import decide_job
@@ -22,7 +23,7 @@ from fairlead.decide.jobs.members import probe_pods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import PodRefusal, Refusal
 from fairlead.decide.placement.state import PlacementState
-from fairlead.model.phase import is_failing
+from fairlead.model.phase import Phase, is_failing, phase_of
 from fairlead.testing.builders import EPOCH, make_nodes
 
 from .jobs_world import World, new_job
@@ -225,6 +226,29 @@ def test_the_back_off_doubles_for_the_users_failures_up_to_its_cap() -> None:
         world.run_to(ended_at + wait)
         assert world.status.attempt == attempt + 1
         world.start()
+
+
+def test_in_a_long_back_off_the_nodes_are_given_back_and_the_next_attempt_queues_again() -> None:
+    restart = Restart(limit=9, backoff_seconds=3_600, backoff_seconds_max=3_600)
+    world = _running(1, restart=restart)
+    world.end_pod("train-1-worker-0", exit_code=1)
+    world.settle()
+    world.reap_pods()
+    ended_at = world.now
+    assert world.condition("Admitted") == ("False", "BackingOff")
+    assert world.status.state == "Restarting"
+    assert phase_of(world.job) is Phase.UNADMITTED, "the scheduler takes the place back"
+    verdict = back_off_verdict(world.status)
+    assert verdict is not None
+    assert verdict.facts == {"attempt": 2, "backoff_seconds": 3_600}
+    world.run_to(ended_at + 3_599)
+    assert world.status.attempt == 1
+    world.schedule()
+    assert world.status.placement is None
+    world.run_to(ended_at + 3_600)
+    assert (world.status.attempt, world.condition("Admitted")[0]) == (2, "True")
+    assert "Queues again, for attempt 2" in world.events[-1][1]
+    assert back_off_verdict(world.status) is None
 
 
 def test_infrastructure_failures_wait_the_first_step_only_and_have_their_own_limit() -> None:

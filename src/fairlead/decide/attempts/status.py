@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.job import Attempt, Cause, Job, JobState, JobStatus, MemberCounts
 from fairlead.api.meta import Condition, find_condition, is_true, set_condition
-from fairlead.api.times import format_micro_time, format_time
+from fairlead.api.times import format_micro_time, format_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import Note, event
 from fairlead.decide.attempts.record import End, closed_record, with_attempt
@@ -188,6 +188,19 @@ def refusal_verdict(status: JobStatus) -> Verdict | None:
     if admitted is None or admitted.status != "False" or admitted.reason not in REFUSALS:
         return None
     return Verdict(Reason(admitted.reason), {"message": admitted.message})
+
+
+def back_off_verdict(status: JobStatus) -> Verdict | None:
+    """Return that a job waits for its restart without nodes; None when it does not."""
+    admitted = find_condition(status.conditions, names.ADMITTED)
+    is_said = admitted is not None and admitted.reason == Reason.BACKING_OFF.value
+    if admitted is None or admitted.status != "False" or not is_said or not status.restart_at:
+        return None
+    record = status.current_attempt
+    since = record.finished_at if record is not None else None
+    seconds = parse_time(status.restart_at) - parse_time(since or status.restart_at)
+    facts = {"attempt": status.attempt + 1, "backoff_seconds": max(0, round(seconds))}
+    return Verdict(Reason.BACKING_OFF, facts)
 
 
 def is_given_up(status: JobStatus) -> bool:

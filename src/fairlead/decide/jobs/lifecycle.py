@@ -28,7 +28,7 @@ from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, Note
 from fairlead.decide.attempts.record import new_record, with_attempt
 from fairlead.decide.attempts.seats import covers
-from fairlead.decide.attempts.status import REFUSALS, StatusDraft
+from fairlead.decide.attempts.status import REFUSALS, StatusDraft, back_off_verdict
 from fairlead.decide.job_actions import DeleteJob, RemoveFinalizer
 from fairlead.decide.jobs import failure_cause, open_attempt, preempted
 from fairlead.decide.jobs.actions import Action, AddFinalizer
@@ -136,7 +136,7 @@ def _admit(draft: StatusDraft, attempt: int) -> tuple[Action, ...]:
     before = find_condition(status.conditions, names.ADMITTED)
     if before is None:
         return draft.write()  # it never waited: its next event says enough
-    if before.reason == Reason.PREEMPTED.value:
+    if before.reason in (Reason.PREEMPTED.value, Reason.BACKING_OFF.value):
         text = f"Queues again, for attempt {attempt}{_from_step(status)}"
         return draft.write(Note(EventReason.ADMITTED, text))
     text = f"Admitted to the queue with {members}"
@@ -241,13 +241,15 @@ def _retry(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action
     is_admitted = is_true(status.conditions, names.ADMITTED)
     wait_until = parse_time(status.restart_at) if status.restart_at else now
     since = parse_time(ended.finished_at) if ended.finished_at else now
-    if now < wait_until and is_admitted:
+    if now < wait_until and (is_admitted or back_off_verdict(status) is not None):
         facts = {"attempt": number, "backoff_seconds": max(0, round(wait_until - since))}
+        verdict = Verdict(Reason.BACKING_OFF, facts)
+        if wait_until - since > view.policy.backoff_hold_seconds:
+            draft = draft.not_admitted(verdict.reason.value, verdict.message)
         actions = (
             *draft.state(JobState.RESTARTING).write(),
             *delete_stale_objects(view, keep_attempt=-1),
         )
-        verdict = Verdict(Reason.BACKING_OFF, facts)
         return Decision(actions, {view.job.metadata.key: verdict}, wake_at=wait_until)
     if (done := status.progress) is not None:
         # What was done since the checkpoint is lost; the next attempt counts from there.

@@ -49,6 +49,8 @@ class JobsPolicy:
     held_back_patience_seconds: float = 30.0
     #: Longest wait between two tries of a job whose pods a quota or a policy refuses.
     refused_backoff_seconds_max: float = 300.0
+    #: A gang that waits longer for its restart gives its nodes back meanwhile.
+    backoff_hold_seconds: float = 60.0
     #: Most restarts for failures of nodes and infrastructure, whatever a job asks for.
     infrastructure_limit_max: int = 1000
     #: A pod whose creation got no answer may be made this much later: servers carry a write on for

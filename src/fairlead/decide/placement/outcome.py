@@ -29,6 +29,7 @@ from fairlead.decide.attempts.record import new_record
 from fairlead.decide.attempts.status import (
     ReleaseCause,
     StatusDraft,
+    back_off_verdict,
     is_moving,
     preempted_verdict,
     refusal_verdict,
@@ -190,7 +191,8 @@ def release_job(job: Job, verdict: Verdict | None, at: str) -> ReleaseJob:
     if verdict is None and phase is Phase.HELD:
         verdict = Verdict(Reason.HELD)
     elif verdict is None and phase is Phase.UNADMITTED:
-        verdict = preempted_verdict(job.status) or refusal_verdict(job.status)
+        status = job.status
+        verdict = preempted_verdict(status) or refusal_verdict(status) or back_off_verdict(status)
     if verdict is not None:
         condition = _condition(job, "False", verdict, at)
         return ReleaseJob(job, condition, verdict_status(job, verdict, at))
