@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 
+from fairlead import terminal
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.worker_process import end_with_parent
 from fairlead.sim.tenants.runs import WORLD_SEQUENCES, Result, explored, hash_of
@@ -59,9 +60,8 @@ def main() -> int:
     for result in worlds:
         results.append(result)
         if result.broken:
-            sys.stdout.write(result.text)
-            sys.stdout.flush()
-    sys.stdout.write(summary(seed, results))
+            terminal.say(result.text)
+    terminal.say(summary(seed, results))
     return 1 if any(result.broken for result in results) else 0
 
 
