@@ -91,9 +91,12 @@ async def p09_managers_of_updates(r: Recorder) -> None:
          "uid": "00000000-0000-0000-0000-000000000001"},
     ], "finalizers": ["example.dev/a"]}}  # fmt: skip
     await r("metadata", "PATCH", path, owners, kind=MERGE, query=by("seven", dryRun="All"))
-    for number in range(10, 23):
+    # The oldest are joined, and those of one second by name: so names come in their order.
+    await r("many", "POST", MAPS, _map("many", a="1"), query=by("m10"))
+    for number in range(11, 24):
         change = {"data": {f"k{number}": "x"}}
-        await r(f"many-{number}", "PATCH", path, change, kind=MERGE, query=by(f"m{number}"))
+        await r(f"many-{number}", "PATCH", f"{MAPS}/many", change, kind=MERGE,
+                query=by(f"m{number}"))  # fmt: skip
     await r("finish", "PATCH", path, {"metadata": {"finalizers": None}}, kind=MERGE,
             query=by("seven"))  # fmt: skip
     await r("read", "GET", path)

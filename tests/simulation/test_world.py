@@ -132,7 +132,7 @@ def test_no_pod_comes_when_its_place_has_gone_though_its_creation_was_given_up(
         node_failures_per_day=60.0,
         user_acts_per_day=40_000.0,
     )
-    outcome = simulate(stalling, 3)
+    outcome = simulate(stalling, 4)
     assert outcome.jobs == outcome.succeeded + outcome.failed == 100
     assert outcome.late > 50
 

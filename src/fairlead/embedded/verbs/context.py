@@ -122,6 +122,10 @@ class Context:
     quotas: Bounds = field(default_factory=lambda: Bounds(RESOURCE_QUOTAS.name))
     ranges: Bounds = field(default_factory=lambda: Bounds(LIMIT_RANGES.name))
 
+    def is_bounded(self, key: Key) -> bool:
+        """True when quotas or limit ranges may have a say on an object with this key."""
+        return key[0] in self.quotas or key[0] in self.ranges
+
     def now_text(self) -> str:
         """Return the clock's instant as it stands in objects: RFC 3339, whole seconds."""
         return _format(int(self.clock.now() // 1))

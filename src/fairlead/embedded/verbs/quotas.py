@@ -38,6 +38,8 @@ Obj = dict[str, Any]
 Charge = tuple[Record, dict[str, str]]
 
 _QUOTAS = builtins.RESOURCE_QUOTAS
+#: Kinds whose objects bound what comes next.
+BOUNDS = (_QUOTAS, builtins.LIMIT_RANGES)
 
 
 def admit(
@@ -82,11 +84,8 @@ def _store(context: Context, key: Key, quota: Obj) -> None:
 
 
 def note_created(context: Context, info: ResourceInfo, key: Key) -> None:
-    """Take in that an object was stored: a quota or limit range bounds what comes next."""
-    if info is _QUOTAS:
-        context.quotas.add(key)
-    elif info is builtins.LIMIT_RANGES:
-        context.ranges.add(key)
+    """Take in that one of `BOUNDS` was stored."""
+    (context.quotas if info is _QUOTAS else context.ranges).add(key)
 
 
 def status_of(context: Context, quota: Obj) -> Obj:

@@ -200,15 +200,17 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
     findings += strategy.problems(body, record, shape)
     if findings:
         raise errors.invalid(info, name, findings)
-    charges = quotas.admit(context, info, key, body)
+    charges = quotas.admit(context, info, key, body) if context.is_bounded(key) else ()
     existing = context.store.latest(info.name, key)
     if existing is not None:
         raise errors.already_exists(info, name, is_deleting=existing.is_deleting)
     if options.dry_run:
         return _dry(info, key, body, "")
     context.store.add(info, record)
-    quotas.note_created(context, info, key)
-    quotas.store_charges(context, charges)
+    if info in quotas.BOUNDS:
+        quotas.note_created(context, info, key)
+    if charges:
+        quotas.store_charges(context, charges)
     return record
 
 

@@ -6,7 +6,7 @@
     quota     his jobs hold no more than his quota has room for, also without pods
     service   no controller crashes; what he deletes goes
     accounts  what teams show as used, and the records of jobs, are what others did
-    bytes     what controllers keep of his objects is bounded
+    bytes     what controllers keep of his objects is bounded, and goes with them
 
 The model is of the objects alone and shares no code with the controllers.
 """
@@ -45,6 +45,9 @@ OVER_SECONDS_MAX = 15.0
 #: Kept of one of his jobs that has ended.
 RECORD_BYTES_MAX = 256 << 10
 _RECORDS_MAX = 1_000_000
+#: Entries that may come in addition with a round in which all that he made is deleted. Measured: 17
+#: of caches.
+KEPT_MAX, KEPT_PER_ROUND_MAX = 100, 40
 #: How an attempt ends where another scheduler gave its node away, as it may one that no team has.
 _TAKEN = ("NotBound",)
 #: GPU-hours that a team shows are written at most every few minutes, and when they have changed.
@@ -281,6 +284,14 @@ class Promises(Observer):
                 raise PromiseBroken(
                     f"accounts: team {name} shows {use.gpu_hours:.2f} GPU-hours, not {hours:.2f}"
                 )
+
+    def check_kept(self, first: int, last: int, rounds: int) -> None:
+        """Judge what controllers keep after the tenant has deleted all: entries of containers after
+        the first round, and so many rounds later.
+        """
+        self.judged["bytes"] += 1
+        if last > first + KEPT_MAX + KEPT_PER_ROUND_MAX * rounds:
+            raise PromiseBroken(f"bytes: controllers keep {last} entries, and kept {first}")
 
     async def check_records(self, history: MemoryHistory) -> None:
         """Judge the records of ended jobs: those of others are exact, the tenant's are small."""

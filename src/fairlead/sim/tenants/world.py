@@ -59,6 +59,7 @@ from fairlead.sim.stock_scheduler import StockScheduler
 from fairlead.sim.tenants.api import TenantApi
 from fairlead.sim.tenants.bodies import gated, job
 from fairlead.sim.tenants.calls import EDITED, TENANT, Call
+from fairlead.sim.tenants.footprint import entries_of
 from fairlead.sim.tenants.promises import LATE_SECONDS_MAX, PREEMPTORS, SHARED, Promises
 from fairlead.sim.tenants.quota import CLOSED_CLASS, Quota, QuotaClient
 from fairlead.sim.training_operator import OWNER_DEFINITION
@@ -303,6 +304,7 @@ class TenantWorld:
 
     async def play(self, rounds: Sequence[Sequence[Sequence[Call]]]) -> Played:
         """Send the sequences of each round; PromiseBroken. He deletes all of his at its end."""
+        kept = 0
         for number, sequences in enumerate(rounds):
             for sequence in sequences:
                 outcomes: list[str] = []
@@ -321,6 +323,10 @@ class TenantWorld:
             self.promises.check_accounts()
             await self.promises.check_records(self.history)
             self._check()
+            if number == 0:
+                kept = entries_of(self.controllers)
+        if len(rounds) > 1:
+            self.promises.check_kept(kept, entries_of(self.controllers), len(rounds) - 1)
         return self.played
 
     async def _clean(self) -> None:
