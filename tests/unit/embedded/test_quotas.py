@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +25,10 @@ from fairlead.sim.loop import run
 GPU = "requests.nvidia.com/gpu"
 
 
-async def cluster() -> Service:
+async def cluster(directory: Path | None = None) -> Service:
     numbers = itertools.count(1)
     service = Service(
-        Store.open(None), Registry.with_builtins(), LoopClock(0.0),
+        Store.open(directory), Registry.with_builtins(), LoopClock(0.0),
         ids=lambda: f"uid-{next(numbers)}", rng=random.Random(1),
     )  # fmt: skip
     await service.bootstrap()
@@ -86,6 +87,24 @@ def test_creations_at_once_cannot_exceed_a_limit_together() -> None:
         assert used(service) == {"pods": "5", GPU: "40"}
 
     run(main())
+
+
+def test_writes_that_the_disk_still_has_to_take_are_counted_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        service = await cluster(tmp_path)
+        await make(service, PODS, "before", spec=spec())
+        made = await asyncio.gather(
+            delete(service, PODS, "before"),
+            limit(service, hard={"pods": "3"}),
+            *(make(service, PODS, f"p{n}", spec=spec()) for n in range(5)),
+            return_exceptions=True,
+        )
+        assert [type(each) for each in made if isinstance(each, BaseException)] == [Forbidden] * 2
+        await settle(service)
+        assert used(service) == {"pods": "3"}
+        await service.store.close()
+
+    asyncio.run(main())
 
 
 def test_a_refusal_says_what_was_asked_used_and_limited() -> None:
