@@ -308,8 +308,11 @@ async def client_as(client: HttpClient, cluster: ControlPlane, account: str) -> 
 @pytest.fixture
 async def users(client: HttpClient, cluster: ControlPlane) -> AsyncIterator[Users]:
     """Users of a namespace of a team, on one node, with the webhook and the controllers."""
-    admins = {"users": [f"system:serviceaccount:{CHANGES}:lead"]}
-    team = {"metadata": {"name": "changing"}, "spec": {"namespaces": [CHANGES], "admins": admins}}
+    members, admins = (
+        {"users": [f"system:serviceaccount:{CHANGES}:{name}"]} for name in ("ann", "lead")
+    )
+    spec = {"namespaces": [CHANGES], "members": members, "admins": admins}
+    team = {"metadata": {"name": "changing"}, "spec": spec}
     [role] = [m for m in manifests(Install()) if m["metadata"]["name"] == "fairlead-edit"]
     for resource, body in (
         (NAMESPACES, {"metadata": {"name": CHANGES}}),
