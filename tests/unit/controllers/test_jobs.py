@@ -30,6 +30,7 @@ from fairlead.api.status import (
 )
 from fairlead.api.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.finished_jobs import FinishedJobs
 from fairlead.controllers.job_index import JobIndex, JobsMirrors, subject
 from fairlead.controllers.jobs import JobsController
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -563,6 +564,7 @@ def test_waiting_jobs_are_not_looked_at_when_another_changes() -> None:
             on_gone=lambda _uid: None,
             clock=clock,
             reader=None,
+            finished=FinishedJobs(None),
         )
         async with asyncio.TaskGroup() as group:
             followed = (world.mirrors.jobs, world.mirrors.pods, world.mirrors.nodes, *own.all)
@@ -586,7 +588,7 @@ async def _indexed(client: FakeClient) -> AsyncIterator[Callable[[], JobView]]:
     own = JobsMirrors.make(client, policy, clock=clock, rng=random.Random(2))
     index = JobIndex(
         world, own, mark=lambda _: None, on_finished=lambda _: None, on_gone=lambda _: None,
-        clock=clock, reader=None,
+        clock=clock, reader=None, finished=FinishedJobs(None),
     )  # fmt: skip
 
     def view() -> JobView:
