@@ -257,7 +257,7 @@ def _encode(
     version = context.store.next_version
     try:
         return record_typed(info, key, version, obj, known=known), obj
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, TypeError):  # the latter: a key that is no text, in process
         pass
     if findings:
         raise errors.invalid(info, key[1], findings)
