@@ -24,7 +24,6 @@ from tests.kubernetes.test_install import install
 from tests.simulation.best_sequences import best_sequences
 
 from fairlead.api import names
-from fairlead.api.quantity import GPU
 from fairlead.api.resources import (
     JOBS,
     NAMESPACES,
@@ -38,7 +37,7 @@ from fairlead.api.resources import (
 from fairlead.api.status import AlreadyExists, ApiError, NotFound
 from fairlead.kube.client import HttpClient
 from fairlead.sim.tenants.calls import EDITED, TENANT, Call, Verb, resolved
-from fairlead.sim.tenants.quota import CLOSED_CLASS, LIMITS
+from fairlead.sim.tenants.quota import CLOSED_CLASS, QUOTAS
 
 pytestmark = pytest.mark.kubernetes
 SEQUENCES, BATCH_SIZE = 20, 4
@@ -171,13 +170,8 @@ async def _prepare(world: World) -> None:
     await admin.create(_BINDINGS, binding, namespace=TENANT)
     high = {"metadata": {"name": CLOSED_CLASS}, "value": 1_000}
     await admin.create(PRIORITY_CLASSES, high)
-    hard = {f"requests.{GPU}": str(LIMITS[GPU]), "pods": str(LIMITS[PODS.plural])}
-    scope = {"scopeName": "PriorityClass", "operator": "In", "values": [CLOSED_CLASS]}
-    closed = {"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": [scope]}}
-    for name, spec in (("compute", {"hard": hard}), ("no-high", closed)):
-        await admin.create(
-            RESOURCE_QUOTAS, {"metadata": {"name": name}, "spec": spec}, namespace=TENANT
-        )
+    for body in QUOTAS:
+        await admin.create(RESOURCE_QUOTAS, body, namespace=TENANT)
     share = {"nodes": 1, "nodeSelector": {names.HOSTNAME: NODE}}
     spec = {"namespaces": ["rich"], "shares": [share], "borrowLimitNodes": 0, "lendLimitNodes": 0}
     await admin.create(TEAMS, {"metadata": {"name": "rich"}, "spec": spec})
@@ -216,6 +210,7 @@ async def test_the_best_sequences_of_the_simulated_tenant_harm_no_other(
         for start in range(0, len(sequences), BATCH_SIZE):
             found += await _harmful(world, tenant, sequences[start : start + BATCH_SIZE])
         await client.close()
+        await world.admin.delete(JOBS, "rich-long", namespace="rich")
         print(f"{len(sequences)} sequences, {world.canaries} canaries: {tenant.outcomes}")
         assert found == []
         assert tenant.outcomes["ok"] >= SEQUENCES

@@ -89,6 +89,11 @@ class Service:
         self._objects = ClusterObjects(self._context)
         store.subscribe(self._objects.note)
 
+    @property
+    def context(self) -> Context:
+        """What the verbs work on, for an admission of another user in front of them."""
+        return self._context
+
     async def bootstrap(self) -> None:
         """Create what every cluster has, unless it is there: namespaces, system priorities."""
         for name in NAMESPACES:

@@ -8,17 +8,16 @@ with. While the webhook is down its failure policies hold, and the admission pol
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Node
 from fairlead.api.fleet import FLEET_NAME
 from fairlead.api.names import GROUP
-from fairlead.api.resources import FLEETS, JOBS, NODES, PODS, TEAMS
+from fairlead.api.resources import FLEETS, JOBS, NODES, TEAMS
 from fairlead.api.selectors import selector_of
 from fairlead.api.status import ApiError, BadRequest, Forbidden
 from fairlead.api.webhooks import (
@@ -34,7 +33,7 @@ from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.context import Context, Digest
+from fairlead.embedded.verbs.context import Digest
 from fairlead.embedded.verbs.options import DeleteOptions, WriteOptions
 from fairlead.embedded.verbs.service import Service
 from fairlead.embedded.webhooks.admitted import Admitted
@@ -42,13 +41,12 @@ from fairlead.embedded.webhooks.match import Asked, Attributes, Hook, Invocation
 from fairlead.embedded.webhooks.registry import CallFailed, Warn, Webhooks
 from fairlead.embedded.webhooks.review import User
 from fairlead.model.teams import TeamTable
-from fairlead.runtime.client import Client, PatchType
+from fairlead.runtime.client import PatchType
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.sim.team_model import team_taints
 from fairlead.sim.tenants.admission_policies import AdmissionPolicies
 from fairlead.sim.tenants.calls import EDITED, TENANT, Call, Verb, resolved
 from fairlead.sim.tenants.cel import EvaluationError, Scope, compiled
-from fairlead.sim.tenants.quota import Quota
 from fairlead.webhook.answers import Answers, path_of
 from fairlead.webhook.configuration import SERVICE, configurations
 
@@ -162,14 +160,11 @@ def _hooks(webhooks: Sequence[ValidatingWebhook]) -> tuple[Hook, ...]:
 class TenantApi:
     """Sends the tenant's calls."""
 
-    def __init__(
-        self, service: Service, context: Context, quota: Quota, administrator: Client
-    ) -> None:
-        """`context` is as the service has it. What it knows of teams is the webhook's knowledge."""
-        self._administrator = administrator
+    def __init__(self, service: Service) -> None:
+        """Stand in front of the service. What it knows of teams is the webhook's knowledge."""
         self._service = service
         self._store = service.store
-        self._quota = quota
+        context = service.context
         answers = Answers(
             Rules(own_namespace=LeaderOptions().namespace),
             classes=lambda: context.priorities.of(context.store)[0],
@@ -240,24 +235,7 @@ class TenantApi:
         if not self._hooks.concern(Asked(info, "", Operation.CREATE)):
             await self._service.create(info, TENANT, body, _WRITE)
             return
-        asked = self._asked(info, body)
-        try:
-            if asked is not None:
-                await self._quota.show(self._administrator)
-            record = await self._admitted.create(info, TENANT, body, _WRITE)
-        finally:
-            if asked is not None:
-                self._quota.end(asked)
-        await self._committed(record)
-
-    def _asked(self, info: ResourceInfo, body: Mapping[str, Any]) -> Counter[str] | None:
-        if info.name != PODS.name:
-            return None
-        try:
-            pod = msgspec.convert(body, Pod, strict=False)
-        except (msgspec.ValidationError, RecursionError) as error:
-            raise BadRequest(str(error)) from error
-        return self._quota.begin(pod)
+        await self._committed(await self._admitted.create(info, TENANT, body, _WRITE))
 
     async def _patch(self, info: ResourceInfo, key: ObjectKey, patch: Any) -> None:
         kind = PatchType.JSON if isinstance(patch, list) else PatchType.MERGE

@@ -31,7 +31,7 @@ from fairlead.sim.checkers import PromiseBroken, requests_of
 from fairlead.sim.observer import Observer
 from fairlead.sim.team_model import team_taints
 from fairlead.sim.tenants.calls import TENANT
-from fairlead.sim.tenants.quota import LIMITS
+from fairlead.sim.tenants.quota import GPUS_MAX
 
 #: The namespaces of gangs on nodes that no team has, and of those that take such nodes from gangs
 #: of a lower class, as the tenant's are.
@@ -224,14 +224,14 @@ class Promises(Observer):
                 raise PromiseBroken(f"late: pod {key} is gated {now - since:.0f} s on")
         held = {key[1]: g.gpus for key, g in self._gangs.items() if key[0] == TENANT and g.gpus}
         self.judged["quota"] += bool(held)
-        if sum(held.values()) <= LIMITS[GPU]:
+        if sum(held.values()) <= GPUS_MAX:
             self._over_since = None
             return
         self._over_since = now if self._over_since is None else self._over_since
         if now - self._over_since > OVER_SECONDS_MAX:
             shown = ", ".join(f"{gpus} by {name}" for name, gpus in sorted(held.items()))
             raise PromiseBroken(
-                f"quota: his jobs hold {sum(held.values())} GPUs, of {LIMITS[GPU]}: {shown}"
+                f"quota: his jobs hold {sum(held.values())} GPUs, of {GPUS_MAX}: {shown}"
             )
 
     def _has_room(self) -> bool:

@@ -28,6 +28,7 @@ from fairlead.api.resources import (
     NODES,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
     TEAMS,
 )
 from fairlead.api.status import ApiError, NotFound
@@ -40,9 +41,7 @@ from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.embedded.registry import Registry
-from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Store, StoreEvent
-from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
@@ -61,13 +60,12 @@ from fairlead.sim.tenants.bodies import gated, job
 from fairlead.sim.tenants.calls import EDITED, TENANT, Call
 from fairlead.sim.tenants.footprint import entries_of
 from fairlead.sim.tenants.promises import LATE_SECONDS_MAX, PREEMPTORS, SHARED, Promises
-from fairlead.sim.tenants.quota import CLOSED_CLASS, Quota, QuotaClient
+from fairlead.sim.tenants.quota import CLOSED_CLASS, QUOTAS
 from fairlead.sim.training_operator import OWNER_DEFINITION
 from fairlead.sim.world_options import EPOCH
 
 #: Of which rich has 3, lender 2, poor 1, and no team 4; the tenant's own is beside them.
 _NODES = 10
-_QUOTAS = ResourceInfo("", "v1", "resourcequotas", "ResourceQuota")
 #: After his last call of a round, until what others are promised at rest is judged.
 _REST_SECONDS = 12.0
 #: His objects are gone this long after he has deleted them.
@@ -123,21 +121,18 @@ class TenantWorld:
         self._broken: PromiseBroken | None = None
         self._store = Store.open(None)
         ids, registry, rng = self._rng("uid"), Registry.with_builtins(), self._rng("names")
-        registry.add(_QUOTAS)
 
         def new_id() -> str:
             return f"{ids.getrandbits(128):032x}"
 
         self._service = ApiService(self._store, registry, self.clock, ids=new_id, rng=rng)
         self.client = QuietClient(self._service, renews_watches=False, keeps_events=False)
-        self._quota = Quota()
-        context = Context(self._store, registry, self.clock, new_id, rng)
-        self.tenant = TenantApi(self._service, context, self._quota, self.client)
+        self.tenant = TenantApi(self._service)
         self._scheduler = StockScheduler(self._service, self.client)
         self._add_controllers()
 
     def _add_controllers(self) -> None:
-        shape, client = self.shape, QuotaClient(self.client, self._quota)
+        shape = self.shape
         policies = Policies(
             JobsPolicy(binding=shape.binding),
             PlacementPolicy(
@@ -151,7 +146,7 @@ class TenantWorld:
         )  # fmt: skip
         metrics = Metrics(CollectorRegistry(), version="simulated")
         context = ProcessContext(self.clock, metrics, streams=self._rng)
-        self.controllers = Controllers(policies, client, self.history, context=context)
+        self.controllers = Controllers(policies, self.client, self.history, context=context)
         profile = load_profile("instant")
         self._virtual = VirtualNodes(
             self.client, NodeFleet(_NODES + shape.has_team, profile.node), profile,
@@ -191,7 +186,7 @@ class TenantWorld:
             self.promises.job(record and record.typed(Job), key, now)
         elif name == PODS.name:
             pod = record and record.typed(Pod)
-            for observer in (self._quota, self._scheduler, self.promises):
+            for observer in (self._scheduler, self.promises):
                 observer.pod(pod, key, now)
         elif name == NODES.name:
             node = record and record.typed(Node)
@@ -232,17 +227,14 @@ class TenantWorld:
         for space in spaces:
             await self.client.create(NAMESPACES, {"metadata": {"name": space}})
         self._store.subscribe(self._observe)
-        await self._quota.create(self.client)
+        for body in QUOTAS:
+            await self.client.create(RESOURCE_QUOTAS, body, namespace=TENANT)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._supervisor.run()),
-                    group.create_task(self._quota.run(self.client)),
-                ]
+                task = group.create_task(self._supervisor.run())
                 await self._settle_in()
                 yield self
-                for task in tasks:
-                    task.cancel()
+                task.cancel()
         finally:
             self.played.log_hash = self._digest.hexdigest()
 
