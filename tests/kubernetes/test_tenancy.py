@@ -373,10 +373,15 @@ async def test_a_class_that_is_raised_while_a_job_runs_counts_from_its_next_atte
     assert raised.status.placement.priority == 0
     other = job_body("other", 1, seconds=3600, priorityClassName="second")
     await users.ann.create(JOBS, other, namespace=CHANGES)
-    await until(functools.partial(users.is_placed, "other"), 30)
-    assert [each.reason for each in (await users.job()).status.attempts] == ["Preempted"]
-    # Now it is above the other one.
+    # The other one is placed in its stead, for a moment: now the first is above it.
     await until(functools.partial(users.is_placed, attempt=2), 30)
+    attempts = [
+        each for name in ("runs", "other") for each in (await users.job(name)).status.attempts
+    ]
+    assert [each.message for each in attempts if each.reason == "Preempted"] == [
+        "gives its nodes back for job changes/other of priority 500",
+        "gives its nodes back for job changes/runs of priority 1000",
+    ]
     placement = (await users.job()).status.placement
     assert placement is not None
     assert placement.priority == 1000

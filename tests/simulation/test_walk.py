@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections import Counter
@@ -62,6 +63,7 @@ def _entered() -> set[str]:
     def note(frame: FrameType, _event: str, _argument: object) -> None:
         files.add(frame.f_code.co_filename)
 
+    gc.collect()  # generators that other tests left are entered once more when they are collected
     before = sys.getprofile()
     sys.setprofile(note)
     try:

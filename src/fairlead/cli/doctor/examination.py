@@ -195,7 +195,7 @@ def _facts(common: Common, options: Mapping[str, Any], files: _Files) -> tuple[F
     if options["offline"]:
         absent[Source.API] = f"{Source.API.value}: not asked (--offline)"
     else:
-        get = BudgetedGet(_get(common))
+        get = _get(common)
         common.note("reading the Kubernetes API")
         reader = ClusterReader(get.read)
         objects = finished(reader.read())
@@ -273,7 +273,7 @@ def _with_prometheus(
     return replace(facts, answers=answers)
 
 
-def _get(common: Common) -> Callable[[str, Mapping[str, str]], bytes]:
+def _get(common: Common) -> BudgetedGet:
     """Return GET on the cluster of the kubeconfig; one that falls silent later is Unavailable."""
     api = common.connect(timeout_seconds=30.0)
     if is_embedded(api):
@@ -292,7 +292,9 @@ def _get(common: Common) -> Callable[[str, Mapping[str, str]], bytes]:
         answered = True
         return body
 
-    return get
+    budgeted = BudgetedGet(get)
+    budgeted.spend()  # for whether it is embedded
+    return budgeted
 
 
 def _url_targets(options: Mapping[str, Any], files: _Files) -> list[Target]:
