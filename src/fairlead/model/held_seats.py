@@ -20,17 +20,25 @@ _NO_AMOUNTS: Mapping[str, int] = MappingProxyType({})
 
 
 class HeldSeats:
-    """Fed by the ledger with each change of a claim and of a pod that belongs to a job."""
+    """Fed by the ledger with each change of a claim and of a pod that belongs to a job.
+
+    Pods come and go by the thousand, and only namespaces with quotas are asked about: a change is
+    noted, and counted when `of` or `version` is asked.
+    """
 
     def __init__(self) -> None:
         self._claimed: dict[Owner, tuple[JobKey, Counter[str]]] = {}
-        self._asked: dict[Owner, Counter[str]] = {}
+        #: How many pods of a job ask for what.
+        self._asked: dict[Owner, dict[Request, int]] = {}
+        #: Jobs of a namespace whose amounts are to be counted again.
+        self._changed: dict[str, dict[Owner, None]] = {}
         self._held: dict[str, dict[JobKey, dict[str, int]]] = {}
         self._places: dict[str, Counter[str]] = {}
         self._versions: Counter[str] = Counter()
 
     def of(self, namespace: str) -> Mapping[JobKey, Mapping[str, int]]:
         """Return the jobs of a namespace that hold more than their pods ask for, and how much."""
+        self._count(namespace)
         return self._held.get(namespace, _NONE)
 
     def places(self, namespace: str) -> Mapping[str, int]:
@@ -39,56 +47,55 @@ class HeldSeats:
 
     def version(self, namespace: str) -> int:
         """Return a number that rises whenever `of` or `places` may return something else."""
+        self._count(namespace)
         return self._versions[namespace]
 
     def set_claim(self, claim: Claim, *, is_there: bool) -> None:
         """Take in the claim of a job, or that it is gone."""
+        namespace = claim.key[0]
+        self._versions[namespace] += 1
+        self._changed.setdefault(namespace, {})[claim.owner] = None
         if not is_there:
-            self._drop(claim.owner)
+            _, gone = self._claimed.pop(claim.owner)
+            self._places[namespace] -= gone
+            if not self._places[namespace]:
+                del self._places[namespace]
+            jobs = self._held.get(namespace, {})
+            jobs.pop(claim.key, None)
+            if not jobs:
+                self._held.pop(namespace, None)
             return
         amounts: Counter[str] = Counter()
         for _, request, nodes in claim.roles:
             for resource, amount in request:
                 amounts[resource] += amount * len(nodes)
         self._claimed[claim.owner] = (claim.key, amounts)
-        self._places.setdefault(claim.key[0], Counter()).update(amounts)
-        self._versions[claim.key[0]] += 1
-        self._update(claim.owner)
+        self._places.setdefault(namespace, Counter()).update(amounts)
 
     def count_pod(self, owner: Owner, request: Request, sign: int) -> None:
         """Take in a pod of a job, or with -1 that it is gone or has ended."""
-        asked = self._asked.setdefault(owner, Counter())
-        for resource, amount in request:
-            asked[resource] += sign * amount
-            if not asked[resource]:
-                del asked[resource]
-        if not asked:
-            del self._asked[owner]
-        self._update(owner)
+        pods = self._asked.setdefault(owner, {})
+        pods[request] = count = pods.get(request, 0) + sign
+        if not count:
+            del pods[request]
+            if not pods:
+                del self._asked[owner]
+        if owner in self._claimed:
+            self._changed.setdefault(owner[0], {})[owner] = None
 
-    def _update(self, owner: Owner) -> None:
-        if owner not in self._claimed:
-            return
-        key, claimed = self._claimed[owner]
-        asked = self._asked.get(owner, Counter())
-        left = {name: more for name, n in claimed.items() if (more := n - asked[name]) > 0}
-        jobs = self._held.setdefault(owner[0], {})
-        if left == jobs.get(key, {}):
-            return
-        self._versions[owner[0]] += 1
-        if left:
-            jobs[key] = left
-        else:
-            del jobs[key]
-
-    def _drop(self, owner: Owner) -> None:
-        namespace, (key, amounts) = owner[0], self._claimed.pop(owner)
-        self._versions[namespace] += 1
-        places = self._places[namespace] - amounts
-        self._places[namespace] = places
-        jobs = self._held.get(namespace, {})
-        jobs.pop(key, None)
-        if not jobs:
-            self._held.pop(namespace, None)
-        if not places:
-            del self._places[namespace]
+    def _count(self, namespace: str) -> None:
+        """Count what has changed in a namespace."""
+        for owner in self._changed.pop(namespace, ()):
+            if owner not in self._claimed:
+                continue
+            key, claimed = self._claimed[owner]
+            left = Counter(claimed)
+            for request, count in self._asked.get(owner, {}).items():
+                left.subtract({resource: count * amount for resource, amount in request})
+            jobs = self._held.setdefault(namespace, {})
+            if (more := dict(+left)) == jobs.get(key, {}):
+                continue
+            self._versions[namespace] += 1
+            jobs[key] = more
+            if not more:
+                del jobs[key]

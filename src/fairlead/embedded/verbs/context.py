@@ -49,23 +49,17 @@ class Digest(Generic[T]):
         return self._made
 
 
-class Bounds:
+class Bounds(dict[str, set[str]]):
     """The objects of a kind that bounds writes in its namespace, also those not yet visible.
 
-    A namespace is in it as long as it may have one.
+    A namespace is in it as long as it may have one: each create asks, so it is a plain dict.
     """
 
-    __slots__ = ("_names", "_table")
+    __slots__ = ("_table",)
 
     def __init__(self, table: str) -> None:
+        super().__init__()
         self._table = table
-        self._names: dict[str, set[str]] = {}
-
-    def __contains__(self, namespace: str) -> bool:
-        return namespace in self._names
-
-    def __bool__(self) -> bool:
-        return bool(self._names)
 
     def load(self, store: Store) -> list[Key]:
         """Take in what is stored; return the keys."""
@@ -76,17 +70,17 @@ class Bounds:
 
     def add(self, key: Key) -> None:
         """Take in an object that was just stored."""
-        self._names.setdefault(key[0], set()).add(key[1])
+        self.setdefault(key[0], set()).add(key[1])
 
     def of(self, store: Store, namespace: str) -> list[Record]:
         """Return the latest of a namespace, by name."""
-        names = self._names.get(namespace, set[str]())
+        names = self.get(namespace, set[str]())
         found = [store.latest(self._table, (namespace, name)) for name in sorted(names)]
         records = [record for record in found if record is not None]
         if len(records) < len(names):
             names.intersection_update(record.name for record in records)
             if not names:
-                del self._names[namespace]
+                del self[namespace]
         return records
 
 

@@ -151,6 +151,8 @@ def _set_team(context: Context, metadata: Obj, spec: Obj) -> bool:
 
     Forbidden where it claims those of other teams.
     """
+    if not len(context.teams.of(context.store)):
+        return False
     node = spec.get("nodeName")
     judged = _judge_team(context, metadata, spec, node_team=_team_of(context, node) if node else "")
     if not judged.added or node:
