@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from fairlead.model.claims import Claim, Owner
 from fairlead.model.gangs import JobKey
@@ -19,19 +20,28 @@ _NONE: Mapping[JobKey, Mapping[str, int]] = MappingProxyType({})
 _NO_AMOUNTS: Mapping[str, int] = MappingProxyType({})
 
 
+class _Counted(NamedTuple):
+    """A job with places: what they hold, and how much of it beyond what its pods ask for."""
+
+    key: JobKey
+    amounts: Counter[str]
+    left: dict[str, int]
+
+
 class HeldSeats:
     """Fed by the ledger with each change of a claim and of a pod that belongs to a job.
 
-    Pods come and go by the thousand, and only namespaces with quotas are asked about: a change is
-    noted, and counted when `of` or `version` is asked.
+    Claims and pods change by the thousand, and only namespaces with quotas are asked about: a
+    change is noted, and counted when its namespace is asked about.
     """
 
     def __init__(self) -> None:
-        self._claimed: dict[Owner, tuple[JobKey, Counter[str]]] = {}
+        self._claims: dict[Owner, Claim] = {}
         #: How many pods of a job ask for what.
         self._asked: dict[Owner, dict[Request, int]] = {}
-        #: Jobs of a namespace whose amounts are to be counted again.
+        #: Jobs of a namespace that are to be counted again, and what was counted last.
         self._changed: dict[str, dict[Owner, None]] = {}
+        self._counted: dict[Owner, _Counted] = {}
         self._held: dict[str, dict[JobKey, dict[str, int]]] = {}
         self._places: dict[str, Counter[str]] = {}
         self._versions: Counter[str] = Counter()
@@ -43,6 +53,7 @@ class HeldSeats:
 
     def places(self, namespace: str) -> Mapping[str, int]:
         """Return what all places of the jobs of a namespace hold, with pods or without."""
+        self._count(namespace)
         return self._places.get(namespace, _NO_AMOUNTS)
 
     def version(self, namespace: str) -> int:
@@ -52,25 +63,11 @@ class HeldSeats:
 
     def set_claim(self, claim: Claim, *, is_there: bool) -> None:
         """Take in the claim of a job, or that it is gone."""
-        namespace = claim.key[0]
-        self._versions[namespace] += 1
-        self._changed.setdefault(namespace, {})[claim.owner] = None
-        if not is_there:
-            _, gone = self._claimed.pop(claim.owner)
-            self._places[namespace] -= gone
-            if not self._places[namespace]:
-                del self._places[namespace]
-            jobs = self._held.get(namespace, {})
-            jobs.pop(claim.key, None)
-            if not jobs:
-                self._held.pop(namespace, None)
-            return
-        amounts: Counter[str] = Counter()
-        for _, request, nodes in claim.roles:
-            for resource, amount in request:
-                amounts[resource] += amount * len(nodes)
-        self._claimed[claim.owner] = (claim.key, amounts)
-        self._places.setdefault(namespace, Counter()).update(amounts)
+        if is_there:
+            self._claims[claim.owner] = claim
+        else:
+            del self._claims[claim.owner]
+        self._changed.setdefault(claim.key[0], {})[claim.owner] = None
 
     def count_pod(self, owner: Owner, request: Request, sign: int) -> None:
         """Take in a pod of a job, or with -1 that it is gone or has ended."""
@@ -80,22 +77,36 @@ class HeldSeats:
             del pods[request]
             if not pods:
                 del self._asked[owner]
-        if owner in self._claimed:
+        if owner in self._claims:
             self._changed.setdefault(owner[0], {})[owner] = None
 
     def _count(self, namespace: str) -> None:
         """Count what has changed in a namespace."""
-        for owner in self._changed.pop(namespace, ()):
-            if owner not in self._claimed:
-                continue
-            key, claimed = self._claimed[owner]
-            left = Counter(claimed)
-            for request, count in self._asked.get(owner, {}).items():
-                left.subtract({resource: count * amount for resource, amount in request})
-            jobs = self._held.setdefault(namespace, {})
-            if (more := dict(+left)) == jobs.get(key, {}):
-                continue
-            self._versions[namespace] += 1
-            jobs[key] = more
-            if not more:
-                del jobs[key]
+        changed = self._changed.pop(namespace, None)
+        if changed is None:
+            return
+        jobs = self._held.setdefault(namespace, {})
+        places = self._places.get(namespace, Counter[str]())
+        gone = {owner: self._counted.pop(owner) for owner in changed if owner in self._counted}
+        come = {owner: self._count_job(owner) for owner in changed if owner in self._claims}
+        for each in gone.values():
+            places = places - each.amounts
+            jobs.pop(each.key, None)
+        for each in come.values():
+            places = places + each.amounts
+            if each.left:
+                jobs[each.key] = each.left
+        self._counted.update(come)
+        self._places[namespace] = places
+        self._versions[namespace] += gone != come
+
+    def _count_job(self, owner: Owner) -> _Counted:
+        claim = self._claims[owner]
+        amounts: Counter[str] = Counter()
+        for _, request, nodes in claim.roles:
+            for resource, amount in request:
+                amounts[resource] += amount * len(nodes)
+        left = Counter(amounts)
+        for request, count in self._asked.get(owner, {}).items():
+            left.subtract({resource: count * amount for resource, amount in request})
+        return _Counted(claim.key, amounts, dict(+left))

@@ -40,6 +40,8 @@ def excess_of(
 ) -> Excess | None:
     """Return the quota of its namespace that a job exceeds with a gang (`QuotaTable.excess`)."""
     namespace, seats = job.metadata.namespace, cluster.ledger.held
+    if namespace not in cluster.quotas:
+        return None
     held = _held(cluster, job.metadata.key)
     places = Places(seats.version(namespace), held, seats.places(namespace))
     return cluster.quotas.excess(job, gang, {} if memos is None else memos, places)
