@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from fairlead.sim.explore import broken_text, explore_one, summary
-from fairlead.sim.explored_worlds import gpu_hours_of, options_of
+from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.fitting import unfit_jobs
+from fairlead.sim.settling import gpu_hours, settle_seconds
 from fairlead.sim.team_changes import budget_seconds
 from fairlead.sim.workload import generate
 from fairlead.sim.world import World
@@ -59,9 +60,10 @@ def test_a_world_has_time_for_the_budgets_that_its_jobs_exceed() -> None:
         for name, spec in last.items():
             if "budget" in spec and options.workload.limited_share:
                 judged += 1
-                hours = gpu_hours_of(options, number)[name]
+                arrivals = generate(options.workload, random.Random(f"{number}/workload"))
+                hours = gpu_hours(options, (arrival.body for arrival in arrivals))[name]
                 needed = budget_seconds(options.team_changes, {name: hours}, 1)
-                assert needed <= options.settle_seconds_max, number
+                assert needed <= settle_seconds(options, arrivals, ()), number
     assert judged > 3
 
 

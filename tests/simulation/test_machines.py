@@ -43,7 +43,6 @@ BOUGHT = WorldOptions(
     steps_between_crashes_mean=60.0,
     node_failures_per_day=60.0,
     drains_per_day=60.0,
-    settle_seconds_max=3 * 24 * HOUR,
 )
 
 

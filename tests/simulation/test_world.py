@@ -52,6 +52,22 @@ def test_200_nodes_and_500_gangs_live_through_a_day_of_faults() -> None:
     assert outcome.seconds >= DAY
 
 
+def test_a_world_settles_in_the_time_that_its_jobs_need_one_after_another() -> None:
+    """Of 8, 8 and 4 GPUs, on one node of 8: each runs three times, for four hours."""
+    hours = WorkloadOptions(
+        3, 60.0, run_seconds_median=4 * 3600.0, run_seconds_sigma=0.0, members_max=1,
+        failing_share=1.0,
+    )  # fmt: skip
+    options = WorldOptions(
+        nodes=1, workload=hours, faults=PERFECT, replicas=1, lease_seconds=DAY,
+        calls_between_kills_mean=0.0, steps_between_crashes_mean=0.0, node_failures_per_day=0.0,
+        drains_per_day=0.0, user_acts_per_day=0.0, renews_watches=False,
+    )  # fmt: skip
+    outcome = simulate(options, seed=3)
+    assert (outcome.failed, outcome.jobs) == (3, 3)
+    assert outcome.seconds > DAY
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_the_promises_hold_when_controllers_die_every_few_calls(seed: int) -> None:
     outcome = simulate(HARSH, seed)

@@ -6,33 +6,19 @@ Each part is drawn from a stream of its own: a new one leaves worlds without it 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
-from fairlead.api.quantity import GPU
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
 from fairlead.decide.teams.policy import TeamsPolicy
-from fairlead.embedded.virtual.profile import SIMULATE_SECONDS
-from fairlead.sim.disturbances import GROUP_MEMBERS_MAX, GROUP_SECONDS_MAX
 from fairlead.sim.faults import FaultRates
-from fairlead.sim.team_changes import (
-    TEAM_NAMES,
-    budget_seconds,
-    draw_changes,
-    with_budgets,
-    with_strict_order,
-)
-from fairlead.sim.training_operator import POD_GPUS
+from fairlead.sim.settling import gpu_hours
+from fairlead.sim.team_changes import draw_changes, with_budgets, with_strict_order
 from fairlead.sim.workload import WorkloadOptions, generate
-from fairlead.sim.world_options import DAY_SECONDS, PoolShape, WorldOptions
-
-#: Attempts that a job may need, each as long as its program.
-_ATTEMPTS = 4
+from fairlead.sim.world_options import PoolShape, WorldOptions
 
 
 def options_of(number: int) -> WorldOptions:
@@ -90,10 +76,7 @@ def options_of(number: int) -> WorldOptions:
     options = _with_moves(options, number)
     options = _with_elastic(options, number)
     options = _with_consolidation(options, number)
-    options = _with_hardware(options, number)
-    # As if all ran one after another: on one node they do.
-    total = _run_seconds(options, number) + options.groups * GROUP_SECONDS_MAX
-    return replace(options, settle_seconds_max=options.settle_seconds_max + _ATTEMPTS * total)
+    return _with_hardware(options, number)
 
 
 def _with_teams(options: WorldOptions, number: int) -> WorldOptions:
@@ -138,12 +121,8 @@ def _with_pools(options: WorldOptions, number: int) -> WorldOptions:
         short=rng.choice((0.0, 0.05)),
     )
     nodes = rng.choice((0, options.nodes))
-    more = 3 * DAY_SECONDS if cloud.never_registers else 0.0
-    return replace(
-        options, nodes=nodes, pools=tuple(pools), cloud=cloud,
-        groups=options.groups if nodes else 0,
-        settle_seconds_max=options.settle_seconds_max + more,
-    )  # fmt: skip
+    groups = options.groups if nodes else 0
+    return replace(options, nodes=nodes, pools=tuple(pools), cloud=cloud, groups=groups)
 
 
 def _with_spares(options: WorldOptions, number: int) -> WorldOptions:
@@ -173,12 +152,9 @@ def _with_budgets(options: WorldOptions, number: int) -> WorldOptions:
     rng = random.Random(f"budgets/{number}")  # noqa: S311 # a simulation, no secret
     if not options.team_changes or rng.random() < 0.5:
         return options
-    hours = gpu_hours_of(options, number)
-    changes = with_budgets(rng, options.team_changes, hours)
-    return replace(
-        options, team_changes=changes,
-        settle_seconds_max=options.settle_seconds_max + budget_seconds(changes, hours, _ATTEMPTS),
-    )  # fmt: skip
+    workload = random.Random(f"{number}/workload")  # noqa: S311 # as in World
+    hours = gpu_hours(options, (job.body for job in generate(options.workload, workload)))
+    return replace(options, team_changes=with_budgets(rng, options.team_changes, hours))
 
 
 def _with_strict_order(options: WorldOptions, number: int) -> WorldOptions:
@@ -270,31 +246,3 @@ def _with_hardware(options: WorldOptions, number: int) -> WorldOptions:
         stalls_per_day=rng.choice((0.0, 0.0, 20.0, 200.0)),
         stall_seconds=rng.choice((30.0, 600.0)),
     )  # fmt: skip
-
-
-def gpu_hours_of(options: WorldOptions, seed: int) -> dict[str, float]:
-    """Return what the jobs of each team need: of one attempt each."""
-    seconds = dict.fromkeys(options.workload.teams, 0.0)
-    for body in _bodies(options, seed):
-        role = body["spec"]["roles"][0]
-        gpus = int(role["template"]["spec"]["containers"][0]["resources"]["limits"][GPU])
-        seconds[body["metadata"]["namespace"]] += role["count"] * gpus * _seconds_of(body)
-    # Groups of the other tool are in the namespace that the first team has, too.
-    members = min(options.nodes, GROUP_MEMBERS_MAX)
-    seconds[TEAM_NAMES[0]] += options.groups * members * POD_GPUS * GROUP_SECONDS_MAX
-    return {team: gpu_seconds / 3600.0 for team, gpu_seconds in seconds.items()}
-
-
-def _run_seconds(options: WorldOptions, seed: int) -> float:
-    """Return the run time of all jobs of a world together."""
-    return sum(_seconds_of(body) for body in _bodies(options, seed))
-
-
-def _bodies(options: WorldOptions, seed: int) -> Iterator[dict[str, Any]]:
-    workload = random.Random(f"{seed}/workload")  # noqa: S311 # as in World
-    return (arrival.body for arrival in generate(options.workload, workload))
-
-
-def _seconds_of(body: dict[str, Any]) -> float:
-    template = body["spec"]["roles"][0]["template"]
-    return float(template["metadata"]["annotations"][SIMULATE_SECONDS])

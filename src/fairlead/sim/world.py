@@ -69,6 +69,7 @@ from fairlead.sim.placement_checkers import MaintenanceChecker, NeighbourChecker
 from fairlead.sim.preemption_checker import PreemptionChecker
 from fairlead.sim.quiet_client import QuietClient
 from fairlead.sim.replicas import ReplicaOptions, Replicas
+from fairlead.sim.settling import settle_seconds
 from fairlead.sim.stock_scheduler import StockScheduler
 from fairlead.sim.strict_order_checker import StrictOrderChecker
 from fairlead.sim.team_checker import TeamChecker
@@ -383,7 +384,8 @@ class World:
         if self.cloud is not None:
             stop_failing(self.cloud)
         self.replicas.stop_faults()
-        deadline = self._elapsed() + self.options.settle_seconds_max
+        left = set(self.checkers.unfinished())
+        deadline = self._elapsed() + settle_seconds(self.options, self._arrivals, left)
         while self.checkers.unfinished_count > len(self._waiting_unfit()) or (
             await self._unfinished_groups() or await self._silent() or await self._forgotten()
         ):

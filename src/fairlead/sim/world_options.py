@@ -85,7 +85,7 @@ class WorldOptions:
     cloud: CloudRates = field(default_factory=CloudRates)
     user_acts_per_day: float = 100.0  # holds, releases and cancels of random jobs
     team_changes: tuple[TeamChange, ...] = ()  # in the order of their instants
-    settle_seconds_max: float = 12 * 3600.0
+    settle_seconds_max: float | None = None  # None: what the jobs that are left need
     look_seconds: float = 60.0  # how often promises are checked by the clock
     policy: PlacementPolicy = field(default_factory=PlacementPolicy)
     adoption: AdoptionPolicy = field(default_factory=AdoptionPolicy)
