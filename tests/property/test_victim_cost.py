@@ -139,6 +139,30 @@ def lost_by_level(found: Victims) -> list[float]:
     ]
 
 
+def test_every_victim_is_needed_for_the_places_that_the_gang_gets() -> None:
+    """Each that is not could stay: beside it and the plan no node holds more than it has."""
+    rng, judged = random.Random(17), 0
+    for _ in range(3 * CASES):
+        case = a_case(rng)
+        found = found_victims(case)
+        if found is None or not found.victims:
+            continue
+        leaving = {int(victim.key[1][1:]) for victim in found.victims}
+        used = [0] * len(case.racks)
+        for (_, (gpus,)), slots in zip(case.gang.roles, found.plan.slots, strict=True):
+            for slot in slots.tolist():
+                used[slot] += gpus
+        for number, each in enumerate(case.running):
+            for place in each.places if number not in leaving else ():
+                used[place] += each.gpus
+        assert max(used) <= GPUS
+        for number in leaving:
+            each = case.running[number]
+            assert any(used[place] + each.gpus > GPUS for place in each.places)
+            judged += 1
+    assert judged > CASES
+
+
 @pytest.mark.parametrize(("repeats", "within_share_min"), [(32, 0.97), (0, 0.9)])
 def test_victims_cost_at_most_a_tenth_more_than_the_cheapest_in_nearly_all_cases(
     repeats, within_share_min, monkeypatch

@@ -18,7 +18,7 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
-from fairlead.model.gangs import InvalidGang
+from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.nodes import RESOURCES_PER_NODE_MAX, ROWS_MAX
 from fairlead.testing.builders import (
     EPOCH,
@@ -162,6 +162,25 @@ def test_a_job_with_too_many_roles_is_invalid() -> None:
     job = make_job("a", roles=[make_role(f"r{i}") for i in range(ROLES_MAX + 1)])
     state = PlacementState.of([make_node("n1")], [job])
     assert verdict_of(state, job) is Reason.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("counts", [[1], [MEMBERS_MAX], [MEMBERS_MAX - 1, 1], [1] * ROLES_MAX])
+def test_a_job_at_its_bounds_is_valid_and_one_beyond_them_is_not(counts: list[int]) -> None:
+    roles = [make_role(f"r{i}", count=count) for i, count in enumerate(counts)]
+    job = make_job("a", roles=roles)
+    gang = PlacementState.of([], [job]).jobs[job.metadata.key].gang
+    assert isinstance(gang, GangRequest)
+    assert gang.member_count == sum(counts)
+    if len(counts) == ROLES_MAX or sum(counts) == MEMBERS_MAX:
+        more = make_job("b", roles=[*roles, make_role("more")])
+        assert isinstance(PlacementState.of([], [more]).jobs[more.metadata.key].gang, InvalidGang)
+
+
+@pytest.mark.parametrize(("least", "is_valid"), [(0, False), (1, True), (4, True), (5, False)])
+def test_a_role_may_shrink_to_one_member_and_no_further(least: int, is_valid: bool) -> None:
+    job = make_job("a", roles=[make_role("r", count=4, min_count=least)])
+    gang = PlacementState.of([], [job]).jobs[job.metadata.key].gang
+    assert isinstance(gang, GangRequest) is is_valid
 
 
 def test_nodes_of_any_size_leave_classes_that_nobody_waits_with_alone() -> None:
