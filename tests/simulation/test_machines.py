@@ -139,7 +139,9 @@ def a_gang_is_bought_for_twice(history: History) -> None:
 
 def more_than_half_of_a_pool_is_ended_in_a_day(history: History) -> None:
     machines = history.working(8)
+    history.now += 3 * 24 * HOUR
     history.end(*machines[:4])
+    history.end(*history.working(2))  # what was bought just now may go
     history.now += 23 * HOUR
     history.end(machines[4])
 

@@ -73,6 +73,10 @@ class Removed(Wire, frozen=True):
     domain: Annotated[LabelKey, doc("Failure domain of the nodes.")]
     cause: Annotated[RemovalCause, doc("Why they were removed.")]
     count: Annotated[int, doc("How many.", ge=1)]
+    bought: Annotated[
+        float | None,
+        doc("When they were bought, by the same clock. Absent: a day before or earlier."),
+    ] = None
 
 
 class Grant(Wire, frozen=True):

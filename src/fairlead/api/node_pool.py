@@ -333,6 +333,20 @@ class BalloonCounts(Wire, frozen=True):
     ] = ()
 
 
+class Bought(Wire, frozen=True):
+    """Machines that took up work after a launch, by the clock of the Fleet's ledger."""
+
+    at: Annotated[float, doc("Reading of the ledger's clock, in seconds.")]
+    instances: Annotated[tuple[str, ...], doc("Those that are still there.", minItems=1)]
+
+
+class Lost(Wire, frozen=True):
+    """Machines that went and that Fairlead did not remove."""
+
+    at: Annotated[float, doc("Reading of the ledger's clock, in seconds.")]
+    count: Annotated[int, doc("How many.", ge=1)]
+
+
 class PoolDecision(Wire, frozen=True):
     """What the controller decided about the pool, and why."""
 
@@ -373,6 +387,17 @@ class NodePoolStatus(Wire, frozen=True):
         ),
     ] = None
     recorded: Annotated[int | None, doc("Machines of the pool by our own records.")] = None
+    bought: Annotated[
+        tuple[Bought, ...],
+        doc(
+            "Machines that were bought within a day, oldest first: those may go again beyond the "
+            "budgets of an hour and a day for idle nodes."
+        ),
+    ] = ()
+    lost: Annotated[
+        tuple[Lost, ...],
+        doc("Machines lost within a day, oldest first: as many of those bought replaced them."),
+    ] = ()
     launch_number: Annotated[int, doc("Launches so far; names the next token.")] = 0
     launches: Annotated[tuple[Launch, ...], doc("Launches under way.", maxItems=LAUNCHES_MAX)] = ()
     unavailable: Annotated[tuple[Unavailable, ...], doc("Domains that refused launches.")] = ()

@@ -55,6 +55,7 @@ from fairlead.decide.fleet.actions import (
 from fairlead.decide.fleet.cycle import Report, decide_fleet
 from fairlead.decide.fleet.decisions import with_decisions
 from fairlead.decide.fleet.pool_status import answered, refused
+from fairlead.decide.fleet.purchases import BUYABLE
 from fairlead.decide.fleet.view import (
     FleetMemory,
     FleetPolicy,
@@ -65,7 +66,6 @@ from fairlead.decide.fleet.view import (
 )
 from fairlead.decide.placement.patience import confined_at
 from fairlead.decide.rails.sight import Pulse
-from fairlead.decide.reasons import BEHIND, Reason
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.gangs import GangRequest, JobKey
 from fairlead.model.phase import Phase, phase_of
@@ -82,20 +82,6 @@ from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, follow, set_aside_of
 from fairlead.runtime.set_aside import Stage
 
-#: Verdicts of jobs that more nodes could place. Others wait for a user, a quota or their turn.
-BUYABLE = frozenset(
-    reason.value
-    for reason in (
-        Reason.INSUFFICIENT_CAPACITY, Reason.FRAGMENTED, Reason.TOPOLOGY_UNAVAILABLE,
-        Reason.SLICES_UNAVAILABLE,
-        Reason.NODES_UNAVAILABLE, Reason.MAINTENANCE, Reason.RESERVED_FOR_OTHERS,
-        Reason.NO_MATCHING_NODE,
-        Reason.NO_NODE_SHAPE_FITS,
-        Reason.EXCEEDS_CLUSTER, Reason.NO_SUCH_TOPOLOGY, Reason.NO_DOMAIN_FITS,
-        Reason.NO_SLICES_FIT,
-        *BEHIND, Reason.BEHIND_TEAM_JOB, Reason.BORROW_BACK_OFF,
-    )
-)  # fmt: skip
 _SOON_SECONDS = 1.0
 #: Between two decisions while ever more jobs lack nodes. The second one sends what the first wrote.
 _DEMAND_SECONDS = 3.0
@@ -419,7 +405,7 @@ class FleetController:
     async def _launch(self, action: CallLaunch) -> Written | None:
         """Send launches; what the provider answers is written with the version decided on."""
         pool, name = action.pool, action.pool.metadata.name
-        status, decided = with_decisions(pool.status, action.decided)
+        status, decided = with_decisions(action.base, action.decided)
         for launch in action.launches:
             self._note_launch(launch)
             try:
@@ -437,7 +423,10 @@ class FleetController:
                 self._log.warning("Launch failed", pool=name, error=str(error))
                 break
             else:
-                status = answered(status, launch, ids, now=self._clock.now())
+                nodes = self._nodes.by_instance
+                working = {id_ for id_ in ids if id_ in nodes and not nodes[id_].is_joining}
+                now = self._clock.now()
+                status = answered(status, launch, ids, working=working, now=now)
             decided = (*decided, status.decisions[-1])
         written = await self._write_pool(pool, status)
         self._records.note(NODE_POOLS, pool.metadata, decided)

@@ -6,8 +6,8 @@ which the process may be killed, before or after its effect. `FleetChecker` watc
 and every committed write:
 
 * a pool never has more machines than its `max`, and no more are coming than jobs wait for;
-* in a day no more than half of the fleet and of a pool are ended, and no machine under a job or
-  under a person's cordon;
+* in a day no more than half of the fleet and of a pool are ended, those aside that were launched
+  shortly before, and no machine under a job or under a person's cordon;
 * a machine that never becomes a node is ended, unless a budget of the ledger holds it back;
 * spares only replace lost nodes (`placement_checkers.py`).
 """
@@ -190,8 +190,10 @@ class FleetChecker(Observer):
         if machine.node is not None:
             self._machine_nodes.discard(machine.node.metadata.name)
             self._check_unused(machine.node, now)
-        self._ends.append((now, instance.pool))
-        self._check_ceiling(now, instance.pool)
+        # What was bought within a day may go again; the ledger's clock may be slower than ours.
+        if now - machine.launched_at > 2 * DAY_SECONDS:
+            self._ends.append((now, instance.pool))
+            self._check_ceiling(now, instance.pool)
         self._resize(instance.pool, -1)
 
     def _check_unused(self, node: Node, now: float) -> None:

@@ -240,7 +240,7 @@ def test_each_group_is_listed_at_most_once_in_a_loop_however_many_nodes_it_has()
             await world.pool(max=200, scaleDown={"idleSeconds": 60})
             await world.submit("first", gpus=8, count=100, seconds=600)
             await world.submit("second", gpus=8, count=50, seconds=900)
-            await asyncio.sleep(3600)
+            await asyncio.sleep(3 * 3600)
 
     run(main())
     assert len(calls) > 100

@@ -250,7 +250,9 @@ def test_ages_of_more_than_a_day_are_not_taken_modulo_a_day() -> None:
         view = FleetView(Fleet(), [pool], nodes, state, (), EPOCH + seconds, seconds)
         memory = FleetMemory()
         census = take_census(view, pool, memory)
-        return [r.instance for r in removals_of(view, census, memory, surplus=1, needed=())]
+        return [
+            r.instance for r in removals_of(view, census, memory, surplus=1, needed=(), bought={})
+        ]
 
     assert due(minutes_5) == [], "neither the deadline of a launch nor of an idle node has passed"
     assert due(day + minutes_5) == ["late", "idle"]
@@ -267,8 +269,27 @@ def test_whole_idle_domains_go_first() -> None:
     pool = PoolView(NodePool(ObjectMeta("p"), spec), (), Inventory(machines), 0.0)
     memory, state = FleetMemory(), ClusterState.of([], [])
     view = FleetView(Fleet(), [pool], nodes, state, (), EPOCH + 9e4, 9e4)
-    found = removals_of(view, take_census(view, pool, memory), memory, surplus=2, needed=())
+    found = removals_of(
+        view, take_census(view, pool, memory), memory, surplus=2, needed=(), bought={}
+    )
     assert [each.instance for each in found] == ["b1", "b2"]
+
+
+def test_what_was_bought_within_a_day_goes_before_whole_idle_domains() -> None:
+    nodes = PoolNodes()
+    for id_ in ("a1", "b1", "b2"):
+        node = make_node(id_, labels={names.POOL: "p"})
+        nodes.put(replace(node, spec=replace(node.spec, provider_id=id_)), 0.0)
+    machines = tuple(
+        Instance(id_, "p", InstanceState.RUNNING, domain=id_[0]) for id_ in ("a1", "b1", "b2")
+    )
+    spec = NodePoolSpec(Provider(ProviderType.STATIC), NodeTemplate({}), 4)
+    pool = PoolView(NodePool(ObjectMeta("p"), spec), (), Inventory(machines), 0.0)
+    memory, state = FleetMemory(), ClusterState.of([], [])
+    view = FleetView(Fleet(), [pool], nodes, state, (), EPOCH + 9e4, 9e4)
+    census = take_census(view, pool, memory)
+    found = list(removals_of(view, census, memory, surplus=2, needed=(), bought={"b2": 5.0}))
+    assert [(each.instance, each.charge.bought) for each in found] == [("b2", 5.0), ("a1", None)]
 
 
 def test_a_node_that_is_marked_goes_before_others_that_are_as_idle() -> None:
@@ -282,7 +303,9 @@ def test_a_node_that_is_marked_goes_before_others_that_are_as_idle() -> None:
     pool = PoolView(NodePool(ObjectMeta("p"), spec), (), Inventory(machines), 0.0)
     memory, state = FleetMemory(), ClusterState.of([], [])
     view = FleetView(Fleet(), [pool], nodes, state, (), EPOCH + 9e4, 9e4)
-    found = removals_of(view, take_census(view, pool, memory), memory, surplus=2, needed=())
+    found = removals_of(
+        view, take_census(view, pool, memory), memory, surplus=2, needed=(), bought={}
+    )
     assert [each.instance for each in found] == ["m2", "m1"]
 
 

@@ -137,7 +137,9 @@ def test_a_launch_without_an_answer_is_given_up_but_neither_forgotten_nor_bought
     for seconds in range(305, 7200, 60):
         [call] = scene.decide(float(seconds))
         assert [each.token for each in call.launches] == [launch.token], "sent on, and no other"
-    scene.write(answered(scene.status, scene.status.launches[0], ("m", "n"), now=EPOCH + 7300))
+    scene.write(
+        answered(scene.status, scene.status.launches[0], ("m", "n"), working=(), now=EPOCH + 7300)
+    )
     scene.machines = [Instance(id_, "p", InstanceState.RUNNING) for id_ in ("m", "n")]
     assert scene.decide(7305.0) == []
     assert (scene.status.launching, scene.status.launch_number) == (2, 1), "late, and not twice"
@@ -149,7 +151,9 @@ def test_a_domain_is_avoided_no_longer_once_it_has_launched() -> None:
     for seconds in (0.0, 5.0, 301.0):
         scene.decide(seconds)
     assert [mark.domain for mark in scene.status.unavailable] == [""]
-    scene.write(answered(scene.status, scene.status.launches[0], ("m", "n"), now=EPOCH + 302))
+    scene.write(
+        answered(scene.status, scene.status.launches[0], ("m", "n"), working=(), now=EPOCH + 302)
+    )
     assert scene.status.unavailable == ()
 
 
@@ -190,7 +194,7 @@ def test_a_machine_without_a_node_fails_by_its_deadline_and_its_domain_is_avoide
     scene = Scene(min=1, scale_up=ScaleUp(launch_seconds=300, ready_seconds=1800))
     scene.decide(0.0)
     [launch] = scene.status.launches
-    scene.write(answered(scene.status, launch, ("m",), now=EPOCH + 10))
+    scene.write(answered(scene.status, launch, ("m",), working=(), now=EPOCH + 10))
     scene.machines = [Instance("m", "p", InstanceState.RUNNING)]
     scene.decide(305.0)
     assert scene.status.unavailable == ()

@@ -162,7 +162,7 @@ class Fleets:
                 name, status = pool.metadata.name, pool.status
                 for launch in launches:
                     ids = tuple(self.add_machine(name) for _ in range(launch.count))
-                    status = answered(status, launch, ids, now=EPOCH + self.instant)
+                    status = answered(status, launch, ids, working=(), now=EPOCH + self.instant)
                 self.pools[name] = replace(pool, status=status)
             case Terminate(instances=ids):
                 for id_ in ids:

@@ -12,7 +12,14 @@ from fairlead.api.cluster_report import ClusterReport, ClusterReportStatus, Repo
 from fairlead.api.fleet import RemovalCause
 from fairlead.api.meta import Condition
 from fairlead.api.node_limit import parse_limit
+from fairlead.api.node_pool import Bought, Lost
 from fairlead.api.times import format_time
+from fairlead.decide.rails.bought import (
+    BOUGHT_MAX,
+    bought_within_day,
+    with_bought,
+    with_lost,
+)
 from fairlead.decide.rails.ledger import (
     DAY,
     HOUR,
@@ -161,6 +168,117 @@ def test_the_clock_of_the_ledger_counts_whole_days() -> None:
     assert not removed(rule([removal(1)], ledger.at(DAY - 1)))
     assert removed(rule([removal(1)], ledger.at(DAY + 1)))
     assert len(ledger.at(DAY - 1).removed) == 1, "what is old is kept, merged"
+
+
+# What automation bought within a day
+
+
+def breathe(bought: dict[int, float], *, count: int, hours: float = 6.0) -> list[list[int]]:
+    """Let idle nodes 0 to `count` of a pool go as they may; return which went in each hour.
+
+    `bought`: when nodes were bought, by the clock of the ledger, which begins at a day.
+    """
+    ledger, peaks, left = Ledger(DAY), Peaks(), list(range(count))
+    hourly: list[list[int]] = []
+    for loop in range(int(hours * 12)):
+        now = DAY + loop * 300.0
+        ledger = ledger.at(now)
+        of_pool = {"p": len(left)}, {"p": sum(n in bought for n in left)}
+        peaks = peaks.at(now, *of_pool)
+        books = Account(ledger, peaks.within(now, *of_pool), Budgets())
+        wanted = [
+            replace(removal(n), charge=replace(removal(n).charge, bought=bought.get(n)), order=n)
+            for n in left
+        ]
+        gone = [r.removal for r in rule_on(wanted, books, (), room=512)
+                if r.outcome is Outcome.REMOVE]  # fmt: skip
+        ledger = ledger.with_removed(each.charge for each in gone)
+        if not loop % 12:
+            hourly.append([])
+        hourly[-1] += [each.order for each in gone]
+        left = [n for n in left if n not in {each.order for each in gone}]
+    return hourly
+
+
+def test_what_was_bought_for_one_gang_goes_within_an_hour_a_tenth_in_five_minutes() -> None:
+    hours = breathe(dict.fromkeys(range(30), DAY - 7200.0), count=30)
+    assert sorted(hours[0]) == list(range(30))
+    hours = breathe({}, count=30)
+    assert [len(each) for each in hours] == [9, 6, 0, 0, 0, 0], "what was there before: half"
+
+
+def test_what_was_there_before_goes_as_if_nothing_had_been_bought() -> None:
+    bought = dict.fromkeys(range(100, 1000), DAY - 7200.0)
+    gone = [n for hour in breathe(bought, count=1000) for n in hour]
+    assert len(gone) == len(set(gone)) == 900 + 50, "all that was bought, and half of the others"
+    assert sum(n < 100 for n in gone) == 50
+    assert sum(n < 100 for n in breathe(bought, count=1000)[0]) == 30
+
+
+def test_what_was_bought_counts_again_in_windows_in_which_it_was_there_before() -> None:
+    charge = Charge("p", "", RemovalCause.IDLE, bought=100.0)
+    ledger = Ledger(HOUR).with_removed([charge] * 500)
+    assert removed(rule([removal(1)], ledger.at(2 * HOUR)))
+    assert not removed(rule([removal(1)], ledger.at(DAY + 101)))
+    early = replace(charge, bought=4000.0)
+    both = Ledger(2 * HOUR).with_removed([charge, early]).at(5 * HOUR)
+    assert [(each.count, each.bought) for each in both.removed] == [(1, 100.0), (1, 4000.0)]
+    near = replace(charge, bought=50.0)
+    both = Ledger(2 * HOUR).with_removed([charge, near]).at(5 * HOUR)
+    assert [(each.count, each.bought) for each in both.removed] == [(2, 50.0)], "the first of them"
+
+
+@pytest.mark.parametrize("bought", [2 * DAY, -DAY], ids=["ahead of the clock", "long ago"])
+def test_a_purchase_of_another_ledger_or_day_exempts_nothing(bought: float) -> None:
+    ledger = Ledger().with_removed([Charge("p", "", RemovalCause.IDLE)] * 500)
+    late = removal(1)
+    late = replace(late, charge=replace(late.charge, bought=bought))
+    assert not removed(rule([late], ledger.at(HOUR)))
+    late = replace(late, charge=replace(late.charge, bought=1.0))
+    assert removed(rule([late], ledger.at(HOUR)))
+
+
+@pytest.mark.parametrize("cause", [c for c in RemovalCause if c is not RemovalCause.IDLE])
+def test_only_idle_nodes_go_beyond_the_shares(cause: RemovalCause) -> None:
+    ledger = Ledger().with_removed([Charge("p", "", cause)] * 500)
+    new = removal(1, cause)
+    assert not removed(rule([replace(new, charge=replace(new.charge, bought=1.0))], ledger))
+
+
+def test_a_pools_own_limits_count_what_was_bought() -> None:
+    wanted = [
+        Removal(Charge("p", "", RemovalCause.IDLE, bought=1.0), f"i{n}", "p", marked_loops=1)
+        for n in range(20)
+    ]
+    own = {"p": PoolBudget(hour=parse_limit(3))}
+    books = Account(Ledger(HOUR), Peaks().within(0.0, {"p": 100}), Budgets(), of_pools=own)
+    assert sum(r.outcome is Outcome.REMOVE for r in rule_on(wanted, books, (), room=512)) == 3
+
+
+def test_a_replacement_is_no_growth() -> None:
+    old, new = [f"old{i}" for i in range(70)], [f"new{i}" for i in range(40)]
+    bought = with_bought((), 1000.0, new, present=[*old, *new])
+    assert bought == (Bought(900.0, tuple(sorted(new))),), "an earlier reading counts for less long"
+    assert bought_within_day(bought, (), 2000.0).keys() == set(new)
+    lost = with_lost((), 1500.0, 30)
+    assert len(bought_within_day(bought, lost, 2000.0)) == 10
+    assert bought_within_day(bought, with_lost(lost, 1600.0, 30), 2000.0) == {}
+    assert len(bought_within_day(bought, lost, 900.0 + DAY - 1)) == 10
+    assert bought_within_day(bought, lost, 900.0 + DAY) == {}
+
+
+def test_records_of_what_was_bought_and_lost_stay_small() -> None:
+    ids = [f"i{i:04}" for i in range(BOUGHT_MAX + 10)]
+    bought = with_bought((), 1000.0, ids[:20], present=ids)
+    bought = with_bought(bought, 2000.0, ids[20:], present=ids)
+    assert [len(each.instances) for each in bought] == [10, BOUGHT_MAX - 10]
+    assert with_bought(bought, 2000.0, (), present=ids[25:30])[0].instances == tuple(ids[25:30])
+    assert with_bought(bought, 2000.0 + DAY, (), present=ids) == ()
+    lost: tuple[Lost, ...] = ()
+    for minute in range(3 * 24 * 60):
+        lost = with_lost(lost, minute * 60.0, minute % 2)
+    assert len(lost) <= 25
+    assert sum(each.count for each in lost) in range(720, 751)
 
 
 @pytest.mark.parametrize("is_complete", [True, False])

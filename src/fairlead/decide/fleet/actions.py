@@ -35,10 +35,14 @@ class WriteFleet:
 
 @dataclass(frozen=True, slots=True)
 class CallLaunch:
-    """Send recorded launches to the provider, and write the answers with what else was decided."""
+    """Send recorded launches to the provider, and write the answers with what else was decided.
+
+    `base` is the status that the answers are added to.
+    """
 
     pool: NodePool
     launches: tuple[Launch, ...]
+    base: NodePoolStatus
     decided: tuple[PoolDecision, ...] = ()
 
 

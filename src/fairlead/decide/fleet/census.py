@@ -33,6 +33,7 @@ class Census:
     #: Those of the latest list.
     listed: frozenset[str]
     nodes: dict[str, PoolNode]
+    #: Removals that were granted, but for those of nodes that are used again.
     leaving: dict[str, Grant]
     #: Machines without a node that takes work, and whose deadline has not passed: by domain.
     coming: dict[str, int] = field(default_factory=dict[str, int])
@@ -128,7 +129,10 @@ def take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census:
 
 def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census:
     grants = view.fleet.status.grants if view.fleet is not None else ()
-    leaving = {grant.instance: grant for grant in grants if grant.pool == pool.name}
+    leaving = {
+        grant.instance: grant for grant in grants
+        if grant.pool == pool.name and not is_used_again(view, grant)
+    }  # fmt: skip
     nodes = view.nodes.by_pool.get(pool.name, {})
     known = {*leaving, *(node.instance for node in nodes.values())}
     known.update(id_ for launch in pool.pool.status.launches for id_ in launch.instances or ())
@@ -170,6 +174,12 @@ def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census
     if len(census.gone) > max(GONE_LEAST, len(census.nodes) * GONE_SHARE_MAX):
         census.gone.clear()
     return census
+
+
+def is_used_again(view: FleetView, grant: Grant) -> bool:
+    """True when work came to a node whose removal was granted: its machine is not ended."""
+    node = view.nodes.by_instance.get(grant.instance)
+    return node is not None and view.nodes.is_used(node.name)
 
 
 def is_idle(view: FleetView, census: Census, node: PoolNode) -> bool:

@@ -14,14 +14,14 @@ launch by a write before it sends it: late writes of the one that died then conf
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from fairlead.api.fleet import GRANTS_MAX, Fleet, Grant, Override
 from fairlead.api.node_limit import parse_limit
-from fairlead.api.node_pool import NodePool, NodePoolStatus, PoolDecision
+from fairlead.api.node_pool import NodePool, PoolDecision
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.fleet.actions import (
     Action,
@@ -39,7 +39,7 @@ from fairlead.decide.fleet.actions import (
     WritePool,
 )
 from fairlead.decide.fleet.announced import announcements, begun_early
-from fairlead.decide.fleet.census import Census, take_census
+from fairlead.decide.fleet.census import Census, is_used_again, take_census
 from fairlead.decide.fleet.decisions import (
     admitted,
     announced,
@@ -52,13 +52,14 @@ from fairlead.decide.fleet.decisions import (
 )
 from fairlead.decide.fleet.demand import Demand
 from fairlead.decide.fleet.external import census_of_nodes, with_balloons
-from fairlead.decide.fleet.pool_status import PoolPlan, removed, status_of, taken_over
+from fairlead.decide.fleet.pool_status import PoolPlan, goes_on, removed, status_of, taken_over
 from fairlead.decide.fleet.purchases import plan_purchases
-from fairlead.decide.fleet.quiet import quiet_of, stays_quiet
+from fairlead.decide.fleet.quiet import counts_time, quiet_of, stays_quiet
 from fairlead.decide.fleet.returns import NO_TAINTS, TAINTED_MAX, away
 from fairlead.decide.fleet.spares import SpareChanges, change_spares
 from fairlead.decide.fleet.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, about
+from fairlead.decide.rails.bought import bought_within_day
 from fairlead.decide.rails.ledger import Account, Ledger, PoolBudget
 from fairlead.decide.rails.removals import Outcome, Permit, Removal, Ruling, rule_on
 from fairlead.decide.rails.sight import Blindness, Finding, Listing, Sight, look, reported_of
@@ -114,6 +115,7 @@ class _Cycle:
     sight: Sight = field(init=False)
     actions: list[Action] = field(default_factory=list[Action])
     elapsed: float = 0.0
+    ledger: Ledger = field(default_factory=Ledger)
     #: Removals of each pool that are seen through.
     ended: dict[str, int] = field(default_factory=dict[str, int])
     censuses: dict[str, Census] = field(default_factory=dict[str, Census])
@@ -261,18 +263,23 @@ class _Cycle:
     ) -> tuple[Ruling, ...]:
         """Mark and grant removals; a grant is written to the ledger, and carried out after."""
         view, memory, status = self.view, self.memory, self.fleet.status
-        wanted: list[Removal] = []
+        ledger = self.ledger = self._ledger()
+        wanted, bought = list[Removal](), dict[str, dict[str, float]]()
         for plan in plans:
+            pool, of_pool = plan.pool, plan.pool.status
+            bought[pool.metadata.name] = bought_within_day(
+                of_pool.bought, of_pool.lost, ledger.clock
+            )
             if plan.is_acted_on:
-                surplus = plan.surplus if plan.pool.spec.scale_down.enabled else 0
                 wanted += removals_of(
-                    view, plan.census, memory, surplus=surplus, needed=demand.needed
-                )
-        sizes = self._sizes([plan.census for plan in plans])
-        memory.peaks = memory.peaks.at(view.instant, sizes)
-        ledger = self._ledger()
+                    view, plan.census, memory, needed=demand.needed,
+                    surplus=plan.surplus if pool.spec.scale_down.enabled else 0,
+                    bought=bought[pool.metadata.name],
+                )  # fmt: skip
+        sizes, counts = self._sizes([plan.census for plan in plans], bought)
+        memory.peaks = memory.peaks.at(view.instant, sizes, counts)
         account = Account(
-            ledger, memory.peaks.within(view.instant, sizes), self.policy.budgets,
+            ledger, memory.peaks.within(view.instant, sizes, counts), self.policy.budgets,
             of_pools={plan.pool.metadata.name: _budget_of(plan.pool)
                       for plan in plans if plan.is_acted_on},
             leaving=Counter(grant.pool for grant in status.grants),
@@ -301,9 +308,13 @@ class _Cycle:
         since = self.view.instant - memory.ledger_read_at
         return Ledger(status.clock, status.removed).at(status.clock + since)
 
-    def _sizes(self, censuses: Sequence[Census]) -> dict[str, int]:
-        """Return how large pools and domains are: what both lists agree exists."""
-        sizes: dict[str, int] = {}
+    def _sizes(
+        self, censuses: Sequence[Census], bought: Mapping[str, Collection[str]]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Return how large pools and domains are, and how much of each pool was bought within a
+        day: what both lists agree exists.
+        """
+        sizes, counts = dict[str, int](), dict[str, int]()
         for census in censuses:
             name = census.view.name
             seen = [
@@ -311,10 +322,15 @@ class _Cycle:
                 if node.instance in census.listed and node.instance not in census.leaving
             ]  # fmt: skip
             sizes[name] = len(seen)
+            # What is launched counts as bought from the first list on that has it.
+            launches = census.view.pool.status.launches
+            new = {id_ for launch in launches for id_ in launch.instances or ()}
+            new.update(bought[name])
+            counts[name] = sum(node.instance in new for node in seen)
             for node in seen:
                 domain = f"{name}/{census.domain_of(node.instance)}"
                 sizes[domain] = sizes.get(domain, 0) + 1
-        return sizes
+        return sizes, counts
 
     def _permits(self) -> list[Permit]:
         return [
@@ -332,7 +348,7 @@ class _Cycle:
         for grant in status.grants:
             if grant in kept:
                 continue
-            is_used = self._is_used_again(grant)
+            is_used = is_used_again(self.view, grant)
             self._note(grant.pool, removal_end(grant, at, is_used=is_used))
             self.ended[grant.pool] = self.ended.get(grant.pool, 0) + (not is_used)
         grants = (
@@ -347,7 +363,8 @@ class _Cycle:
             message="; ".join(finding.message for finding in findings),
             since=status.since if blind == status.blind else at,
         )
-        is_old = ledger.clock - status.clock >= self.policy.ledger_seconds and status.removed
+        is_counting = status.removed or any(map(counts_time, self.view.pools))
+        is_old = ledger.clock - status.clock >= self.policy.ledger_seconds and is_counting
         if granted or grants != status.grants or is_old:
             booked = ledger.with_removed(removal.charge for removal in granted)
             new = replace(new, clock=booked.clock, removed=booked.removed)
@@ -363,23 +380,17 @@ class _Cycle:
         census = self.censuses.get(grant.pool)
         if census is None:
             return True  # the pool is gone, and its machines are no longer ours
-        if self._is_used_again(grant):
+        if is_used_again(self.view, grant):
             return True
         is_there = grant.instance in census.instances
         return not is_there and grant.instance not in self.view.nodes.by_instance
-
-    def _is_used_again(self, grant: Grant) -> bool:
-        node = self.view.nodes.by_instance.get(grant.instance)
-        return node is not None and self.view.nodes.is_used(node.name)
 
     def _see_through(self, censuses: Sequence[Census]) -> None:
         """End the machines whose removal is granted, and delete the nodes of those that ended."""
         for census in censuses:
             pool, ids = census.view.pool, list[str]()
-            for id_, grant in sorted(census.leaving.items()):
+            for id_ in sorted(census.leaving):
                 node = self.view.nodes.by_instance.get(id_)
-                if self._is_used_again(grant):
-                    continue
                 machine = census.instances.get(id_)
                 is_ending = machine is not None and machine.state is InstanceState.STOPPING
                 if id_ in census.listed and not is_ending:
@@ -439,6 +450,7 @@ class _Cycle:
                 rulings,
                 believes_cloud=is_clear or is_settled,
                 ended=self.ended.get(name, 0),
+                clock=self.ledger.clock,
                 noted=self.noted.get(name, ()),
             )
         pool: NodePool = plan.pool
@@ -448,7 +460,7 @@ class _Cycle:
         own = self.memory.own_launches.get(name, ())
         if is_sending and (others := [launch for launch in unanswered if launch not in own]):
             self.actions.append(WritePool(pool, taken_over(status, others), decided))
-        elif is_sending and not _goes_on(pool.status, status):
+        elif is_sending and not goes_on(pool.status, status):
             # Alone: the answer is written with the version of the pool that was decided on.
             beside = (
                 *removed(plan, rulings, format_time(self.view.now)),
@@ -456,20 +468,11 @@ class _Cycle:
             )
             # What is not waited for any more goes last: its provider may be what fails.
             launches = sorted(unanswered, key=lambda launch: launch.given_up_at is not None)
-            self.actions.append(CallLaunch(pool, tuple(launches), beside))
+            # What removals that ended changed in the records is not seen again.
+            base = replace(pool.status, recorded=status.recorded, lost=status.lost)
+            self.actions.append(CallLaunch(pool, tuple(launches), base, beside))
         elif decided or status != pool.status:
             self.actions.append(WritePool(pool, status, decided))
-
-
-def _goes_on(before: NodePoolStatus, after: NodePoolStatus) -> bool:
-    """True when the launches are to be written before those without an answer are sent again: one
-    is given up, or all were, and others take their place.
-    """
-    is_waited_for = any(launch.given_up_at is None for launch in before.unanswered)
-    given_up = (launch.token for launch in before.launches if launch.given_up_at is not None)
-    now_given_up = (launch.token for launch in after.launches if launch.given_up_at is not None)
-    is_given_up = bool(set(now_given_up) - set(given_up))
-    return is_given_up or (not is_waited_for and before.launches != after.launches)
 
 
 def _budget_of(pool: NodePool) -> PoolBudget:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -34,6 +34,7 @@ from fairlead.decide.fleet.decisions import (
 )
 from fairlead.decide.fleet.demand import Unbought
 from fairlead.decide.fleet.view import FleetView
+from fairlead.decide.rails.bought import with_bought, with_lost
 from fairlead.decide.rails.removals import Outcome, Ruling, rule_words
 from fairlead.decide.rails.sight import Finding
 from fairlead.decide.words import plural
@@ -99,12 +100,13 @@ def status_of(
     *,
     believes_cloud: bool,
     ended: int,
+    clock: float,
     noted: Sequence[PoolDecision] = (),
 ) -> tuple[NodePoolStatus, tuple[PoolDecision, ...]]:
     """Return the status of a pool and the new decisions in it.
 
-    `ended`: removals of this pool that are seen through with this decision. `noted`: what else was
-    decided about the pool.
+    `ended`: removals of this pool that are seen through with this decision. `clock`: what the
+    ledger's clock reads now. `noted`: what else was decided about the pool.
     """
     pool, census, old = plan.pool, plan.census, plan.pool.status
     at = format_time(view.now)
@@ -112,6 +114,9 @@ def status_of(
     launch_count = len(decided)
     nodes = census.nodes.values()
     avoided, hopeless = _give_up(view, census)
+    recorded = _recorded(census, old, believes_cloud=believes_cloud, ended=ended)
+    lost = 0 if old.recorded is None else old.recorded - ended - (recorded or 0)
+    written = view.fleet.status.clock if view.fleet is not None else clock
     status = replace(
         old,
         observed_generation=pool.metadata.generation,
@@ -128,7 +133,14 @@ def status_of(
         launch_number=old.launch_number + launch_count,
         unavailable=tuple(u for u in avoided if not _is_stale(u, view.now)),
         balloons=plan.balloons,
-        recorded=_recorded(census, old, believes_cloud=believes_cloud, ended=ended),
+        recorded=recorded,
+        bought=with_bought(
+            old.bought,
+            written,
+            _taken_up(view, census),
+            present=census.instances.keys() - census.leaving.keys(),
+        ),
+        lost=with_lost(old.lost, clock, max(0, lost)),
         consolidates_to=_consolidates_to(plan, findings, rulings),
     )
     held = balloons_changed(old.balloons, status.balloons, at)
@@ -187,15 +199,25 @@ def _give_up(
 
 
 def answered(
-    status: NodePoolStatus, launch: Launch, ids: tuple[str, ...], *, now: float
+    status: NodePoolStatus,
+    launch: Launch,
+    ids: tuple[str, ...],
+    *,
+    working: Collection[str],
+    now: float,
 ) -> NodePoolStatus:
-    """Return the status after the provider launched machines."""
-    known = replace(launch, instances=ids, answered_at=format_time(now), given_up_at=None)
+    """Return the status after the provider launched machines.
+
+    `working`: machines whose nodes have taken up work before the answer. Whatever the provider says
+    of these, the launch does not wait for them, and they do not count as bought.
+    """
+    new = tuple(dict.fromkeys(id_ for id_ in ids if id_ not in working))
+    known = replace(launch, instances=new, answered_at=format_time(now), given_up_at=None)
     status, _ = with_decisions(status, [launched(launch, ids, format_time(now))])
     return replace(
         status,
         launches=tuple(known if each.token == launch.token else each for each in status.launches),
-        recorded=None if status.recorded is None else status.recorded + len(ids),
+        recorded=None if status.recorded is None else status.recorded + len(new),
         unavailable=tuple(u for u in status.unavailable if u.domain != launch.domain),
     )
 
@@ -207,6 +229,17 @@ def taken_over(status: NodePoolStatus, others: Sequence[Launch]) -> NodePoolStat
         for each in status.launches
     )
     return replace(status, launches=launches)
+
+
+def goes_on(before: NodePoolStatus, after: NodePoolStatus) -> bool:
+    """True when the launches are to be written before those without an answer are sent again: one
+    is given up, or all were, and others take their place.
+    """
+    is_waited_for = any(launch.given_up_at is None for launch in before.unanswered)
+    given_up = (launch.token for launch in before.launches if launch.given_up_at is not None)
+    now_given_up = (launch.token for launch in after.launches if launch.given_up_at is not None)
+    is_given_up = bool(set(now_given_up) - set(given_up))
+    return is_given_up or (not is_waited_for and before.launches != after.launches)
 
 
 def _launches(
@@ -235,6 +268,16 @@ def _launches(
             decided.append(PoolDecision(at, "Launch", "Demand" if jobs else "Size", text, facts))
             left -= count
     return tuple(kept), tuple(decided)
+
+
+def _taken_up(view: FleetView, census: Census) -> set[str]:
+    """Return the machines of launches that are done and that have taken up work."""
+    return {
+        id_
+        for launch in census.view.pool.status.launches if _is_done(view, census, launch)
+        for id_ in launch.instances or ()
+        if has_joined(view, census, view.nodes.by_instance.get(id_))
+    }  # fmt: skip
 
 
 def jobs_shown(jobs: Iterable[JobKey]) -> tuple[str, ...]:
@@ -278,12 +321,11 @@ def _recorded(
     census: Census, old: NodePoolStatus, *, believes_cloud: bool, ended: int
 ) -> int | None:
     inventory = census.view.inventory
-    if inventory is None or not inventory.is_complete:
-        return old.recorded
-    if old.recorded is None or believes_cloud:
+    is_complete = inventory is not None and inventory.is_complete
+    if is_complete and (old.recorded is None or believes_cloud):
         # With those whose removal is under way, which are subtracted when they are compared.
         return len(census.instances.keys() | census.leaving.keys()) - ended
-    return old.recorded - ended
+    return None if old.recorded is None else old.recorded - ended
 
 
 def _is_stale(mark: Unavailable, now: float) -> bool:

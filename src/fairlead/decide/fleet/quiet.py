@@ -16,7 +16,7 @@ from fairlead.decide.fleet.announced import announcement_turns
 from fairlead.decide.fleet.census import Census
 from fairlead.decide.fleet.pool_status import PoolPlan
 from fairlead.decide.fleet.returns import away_turns
-from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, Quiet
+from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, Quiet
 from fairlead.decide.rails.ledger import HOUR
 from fairlead.decide.rails.sight import Sight, look, reported_of
 
@@ -39,9 +39,15 @@ def quiet_of(
     ends = [(view.instant // HOUR + 1) * HOUR, *_idle_ends(view, plans), *away_turns(view)]
     for pool in view.pools:
         ends += (view.instant + turn for turn in announcement_turns(pool, policy, view.now))
-    if fleet.status.removed:
+    if fleet.status.removed or any(map(counts_time, view.pools)):
         ends.append(memory.ledger_read_at + policy.ledger_seconds)
     return Quiet(fleet, tuple(view.pools), view.nodes.version, sight, until=min(ends))
+
+
+def counts_time(pool: PoolView) -> bool:
+    """True while the readings of the ledger's clock in the records of a pool count."""
+    status = pool.pool.status
+    return bool(status.launches or status.bought or status.lost)
 
 
 def _is_at_rest(plan: PoolPlan) -> bool:

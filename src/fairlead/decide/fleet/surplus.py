@@ -1,12 +1,13 @@
 """Which machines are to go: those that never worked, and idle nodes that nothing needs.
 
-Whole idle domains go first, so that what stays has room for gangs that want to be close together.
+What was bought within a day goes first, since it goes beyond the shares of the budgets; then whole
+idle domains, so that what stays has room for gangs that want to be close together.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from fairlead.api.fleet import RemovalCause
 from fairlead.decide.fleet.census import Census
@@ -18,10 +19,16 @@ from fairlead.model.pool_nodes import PoolNode
 
 
 def removals_of(
-    view: FleetView, census: Census, memory: FleetMemory, *, surplus: int, needed: Collection[str]
+    view: FleetView,
+    census: Census,
+    memory: FleetMemory,
+    *,
+    surplus: int,
+    needed: Collection[str],
+    bought: Mapping[str, float],
 ) -> Iterator[Removal]:
     """Yield what should be removed of a pool: at most `surplus` idle nodes, failed launches, and
-    nodes without a machine.
+    nodes without a machine. `bought`: what `bought_within_day` returns.
     """
     for id_ in sorted(census.failed):
         node = view.nodes.by_instance.get(id_)
@@ -39,16 +46,17 @@ def removals_of(
     sizes = census.domain_sizes()
     in_domain = Counter(census.domain_of(node.instance) for node in idle)
 
-    def order(node: PoolNode) -> tuple[bool, bool, str, str]:
+    def order(node: PoolNode) -> tuple[bool, bool, bool, str, str]:
         domain = census.domain_of(node.instance)
         is_partial = in_domain[domain] < sizes.get(domain, 0)
-        return (not node.removal, is_partial, domain, node.name)
+        return (not node.removal, node.instance not in bought, is_partial, domain, node.name)
 
     for place, node in enumerate(sorted(idle, key=order)[:surplus]):
         since = duration(view.instant - view.nodes.idle_since[node.name])
         why = f"idle for {since}, and {surplus} more than wanted"
         yield _removal(
-            census, memory, node.instance, node, cause=RemovalCause.IDLE, order=place, why=why
+            census, memory, node.instance, node, cause=RemovalCause.IDLE, order=place, why=why,
+            bought=bought.get(node.instance),
         )  # fmt: skip
 
 
@@ -79,6 +87,7 @@ def _removal(
     cause: RemovalCause,
     order: int,
     why: str,
+    bought: float | None = None,
 ) -> Removal:
     found = census.instances.get(instance)
     tagged = found.pool if found is not None else ""
@@ -89,7 +98,7 @@ def _removal(
     if node is not None:  # what is to go must be cordoned, and our mark must be on it
         is_marked = is_marked and bool(node.removal) and node.is_cordoned
     return Removal(
-        Charge(census.view.name, census.domain_of(instance), cause),
+        Charge(census.view.name, census.domain_of(instance), cause, bought),
         instance,
         tagged,
         name,

@@ -4,6 +4,10 @@ The ledger has a clock of its own, which advances only while a controller watche
 clock. So it never runs faster than real time: jumps of the wall clock, restarts and pauses can make
 a window longer, never shorter. What is a share is a share of the largest size within the window, so
 removing a tenth of what is left again and again ends where removing it once would.
+
+What automation bought within a day (`bought.py`) may go again as idle: an hour and a day count only
+idle machines that were there before, and their shares are of those. Five minutes count them all,
+and are the pace: a tenth of the fleet, by its largest size in a day.
 """
 
 from __future__ import annotations
@@ -21,6 +25,10 @@ WINDOWS = (MINUTES_5, HOUR, DAY)
 #: The window of a limit on what is removed at a time.
 AT_ONCE = 0.0
 _NONE = (0, 0, 0)
+#: Of which windows a removal is not counted when its machine was bought within a day.
+_BOUGHT_IS_LEFT_OUT = (False, True, True)
+#: In the place of a cause: all of them; and all of them with what was bought within a day.
+_COUNTED, _EVERYTHING = "", "*"
 #: Older removals are kept by interval: by 5 minutes after 5 minutes, by hour after an hour.
 _COARSE = ((HOUR, HOUR), (MINUTES_5, MINUTES_5))
 
@@ -93,6 +101,8 @@ class Charge:
     pool: str
     domain: str
     cause: RemovalCause
+    #: When automation bought the machine, by the ledger's clock; None: not within a day.
+    bought: float | None = None
 
     @property
     def scopes(self) -> tuple[Scope, Scope, Scope]:
@@ -137,7 +147,7 @@ class Ledger:
         """Return the ledger with removals booked at its clock."""
         counts = Counter(charges)
         new = (
-            Removed(self.clock, charge.pool, charge.domain, charge.cause, count)
+            Removed(self.clock, charge.pool, charge.domain, charge.cause, count, charge.bought)
             for charge, count in sorted(counts.items(), key=_charge_order)
         )
         return Ledger(self.clock, (*self.removed, *new))
@@ -153,17 +163,23 @@ class Peaks:
     #: (start of the hour, scope, largest size within it)
     seen: tuple[tuple[float, Scope, int], ...] = ()
 
-    def at(self, instant: float, sizes: Mapping[str, int]) -> Peaks:
-        """Take in what pools and domains ("pool/domain") have at an instant."""
+    def at(
+        self, instant: float, sizes: Mapping[str, int], bought: Mapping[str, int] | None = None
+    ) -> Peaks:
+        """Take in what pools and domains ("pool/domain") have at an instant, and how many nodes of
+        each pool were bought within a day.
+        """
         known = {(at, scope): size for at, scope, size in self.seen if at > instant - DAY}
         hour = instant // HOUR * HOUR
-        for scope, nodes in _scopes(sizes).items():
+        for scope, nodes in _scopes(sizes, bought or {}).items():
             known[hour, scope] = max(known.get((hour, scope), 0), nodes)
         return Peaks(tuple((at, scope, size) for (at, scope), size in sorted(known.items())))
 
-    def within(self, instant: float, sizes: Mapping[str, int]) -> dict[tuple[Scope, float], int]:
+    def within(
+        self, instant: float, sizes: Mapping[str, int], bought: Mapping[str, int] | None = None
+    ) -> dict[tuple[Scope, float], int]:
         """Return the largest size of each scope in each window that ends at an instant."""
-        now = _scopes(sizes)
+        now = _scopes(sizes, bought or {})
         out = {(scope, window): size for scope, size in now.items() for window in WINDOWS}
         for at, scope, size in self.seen:
             for window in WINDOWS:
@@ -172,13 +188,23 @@ class Peaks:
         return out
 
 
-def _scopes(sizes: Mapping[str, int]) -> dict[Scope, int]:
-    out: dict[Scope, int] = {("fleet", ""): 0}
+def _scopes(sizes: Mapping[str, int], bought: Mapping[str, int]) -> dict[Scope, int]:
+    fleet = ("fleet", "")
+    out: dict[Scope, int] = {fleet: 0, _lasting(fleet): 0}
     for name, nodes in sizes.items():
-        is_domain = "/" in name
-        out["domain" if is_domain else "pool", name] = nodes
-        out["fleet", ""] += 0 if is_domain else nodes
+        if "/" in name:
+            out["domain", name] = nodes
+            continue
+        lasting = max(0, nodes - bought.get(name, 0))
+        out["pool", name], out[_lasting(("pool", name))] = nodes, lasting
+        out[fleet] += nodes
+        out[_lasting(fleet)] += lasting
     return out
+
+
+def _lasting(scope: Scope) -> Scope:
+    """Return the scope of what was there before the machines that were bought within a day."""
+    return (f"lasting {scope[0]}", scope[1])
 
 
 class Account:
@@ -200,16 +226,28 @@ class Account:
         self._peaks = peaks
         #: Removals by scope and cause ("": of all causes), for each of WINDOWS.
         self._used: dict[tuple[Scope, str], list[int]] = {}
+        self._clock = ledger.clock
         for removed in ledger.removed:
             counts = [removed.count if removed.at > ledger.clock - w else 0 for w in WINDOWS]
-            self._add(Charge(removed.pool, removed.domain, removed.cause), counts)
+            self._add(Charge(removed.pool, removed.domain, removed.cause, removed.bought), counts)
 
     def _add(self, charge: Charge, counts: Sequence[int]) -> None:
+        left_out = self._left_out(charge)
         for scope in charge.scopes:
-            for cause in (charge.cause.value, ""):
+            for cause in (charge.cause.value, _COUNTED, _EVERYTHING):
                 used = self._used.setdefault((scope, cause), [0, 0, 0])
                 for i, count in enumerate(counts):
-                    used[i] += count
+                    used[i] += 0 if left_out[i] and cause != _EVERYTHING else count
+
+    def _left_out(self, charge: Charge) -> tuple[bool, ...]:
+        """Return for each of WINDOWS whether it does not count the removal: it takes again what
+        automation added within a day.
+        """
+        bought = charge.bought
+        is_idle = charge.cause is RemovalCause.IDLE
+        # A reading ahead of the clock is of another ledger, so it says nothing.
+        is_new = is_idle and bought is not None and self._clock - DAY < bought <= self._clock
+        return _BOUGHT_IS_LEFT_OUT if is_new else (False, False, False)
 
     def book(self, charge: Charge) -> None:
         """Spend one removal."""
@@ -229,25 +267,32 @@ class Account:
 
     def _budgets_of(self, charge: Charge) -> Iterable[Excess]:
         fleet, pool, domain = charge.scopes
-        for scope in (fleet, pool):
+        left_out = self._left_out(charge)
+        for scope in () if left_out[-1] else (fleet, pool):
             peak = self._peaks.get((scope, DAY), 0)
             allowed = max(self._budgets.ceiling_least, int(peak * self._budgets.ceiling_share))
-            used = self._used.get((scope, ""), _NONE)
+            used = self._used.get((scope, _COUNTED), _NONE)
             yield Excess("Ceiling", scope, DAY, used[-1], allowed)
         yield from self._budgets_of_pool(charge.pool, pool)
         budget, cause = self._budgets.by_cause[charge.cause], charge.cause.value
         for scope, shares in ((fleet, budget.fleet), (pool, budget.pool), (domain, budget.domain)):
             used = self._used.get((scope, cause), _NONE)
             for i, share in enumerate(shares.by_window if shares is not None else ()):
+                if left_out[i]:
+                    continue
+                is_of_lasting = _BOUGHT_IS_LEFT_OUT[i] and charge.cause is RemovalCause.IDLE
+                of = _lasting(scope) if is_of_lasting else scope
+                # What was bought goes at one pace, not ever more slowly.
+                peak = self._peaks.get((of, DAY if left_out[-1] else WINDOWS[i]), 0)
                 # One at least, or nothing could ever be replaced in a small pool.
-                allowed = max(1, int(self._peaks.get((scope, WINDOWS[i]), 0) * share))
+                allowed = max(1, int(peak * share))
                 yield Excess("CauseBudget", scope, WINDOWS[i], used[i], allowed)
 
     def _budgets_of_pool(self, name: str, scope: Scope) -> Iterable[Excess]:
         budget = self._of_pools.get(name)
         if budget is None:
             return
-        used = self._used.get((scope, ""), _NONE)
+        used = self._used.get((scope, _EVERYTHING), _NONE)
         for limit, window, count in (
             (budget.at_once, AT_ONCE, self._at_once[name]),
             (budget.hour, HOUR, used[1]),
@@ -266,20 +311,24 @@ def _merged(removed: Iterable[Removed], clock: float) -> tuple[Removed, ...]:
         if age >= DAY:
             continue
         interval = next((width for limit, width in _COARSE if age >= limit), 0.0)
+        # What was bought counts again when the first of it was bought a day ago.
+        bought = each.bought
+        since = None if bought is None else bought // interval if interval else bought
         key = (interval and (interval, each.at // interval), interval or each.at,
-               each.pool, each.domain, each.cause)  # fmt: skip
+               each.pool, each.domain, each.cause, since)  # fmt: skip
         before = latest.get(key)
         at, count = each.at, each.count
         if before is not None:
             at, count = max(at, before.at), count + before.count
-        latest[key] = Removed(at, each.pool, each.domain, each.cause, count)
+            bought = None if bought is None or before.bought is None else min(bought, before.bought)
+        latest[key] = Removed(at, each.pool, each.domain, each.cause, count, bought)
     return tuple(sorted(latest.values(), key=_removed_order))
 
 
-def _charge_order(item: tuple[Charge, int]) -> tuple[str, str, str]:
+def _charge_order(item: tuple[Charge, int]) -> tuple[str, str, str, float]:
     charge = item[0]
-    return (charge.pool, charge.domain, charge.cause.value)
+    return (charge.pool, charge.domain, charge.cause.value, charge.bought or 0.0)
 
 
-def _removed_order(each: Removed) -> tuple[float, str, str, str]:
-    return (each.at, each.pool, each.domain, each.cause.value)
+def _removed_order(each: Removed) -> tuple[float, str, str, str, float]:
+    return (each.at, each.pool, each.domain, each.cause.value, each.bought or 0.0)
