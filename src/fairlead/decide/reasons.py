@@ -194,9 +194,7 @@ class Reason(Enum):
     )  # fmt: skip
     NODES_UNAVAILABLE = (
         "NodesUnavailable", Outcome.WAITING, 50,
-        "it cannot use {nodes_unavailable} nodes for now (cordoned, not ready, tainted or closed "
-        "for maintenance); the "
-        "others, empty, hold {members_fit} of {members} members",
+        "it cannot use {which} for now; the others, empty, hold {members_fit} of {members} members",
     )  # fmt: skip
     DEPENDENCY_FAILED = (
         "DependencyFailed", Outcome.BLOCKED, 60,
@@ -312,6 +310,8 @@ BEHIND = (Reason.BEHIND_EARLIER_JOB, *RESERVED_UNTIL)
 AMOUNT_FACTS = ("asked", "free", "total", "short", "largest")
 #: How many spares would hold the job beside other nodes: a fact that any reason may have.
 SPARES = "spares"
+#: How many nodes with room belong to teams that the job is not of, and which: facts of any reason.
+TEAM_NODES, OWNERS = "team_nodes", "owners"
 
 _RESOURCE_WORDS = {GPU: "GPUs", CPU: "CPUs"}
 
@@ -347,8 +347,10 @@ def render(reason: Reason, facts: Mapping[str, int | float | str | bool]) -> str
         if name.endswith("_seconds") and isinstance(seconds, int | float):
             shown[name] = duration(seconds)
     text = singular(reason.template.format_map(shown))
-    count = shown.get(SPARES)
-    if count is None:
-        return text
-    spares = "1 node is a spare" if count == 1 else f"{count} nodes are spares"
-    return f"{text}; {spares}, kept for repairs"
+    if count := shown.get(SPARES):
+        spares = "1 node is a spare" if count == 1 else f"{count} nodes are spares"
+        text += f"; {spares}, kept for repairs"
+    if count := shown.get(TEAM_NODES):
+        nodes = "1 more node belongs" if count == 1 else f"{count} more nodes belong"
+        text += f"; {nodes} to other teams ({shown[OWNERS]})"
+    return text

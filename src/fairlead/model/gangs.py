@@ -161,6 +161,12 @@ class GangRequest:
         return replace(self, roles=roles)
 
     @property
+    def of_any_team(self) -> GangRequest:
+        """The same gang, as if its members might run on the nodes of all teams."""
+        roles = tuple(replace(r, member=_borrowing(r.member)) for r in self.roles)
+        return replace(self, roles=roles)
+
+    @property
     def unsliced(self) -> GangRequest:
         """The same gang, as if its members need not be together in slices."""
         return replace(self, topology=replace(self.topology, slice_level=ANYWHERE, slice_size=1))
@@ -186,6 +192,11 @@ class GangRequest:
 
 def _confined(member: MemberClass) -> MemberClass:
     tolerations = tuple(t for t in member.constraints.tolerations if t != BORROWS)
+    return replace(member, constraints=replace(member.constraints, tolerations=tolerations))
+
+
+def _borrowing(member: MemberClass) -> MemberClass:
+    tolerations = (*member.constraints.tolerations, BORROWS)
     return replace(member, constraints=replace(member.constraints, tolerations=tolerations))
 
 

@@ -213,6 +213,12 @@ class LabelTable:
             )
         return tiers[self._taints]
 
+    def owners(self, slots: Slots) -> tuple[str, ...]:
+        """Return the teams that have some of these nodes, by name."""
+        owners = list(map(owner_of, self._taint_sets))  # in the order of their numbers
+        numbers = np.unique(self._taints[slots]).tolist()
+        return tuple(sorted({owners[number] for number in numbers} - {""}))
+
     @property
     def has_spares(self) -> bool:
         """True while some node may be a spare."""

@@ -20,12 +20,11 @@ from fairlead.cli.table import Align, Column, render_table
 from fairlead.cli.text import (
     bytes_text,
     cut_end,
-    fold_names,
     parse_duration,
     parse_slurm_time,
 )
 from fairlead.cli.views import fleet, jobs, nodes, teams
-from fairlead.decide.words import duration
+from fairlead.decide.words import duration, fold_names
 from fairlead.input.suggest import nearest
 
 

@@ -8,8 +8,6 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.cli.fake_api import STATUS, FakeApi, serve
 
-from fairlead.api import names
-from fairlead.api.core import Taint
 from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition, ObjectMeta, to_wire
 from fairlead.api.names import FAILED
@@ -30,7 +28,7 @@ from fairlead.cli.common import Common
 from fairlead.cli.text import natural, wrapped
 from fairlead.cli.views.fleet import plan_text
 from fairlead.cli.views.jobs import JobChoice, choose_jobs, ending
-from fairlead.cli.views.teams import kept_for_teams, owners_of, quota_text
+from fairlead.cli.views.teams import quota_text
 from fairlead.cli.views.why import why_text
 from fairlead.decide.explain import HOLDERS_MAX, Explanation, Holder
 from fairlead.decide.reasons import Reason, singular
@@ -88,24 +86,6 @@ def test_of_many_holders_it_says_that_there_may_be_more() -> None:
     assert lines[first].startswith("  holders    sweep-2 ")
     assert lines[first + 9].strip().startswith("sweep-11 ")
     assert lines[first + 10].strip() == "these are the 10 largest; there may be more"
-
-
-def test_nodes_that_are_kept_for_teams_are_named_where_they_are_missing() -> None:
-    nodes = [
-        *make_nodes(2, prefix="v", taints=[Taint(names.TEAM, "NoSchedule", "vision")]),
-        *make_nodes(1, prefix="s", taints=[Taint(names.TEAM, "NoSchedule", "speech")]),
-        *make_nodes(1, prefix="o"),
-    ]
-    owners = owners_of(nodes)
-    job = make_job("a", count=4)
-    text = why_text(
-        job, waits(Reason.EXCEEDS_CLUSTER, members=4, members_fit=1), 0.0, owners=owners
-    )
-    assert "  teams      3 nodes are kept for teams: speech 1, vision 2\n" in text
-    assert kept_for_teams(make_job("b", spec={"team": "vision"}), owners) == (
-        "1 node is kept for teams: speech 1"
-    )
-    assert kept_for_teams(job, {}) == ""
 
 
 def test_a_held_job_is_not_told_of_pools() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from fairlead.api.core import Node, Taint
 from fairlead.api.job import Job, VerdictStatus
+from fairlead.api.names import TEAM
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.decide.placement.cycle import decide
@@ -95,21 +96,59 @@ def test_a_selector_that_no_node_matches() -> None:
     assert found.reason is Reason.NO_MATCHING_NODE
 
 
+def test_nodes_with_room_that_belong_to_teams_are_counted_where_the_others_are_too_few() -> None:
+    def of(team: str, count: int) -> list[Node]:
+        taints = [Taint(key=TEAM, value=team, effect="NoSchedule")]
+        return make_nodes(count, prefix=team, taints=taints)
+
+    nodes = [*of("vision", 2), *of("speech", 1), *make_nodes(1)]
+    found = verdict(nodes, make_job("a", count=4))
+    assert found.reason is Reason.EXCEEDS_CLUSTER
+    assert found.message == (
+        "needs room for 4 members; all matching nodes, empty, hold 1; 3 more nodes belong to other "
+        "teams (speech, vision)"
+    )
+    small = make_node("small", gpus=1, taints=[Taint(key=TEAM, value="a", effect="NoSchedule")])
+    found = verdict([small, *of("b", 1)], make_job("a"))
+    assert found.message.endswith("; 1 more node belongs to other teams (b)")
+    found = verdict([*(each for n in range(7) for each in of(f"t{n}", 1))], make_job("a"))
+    assert found.message.endswith("to other teams (t0, t1, t2, t3, t4 and 2 more)")
+    own = verdict(of("vision", 2), make_job("a", node_selector={"pool": "none"}))
+    assert "belong" not in own.message, "a selector keeps it off these nodes, too"
+
+
 @pytest.mark.parametrize(
-    "out",
+    ("out", "cause"),
     [
-        {"unschedulable": True},
-        {"ready": False},
-        {"taints": [Taint(key="node.kubernetes.io/disk-pressure", effect="NoSchedule")]},
+        ({"unschedulable": True}, "cordoned"),
+        ({"ready": False}, "not ready"),
+        ({"ready": False, "unschedulable": True}, "cordoned"),
+        ({"taints": [Taint(key="node.kubernetes.io/disk-pressure", effect="NoSchedule")]},
+         "tainted"),
     ],
-)
-def test_nodes_that_are_out_are_counted_when_they_decide(out: dict[str, object]) -> None:
+)  # fmt: skip
+def test_nodes_that_are_out_are_named_with_the_cause_when_they_decide(
+    out: dict[str, object], cause: str
+) -> None:
     nodes = [make_node("a"), make_node("b", **out)]
     found = verdict(nodes, make_job("a", count=2))
     assert found.reason is Reason.NODES_UNAVAILABLE
-    assert found.facts == {"nodes_unavailable": 1, "members": 2, "members_fit": 1}
+    assert found.message == (
+        f"it cannot use b ({cause}) for now; the others, empty, hold 1 of 2 members"
+    )
+    assert found.facts["nodes_unavailable"] == 1
     pods = (make_pod("x", node="a", gpus=1),)
     assert verdict(nodes, make_job("a"), pods=pods).reason is Reason.INSUFFICIENT_CAPACITY
+
+
+def test_many_nodes_that_are_out_are_folded_and_very_many_counted() -> None:
+    out = [*make_nodes(3, prefix="n", unschedulable=True), make_node("x", ready=False)]
+    found = verdict([*out, make_node("a")], make_job("a", count=2))
+    words = "it cannot use n-[0000-0002] (cordoned), x (not ready) for now;"
+    assert found.message.startswith(words)
+    odd = [make_node(f"node-{n * n}", ready=False) for n in range(30)]
+    found = verdict([*odd, make_node("a")], make_job("a", count=2))
+    assert found.message.startswith("it cannot use 30 nodes (not ready) for now;")
 
 
 def test_room_but_not_within_one_domain() -> None:

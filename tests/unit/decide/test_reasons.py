@@ -18,7 +18,7 @@ FACTS: dict[str, int | float | str | bool] = {
     "shown": "n1, n2",
     "resource": "nvidia.com/gpu", "asked": 64, "free": 44, "total": 72, "short": 20,
     "largest": 8, "members_fit": 2, "topology_key": "rack", "domains": 5, "nodes": 9,
-    "cause": "cancelled by its user", "nodes_unavailable": 2, "role": "worker",
+    "cause": "cancelled by its user", "which": "n1 (cordoned)", "role": "worker",
     "field": "spec.roles", "owner": "StatefulSet web", "members_present": 3, "ungated": 1,
     "priority_class": "high", "stage": "read", "fault": "RecursionError: too deep",
     "message": "exceeded quota: team", "team": "vision", "borrowed": 3, "open": "speech",

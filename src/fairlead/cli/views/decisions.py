@@ -9,8 +9,7 @@ from fairlead.api.times import format_time
 from fairlead.app.decision_file import Recorded, Write
 from fairlead.app.messages import DecisionLine
 from fairlead.cli.table import Align, Column, Row, render_table
-from fairlead.cli.text import fold_names
-from fairlead.decide.words import plural
+from fairlead.decide.words import fold_names, plural
 from fairlead.terminal import printable
 
 NONE = "-"

@@ -12,14 +12,14 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
 from fairlead.cli.table import Align, Column, Row
-from fairlead.cli.text import fold_names, natural
+from fairlead.cli.text import natural
 from fairlead.cli.views.teams import Owners, borrowed_nodes
 from fairlead.cli.views.words import message_of, reason_words
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
-from fairlead.decide.words import duration, plural
+from fairlead.decide.words import duration, fold_names, plural
 from fairlead.model.phase import Phase, phase_of
 from fairlead.terminal import joined
 

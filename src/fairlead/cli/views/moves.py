@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from fairlead.cli.table import Align, Column, render_table
-from fairlead.cli.text import fold_names
 from fairlead.decide.placement.moves import Moves
 from fairlead.decide.placement.search import Plan
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.verdict import ObjectKey
-from fairlead.decide.words import duration, plural
+from fairlead.decide.words import duration, fold_names, plural
 
 _COLUMNS = (
     Column("NAMESPACE"),

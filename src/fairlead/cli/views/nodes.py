@@ -11,9 +11,8 @@ from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.times import parse_time
 from fairlead.cli.table import Align, Column, Row
-from fairlead.cli.text import fold_names
 from fairlead.cli.views.plan import role_amounts
-from fairlead.decide.words import duration
+from fairlead.decide.words import duration, fold_names
 from fairlead.model.spares import is_spare
 from fairlead.model.windows import read_window
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,10 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.team import Budget, JobLimits, Share, Team
 from fairlead.api.validate_team import selector_of
 from fairlead.cli.table import Align, Column, Row
-from fairlead.cli.text import fold_names
 from fairlead.cli.views.words import reason_words
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.verdict import ObjectKey
-from fairlead.decide.words import duration, plural
+from fairlead.decide.words import duration, fold_names, plural
 from fairlead.model.job_users import user_of
 from fairlead.model.phase import Phase, phase_of
 from fairlead.model.teams import owner_of
@@ -101,16 +100,6 @@ def borrowed_nodes(job: Job, owners: Owners) -> dict[str, list[str]]:
         if owners.get(node, placement.team) != placement.team:
             found[owners[node]].append(node)
     return dict(sorted(found.items()))
-
-
-def kept_for_teams(job: Job, owners: Owners) -> str:
-    """Return how many nodes other teams than the job's have, of which it may use none; "" if 0."""
-    counts = Counter(team for team in owners.values() if team != job.spec.team)
-    if not counts:
-        return ""
-    each = ", ".join(f"{team} {count:,}" for team, count in sorted(counts.items()))
-    nodes = sum(counts.values())
-    return f"{plural(nodes, 'node')} {'is' if nodes == 1 else 'are'} kept for teams: {each}"
 
 
 def borrowing_words(job: Job, owners: Owners) -> str:

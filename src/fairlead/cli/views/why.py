@@ -19,7 +19,7 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
 from fairlead.cli.flags import Flag
-from fairlead.cli.text import fold_names, natural
+from fairlead.cli.text import natural
 from fairlead.cli.views.fleet import Buying
 from fairlead.cli.views.jobs import (
     NONE,
@@ -31,7 +31,7 @@ from fairlead.cli.views.jobs import (
     time_of,
     where_or_why,
 )
-from fairlead.cli.views.teams import Owners, borrowed_nodes, borrowing_words, kept_for_teams
+from fairlead.cli.views.teams import Owners, borrowed_nodes, borrowing_words
 from fairlead.cli.views.words import amount_text, amount_words, message_of, reason_words
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.expected_start import ExpectedStart
@@ -42,7 +42,7 @@ from fairlead.decide.jobs.restart import is_cancelled
 from fairlead.decide.overdue_pods import OverduePod
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey
-from fairlead.decide.words import duration, plural
+from fairlead.decide.words import duration, fold_names, plural
 from fairlead.terminal import joined
 
 LABEL_WIDTH = 11
@@ -83,7 +83,7 @@ def why_text(
     if job.is_finished:
         return _ended(job, now, note)
     if explanation is not None and explanation.verdict.reason is not Reason.PLACED:
-        return _waiting(job, explanation, now, buying=buying, owners=owners)
+        return _waiting(job, explanation, now, buying=buying)
     if explanation is None and job.status.placement is None:
         return joined([f"Job {job.metadata.name}: {where_or_why(job)}"])
     team = borrowing_words(job, owners)
@@ -121,9 +121,7 @@ def _labelled(label: str, texts: Iterable[str]) -> list[str]:
     return [_line("" if number else label, text) for number, text in enumerate(texts)]
 
 
-def _waiting(
-    job: Job, explanation: Explanation, now: float, *, buying: Buying | None, owners: Owners
-) -> str:
+def _waiting(job: Job, explanation: Explanation, now: float, *, buying: Buying | None) -> str:
     verdict = explanation.verdict
     since = "" if explanation.since is None else f"    (for {duration(now - explanation.since)})"
     # What no node there is can hold, a node that is bought may.
@@ -140,8 +138,6 @@ def _waiting(
     facts += _borrows(explanation, now)
     if buying and verdict.reason is not Reason.HELD:
         facts.append(_line("nodes", buying.text))
-    if verdict.reason in (Reason.EXCEEDS_CLUSTER, Reason.NO_MATCHING_NODE):
-        facts += _labelled("teams", [text] if (text := kept_for_teams(job, owners)) else [])
     if facts:
         lines += ["", *facts]
     lines += _changes(job, explanation)

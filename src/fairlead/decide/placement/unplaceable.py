@@ -20,14 +20,17 @@ from fairlead.decide.placement.domains import domains_of
 from fairlead.decide.placement.kept import Reservation
 from fairlead.decide.placement.neighbours import rules_are_exact, rules_text
 from fairlead.decide.placement.search import members_fit, members_fit_domain, plan_gang
-from fairlead.decide.reasons import SPARES, Reason
+from fairlead.decide.reasons import OWNERS, SPARES, TEAM_NODES, Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
+from fairlead.decide.words import fold_names, plural, some_of
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
-from fairlead.model.nodes import Bools, NodeTable, is_device
+from fairlead.model.nodes import Bools, Ints, NodeTable, is_device
 from fairlead.model.requests import Constraints
 
 BLOCKERS_MAX = 10
+#: Teams that a verdict names; and its nodes: so many are folded, to a text of so many characters.
+OWNERS_MAX, NAMES_FOLDED_MAX, NAMES_LENGTH_MAX = 5, 200, 60
 #: Claims looked at for blockers, the largest first.
 _CLAIMS_SCANNED_MAX = 1000
 
@@ -40,11 +43,9 @@ def judge_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict
     """
     if isinstance(gang, InvalidGang):
         return Verdict(Reason.INVALID_REQUEST, {"field": gang.field})
-    gang = gang.accepting
+    gang, empty = gang.accepting, EmptyCapacity(state, available_only=False)
     verdict = _judge_empty(state, gang)
-    return verdict and _with_spares(
-        state, EmptyCapacity(state, available_only=False), gang, verdict
-    )
+    return verdict and _with_teams(state, empty, gang, _with_spares(state, empty, gang, verdict))
 
 
 def _judge_empty(state: ClusterState, gang: GangRequest) -> Verdict | None:
@@ -101,6 +102,25 @@ def _with_spares(
     is_open = sum(capacity.fits(role.member) for role in gang.roles) > 0
     count = int((table.labels.spares() & is_open).sum())
     return replace(verdict, facts={**verdict.facts, SPARES: count}) if count else verdict
+
+
+def _with_teams(
+    state: ClusterState, capacity: Capacity, gang: GangRequest, verdict: Verdict
+) -> Verdict:
+    """Return a verdict that says how many nodes with room belong to teams, of which the gang may
+    use none.
+    """
+    if gang.may_borrow or not state.uses.has_owners:
+        return verdict
+    rooms = (sum(capacity.fits(role.member) for role in each.roles) > 0
+             for each in (gang, gang.of_any_team))  # fmt: skip
+    is_open, has_room = rooms
+    slots = np.flatnonzero(has_room & ~is_open)
+    if not len(slots):
+        return verdict
+    owners = state.table.labels.owners(slots)
+    facts = {TEAM_NODES: len(slots), OWNERS: some_of(owners, OWNERS_MAX)}
+    return replace(verdict, facts={**verdict.facts, **facts})
 
 
 def _judge_present(
@@ -165,7 +185,7 @@ def _judge_available(state: ClusterState, gang: GangRequest) -> Verdict | None:
     None, too, when no node is out: then that is not what it waits for.
     """
     available = EmptyCapacity(state, available_only=True)
-    unavailable = _unavailable_count(state, gang)
+    unavailable = int(_unavailable(state, gang).sum())
     if not unavailable or _would_fit(available, state.table, gang):
         return None
     maintenance = _maintenance_verdict(state, available, gang)
@@ -175,7 +195,7 @@ def _judge_available(state: ClusterState, gang: GangRequest) -> Verdict | None:
     if fit >= gang.member_count:
         return None
     facts = {"nodes_unavailable": unavailable, "members": gang.member_count, "members_fit": fit}
-    return Verdict(Reason.NODES_UNAVAILABLE, facts)
+    return Verdict(Reason.NODES_UNAVAILABLE, {**facts, "which": _unavailable_words(state, gang)})
 
 
 def _maintenance_verdict(
@@ -317,12 +337,41 @@ def _bound_verdict(
     return Verdict(reason, facts)
 
 
-def _unavailable_count(state: ClusterState, gang: GangRequest) -> int:
+def _unavailable(state: ClusterState, gang: GangRequest) -> Bools:
+    """Return bool[N]: nodes that match and can start no pods now."""
     matches = np.zeros(state.table.capacity, dtype=np.bool_)
     for role in gang.roles:
         matches |= state.fits.mask(role.member.constraints).matches
     eligible = eligible_nodes(state, [role.member.constraints for role in gang.roles])
-    return int((matches & ~eligible).sum())
+    return matches & ~eligible
+
+
+def _unavailable_words(state: ClusterState, gang: GangRequest) -> str:
+    """Return which nodes that match are out, by cause: "n[1-3] (cordoned), n7 (not ready)"."""
+    table, out = state.table, _unavailable(state, gang)
+    masks = [state.fits.mask(role.member.constraints) for role in gang.roles]
+    is_open = np.logical_or.reduce([mask.is_open for mask in masks])
+    parts: list[str] = []
+    for cause, holds in (
+        ("cordoned", table.cordoned),
+        ("not ready", ~table.ready),
+        ("closed for maintenance or a reservation", ~is_open),
+        ("tainted", np.ones_like(out)),
+    ):
+        slots = np.flatnonzero(out & holds)
+        out &= ~holds
+        if len(slots):
+            parts.append(f"{_node_words(table, slots)} ({cause})")
+    return ", ".join(parts)
+
+
+def _node_words(table: NodeTable, slots: Ints) -> str:
+    """Return the names of nodes, folded; their number where that is too long to read."""
+    count = plural(len(slots), "node")
+    if len(slots) > NAMES_FOLDED_MAX:
+        return count
+    names = fold_names(table.names[slot] for slot in slots.tolist())
+    return names if len(names) <= NAMES_LENGTH_MAX else count
 
 
 def _shortage(state: ClusterState, gang: GangRequest) -> dict[str, int | str] | None:
