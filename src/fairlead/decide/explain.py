@@ -8,13 +8,11 @@ is made. A client builds the state from lists, without the members' pods of jobs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 
-import msgspec
-
-from fairlead.api.job import Job, JobSpec, JobStatus
+from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import find_condition
 from fairlead.api.names import ADMITTED, FAILURE_TARGET
 from fairlead.api.placement import nodes_of
@@ -35,17 +33,14 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import eligible_nodes, resource_order
-from fairlead.decide.placement.whatif import fits_now, would_fit
-from fairlead.decide.reasons import BEHIND, RESERVED_UNTIL, Reason, resource_word
+from fairlead.decide.placement.whatif import would_fit
+from fairlead.decide.reasons import BEHIND, Reason, resource_word
+from fairlead.decide.suggestions import Suggestion, suggestions
 from fairlead.decide.verdict import ObjectKey, Verdict
-from fairlead.decide.words import duration
 from fairlead.model.cluster import ClusterState
 from fairlead.model.completion import ends_at
-from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
-from fairlead.model.nodes import is_device
+from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.phase import Phase, is_failing, phase_of
-from fairlead.model.requests import request_of
-from fairlead.model.windows import hold_seconds
 
 AHEAD_MAX = 10
 HOLDERS_MAX = 10
@@ -76,10 +71,6 @@ _WRITTEN = frozenset(
         Reason.QUEUE_LIMIT, Reason.BEHIND_TEAM_JOB,
     )
 )  # fmt: skip
-#: What it takes to read a suggestion and submit the job again; from where on whole minutes do.
-_SUBMIT_SECONDS, _MINUTES_FROM = 15.0, 300.0
-#: Smallest step worth suggesting, in base units.
-_STEPS = {"cpu": 1000, "memory": 1 << 30, "ephemeral-storage": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,33 +114,6 @@ class Holder:
     amount: int
     nodes: int
     ends_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    """A change under which the gang would start now; it was tried.
-
-    `change` is what to set: `count` of a role, the amount of a resource per member in base units,
-    or `time`, the limit of the whole job in seconds.
-    """
-
-    role: str
-    change: str
-    #: None where nothing was set.
-    before: int | None
-    after: int
-
-    @property
-    def message(self) -> str:
-        """E.g. "5 instead of 8 members of role worker: starts now"."""
-        if self.change == "count":
-            return f"{self.after} instead of {self.before} members of role {self.role}: starts now"
-        if self.change == "time":
-            return f"a time limit of at most {duration(self.after)}: starts now"
-        assert self.before is not None
-        after, before = humanize(self.change, self.after), humanize(self.change, self.before)
-        word = resource_word(self.change)
-        return f"{after} instead of {before} {word} per member of role {self.role}: starts now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +172,12 @@ def explain(
         _since(entry.job, verdict),
         arithmetic=_arithmetic(state.cluster, open_to),
         ahead=_ahead(state, state.queue.order_of(entry)),
-        suggestions=tuple(_suggestions(state.cluster, gang)),
+        suggestions=tuple(suggestions(state, entry, verdict, policy or PlacementPolicy(), now=now)),
         borrower_backoff=borrower_backoff(entry.job.status) if gang.borrowing else None,
     )
     if verdict.reason in (*_CAPACITY_REASONS, *_LIMITS, *_CLOSED):
         forecasts = forecasts or Forecasts(state, now, policy or PlacementPolicy())
         awaited = forecasts.of(key)
-        if verdict.reason in RESERVED_UNTIL:
-            shorter = tuple(_shorter(state, entry, verdict, policy or PlacementPolicy(), now=now))
-            explanation = replace(explanation, suggestions=shorter)
     elif verdict.reason in _PREEMPTING:
         awaited = Preemption(now, verdict.blockers)
     else:
@@ -399,91 +360,3 @@ def _holders(state: PlacementState, verdict: Verdict, gang: GangRequest) -> tupl
 def _leading_resource(gang: GangRequest) -> str:
     asked = [r for r, _ in gang.roles[gang.placing_order()[0]].member.request]
     return min(asked, key=resource_order)
-
-
-# What would change it
-
-
-def _suggestions(state: ClusterState, gang: GangRequest) -> Iterator[Suggestion]:
-    """Yield changes to one role, of its count or of one resource, that would let it start now."""
-    if fits_now(state, gang):
-        return
-    for index, role in enumerate(gang.roles):
-
-        def with_count(count: int, *, at: int = index) -> GangRequest:
-            return _with_role(gang, at, replace(gang.roles[at], count=count))
-
-        count = _largest(state, with_count, role.count, 1)
-        if count is not None:
-            yield Suggestion(role.name, "count", role.count, count)
-        for resource, asked in sorted(role.member.request, key=lambda i: resource_order(i[0])):
-            if resource == "pods":
-                continue
-
-            def with_amount(amount: int, *, at: int = index, of: str = resource) -> GangRequest:
-                return _with_role(gang, at, _asking(gang.roles[at], of, amount))
-
-            step = 1 if is_device(resource) else _STEPS.get(resource, 1)
-            amount = _largest(state, with_amount, asked, step)
-            if amount is not None:
-                yield Suggestion(role.name, resource, asked, amount)
-
-
-def _shorter(
-    state: PlacementState,
-    entry: QueueEntry,
-    verdict: Verdict,
-    policy: PlacementPolicy,
-    *,
-    now: float,
-) -> Iterator[Suggestion]:
-    """Yield the time limit with which a job starts now and ends before the room that it would use
-    is needed; a whole decision has tried it.
-    """
-    before, job = entry.job.spec.time_limit_seconds, entry.job
-    grace = hold_seconds(msgspec.structs.replace(job, spec=_limited(job, 0)))
-    left = parse_time(str(verdict.facts["starts_by"])) - now - grace - _SUBMIT_SECONDS
-    after = int(left // 60 * 60 if left > _MINUTES_FROM else left // 10 * 10)
-    if after < 1 or (before is not None and after >= before):
-        return
-    state.cluster.job_changed(msgspec.structs.replace(job, spec=_limited(job, after)))
-    actions = decide(state, policy, now).actions
-    state.cluster.job_changed(job)
-    if any(isinstance(a, PlaceJob) and a.job.metadata.key == job.metadata.key for a in actions):
-        yield Suggestion("", "time", before, after)
-
-
-def _limited(job: Job, seconds: int) -> JobSpec:
-    return msgspec.structs.replace(job.spec, time_limit_seconds=seconds)
-
-
-def _largest(
-    state: ClusterState, changed: Callable[[int], GangRequest], before: int, step: int
-) -> int | None:
-    """Return the largest multiple of `step` below `before` that would fit now; None if none
-    does.
-    """
-
-    def fits(steps: int) -> bool:
-        return fits_now(state, changed(steps * step))
-
-    low, high = 0, -(-before // step) - 1
-    if high < 1 or not fits(1):
-        return None
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low * step or None
-
-
-def _with_role(gang: GangRequest, index: int, role: RoleRequest) -> GangRequest:
-    roles = tuple(role if i == index else other for i, other in enumerate(gang.roles))
-    return replace(gang, roles=roles)
-
-
-def _asking(role: RoleRequest, resource: str, amount: int) -> RoleRequest:
-    amounts = {**dict(role.member.request), resource: amount}
-    return replace(role, member=replace(role.member, request=request_of(amounts.items())))

@@ -24,6 +24,7 @@ from fairlead.model.requests import (
     RequestError,
     RequestReader,
     constraints_of,
+    request_of,
 )
 from fairlead.model.reserved_nodes import reservation_key
 from fairlead.model.teams import BORROWS
@@ -175,6 +176,21 @@ class GangRequest:
     def unbound(self) -> GangRequest:
         """The same gang, as if any nodes would do."""
         return replace(self, topology=TopologyRequest(path=self.topology.path))
+
+    def with_count(self, index: int, count: int) -> GangRequest:
+        """Return the same gang with another number of members of one role."""
+        return self._with_role(index, replace(self.roles[index], count=count))
+
+    def with_amount(self, index: int, resource: str, amount: int) -> GangRequest:
+        """Return the same gang whose members of one role ask for another amount of a resource."""
+        role = self.roles[index]
+        request = request_of({**dict(role.member.request), resource: amount}.items())
+        member = replace(role.member, request=request)
+        return self._with_role(index, replace(role, member=member))
+
+    def _with_role(self, index: int, role: RoleRequest) -> GangRequest:
+        roles = tuple(role if i == index else other for i, other in enumerate(self.roles))
+        return replace(self, roles=roles)
 
     def but_any_neighbours(self) -> GangRequest:
         """Return the same gang, as if any pod might be near."""

@@ -27,6 +27,11 @@ class Reserved:
     selector: tuple[tuple[str, str], ...]
     names: tuple[str, ...] = ()
 
+    @property
+    def team(self) -> str:
+        """The team whose it is."""
+        return self.key.partition("/")[0]
+
     def holds(self, labels: Mapping[str, str]) -> bool:
         """True for a node of the reservation; `labels` contain its name under NAME_COLUMN."""
         if NAME_COLUMN not in labels or (self.names and labels[NAME_COLUMN] not in self.names):

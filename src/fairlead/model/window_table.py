@@ -127,6 +127,17 @@ class WindowTable:
         opens = [*ends, *(window.start for window in reserved)]
         return min((at for at in opens if now < at < inf), default=None)
 
+    def starts(self, now: float) -> list[float]:
+        """Return when the windows and reservations begin that have not begun, in order."""
+        reserved = (each.window for each in self._reserved)
+        starts = {window.start for window in (*self._windows.values(), *reserved)}
+        return sorted(at for at in starts if now < at < inf)
+
+    def reservations_of(self, team: str, now: float) -> list[Reserved]:
+        """Return the reservations of a team that are not over, by when they begin."""
+        found = (each for each in self._reserved if each.team == team and now < each.window.end)
+        return sorted(found, key=lambda each: (each.window.start, each.key))
+
     def first(self, slots: Iterable[int]) -> Window | None:
         """Return the window of some slots that ends first; None where they have none."""
         found = (self._windows[slot] for slot in slots if slot in self._windows)

@@ -12,6 +12,7 @@ from fairlead.api.meta import Condition
 from fairlead.api.names import RUNNING
 from fairlead.api.resources import NODES
 from fairlead.api.status import Forbidden, NotFound, StatusDetails
+from fairlead.api.team import Reservation
 from fairlead.api.times import format_time
 from fairlead.cli.fit import check_fit
 from fairlead.cli.lookup import find_job
@@ -24,8 +25,16 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.input.errors import CliError
 from fairlead.kube.kubeconfig import Connection
+from fairlead.model.cluster import ClusterState
 from fairlead.runtime.client import ObjectList, Request, Verb
-from fairlead.testing.builders import EPOCH, make_job, make_nodes, make_placement
+from fairlead.testing.builders import (
+    EPOCH,
+    make_job,
+    make_node,
+    make_nodes,
+    make_placement,
+    make_team,
+)
 
 
 def test_a_placed_job_whose_pods_the_server_takes_from_nobody_says_so_in_its_words() -> None:
@@ -138,6 +147,15 @@ def test_the_time_limit_with_which_a_job_starts_now_is_a_flag_of_submit() -> Non
     eager = PlacementPolicy(starvation_seconds=0.0)
     text = why_text(job, explain(state, job.metadata.key, EPOCH, eager), EPOCH)
     assert "  would change it\n    --time 59m  a time limit of at most 59m: starts now\n" in text
+
+
+def test_a_reservation_of_the_own_team_is_a_flag_of_submit() -> None:
+    reservation = Reservation("talk", format_time(EPOCH), format_time(EPOCH + 9), node_names=("n",))
+    job = make_job("a", namespace="vision")
+    cluster = ClusterState.of([make_node("n")], [job])
+    cluster.team_changed("vision", make_team("vision", reservations=(reservation,)))
+    text = why_text(job, explain(PlacementState(cluster), job.metadata.key, EPOCH), EPOCH)
+    assert "    --reservation talk  nodes that its team has reserved: starts now\n" in text
 
 
 def test_an_elastic_job_shows_its_range_and_how_many_members_each_attempt_had() -> None:

@@ -105,6 +105,48 @@ def test_another_team_cannot_use_it_whatever_its_jobs_name() -> None:
     assert "fairlead reservations" in waits.message
 
 
+def suggested(found: PlacementState, now: float) -> list[tuple[str, int | str, str]]:
+    explanation = explain(found, ("vision", "j"), now)
+    assert explanation is not None
+    return [(each.change, each.after, each.message) for each in explanation.suggestions]
+
+
+def test_a_job_of_the_team_gets_its_reservation_or_a_shorter_limit_suggested() -> None:
+    found = cluster(job("j", limit=None), nodes="a")
+    assert suggested(found, START - HOUR) == [
+        (
+            "reservation",
+            "talk",
+            f"nodes that its team has reserved: starts at {format_time(START)}",
+        ),
+        ("time", 59 * 60, "a time limit of at most 59m: starts now"),
+    ]
+    assert verdict(found, START - HOUR).reason is Reason.RESERVED_FOR_OTHERS, "as it was"
+    assert suggested(found, START) == [
+        ("reservation", "talk", "nodes that its team has reserved: starts now")
+    ]
+    late = [job("j", limit=None), job("first", "talk", limit=None, placement=make_placement(["a"]))]
+    assert suggested(cluster(*late, nodes="a"), START) == []
+    foreign = cluster(
+        job("j", limit=None), nodes="a", teams=(team(name="speech"), make_team("vision"))
+    )
+    assert suggested(foreign, START - HOUR) == [
+        ("time", 59 * 60, "a time limit of at most 59m: starts now")
+    ]
+
+
+def test_of_several_windows_the_longest_limit_with_which_it_starts_is_suggested() -> None:
+    early, late = (f"{format_time(at)}/{format_time(END)}" for at in (START, START + HOUR))
+    found = cluster(job("j", limit=None), nodes="", teams=())
+    for name, window in (("a", early), ("b", late)):
+        found.cluster.node_changed(make_node(name, annotations={MAINTENANCE: window}))
+    assert verdict(found, START - HOUR).reason is Reason.MAINTENANCE
+    told = ("time", 119 * 60, "a time limit of at most 1h59m: starts now")
+    assert suggested(found, START - HOUR) == [told]
+    found.cluster.node_changed(make_node("b", unschedulable=True))
+    assert [after for _, after, _ in suggested(found, START - HOUR)] == [59 * 60]
+
+
 def test_it_is_no_way_onto_nodes_that_are_in_use_or_closed_otherwise() -> None:
     holder = job("holder", placement=make_placement(["a"]))
     assert placed(cluster(holder, job("j", "talk")), START) == {}

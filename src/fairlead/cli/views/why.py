@@ -35,12 +35,13 @@ from fairlead.cli.views.teams import Owners, borrowed_nodes, borrowing_words
 from fairlead.cli.views.words import amount_text, amount_words, message_of, reason_words
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.expected_start import ExpectedStart
-from fairlead.decide.explain import HOLDERS_MAX, Amounts, Explanation, Holder, Suggestion
+from fairlead.decide.explain import HOLDERS_MAX, Amounts, Explanation, Holder
 from fairlead.decide.forecast import Preemption, Unknown
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.restart import is_cancelled
 from fairlead.decide.overdue_pods import OverduePod
 from fairlead.decide.reasons import Outcome, Reason
+from fairlead.decide.suggestions import Suggestion
 from fairlead.decide.verdict import ObjectKey
 from fairlead.decide.words import duration, fold_names, plural
 from fairlead.terminal import joined
@@ -292,6 +293,8 @@ _NEXT = {
 
 def suggestion_flag(job: Job, suggestion: Suggestion) -> str:
     """Return the flag of `fairlead submit` for a suggestion; for several roles the role's name."""
+    if isinstance(suggestion.after, str):
+        return f"--{suggestion.change} {suggestion.after}"
     if suggestion.change == "time":
         return f"--time {duration(suggestion.after)}"
     flag = _FLAGS.get(suggestion.change)

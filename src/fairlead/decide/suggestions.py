@@ -1,0 +1,187 @@
+"""What would let a waiting job start: each change was tried before it is suggested.
+
+A smaller gang is tried on the nodes as they are. A time limit, and a reservation, are tried by a
+whole decision on the changed job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlead.api.job import Job
+from fairlead.api.quantity import humanize
+from fairlead.api.times import format_time, parse_time
+from fairlead.decide.placement.actions import PlaceJob
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.queue import QueueEntry
+from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.unplaceable import resource_order
+from fairlead.decide.placement.whatif import fits_now, would_fit
+from fairlead.decide.reasons import RESERVED_UNTIL, Reason, resource_word
+from fairlead.decide.verdict import Verdict
+from fairlead.decide.words import duration
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest, InvalidGang
+from fairlead.model.nodes import is_device
+from fairlead.model.windows import hold_seconds
+
+#: What it takes to read a suggestion and submit the job again; from where on whole minutes do.
+_SUBMIT_SECONDS, _MINUTES_FROM = 15.0, 300.0
+#: Smallest step worth suggesting, in base units.
+_STEPS = {"cpu": 1000, "memory": 1 << 30, "ephemeral-storage": 1 << 30}
+#: Time limits, and reservations, that are tried.
+_TRIED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A change under which the gang would start; it was tried.
+
+    `change` is what to set: `count` of a role, the amount of a resource per member in base units,
+    `time`, the limit of the whole job in seconds, or `reservation`, a name.
+    """
+
+    role: str
+    change: str
+    #: None where nothing was set.
+    before: int | None
+    after: int | str
+    #: When it starts then; None: now.
+    at: float | None = None
+
+    @property
+    def message(self) -> str:
+        """E.g. "5 instead of 8 members of role worker: starts now"."""
+        starts = "starts now" if self.at is None else f"starts at {format_time(self.at)}"
+        if isinstance(self.after, str):
+            return f"nodes that its team has reserved: {starts}"
+        if self.change == "count":
+            return f"{self.after} instead of {self.before} members of role {self.role}: {starts}"
+        if self.change == "time":
+            return f"a time limit of at most {duration(self.after)}: {starts}"
+        assert self.before is not None
+        after, before = humanize(self.change, self.after), humanize(self.change, self.before)
+        word = resource_word(self.change)
+        return f"{after} instead of {before} {word} per member of role {self.role}: {starts}"
+
+
+def suggestions(
+    state: PlacementState, entry: QueueEntry, verdict: Verdict, policy: PlacementPolicy, *,
+    now: float,
+) -> Iterator[Suggestion]:  # fmt: skip
+    """Yield what would let a job start that waits for this verdict."""
+    tries = _Tries(state, entry.job, policy, now)
+    if verdict.reason is Reason.RESERVED_FOR_OTHERS:
+        yield from tries.reservations()
+    if verdict.reason in RESERVED_UNTIL:
+        yield from tries.limits([parse_time(str(verdict.facts["starts_by"]))])
+    elif verdict.reason in (Reason.RESERVED_FOR_OTHERS, Reason.MAINTENANCE):
+        yield from tries.limits(state.cluster.table.windows.starts(now)[::-1])
+    if not isinstance(entry.gang, InvalidGang):
+        yield from _smaller(state.cluster, entry.gang)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tries:
+    """Whole decisions on the job as it would be; the state is as it was after each of them."""
+
+    state: PlacementState
+    job: Job
+    policy: PlacementPolicy
+    now: float
+
+    def limits(self, ends: list[float]) -> Iterator[Suggestion]:
+        """Yield the longest time limit with which the job starts now and is over by one of some
+        instants, which are in the order in which they are tried.
+        """
+        before = self.job.spec.time_limit_seconds
+        grace = hold_seconds(_with(self.job, time_limit_seconds=0))
+        for end in ends[:_TRIED_MAX]:
+            left = end - self.now - grace - _SUBMIT_SECONDS
+            after = int(left // 60 * 60 if left > _MINUTES_FROM else left // 10 * 10)
+            if after < 1 or (before is not None and after >= before):
+                continue
+            if self._outcome(_with(self.job, time_limit_seconds=after)) is Reason.PLACED:
+                yield Suggestion("", "time", before, after)
+                return
+
+    def reservations(self) -> Iterator[Suggestion]:
+        """Yield the first reservation of the job's own team on which it starts, now or later."""
+        team = self.state.cluster.jobs[self.job.metadata.key].team_name
+        table = self.state.cluster.table
+        for each in table.windows.reservations_of(team, self.now)[:_TRIED_MAX]:
+            name = each.key.removeprefix(f"{team}/")
+            reason = self._outcome(_with(self.job, reservation=name))
+            if reason in (Reason.PLACED, Reason.AWAITING_RESERVATION):
+                at = None if reason is Reason.PLACED else each.window.start
+                yield Suggestion("", "reservation", None, name, at)
+                return
+
+    def _outcome(self, job: Job) -> Reason | None:
+        """Return why the job would wait, were it first in the queue; PLACED if it starts, and None
+        if it does not since it is not the first.
+        """
+        cluster, key = self.state.cluster, job.metadata.key
+        verdict = would_fit(cluster, cluster.gang_of(job))
+        if verdict.reason is not Reason.PLACED:
+            return verdict.reason
+        cluster.job_changed(job)
+        actions = decide(self.state, self.policy, self.now).actions
+        cluster.job_changed(self.job)
+        placed = (action.job.metadata.key for action in actions if isinstance(action, PlaceJob))
+        return Reason.PLACED if key in placed else None
+
+
+def _with(job: Job, **spec: object) -> Job:
+    return msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, **spec))
+
+
+def _smaller(state: ClusterState, gang: GangRequest) -> Iterator[Suggestion]:
+    """Yield changes to one role, of its count or of one resource, that would let it start now."""
+    if fits_now(state, gang):
+        return
+    for index, role in enumerate(gang.roles):
+
+        def with_count(count: int, *, at: int = index) -> GangRequest:
+            return gang.with_count(at, count)
+
+        count = _largest(state, with_count, role.count, 1)
+        if count is not None:
+            yield Suggestion(role.name, "count", role.count, count)
+        for resource, asked in sorted(role.member.request, key=lambda i: resource_order(i[0])):
+            if resource == "pods":
+                continue
+
+            def with_amount(amount: int, *, at: int = index, of: str = resource) -> GangRequest:
+                return gang.with_amount(at, of, amount)
+
+            step = 1 if is_device(resource) else _STEPS.get(resource, 1)
+            amount = _largest(state, with_amount, asked, step)
+            if amount is not None:
+                yield Suggestion(role.name, resource, asked, amount)
+
+
+def _largest(
+    state: ClusterState, changed: Callable[[int], GangRequest], before: int, step: int
+) -> int | None:
+    """Return the largest multiple of `step` below `before` that would fit now; None if none
+    does.
+    """
+
+    def fits(steps: int) -> bool:
+        return fits_now(state, changed(steps * step))
+
+    low, high = 0, -(-before // step) - 1
+    if high < 1 or not fits(1):
+        return None
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low * step or None
