@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TypeVar, assert_never
 
 from fairlead.api import names, quantity
@@ -27,6 +28,7 @@ from fairlead.api.times import format_time
 from fairlead.cli.transport import Api
 from fairlead.cli.views.plan import line
 from fairlead.cli.views.words import amount_text, amount_words, message_of
+from fairlead.decide.placement.patience import unreachable_level
 from fairlead.decide.placement.whatif import fits_empty, largest_shape, would_fit
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
@@ -101,14 +103,8 @@ def check_fit(api: Api, job: Job, now: float) -> str:
         if verdict.reason is Reason.NO_MATCHING_NODE:
             help_ = (*_taints(api, job), *help_)
         raise CliError(impossible(verdict, shape, help_))
-    verdict = _present(state, job, gang, now)
-    text = place_text(verdict, is_elastic=job.is_elastic)
-    if verdict.reason is Reason.AWAITING_PREFERRED and isinstance(gang, GangRequest):
-        only = replace(gang.patient.topology, is_patient=False, later=())
-        if fits_empty(state, replace(gang, topology=only)).outcome is Outcome.IMPOSSIBLE:
-            level = only.required.name
-            text += f"; none has room even when empty: without {level}:preferred it does not wait"
-    return line("Place", text)
+    text = place_text(_present(state, job, gang, now), is_elastic=job.is_elastic)
+    return line("Place", text + _unreachable_words(state, gang))
 
 
 def _present(state: ClusterState, job: Job, gang: GangRequest | InvalidGang, now: float) -> Verdict:
@@ -123,11 +119,24 @@ def _present(state: ClusterState, job: Job, gang: GangRequest | InvalidGang, now
         state.advance_shares(now)
         if over := over_budget(state, known.metadata.name, gang, now):
             return over[0]
-    verdict = would_fit(state, gang.patient)
+    is_patient = unreachable_level(state, gang) is None
+    verdict = would_fit(state, gang.patient if is_patient else gang)
     if verdict.reason is Reason.AWAITING_PREFERRED:
         until = format_time(now + gang.topology.preferred_seconds)
         return replace(verdict, facts={**verdict.facts, "until": until})
     return verdict
+
+
+def _unreachable_words(state: ClusterState, gang: GangRequest | InvalidGang) -> str:
+    """Return that a gang prefers a level that can never hold it; "" for any other."""
+    found = None if isinstance(gang, InvalidGang) else unreachable_level(state, gang)
+    if found is None or found.reason not in (Reason.NO_DOMAIN_FITS, Reason.NO_SUCH_TOPOLOGY):
+        return ""
+    level, members = found.facts["topology_key"], found.facts["members"]
+    if found.reason is Reason.NO_SUCH_TOPOLOGY:
+        return f"; no node is in a {level}, so it waits for none"
+    most = f"(the largest holds {found.facts['members_fit']})"
+    return f"; no {level} could ever hold its {members} members {most}, so it waits for none"
 
 
 def _growth(api: Api, nodes: Sequence[Node], gang: GangRequest | InvalidGang) -> str:
@@ -227,6 +236,8 @@ def _smaller(
         return ("fairlead nodes -o wide shows what there is",)
     if verdict.reason is Reason.NO_SUCH_TOPOLOGY:
         return _topology(state, str(facts["topology_key"]))
+    if verdict.reason is Reason.NO_DOMAIN_FITS and isinstance(gang, GangRequest):
+        return _wider(state, gang)
     if isinstance(gang, InvalidGang) or len(gang.roles) != 1:
         return ()
     if verdict.reason is Reason.EXCEEDS_CLUSTER and int(facts.get("members_fit", 0)):
@@ -242,6 +253,17 @@ def _smaller(
     spread = replace(role, member=member, count=-(-asked * role.count // largest))
     fits = fits_empty(state, replace(gang, roles=(spread,))).outcome is Outcome.PLACED
     return (f"--nodes {spread.count} --gpus {largest}",) if fits else (f"--gpus {largest}",)
+
+
+def _wider(state: ClusterState, gang: GangRequest) -> tuple[str, ...]:
+    """Return what to ask of the topology instead of a level that can never hold the gang."""
+    level = gang.topology.required
+    index = state.levels.index(level) if level in state.levels else 0
+    wider = (
+        f"--topology {each.name}" for each in reversed(state.levels[:index])
+        if fits_empty(state, gang.within_level(each)).outcome is Outcome.PLACED
+    )  # fmt: skip
+    return (f"--topology {level.name}:preferred", *islice(wider, 1))
 
 
 def _topology(state: ClusterState, asked: str) -> tuple[str, ...]:

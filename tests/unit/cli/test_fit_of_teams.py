@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.core import Taint
-from fairlead.api.names import TEAM
+from fairlead.api.names import RACK, TEAM
 from fairlead.api.resources import NODES, TEAMS
 from fairlead.api.status import NotFound
 from fairlead.api.team import Budget, Team, TeamStatus, TeamUse
@@ -53,12 +53,15 @@ def test_a_job_with_gpus_of_a_team_beyond_its_budget_waits(
 
 
 class RackApi:
-    """Two racks of one node each, of a cluster that says nothing of its settings."""
+    """Two racks, one of them with a node that is out, of a cluster that says nothing of its
+    settings.
+    """
 
     def list(self, resource: Any, **_: Any) -> list[Any]:
         if resource != NODES:
             return []
-        return [make_node(f"n{n}", labels={"topology.kubernetes.io/rack": f"r{n}"}) for n in "01"]
+        nodes = [make_node(f"n{n}", labels={RACK: f"r{n}"}) for n in "01"]
+        return [*nodes, make_node("out", labels={RACK: "r0"}, unschedulable=True)]
 
     def get(self, *_: Any, **__: Any) -> Any:
         raise NotFound("no settings")
@@ -71,3 +74,6 @@ def test_a_job_that_prefers_a_level_waits_for_it_first() -> None:
     topology = Topology(key="rack", preferred_seconds=600)
     text = check_fit(api, make_job("job", count=2, topology=topology), EPOCH)
     assert f"waits for one rack until {format_time(EPOCH + 600)}, then takes any nodes" in text
+    topology = Topology(key="pod", preferred_seconds=600)
+    text = check_fit(api, make_job("job", count=2, topology=topology), EPOCH)
+    assert text == "Place    fits now, on 2 nodes; no node is in a pod, so it waits for none"

@@ -118,7 +118,25 @@ def test_a_preferred_level_that_never_fits_is_said_at_submission(
             api.create(NODES.raw, to_wire(node))
     asked = Topology(key="rack", required=False, preferred_seconds=600)
     text = check_fit(api, make_job("a", count=3, gpus=8, topology=asked), 0.0)
-    assert "waits for one rack until" in text
-    assert text.endswith("; none has room even when empty: without rack:preferred it does not wait")
+    words = "no rack could ever hold its 3 members (the largest holds 2), so it waits for none"
+    assert text == f"Place    fits now, on 3 nodes; {words}"
     text = check_fit(api, make_job("a", count=2, gpus=8, topology=asked), 0.0)
-    assert "none has room even when empty" not in text
+    assert text == "Place    fits now, on 2 nodes"
+
+
+def test_a_required_level_that_never_fits_is_answered_with_what_would(cluster: FakeApi) -> None:
+    for rack in range(4):
+        labels = {names.RACK: f"r{rack}", names.BLOCK: f"b{rack // 2}"}
+        for node in make_nodes(2, prefix=f"r{rack}", labels=labels):
+            cluster.create(NODES.raw, to_wire(node))
+    for count, help_ in (
+        (4, ("--topology rack:preferred", "--topology block")), (5, ("--topology rack:preferred",)),
+    ):  # fmt: skip
+        job = make_job("a", count=count, gpus=8, topology=Topology(key="rack", required=True))
+        with pytest.raises(CliError) as caught:
+            check_fit(cluster, job, 0.0)
+        [problem] = caught.value.problems
+        assert problem.message.startswith(
+            f"needs room for {count} members in one rack; the largest"
+        )
+        assert problem.help == help_

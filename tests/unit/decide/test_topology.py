@@ -119,10 +119,36 @@ def test_a_preferred_domain_that_reaches_over_the_required_one_is_cut_there(seco
 # Time
 
 
+def busy() -> list[Node]:
+    """Two racks of 3 in one block; a node of each is out."""
+    out = ("r0-2", "r1-2")
+    kept = [node for node in tree(3, 3) if node.metadata.name not in out]
+    nodes = [node for node in tree(3, 3) if node.metadata.name in out]
+    return [*kept, *(replace(n, spec=replace(n.spec, unschedulable=True)) for n in nodes)]
+
+
 def waiting() -> PlacementState:
-    """Two racks of 2 in one block; a job of 3 that prefers one rack for 10 minutes."""
+    """A job of 3 that prefers one rack for 10 minutes, where a node is out in each of 3."""
     job = make_job("j", count=3, topology=Topology("block", True, "rack", 600))
-    return state_of(tree(2, 2), job)
+    return state_of(busy(), job)
+
+
+def test_a_job_does_not_wait_for_a_level_that_can_never_hold_it() -> None:
+    job = make_job("j", count=3, topology=Topology("block", True, "rack", 600))
+    assert racks(decide(state_of(tree(2, 2), job), POLICY, EPOCH)) == [("r0", 2), ("r1", 1)]
+    holders = [make_job(f"h{n}", count=1, placement=make_placement([f"r{n}-0"])) for n in "01"]
+    state = state_of(tree(2, 2), job, *holders)
+    assert decide(state, POLICY, EPOCH).verdicts[J].reason is Reason.INSUFFICIENT_CAPACITY
+    [small] = tree(0, 0, 1)
+    state.cluster.node_changed(small)
+    assert decide(state, POLICY, EPOCH).verdicts[J].reason is Reason.TOPOLOGY_UNAVAILABLE
+    for node in tree(0, 0, 0, 0, 3):
+        state.cluster.node_changed(replace(node, spec=replace(node.spec, unschedulable=True)))
+    state.cluster.job_deleted(holders[0].metadata.key)
+    assert decide(state, POLICY, EPOCH).verdicts[J].reason is Reason.AWAITING_PREFERRED
+    for node in tree(0, 0, 0, 0, 3)[:1]:
+        state.cluster.node_deleted(node.metadata.name)
+    assert racks(decide(state, POLICY, EPOCH)) == [("r0", 2), ("r1", 1)]
 
 
 def test_a_job_waits_for_the_level_that_it_prefers_and_then_takes_a_wider_one() -> None:
@@ -148,9 +174,9 @@ def test_a_job_waits_for_the_level_that_it_prefers_and_then_takes_a_wider_one() 
 def test_the_wait_is_counted_from_when_the_job_began_to_wait_even_after_a_restart() -> None:
     state = waiting()
     [action] = decide(state, POLICY, EPOCH).actions
-    fresh = state_of(tree(2, 2), as_written(action))
+    fresh = state_of(busy(), as_written(action))
     assert decide(fresh, POLICY, EPOCH + 300).actions == ()
-    fresh = state_of(tree(2, 2), as_written(action))
+    fresh = state_of(busy(), as_written(action))
     assert racks(decide(fresh, POLICY, EPOCH + 700)) == [("r0", 2), ("r1", 1)]
 
 

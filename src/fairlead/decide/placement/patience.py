@@ -5,6 +5,9 @@ While a job waits, its entry in the queue asks for that alone; then it is put in
 those that ask for all. So all jobs of a group ask for the same, and nothing else has to know the
 time. A patient job reserves and preempts nothing: it waits by choice. One that backs off from
 borrowing does both, on the nodes of its own team and on those of none.
+
+A job does not wait for a level of which no domain could hold it, were all nodes of the cluster
+healthy and empty. That is judged again when nodes change.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from fairlead.api.names import PLACED
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.attempts.backoff import borrower_backoff
 from fairlead.decide.placement.queue import QueueEntry, WaitQueue
+from fairlead.decide.placement.unplaceable import judge_empty
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
+from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
 
 
@@ -35,6 +40,15 @@ def waiting_since(job: Job, otherwise: float) -> float:
 def confined_at(job: Job, gang: GangRequest, now: float) -> GangRequest:
     """Return what a job asks for, without nodes of other teams while it backs off from them."""
     return gang.confined if now < _borrows_at(job, gang) else gang
+
+
+def unreachable_level(cluster: ClusterState, gang: GangRequest) -> Verdict | None:
+    """Return why the level that a gang prefers can never hold it; None where that may be, and for a
+    gang that does not wait for one.
+    """
+    if not gang.topology.preferred_seconds:
+        return None
+    return judge_empty(cluster, gang.within_level(gang.topology.ladder[0]))
 
 
 def with_end(verdict: Verdict, entry: QueueEntry, now: float) -> Verdict:
@@ -67,7 +81,14 @@ class Patience:
     """The waiting jobs that ask for less for a time, and the time that they were looked at."""
 
     queue: WaitQueue
+    cluster: ClusterState
     _now: float = -inf
+    #: `NodeTable.nodes_version` that the jobs were looked at with.
+    _nodes_version: int = -1
+    #: Which gangs prefer a level that can never hold them, each with that version.
+    _unreachable: dict[GangRequest, tuple[int, bool]] = field(
+        default_factory=dict[GangRequest, tuple[int, bool]]
+    )
     #: (until, job), in order: of all such jobs, whether that is over or not.
     _ends: list[tuple[float, JobKey]] = field(default_factory=list[tuple[float, JobKey]])
     #: What each job asks for in the end, beside its entry.
@@ -104,24 +125,37 @@ class Patience:
         )
 
     def advance(self, now: float) -> None:
-        """Go to another time, later or earlier: put the jobs that ask for something else there
-        into the groups where they belong.
+        """Go to another time, later or earlier: put the jobs that ask for something else there, or
+        with other nodes, into the groups where they belong.
         """
         first, last = sorted((self._now, now))
         low, high = (bisect_right(self._ends, at, key=_until) for at in (first, last))
         self._now = now
+        if self._nodes_version != self.cluster.table.nodes_version:
+            self._nodes_version, high = self.cluster.table.nodes_version, len(self._ends)
+            self._unreachable.clear()
         for key in dict.fromkeys(key for _, key in self._ends[low:high]):
             entry, gang = self._entries[key]
+            asked = self._request(entry.job, gang)
+            if asked == entry.gang:
+                continue
             is_queued = entry.group is not None
             self.queue.remove(entry)
-            entry.gang = self._request(entry.job, gang)
+            entry.gang = asked
             if is_queued:
                 self.queue.add(entry)
 
     def _request(self, job: Job, gang: GangRequest) -> GangRequest:
-        if self._now < _accepts_at(job, gang):
+        if self._now < _accepts_at(job, gang) and not self._is_unreachable(gang):
             gang = gang.patient
         return confined_at(job, gang, self._now)
+
+    def _is_unreachable(self, gang: GangRequest) -> bool:
+        version, known = self.cluster.table.nodes_version, self._unreachable.get(gang)
+        if known is None or known[0] != version:
+            known = version, unreachable_level(self.cluster, gang) is not None
+            self._unreachable[gang] = known
+        return known[1]
 
 
 def _ends(job: Job, gang: GangRequest) -> tuple[float, ...]:

@@ -51,7 +51,7 @@ class PlacementState:
         #: these the ones whose status does not say so.
         self.queue_limits = QueueLimits(self.cluster)
         self.unsaid: dict[JobKey, Verdict] = {}
-        self.patience = Patience(self.queue)
+        self.patience = Patience(self.queue, self.cluster)
         #: How long jobs run, as those tell that have ended and are still known.
         self.run_times = RunTimes()
         #: Since when room is kept for waiting jobs.
