@@ -162,6 +162,10 @@ class WorldApi(Api):
             NODES.name: nodes() if with_nodes else [],
         }
 
+    def request(self, method: str, path: str, **_: Any) -> Any:
+        """Have no path of `fairlead up`."""
+        raise NotFound(f"{method} {path}: 404 page not found")
+
     def call(self, request: Request[Any]) -> Any:
         """Return an object of the world, or all of a resource; NotFound."""
         resource = request.resource

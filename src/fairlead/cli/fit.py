@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar, assert_never
+from typing import TYPE_CHECKING, TypeVar
 
 from fairlead.api import names, quantity
 from fairlead.api.core import Node
@@ -24,15 +24,13 @@ from fairlead.api.resources import (
     Resource,
 )
 from fairlead.api.status import Forbidden, NotFound
-from fairlead.api.times import format_time
 from fairlead.cli.transport import Api
 from fairlead.cli.views.plan import line
 from fairlead.cli.views.words import amount_text, amount_words, message_of
 from fairlead.decide.placement.patience import unreachable_level
-from fairlead.decide.placement.whatif import fits_empty, largest_shape, would_fit
+from fairlead.decide.placement.whatif import fits_empty, largest_shape
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
-from fairlead.decide.words import plural
 from fairlead.input.errors import CliError, Code, Problem
 from fairlead.input.suggest import nearest
 from fairlead.model.cluster import ClusterState
@@ -41,6 +39,9 @@ from fairlead.model.priorities import PriorityTable
 from fairlead.model.requests import request_of
 from fairlead.model.spares import is_spare
 from fairlead.model.topology import Level
+
+if TYPE_CHECKING:
+    from fairlead.app.controller_settings import ControllerSettings
 
 T = TypeVar("T")
 _OF_TEAMS = (
@@ -78,16 +79,16 @@ def _if_known(api: Api, resource: Resource[T]) -> Sequence[T]:
 
 
 def check_fit(api: Api, job: Job, now: float) -> str:
-    """Return the line that says whether the job fits now, or what it waits for by its own choice
-    or its team's budget.
+    """Return the line that says what a decision would do with the job now: where it starts, which
+    jobs leave for it, or why it waits and until when.
 
     CliError with the largest shape there is when no node could ever hold a member, or all nodes
     together not the gang, nor node pools with them. A cluster without any node refuses nothing: it
     may get some. Nothing is checked for a user who may not see the cluster.
     """
     try:
-        nodes = api.list(NODES)
-        state = read_state(api, nodes, _levels(api, job))
+        nodes, settings = api.list(NODES), _settings(api)
+        state = read_state(api, nodes, settings.levels())
     except Forbidden:
         return line("Place", "not checked: you may not list what the cluster has")
     state.fits.advance(now)
@@ -103,28 +104,19 @@ def check_fit(api: Api, job: Job, now: float) -> str:
         if verdict.reason is Reason.NO_MATCHING_NODE:
             help_ = (*_taints(api, job), *help_)
         raise CliError(impossible(verdict, shape, help_))
-    text = place_text(_present(state, job, gang, now), is_elastic=job.is_elastic)
-    return line("Place", text + _unreachable_words(state, gang))
+    from fairlead.cli.views.outlook import outlook_text  # all of the planner
+    from fairlead.decide.explain import preview
+
+    found = preview(state, job, now, settings.placement_policy())
+    return line("Place", outlook_text(job, found, now) + _unreachable_words(state, gang))
 
 
-def _present(state: ClusterState, job: Job, gang: GangRequest | InvalidGang, now: float) -> Verdict:
-    """Return whether the job could start now, were it first in the queue."""
-    if isinstance(gang, InvalidGang):
-        return would_fit(state, gang)
-    team = state.teams.resolve(job.spec.team, job.metadata.namespace)
-    known = state.teams.get(team) if isinstance(team, str) else None
-    if known is not None and known.spec.budget.gpu_hours is not None:
-        from fairlead.decide.placement.budget import over_budget  # half of the planner
+def _settings(api: Api) -> ControllerSettings:
+    from fairlead.app.controller_settings import ControllerSettings
+    from fairlead.cli.cluster_settings import read_settings
+    from fairlead.cli.embedded import read_status
 
-        state.advance_shares(now)
-        if over := over_budget(state, known.metadata.name, gang, now):
-            return over[0]
-    is_patient = unreachable_level(state, gang) is None
-    verdict = would_fit(state, gang.patient if is_patient else gang)
-    if verdict.reason is Reason.AWAITING_PREFERRED:
-        until = format_time(now + gang.topology.preferred_seconds)
-        return replace(verdict, facts={**verdict.facts, "until": until})
-    return verdict
+    return read_settings(api, read_status(api)) or ControllerSettings()
 
 
 def _unreachable_words(state: ClusterState, gang: GangRequest | InvalidGang) -> str:
@@ -150,30 +142,6 @@ def _growth(api: Api, nodes: Sequence[Node], gang: GangRequest | InvalidGang) ->
         return ""
     holding = pools_that_hold(nodes, gang, pools)
     return growth(pools, holding) if holding else ""
-
-
-def _levels(api: Api, job: Job) -> tuple[Level, ...]:
-    """Return the levels of the topology, for a job that asks for some."""
-    if job.spec.topology is None:
-        return ()
-    from fairlead.app.controller_settings import ControllerSettings
-    from fairlead.cli.cluster_settings import read_settings
-    from fairlead.cli.embedded import read_status
-
-    return (read_settings(api, read_status(api)) or ControllerSettings()).levels()
-
-
-def place_text(verdict: Verdict, *, is_elastic: bool = False) -> str:
-    """Return whether the job could start now, were it first in the queue, in words."""
-    match verdict.outcome:
-        case Outcome.PLACED:
-            nodes = plural(int(verdict.facts["nodes_used"]), "node")
-            members = plural(int(verdict.facts["members"]), "member")
-            return f"fits now{' with ' + members if is_elastic else ''}, on {nodes}"
-        case Outcome.WAITING | Outcome.BLOCKED | Outcome.IMPOSSIBLE:
-            words = message_of(verdict)
-            return words if words.startswith("waits ") else f"waits: {words}"
-    assert_never(verdict.outcome)
 
 
 def impossible(verdict: Verdict, shape: Mapping[str, int], help_: tuple[str, ...]) -> Problem:

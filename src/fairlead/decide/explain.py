@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from msgspec import structs
+
 from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import find_condition
 from fairlead.api.names import ADMITTED, FAILURE_TARGET
 from fairlead.api.placement import nodes_of
 from fairlead.api.quantity import humanize
-from fairlead.api.times import parse_time
+from fairlead.api.times import format_time, parse_time
 from fairlead.decide.attempts.backoff import BorrowerBackOff, borrower_backoff
 from fairlead.decide.attempts.status import back_off_verdict, preempted_verdict, refusal_verdict
 from fairlead.decide.expected_start import ExpectedStart, expected_start
@@ -27,6 +29,7 @@ from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.overdue_pods import OverduePod, overdue_for, overdue_of
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.fair_share import FairShareOrder
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.patience import with_end
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -179,7 +182,7 @@ def explain(
         forecasts = forecasts or Forecasts(state, now, policy or PlacementPolicy())
         awaited = forecasts.of(key)
     elif verdict.reason in _PREEMPTING:
-        awaited = Preemption(now, verdict.blockers)
+        awaited = Preemption.of(state, key, now, verdict.blockers)
     else:
         return explanation
     if is_late is not None and not isinstance(awaited, Preemption):
@@ -204,21 +207,47 @@ def explain_changed(
     verdicts it has made.
     """
     explanation = explain(state, key, now, policy, is_late=is_late)
-    for action in decide(state, policy, now).actions:
-        if explanation is None or not isinstance(action, PlaceJob | NominateJob):
-            continue
-        if action.job.metadata.key == key:
-            return _started(explanation, action, now)
-    return explanation
+    if explanation is None:
+        return None
+    decision = decide(state, policy, now)
+    for action in decision.actions:
+        if isinstance(action, PlaceJob | NominateJob) and action.job.metadata.key == key:
+            return _started(state, explanation, action, now)
+    verdict = decision.verdicts.get(key)
+    if explanation.verdict.reason is not Reason.PENDING_EVALUATION or verdict is None:
+        return explanation
+    return replace(explanation, verdict=verdict)  # it fits, were it the first
 
 
-def _started(explanation: Explanation, action: PlaceJob | NominateJob, now: float) -> Explanation:
-    facts = dict(action.verdict.facts)
+def preview(
+    cluster: ClusterState, job: Job, now: float, policy: PlacementPolicy
+) -> Explanation | None:
+    """Return what a decision would do with a job that is submitted now, as `explain_changed`.
+
+    One that is held, or waits for other jobs, as if it were not and did not. The job stays in the
+    state.
+    """
+    cluster.advance_shares(now)
+    meta = structs.replace(
+        job.metadata, uid=job.metadata.uid or "submitted", creation_timestamp=format_time(now)
+    )
+    spec = structs.replace(job.spec, suspend=False, after=())
+    queued = structs.replace(job, metadata=meta, spec=spec, status=JobStatus(attempt=1))
+    cluster.job_changed(queued)
+    state = PlacementState(cluster, order=FairShareOrder(cluster))
+    return explain_changed(state, meta.key, now, policy)
+
+
+def _started(
+    state: PlacementState, explanation: Explanation, action: PlaceJob | NominateJob, now: float
+) -> Explanation:
+    key, facts = explanation.job, dict(action.verdict.facts)
     if isinstance(action, PlaceJob):
-        return Explanation(explanation.job, Verdict(Reason.PLACED, facts), None)
+        return Explanation(key, Verdict(Reason.PLACED, facts), None)
     victims = tuple((victim.namespace, victim.name) for victim in action.nomination.victims)
     verdict = Verdict(Reason(action.verdict.reason), facts, victims)
-    return replace(explanation, verdict=verdict, forecast=Preemption(now, victims), suggestions=())
+    awaited = Preemption.of(state, key, now, victims)
+    return replace(explanation, verdict=verdict, forecast=awaited, suggestions=())
 
 
 # The verdict

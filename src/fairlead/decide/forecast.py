@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
 from math import inf
-from typing import Protocol
+from typing import Protocol, Self
 
 from fairlead.api.job import Job
 from fairlead.decide.placement.capacity import PresentCapacity
@@ -37,7 +37,9 @@ from fairlead.decide.placement.unplaceable import eligible_nodes
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import JobEntry
 from fairlead.model.gangs import GangRequest, InvalidGang
+from fairlead.model.labels import OWN
 from fairlead.model.nodes import Ints
+from fairlead.model.windows import grace_seconds
 
 WAITS_FOR_MAX = 10
 #: Ends that are looked at; a job behind more of them gets no forecast.
@@ -77,6 +79,32 @@ class Preemption:
 
     begins_at: float
     victims: tuple[ObjectKey, ...]
+    #: How many nodes of the gang's own team each victim borrows.
+    borrowed: tuple[int, ...] = ()
+    #: When the victims have ended; None where one may save a checkpoint first, or cannot be known.
+    ends_by: float | None = None
+
+    @classmethod
+    def of(
+        cls, state: PlacementState, key: ObjectKey, begins_at: float, victims: tuple[ObjectKey, ...]
+    ) -> Self:
+        """Return that of a gang in the state, with what its jobs say of the victims."""
+        cluster, team = state.cluster, state.jobs[key].lane.team
+        own = cluster.table.labels.tiers(team) == OWN
+        jobs = [cluster.jobs[victim] for victim in victims if victim in cluster.jobs]
+        others = [
+            key for each in jobs
+            if each.team_name != team and cluster.ledger.claim(key := each.job.metadata.key)
+        ]  # fmt: skip
+        borrowed = tuple(
+            int(own[cluster.ledger.slots(victim)].sum()) if victim in others else 0
+            for victim in victims
+        )
+        statuses = [each.job.status for each in jobs]
+        saves = any(s.progress and s.progress.checkpoint_step is not None for s in statuses)
+        is_known = bool(jobs) and not saves and all(s.placement is not None for s in statuses)
+        seconds = max((grace_seconds(each.job) for each in jobs), default=0.0)
+        return cls(begins_at, victims, borrowed, begins_at + seconds if is_known else None)
 
 
 class Ends(Protocol):
@@ -225,7 +253,7 @@ class _Ahead:
             waits_for = islice(self._useful_ends(key, ended), WAITS_FOR_MAX)
             return Forecast(starts_at, tuple(waits_for))
         if key in self._victims:
-            return Preemption(self._context.now, self._victims[key])
+            return Preemption.of(self._state, key, self._context.now, self._victims[key])
         assert self._unknown is not None
         return self._unknown
 

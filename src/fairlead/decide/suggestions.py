@@ -27,7 +27,7 @@ from fairlead.decide.words import duration
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.nodes import is_device
-from fairlead.model.windows import hold_seconds
+from fairlead.model.windows import grace_seconds
 
 #: What it takes to read a suggestion and submit the job again; from where on whole minutes do.
 _SUBMIT_SECONDS, _MINUTES_FROM = 15.0, 300.0
@@ -99,7 +99,7 @@ class _Tries:
         instants, which are in the order in which they are tried.
         """
         before = self.job.spec.time_limit_seconds
-        grace = hold_seconds(_with(self.job, time_limit_seconds=0))
+        grace = grace_seconds(self.job)
         for end in ends[:_TRIED_MAX]:
             left = end - self.now - grace - _SUBMIT_SECONDS
             after = int(left // 60 * 60 if left > _MINUTES_FROM else left // 10 * 10)

@@ -62,8 +62,11 @@ def read_window(text: str) -> Window:
 def hold_seconds(job: Job) -> float:
     """Return how long an attempt may hold its nodes from its start; infinity without a limit."""
     limit = job.spec.time_limit_seconds
-    if limit is None:
-        return inf
+    return inf if limit is None else limit + grace_seconds(job)
+
+
+def grace_seconds(job: Job) -> float:
+    """Return how long the members of a job may take to end once they are asked to."""
     graces = [role.template.spec.termination_grace_period_seconds for role in job.spec.roles]
     longest = max((GRACE_SECONDS_DEFAULT if g is None else g for g in graces), default=0)
-    return float(limit + longest)
+    return float(longest)

@@ -20,7 +20,7 @@ from fairlead.api.node_pool import (
     ProviderType,
 )
 from fairlead.api.resources import NODE_POOLS, NODES
-from fairlead.api.status import Forbidden
+from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.times import format_time
 from fairlead.cli.fit import check_fit
 from fairlead.cli.views.fleet import buying_for
@@ -47,6 +47,11 @@ class Api:
                 raise Forbidden("nodepools is forbidden")
             return list(self.pools)
         return [make_node("n0", cpu=96, gpus=8)] if resource == NODES else []
+
+    def get(self, *_: Any, **__: Any) -> Any:
+        raise NotFound("no settings")
+
+    request = get
 
 
 def test_a_job_that_a_pool_could_hold_is_not_refused() -> None:

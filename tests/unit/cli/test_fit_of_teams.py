@@ -8,15 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.core import Taint
+from fairlead.api.job import Attempt
 from fairlead.api.names import RACK, TEAM
-from fairlead.api.resources import NODES, TEAMS
+from fairlead.api.resources import JOBS, NODES, TEAMS
 from fairlead.api.status import NotFound
 from fairlead.api.team import Budget, Team, TeamStatus, TeamUse
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.cli.fit import check_fit
 from fairlead.input.errors import CliError
-from fairlead.testing.builders import EPOCH, make_job, make_node, make_team
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team
 
 
 class Api:
@@ -27,6 +28,11 @@ class Api:
         if resource == NODES:
             return [make_node("n0", gpus=8, taints=[Taint(TEAM, "NoSchedule", "vision")])]
         return [self.team] if resource == TEAMS else []
+
+    def get(self, *_: Any, **__: Any) -> Any:
+        raise NotFound("no settings")
+
+    request = get
 
 
 def test_a_job_fits_on_the_nodes_of_its_team_and_not_on_those_of_another() -> None:
@@ -52,7 +58,29 @@ def test_a_job_with_gpus_of_a_team_beyond_its_budget_waits(
     assert says in check_fit(api, make_job("job", namespace="vision", gpus=gpus), EPOCH)
 
 
-class RackApi:
+class LentApi(Api):
+    """Two nodes of vision, which a job of another team borrows."""
+
+    def list(self, resource: Any, **_: Any) -> list[Any]:
+        if resource == TEAMS:
+            return [make_team("vision"), make_team("speech")]
+        if resource == JOBS:
+            began = Attempt(1, started_at=format_time(EPOCH - 3600))
+            placement = replace(make_placement(["n0", "n1"]), team="speech")
+            return [make_job("guest", count=2, namespace="speech", placement=placement,
+                             status={"attempts": (began,)})]  # fmt: skip
+        taints = [Taint(TEAM, "NoSchedule", "vision")]
+        return [make_node(f"n{n}", taints=taints) for n in "01"] if resource == NODES else []
+
+
+def test_a_job_that_takes_nodes_of_its_team_back_says_from_whom() -> None:
+    api: Any = LentApi()
+    assert check_fit(api, make_job("own", namespace="vision"), EPOCH) == (
+        "Place    starts by taking 2 nodes back from speech/guest, which borrows them, in about 30s"
+    )
+
+
+class RackApi(Api):
     """Two racks, one of them with a node that is out, of a cluster that says nothing of its
     settings.
     """
@@ -62,11 +90,6 @@ class RackApi:
             return []
         nodes = [make_node(f"n{n}", labels={RACK: f"r{n}"}) for n in "01"]
         return [*nodes, make_node("out", labels={RACK: "r0"}, unschedulable=True)]
-
-    def get(self, *_: Any, **__: Any) -> Any:
-        raise NotFound("no settings")
-
-    request = get
 
 
 def test_a_job_that_prefers_a_level_waits_for_it_first() -> None:

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.cli.fake_api import FakeApi, serve
 
 from fairlead.api import names
-from fairlead.api.meta import to_wire
+from fairlead.api.job import Attempt, Job, Progress
+from fairlead.api.meta import Condition, to_wire
+from fairlead.api.names import PLACED
 from fairlead.api.resources import JOBS, NODES, PRIORITY_CLASSES
 from fairlead.api.status import AlreadyExists, Invalid, StatusCause, StatusDetails
+from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.cli.app import run
 from fairlead.cli.fit import check_fit
 from fairlead.cli.identity import local_user
 from fairlead.input.errors import CliError, render_error
-from fairlead.testing.builders import make_job, make_nodes, make_priority_class
+from fairlead.testing.builders import (
+    EPOCH,
+    make_job,
+    make_nodes,
+    make_placement,
+    make_priority_class,
+)
 
 MANIFEST = """
 apiVersion: fairlead.dev/v1alpha1
@@ -140,3 +151,59 @@ def test_a_required_level_that_never_fits_is_answered_with_what_would(cluster: F
             f"needs room for {count} members in one rack; the largest"
         )
         assert problem.help == help_
+
+
+def running(name: str, node: str, *, since: float, **more: Any) -> Job:
+    began = Attempt(1, started_at=format_time(since))
+    placement = replace(make_placement([node]), placed_at=format_time(since))
+    return make_job(name, placement=placement, status={"attempts": (began,)}, **more)
+
+
+def busy(*jobs: Job) -> FakeApi:
+    api = FakeApi(*jobs)
+    for node in make_nodes(len(jobs)):
+        api.create(NODES.raw, to_wire(node))
+    api.create(PRIORITY_CLASSES.raw, to_wire(make_priority_class("urgent", 100)))
+    return api
+
+
+@pytest.mark.parametrize(
+    ("ran_seconds", "said"),
+    [
+        (3600.0, "starts by preempting low, in about 30s"),
+        (20.0, "starts by preempting low, in about 1m10s, unless there is room before"),
+    ],
+)
+def test_a_job_that_preempts_is_told_which_jobs_and_when(ran_seconds: float, said: str) -> None:
+    api = busy(running("low", "node-0000", since=EPOCH - ran_seconds))
+    high = make_job("high", spec={"priority_class_name": "urgent"})
+    assert check_fit(api, high, EPOCH) == f"Place    {said}"
+
+
+def test_a_victim_that_may_save_a_checkpoint_first_leaves_the_time_open() -> None:
+    low = running("low", "node-0000", since=EPOCH - 3600)
+    low = replace(low, status=replace(low.status, progress=Progress(checkpoint_step=5)))
+    high = make_job("high", spec={"priority_class_name": "urgent"})
+    assert check_fit(busy(low), high, EPOCH) == "Place    starts by preempting low"
+
+
+def test_a_job_that_waits_is_told_by_when_it_starts() -> None:
+    api = busy(running("a", "node-0000", since=EPOCH, time_limit_seconds=3600))
+    assert check_fit(api, make_job("b"), EPOCH) == (
+        "Place    waits: needs 8 GPUs, 0 of 8 are free: 8 short; starts within 1h if the jobs "
+        "ahead use their whole time limits"
+    )
+    endless = busy(running("a", "node-0000", since=EPOCH))
+    said = "Place    waits: needs 8 GPUs, 0 of 8 are free: 8 short"
+    assert check_fit(endless, make_job("b"), EPOCH) == said
+
+
+def test_a_job_that_fits_but_for_an_earlier_one_does_not_fit_now() -> None:
+    api = busy(running("a", "node-0000", since=EPOCH - 9, time_limit_seconds=3600))
+    waits = Condition(PLACED, "False", last_transition_time=format_time(EPOCH - 3600))
+    first = make_job("first", count=2, created=EPOCH - 3600, time_limit_seconds=60,
+                     conditions=(waits,))  # fmt: skip
+    api.create(JOBS.raw, to_wire(first), namespace="default")
+    api.create(NODES.raw, to_wire(make_nodes(2)[1]))
+    said = check_fit(api, make_job("b"), EPOCH)
+    assert said.startswith("Place    waits: fits now, but the room is kept for job default/first")
