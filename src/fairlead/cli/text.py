@@ -55,16 +55,23 @@ def cut_end(text: str, width: int) -> str:
 def wrapped(text: str, width: int, indent: int) -> str:
     """Return the text with lines of at most `width` columns, their rests indented; 0: as it is.
 
-    Words are not broken. A line that is indented deeper keeps that for its rest.
+    Words are not broken, but lists without spaces after a comma. A line that is indented deeper
+    keeps that for its rest.
     """
     if not width:
         return text
     out: list[str] = []
     for line in text.splitlines():
         start = max(len(line) - len(line.lstrip()), indent)
-        out += textwrap.wrap(line, width, subsequent_indent=" " * start, break_long_words=False,
-                             break_on_hyphens=False) or [""]  # fmt: skip
+        out += _Wrapper(width, subsequent_indent=" " * start, break_long_words=False,
+                        break_on_hyphens=False).wrap(line) or [""]  # fmt: skip
     return "".join(f"{line}\n" for line in out)
+
+
+class _Wrapper(textwrap.TextWrapper):
+    """Wraps at white space and after commas."""
+
+    wordsep_simple_re = re.compile(r"([\t\n\v\f\r ]+|(?<=,)(?=\S))")
 
 
 def natural(text: str) -> tuple[tuple[int, str], ...]:

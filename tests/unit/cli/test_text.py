@@ -22,6 +22,7 @@ from fairlead.cli.text import (
     cut_end,
     parse_duration,
     parse_slurm_time,
+    wrapped,
 )
 from fairlead.cli.views import fleet, jobs, nodes, teams
 from fairlead.decide.words import duration, fold_names
@@ -147,3 +148,41 @@ def test_the_table_of_pools_fits_80_columns_with_all_that_may_happen_to_a_pool()
     assert "100 launching, 80 joining, 20 leaving" in render_table(
         fleet.COLUMNS, fleet.pool_rows([pool])
     )
+
+
+def test_a_table_that_is_too_wide_even_when_cut_is_folded_between_columns() -> None:
+    columns = [
+        Column("NAME"), Column("GPUS", Align.RIGHT), Column("STATE"), Column("USER"),
+        Column("WHY", may_cut=True), Column("NODELIST", may_cut=True),
+    ]  # fmt: skip
+    row = (
+        "pretraining-large-1",
+        "64",
+        "Waiting",
+        "ana.example",
+        "Fragmented: room for 1",
+        "n[1-9]",
+    )
+    for width in (30, 40, 50, 60, 80):
+        lines = render_table(columns, [row], width=width).splitlines()
+        assert max(map(len, lines)) <= width
+        words = " ".join(lines).split()
+        assert {*row[:4], "NAME", "GPUS", "STATE", "USER", "WHY", "NODELIST"} <= set(words)
+    assert render_table(columns, [row], width=40) == (
+        "NAME                 GPUS  STATE\n"
+        "    USER         WHY            NODELIST\n"
+        "pretraining-large-1    64  Waiting\n"
+        "    ana.example  Fragmented: …  n[1-9]\n"
+    )
+    assert render_table(columns, [row], width=200) == render_table(columns, [row])
+
+
+def test_a_long_list_is_broken_after_a_comma_and_no_word_is() -> None:
+    names = ",".join(f"node-{n * n}" for n in range(12))
+    text = f"  where      {names} of a-very-long-word-with-no-comma\n"
+    lines = wrapped(text, 40, 13).splitlines()
+    assert len(lines) > 2
+    assert all(len(line) <= 45 for line in lines)
+    assert all(line.endswith(",") for line in lines[:2])
+    assert "a-very-long-word-with-no-comma" in lines[-1]
+    assert "".join(line.strip() for line in lines).startswith("where      node-0,node-1,node-4,")
