@@ -140,15 +140,23 @@ async def test_what_a_real_api_server_ran_is_recorded_and_simulated_again(
     assert result.summary.finished >= 2
 
 
-async def test_the_commands_of_the_tutorial_for_a_cluster_work_as_written(
-    cluster: ControlPlane, client: HttpClient, shell: Shell
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [
+        ("tutorial/own-training.md",
+         "fairlead submit fit.py --image python:3.13-slim --checkpoint fit-checkpoints"),
+        ("howto/data-images-secrets.md", "fairlead submit train.sh --hold"),
+    ],
+)  # fmt: skip
+async def test_the_commands_of_a_page_for_a_cluster_work_as_written(
+    page: str, command: str, cluster: ControlPlane, client: HttpClient, shell: Shell
 ) -> None:
-    page = (DOCS / "tutorial" / "own-training.md").read_text()
     shell.environment["PATH"] = f"{find_binaries()}{os.pathsep}{shell.environment['PATH']}"
     async with virtual_nodes(client, 4), controllers(client):
-        run = functools.partial(run_page, page, shell, kubeconfig=cluster.kubeconfig())
+        text = (DOCS / page).read_text()
+        run = functools.partial(run_page, text, shell, kubeconfig=cluster.kubeconfig())
         commands = await asyncio.to_thread(run)
-    assert "fairlead submit -f fit.yaml" in commands
+    assert command in commands
 
 
 async def test_wrong_names_and_values_end_in_a_line_and_a_remedy(

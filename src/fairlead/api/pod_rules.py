@@ -53,11 +53,16 @@ _ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 
-_ENV_WHY = "a valid environment variable name must consist only of printable ASCII characters other than '='"  # noqa: E501
-_KEY_WHY = "must be a label key: at most 63 letters, digits, '-', '_' or '.', after an optional DNS prefix and '/'"  # noqa: E501
-_VALUE_WHY = "must be a label value: empty, or at most 63 letters, digits, '-', '_' or '.'"
+ENV_NAME_WHY = "a valid environment variable name must consist only of printable ASCII characters other than '='"  # noqa: E501
+LABEL_KEY_WHY = "must be a label key: at most 63 letters, digits, '-', '_' or '.', after an optional DNS prefix and '/'"  # noqa: E501
+LABEL_VALUE_WHY = "must be a label value: empty, or at most 63 letters, digits, '-', '_' or '.'"
 _LABEL_WHY = "must be a lowercase RFC 1123 label: at most 63 letters a-z, digits and '-'"
-_SUBDOMAIN_WHY = "must be a lowercase RFC 1123 subdomain: letters a-z, digits, '-' and '.'"
+OBJECT_NAME_WHY = "must be a lowercase RFC 1123 subdomain: letters a-z, digits, '-' and '.'"
+
+
+def is_object_name(name: str) -> bool:
+    """True for what a ConfigMap, a Secret or a claim may be called."""
+    return len(name) <= OBJECT_NAME_MAX and _SUBDOMAIN.fullmatch(name) is not None
 
 
 def pod_spec_causes(spec: PodSpec, path: str = "spec") -> list[StatusCause]:
@@ -116,9 +121,9 @@ def _container(container: Container, path: str) -> Iterator[StatusCause]:
     for i, source in enumerate(container.env_from):
         yield from _env_from(source, f"{path}.envFrom", i)
     for i, variable in enumerate(container.env):
-        if not _is_env_name(variable.name):
+        if not is_env_name(variable.name):
             at = f"{path}.env[{i}].name"
-            yield _invalid(at, variable.name, _ENV_WHY) if variable.name else required(at)
+            yield _invalid(at, variable.name, ENV_NAME_WHY) if variable.name else required(at)
         if variable.value_from is not None:
             yield from _source(variable, variable.value_from, f"{path}.env[{i}].valueFrom")
     if container.volume_mounts:
@@ -126,7 +131,8 @@ def _container(container: Container, path: str) -> Iterator[StatusCause]:
 
 
 @lru_cache(maxsize=_ENV_NAMES_CACHED_MAX)
-def _is_env_name(name: str) -> bool:
+def is_env_name(name: str) -> bool:
+    """True for what a variable of a container may be called."""
     return _ENV_NAME.fullmatch(name) is not None
 
 
@@ -157,8 +163,8 @@ def _ports(ports: Sequence[ContainerPort], path: str) -> Iterator[StatusCause]:
 
 def _env_from(source: EnvFromSource, path: str, index: int) -> Iterator[StatusCause]:
     at = f"{path}[{index}]"
-    if source.prefix and not _is_env_name(source.prefix):
-        yield _invalid(f"{at}.prefix", source.prefix, _ENV_WHY)
+    if source.prefix and not is_env_name(source.prefix):
+        yield _invalid(f"{at}.prefix", source.prefix, ENV_NAME_WHY)
     refs = (("configMapRef", source.config_map_ref), ("secretRef", source.secret_ref))
     given = [(field, ref) for field, ref in refs if ref is not None]
     if len(given) != 1:
@@ -173,8 +179,8 @@ def _env_from(source: EnvFromSource, path: str, index: int) -> Iterator[StatusCa
 def _reference(path: str, name: str, *, is_required: bool) -> Iterator[StatusCause]:
     if not name and is_required:
         yield required(path)
-    elif len(name) > OBJECT_NAME_MAX or not _SUBDOMAIN.fullmatch(name):
-        yield _invalid(path, name, _SUBDOMAIN_WHY)
+    elif not is_object_name(name):
+        yield _invalid(path, name, OBJECT_NAME_WHY)
 
 
 def _source(variable: EnvVar, source: EnvVarSource, path: str) -> Iterator[StatusCause]:
@@ -230,9 +236,9 @@ def _mounts(mounts: Iterable[VolumeMount], path: str) -> Iterator[StatusCause]:
 def _node_selector(spec: PodSpec, path: str) -> Iterator[StatusCause]:
     for key, value in spec.node_selector.items():
         if not is_qualified_name(key):
-            yield _invalid(path, key, _KEY_WHY)
+            yield _invalid(path, key, LABEL_KEY_WHY)
         if not is_label_value(value):
-            yield _invalid(path, value, _VALUE_WHY)
+            yield _invalid(path, value, LABEL_VALUE_WHY)
 
 
 def _affinity(spec: PodSpec, path: str) -> Iterator[StatusCause]:
@@ -266,7 +272,7 @@ def _requirement(requirement: NodeSelectorRequirement, path: str) -> Iterator[St
     operator, values = requirement.operator, requirement.values
     for i, value in enumerate(values):
         if not is_label_value(value):
-            yield _invalid(f"{path}.values[{i}]", value, _VALUE_WHY)
+            yield _invalid(f"{path}.values[{i}]", value, LABEL_VALUE_WHY)
     if operator not in _OPERATORS:
         yield _invalid(f"{path}.operator", operator, "not a valid selector operator")
     elif operator in ("In", "NotIn") and not values:
@@ -279,7 +285,7 @@ def _requirement(requirement: NodeSelectorRequirement, path: str) -> Iterator[St
         why = "must be specified single value when `operator` is 'Lt' or 'Gt'"
         yield required(f"{path}.values", why)
     if not is_qualified_name(requirement.key):
-        yield _invalid(f"{path}.key", requirement.key, _KEY_WHY)
+        yield _invalid(f"{path}.key", requirement.key, LABEL_KEY_WHY)
 
 
 def _field_requirement(requirement: NodeSelectorRequirement, path: str) -> Iterator[StatusCause]:
@@ -292,14 +298,14 @@ def _field_requirement(requirement: NodeSelectorRequirement, path: str) -> Itera
         yield _invalid(f"{path}.key", requirement.key, "not a valid field selector key")
         return
     for i, value in enumerate(requirement.values):
-        if len(value) > OBJECT_NAME_MAX or not _SUBDOMAIN.fullmatch(value):
-            yield _invalid(f"{path}.values[{i}]", value, _SUBDOMAIN_WHY)
+        if not is_object_name(value):
+            yield _invalid(f"{path}.values[{i}]", value, OBJECT_NAME_WHY)
 
 
 def _toleration(toleration: Toleration, path: str) -> Iterator[StatusCause]:
     key, operator, value = toleration.key, toleration.operator, toleration.value
     if key and not is_qualified_name(key):
-        yield _invalid(f"{path}.key", key, _KEY_WHY)
+        yield _invalid(f"{path}.key", key, LABEL_KEY_WHY)
     if not key and operator != "Exists":
         why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'  # noqa: E501
         yield _invalid(f"{path}.operator", operator, why)
@@ -308,7 +314,7 @@ def _toleration(toleration: Toleration, path: str) -> Iterator[StatusCause]:
         yield _invalid(f"{path}.effect", toleration.effect, why)
     if operator in ("Equal", ""):
         if not is_label_value(value):
-            yield _invalid(f"{path}.operator", value, _VALUE_WHY)
+            yield _invalid(f"{path}.operator", value, LABEL_VALUE_WHY)
     elif operator == "Exists":
         if value:
             why = "value must be empty when `operator` is 'Exists'"
@@ -322,7 +328,7 @@ def _toleration(toleration: Toleration, path: str) -> Iterator[StatusCause]:
 def _gates(gates: Sequence[str], path: str) -> Iterator[StatusCause]:
     for i, name in enumerate(gates):
         if not is_qualified_name(name):
-            yield _invalid(f"{path}[{i}]", name, _KEY_WHY)
+            yield _invalid(f"{path}[{i}]", name, LABEL_KEY_WHY)
         if name in gates[:i]:
             yield _duplicate(f"{path}[{i}]", name)
 

@@ -23,6 +23,9 @@ class Flag(Enum):
     PRIORITY = "priority"
     ENV = "env"
     IMAGE = "image"
+    MOUNT = "mount"
+    CHECKPOINT = "checkpoint"
+    NODE_SELECTOR = "node-selector"
     AFTER = "after"
     TOPOLOGY = "topology"
     CHDIR = "chdir"
@@ -59,6 +62,20 @@ FLAGS: dict[Flag, FlagInfo] = {
     ),
     Flag.ENV: FlagInfo("NAME[=VALUE]", "Set a variable, or take it from here; repeatable.", True),
     Flag.IMAGE: FlagInfo("IMAGE", "Container image; needed on a cluster with container nodes."),
+    Flag.MOUNT: FlagInfo(
+        "SRC:PATH[:ro]",
+        "Volume that members see at PATH: claim:NAME[/DIR], configmap:NAME, secret:NAME, "
+        "emptydir, memory, or a /DIRECTORY of each node; repeatable.",
+        True,
+    ),
+    Flag.CHECKPOINT: FlagInfo(
+        "CLAIM",
+        "Keep checkpoints on this PersistentVolumeClaim, or in a /DIRECTORY that all nodes share. "
+        "[default: the cluster's]",
+    ),
+    Flag.NODE_SELECTOR: FlagInfo(
+        "K=V", "Only on nodes with this label; repeatable, all must match.", True
+    ),
     Flag.AFTER: FlagInfo(
         "WHEN:JOB", "Start after ok:JOB, any:JOB or failed:JOB; repeatable.", True
     ),

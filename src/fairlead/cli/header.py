@@ -55,10 +55,7 @@ SBATCH_HARMLESS: dict[str, str] = {
     "requeue": "jobs restart after the failure of a node anyway; --retries N covers their own",
 }
 
-_SELECTOR_HELP = (
-    "name the nodes by a nodeSelector in a manifest; "
-    "fairlead submit SCRIPT --dry-run -o yaml prints one to start from"
-)
+_SELECTOR_HELP = "choose nodes by their labels: --node-selector KEY=VALUE"
 SBATCH_REFUSED: dict[str, str] = {
     "array": "submit the script once per index, with --env SLURM_ARRAY_TASK_ID=INDEX",
     "partition": _SELECTOR_HELP,

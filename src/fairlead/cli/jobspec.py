@@ -15,6 +15,7 @@ import msgspec
 
 from fairlead.api import core, names, quantity
 from fairlead.api.job import Job, JobSpec, Restart, RestartPolicy, Role
+from fairlead.api.job_mounts import mount_of, volume_of
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pod_parts import ConfigMapVolumeSource
 from fairlead.cli.request import JobRequest, Target, clean_name
@@ -22,6 +23,7 @@ from fairlead.cli.request import JobRequest, Target, clean_name
 SCRIPT_BYTES_MAX = 512 * 1024
 SCRIPT_MOUNT = "/etc/fairlead-script"
 SCRIPT_VOLUME = "script"
+MOUNT_VOLUME = "mount"
 ROLE = "worker"
 CONTAINER = "main"
 SIMULATE_SECONDS = f"{names.GROUP}/simulate-seconds"
@@ -116,13 +118,14 @@ def build_script_map(job_name: str, script: Script) -> core.ConfigMap:
 
 def build_job(name: str, request: JobRequest, program: Program, origin: Origin) -> Job:
     """Return the job; `request.target` None means a cluster without local and virtual nodes."""
-    volumes: tuple[core.Volume, ...] = ()
-    mounts: tuple[core.VolumeMount, ...] = ()
+    named = [(f"{MOUNT_VOLUME}-{i}", mount) for i, mount in enumerate(request.mounts, 1)]
+    volumes = [volume_of(mount, volume) for volume, mount in named]
+    mounts = [mount_of(mount, volume) for volume, mount in named]
     command = program.arguments
     if program.file is not None:
         source = ConfigMapVolumeSource(name=config_map_name(name))
-        volumes = (core.Volume(name=SCRIPT_VOLUME, config_map=source),)
-        mounts = (core.VolumeMount(name=SCRIPT_VOLUME, mount_path=SCRIPT_MOUNT, read_only=True),)
+        volumes.append(core.Volume(name=SCRIPT_VOLUME, config_map=source))
+        mounts.append(core.VolumeMount(SCRIPT_VOLUME, SCRIPT_MOUNT, read_only=True))
         path = f"{SCRIPT_MOUNT}/{script_file(program.file.name)}"
         command = (SHELL, "-c", _WITH_INPUT, "sh", path, *command)
         if program.script is not None:
@@ -135,9 +138,9 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
         working_dir=_working_directory(request, origin),
         env=_environment(request, origin),
         resources=_resources(request),
-        volume_mounts=mounts,
+        volume_mounts=tuple(mounts),
     )
-    template = _template(request, container, volumes, _notes(request, program))
+    template = _template(request, container, tuple(volumes), _notes(request, program))
     role = Role(name=ROLE, count=request.members, min_count=request.members_min, template=template)
     spec = JobSpec(
         roles=(role,),
@@ -147,6 +150,7 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
         time_limit_seconds=request.time_seconds,
         restart=_restart(request),
         topology=request.topology,
+        checkpoint=request.checkpoint,
         after=request.after,
         suspend=request.is_held,
     )  # fmt: skip
@@ -182,7 +186,7 @@ def _template(
     spec = core.PodSpec(
         containers=(container,),
         volumes=volumes,
-        node_selector=selector,
+        node_selector={**selector, **dict(request.node_selector)},
         tolerations=tolerations,
         restart_policy="Never",
     )

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.api import quantity
-from fairlead.api.job import MEMBERS_MAX, After, AfterState
-from fairlead.api.selectors import is_qualified_name
+from fairlead.api.job import MEMBERS_MAX, After, AfterState, Checkpoint
+from fairlead.api.job_mounts import JobMount
+from fairlead.api.selectors import is_label_value, is_qualified_name
 from fairlead.api.topology import Topology
 from fairlead.cli.flags import Flag, FlagValue, FlagValues
+from fairlead.cli.mounts import MountError, parse_checkpoint, parse_mount
 from fairlead.cli.text import parse_duration
 from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
@@ -52,6 +54,10 @@ class JobRequest:
     priority_class: str = ""
     env: tuple[tuple[str, str], ...] = ()
     image: str = ""
+    #: One for each path.
+    mounts: tuple[JobMount, ...] = ()
+    checkpoint: Checkpoint | None = None
+    node_selector: tuple[tuple[str, str], ...] = ()
     reservation: str = ""
     after: tuple[After, ...] = ()
     topology: Topology | None = None
@@ -224,6 +230,45 @@ class _Reader:
                 self.complain(given, f"'{name}' is not set here", help_=f"--env {name}=VALUE")
         return tuple(out.items())
 
+    def mounts(self) -> tuple[JobMount, ...]:
+        """Return the mounts in the order given; of two at one path the last one."""
+        out: dict[str, JobMount] = {}
+        for given in self._givens.get(Flag.MOUNT, ()):
+            try:
+                mount = parse_mount(given.value)
+            except MountError as error:
+                self.complain(given, str(error), help_=error.help)
+            else:
+                out[mount.path.rstrip("/")] = mount
+        return tuple(out.values())
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return where checkpoints are kept, or None for the cluster's default."""
+        given = self.last(Flag.CHECKPOINT)
+        if given is None:
+            return None
+        try:
+            return parse_checkpoint(given.value)
+        except MountError as error:
+            self.complain(given, str(error), help_=error.help)
+            return None
+
+    def node_selector(self) -> tuple[tuple[str, str], ...]:
+        """Return (key, value) pairs of labels, the last one of a key winning."""
+        out: dict[str, str] = {}
+        for given in self._givens.get(Flag.NODE_SELECTOR, ()):
+            key, equals, value = given.value.partition("=")
+            if not equals:
+                help_ = "kubectl get nodes --show-labels lists the labels of nodes"
+                self.complain(given, f"'{given.value}' is not KEY=VALUE", help_=help_)
+            elif not is_qualified_name(key):
+                self.complain(given, f"'{key}' is not the key of a node label")
+            elif not is_label_value(value):
+                self.complain(given, f"'{value}' is not the value of a label")
+            else:
+                out[key] = value
+        return tuple(out.items())
+
     def after(self) -> tuple[After, ...]:
         """Return the dependencies, each once, in the order given."""
         out: dict[After, None] = {}
@@ -334,6 +379,9 @@ def parse_request(
         priority_class=priority_class,
         env=reader.env(),
         image=reader.text(Flag.IMAGE) or "",
+        mounts=reader.mounts(),
+        checkpoint=reader.checkpoint(),
+        node_selector=reader.node_selector(),
         reservation=reader.text(Flag.RESERVATION) or "",
         after=reader.after(),
         topology=reader.topology(),

@@ -66,6 +66,12 @@ def local_problems(request: JobRequest, program: Program, origin: Origin) -> Ite
         what = "is not a directory" if directory.exists() else "does not exist"
         yield Problem(Code.NOT_STARTABLE, f"--chdir: {directory} {what}")
         return
+    for mount in request.mounts:
+        if mount.host_path and not Path(mount.host_path).is_dir():
+            yield Problem(
+                Code.NOT_STARTABLE, f"--mount: {mount.host_path} is not a directory of this machine"
+            )
+            return
     search = dict(request.env).get("PATH", origin.environment.get("PATH", os.defpath))
     if program.script is None:
         word = program.arguments[0]
@@ -92,6 +98,20 @@ def local_problems(request: JobRequest, program: Program, origin: Origin) -> Ite
             "does not exist here", help=("remove srun: the script runs in every member, as srun "
                                          "would run it",),
         )  # fmt: skip
+
+
+def mount_notes(request: JobRequest) -> Iterator[str]:
+    """Yield in what mounts differ on this machine, whose processes all see one file system."""
+    moved = [each.path for each in request.mounts if each.path != each.host_path]
+    if request.target not in (Target.LOCAL, Target.ANY) or not request.mounts:
+        return
+    if moved:
+        yield (
+            f"on this machine arguments and variables that begin with {' or '.join(moved)} lead to "
+            "the volume; the text of a script is not changed"
+        )
+    if any(each.read_only for each in request.mounts):
+        yield "on this machine nothing keeps a program from writing to a mount with :ro"
 
 
 def _is_found(word: str, directory: Path, search: str) -> bool:

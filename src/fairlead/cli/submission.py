@@ -101,6 +101,7 @@ _FLAGS = {
     "metadata.name": "--name", "spec.priorityClassName": "--priority",
     "spec.priority": "--priority", "spec.reservation": "--reservation",
     "spec.timeLimitSeconds": "--time", "spec.topology": "--topology", "spec.after": "--after",
+    "spec.checkpoint.claimName": "--checkpoint", "spec.checkpoint.path": "--checkpoint",
 }  # fmt: skip
 _GOT = re.compile(r"(?:Invalid|Unsupported) value: (\".*?\"|\S+): ")
 

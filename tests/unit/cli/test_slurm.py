@@ -36,7 +36,7 @@ from fairlead.testing.builders import make_job
         ("submit", "--parsable", "leave it out"),
         ("submit", "--mail-type", "leave it out: no mail is sent"),
         ("submit", "-a", "once per index"),
-        ("run", "--partition", "nodeSelector"),
+        ("run", "--partition", "--node-selector"),
         ("ps", "-u", "--user NAME"),
         ("ps", "-t", "--state STATE"),
         ("ps", "--start", "fairlead why JOB"),

@@ -36,7 +36,12 @@ from fairlead.cli.jobspec import (
 from fairlead.cli.lookup import missing_job
 from fairlead.cli.request import JobRequest, Target, parse_request
 from fairlead.cli.slurm import variable_notes
-from fairlead.cli.startable import image_problem, local_problems, script_problems
+from fairlead.cli.startable import (
+    image_problem,
+    local_problems,
+    mount_notes,
+    script_problems,
+)
 from fairlead.cli.submission import (
     Naming,
     Submission,
@@ -255,6 +260,8 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
     problems = list(local_problems(request, program, origin))
     if problems:
         raise CliError(problems)
+    for note in mount_notes(request):
+        common_.note(f"note: {note}")
     base = request.stem or base_name(program)
     naming = Naming(request.name, base, first_is_bare=request.stem is not None)
     submission = Submission(
