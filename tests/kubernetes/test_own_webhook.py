@@ -28,7 +28,7 @@ from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api import names
 from fairlead.api.core import Pod
-from fairlead.api.resources import JOBS, NAMESPACES, PODS, SECRETS
+from fairlead.api.resources import JOBS, NAMESPACES, PODS, SECRETS, TEAMS
 from fairlead.api.status import AlreadyExists, ApiError, InternalError, Invalid
 from fairlead.kube.client import HttpClient
 from fairlead.runtime.logs import SILENT
@@ -275,6 +275,50 @@ async def test_a_job_with_three_mistakes_is_refused_with_three_paths(client: Htt
         JOBS, "good", {"metadata": {"finalizers": [names.JOB_FINALIZER]}}, namespace="default"
     )
     await client.patch(JOBS, "good", {"metadata": {"finalizers": None}}, namespace="default")
+
+
+async def test_defaults_of_a_team_are_filled_in_and_a_longer_limit_is_refused(
+    client: HttpClient,
+) -> None:
+    teams = Mirror(client, TEAMS, clock=CLOCK, rng=random.Random(2), log=SILENT)
+    mounts = [{"path": "/data", "claim": "data"}]
+    spec: dict[str, Any] = {
+        "namespaces": ["plain"], "jobMaxima": {"timeLimitSeconds": 3600},
+        "jobDefaults": {"image": "registry/torch:1", "env": {"TZ": "UTC"}, "mounts": mounts},
+    }  # fmt: skip
+    body = job_body("defaulted", 1)
+    body["spec"]["roles"][0]["template"]["spec"]["containers"][0].pop("image", None)
+    try:
+        async with webhook(client, teams=teams) as running:
+            await configure(client, running.webhook.port)
+            await in_force(client)
+            on_hosts = {"jobDefaults": {"mounts": [{"path": "/x", "hostPath": "/etc"}]}}
+            with pytest.raises(Invalid, match="only the settings of the cluster"):
+                await client.create(TEAMS, {"metadata": {"name": "hosts"}, "spec": on_hosts})
+            await client.create(TEAMS, {"metadata": {"name": "plain"}, "spec": spec})
+
+            async def is_known() -> bool:
+                return teams.get("", "plain") is not None
+
+            await until(is_known, 10)
+            stored = await client.create(JOBS.raw, body, namespace="plain")
+            pod = stored["spec"]["roles"][0]["template"]["spec"]
+            assert pod["containers"][0]["image"] == "registry/torch:1"
+            assert pod["containers"][0]["env"] == [{"name": "TZ", "value": "UTC"}]
+            assert pod["volumes"][-1]["persistentVolumeClaim"] == {"claimName": "data"}
+            assert stored["spec"]["timeLimitSeconds"] == 3600
+            assert stored["metadata"]["annotations"][names.DEFAULTS] == (
+                "image=team/plain,env=team/plain,mounts=team/plain,timeLimitSeconds=team/plain"
+            )
+            longer = job_body("longer", 1, timeLimitSeconds=7200)
+            with pytest.raises(Invalid, match="team plain allows at most 1h"):
+                await client.create(JOBS, longer, namespace="plain")
+            again = {"spec": {"roles": body["spec"]["roles"]}}
+            after = await client.patch(JOBS.raw, "defaulted", again, namespace="plain")
+            assert after["spec"] == stored["spec"]
+    finally:
+        await client.delete_collection(TEAMS)
+        await client.delete_collection(JOBS, namespace="plain")
 
 
 # Certificates

@@ -22,7 +22,16 @@ QUANTITY_PATTERN = r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
 #: What is in them is ours alone: unknown fields are mistakes, and defaults are written in.
 _OWN_MODULES = frozenset(
     f"fairlead.api.{name}"
-    for name in ("attempt", "cluster_report", "fleet", "job", "node_pool", "team")
+    for name in (
+        "attempt",
+        "cluster_report",
+        "fleet",
+        "job",
+        "job_defaults",
+        "job_mounts",
+        "node_pool",
+        "team",
+    )
 )
 #: (struct, field) → keys by which the list merges, unique: only where pods are as strict.
 _LIST_KEYS: Mapping[tuple[str, str], tuple[str, ...]] = {

@@ -16,8 +16,8 @@ class Change(Enum):
     LOWER_AT_ONCE = "at any time; a higher priority counts from the next attempt on"
     #: Starts of other jobs, and who passes them, were computed from it.
     SHORTER_WHILE_PLACED = (
-        "at any time while the job holds no nodes; then only to a shorter limit, but by the admins "
-        "of its team and by administrators"
+        "up to the maximum of its team and of the cluster while the job holds no nodes; then only "
+        "to a shorter limit, but by the admins of its team; by administrators to any"
     )
     #: Shares, loans and reservations count the nodes that the job holds by it.
     WHILE_NOT_PLACED = "while the job holds no nodes, and by administrators"

@@ -1,4 +1,4 @@
-"""Volumes of a job's pods, in the short form of `--mount`.
+"""Volumes of a job's pods, in the short form of `--mount` and of the defaults of teams.
 
 A mount names one source and the path where it appears; `volume_of` and `mount_of` are what a pod
 has for it. The form has no field for another namespace: claims, ConfigMaps and Secrets are those of
@@ -64,6 +64,16 @@ class JobMount(Wire, frozen=True):
         doc("Directory or file within the volume. Default: all of it.", maxLength=PATH_MAX),
     ] = ""
     read_only: Annotated[bool, doc("True: containers cannot write to it. Default false.")] = False
+
+    @property
+    def source(self) -> str:
+        """What is mounted, in words: `claim data`, `/scratch of the node`."""
+        if self.host_path:
+            return f"{self.host_path} of the node"
+        if self.empty_dir is not None:
+            return f"an empty directory ({self.empty_dir.value.lower()})"
+        named = (("claim", self.claim), ("ConfigMap", self.config_map), ("Secret", self.secret))
+        return next((f"{kind} {name}" for kind, name in named if name), "nothing")
 
 
 def volume_of(mount: JobMount, name: str) -> Volume:

@@ -12,6 +12,7 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta
 
 from fairlead.api.bounds import INT32_MAX, Name, doc
+from fairlead.api.job_defaults import JobDefaults, JobMaxima
 from fairlead.api.meta import Condition, Instant, ObjectMeta, Wire
 
 SHARES_MAX = 64
@@ -197,6 +198,17 @@ class TeamSpec(Wire, frozen=True):
     budget: Annotated[Budget, doc("GPU-hours that the team may use over time. No default.")] = (
         Budget()
     )
+    job_defaults: Annotated[
+        JobDefaults,
+        doc(
+            "What jobs of the team get where they say nothing themselves; before that of the "
+            "cluster's settings. No default."
+        ),
+    ] = JobDefaults()
+    job_maxima: Annotated[
+        JobMaxima,
+        doc("What jobs of the team may ask for at most, beside the cluster's settings."),
+    ] = JobMaxima()
     intruders: Annotated[
         IntruderPolicy,
         doc(

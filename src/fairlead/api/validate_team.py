@@ -7,7 +7,16 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.causes import LABEL, LABEL_RULE, duplicate, from_msgspec, invalid, required
+from fairlead.api.causes import (
+    LABEL,
+    LABEL_RULE,
+    cause,
+    duplicate,
+    from_msgspec,
+    invalid,
+    required,
+)
+from fairlead.api.job_defaults import defaults_causes
 from fairlead.api.names import POOL
 from fairlead.api.selectors import is_label_value, is_qualified_name
 from fairlead.api.status import StatusCause
@@ -74,6 +83,12 @@ def _causes(team: Team, name: str) -> Iterator[StatusCause]:
     yield from _limits(spec.limits, "spec.limits")
     yield from _limits(spec.user_limits, "spec.userLimits")
     yield from _budget(spec.budget)
+    yield from defaults_causes(spec.job_defaults, spec.job_maxima, prefix="spec.")
+    for i, mount in enumerate(spec.job_defaults.mounts):
+        if mount.host_path:
+            why = "only the settings of the cluster may name a directory of the nodes"
+            field = f"spec.jobDefaults.mounts[{i}].hostPath"
+            yield cause("Forbidden", field, f"Forbidden: {why}")
 
 
 def _limits(limits: JobLimits, path: str) -> Iterator[StatusCause]:

@@ -16,10 +16,23 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
+from fairlead.api.bounds import PATH_MAX
 from fairlead.api.causes import LABEL
+from fairlead.api.job_defaults import (
+    IMAGE_MAX,
+    MOUNTS_MAX,
+    PULL_SECRETS_MAX,
+    SELECTOR_MAX,
+    VARIABLES_MAX,
+    JobDefaults,
+    JobMaxima,
+    JobTerms,
+    defaults_causes,
+)
+from fairlead.api.job_mounts import EmptyDir
 from fairlead.api.names import BALLOON_IMAGE, ZONE
 from fairlead.api.selectors import is_qualified_name
-from fairlead.input.sections import Section, about, load, within
+from fairlead.input.sections import Section, about, load, plain, within
 from fairlead.model.topology import DEFAULT_LEVELS, Level
 
 if TYPE_CHECKING:
@@ -295,6 +308,69 @@ class TopologySettings(Section, frozen=True):
     ] = tuple(LevelSettings(name=each.name, label=each.key) for each in DEFAULT_LEVELS)  # fmt: skip
 
 
+class MountSettings(Section, frozen=True):
+    """A volume of jobs' pods, and where it appears in their containers; one source is set."""
+
+    path: Annotated[
+        str, Meta(max_length=PATH_MAX, description="Absolute directory in the containers.")
+    ]
+    claim: Annotated[
+        str, Meta(max_length=253, description="PersistentVolumeClaim of the job's namespace.")
+    ] = ""
+    config_map: Annotated[
+        str, Meta(max_length=253, description="ConfigMap of the job's namespace.")
+    ] = ""
+    secret: Annotated[str, Meta(max_length=253, description="Secret of the job's namespace.")] = ""
+    empty_dir: Annotated[EmptyDir | None, about("An empty directory of the pod.")] = None
+    host_path: Annotated[str, Meta(max_length=PATH_MAX, description="Directory of the node.")] = ""
+    sub_path: Annotated[
+        str, Meta(max_length=PATH_MAX, description="Directory or file within the volume.")
+    ] = ""
+    read_only: Annotated[bool, about("Containers cannot write to it.")] = False
+
+
+class JobDefaultsSettings(Section, frozen=True):
+    """What jobs get that say nothing themselves, and whose team says nothing."""
+
+    image: Annotated[
+        str, Meta(max_length=IMAGE_MAX, description="Image of containers that name none.")
+    ] = ""
+    image_pull_secrets: Annotated[
+        tuple[Annotated[str, Meta(max_length=253)], ...],
+        Meta(max_length=PULL_SECRETS_MAX, description="Secrets of the job's namespace by which "
+             "images are pulled, for pods that name none."),
+    ] = ()  # fmt: skip
+    env: Annotated[
+        dict[str, str],
+        Meta(max_length=VARIABLES_MAX, description="Variables of containers that do not set them, "
+             "such as HTTPS_PROXY."),
+    ] = {}  # fmt: skip
+    node_selector: Annotated[
+        dict[str, str],
+        Meta(max_length=SELECTOR_MAX, description="Labels of the nodes that jobs run on, for each "
+             "key that a job does not name."),
+    ] = {}  # fmt: skip
+    mounts: Annotated[
+        tuple[MountSettings, ...],
+        Meta(max_length=MOUNTS_MAX, description="Volumes, for each path at which a container "
+             "mounts nothing: `path`, and one of `claim`, `configMap`, `secret`, `emptyDir` and "
+             "`hostPath`; `subPath`, `readOnly`."),
+    ] = ()  # fmt: skip
+    time_limit_seconds: Annotated[
+        int, within(0, YEAR, "Time limit of jobs without one; 0: the maximum.")
+    ] = 0
+
+
+class JobMaximaSettings(Section, frozen=True):
+    """What jobs may ask for at most."""
+
+    time_limit_seconds: Annotated[
+        int,
+        within(0, YEAR, "Longest time limit of a job; longer ones, and none, are refused. 0: no "
+                        "maximum."),
+    ] = 0  # fmt: skip
+
+
 class ControllerSettings(Section, frozen=True):
     """Settings of the controllers."""
 
@@ -305,6 +381,16 @@ class ControllerSettings(Section, frozen=True):
     doctor: DoctorSettings = DoctorSettings()
     balloons: BalloonSettings = BalloonSettings()
     topology: TopologySettings = TopologySettings()
+    job_defaults: JobDefaultsSettings = JobDefaultsSettings()
+    job_maxima: JobMaximaSettings = JobMaximaSettings()
+
+    def terms(self) -> JobTerms:
+        """Return what these settings say of all jobs."""
+        limit, most = self.job_defaults.time_limit_seconds, self.job_maxima.time_limit_seconds
+        given = {**plain(self.job_defaults), "timeLimitSeconds": limit or None}
+        return JobTerms(
+            msgspec.convert(given, JobDefaults), JobMaxima(time_limit_seconds=most or None)
+        )
 
     def levels(self) -> tuple[Level, ...]:
         """Return the levels of the topology, widest first."""
@@ -336,12 +422,16 @@ class ControllerSettings(Section, frozen=True):
             TeamsPolicy(**fields(self.teams)),
             doctor=DoctorPolicy(**fields(self.doctor)),
             balloons=BalloonPolicy(**fields(self.balloons)),
+            terms=self.terms(),
             levels=self.levels(),
         )
 
 
 def conflicts(settings: ControllerSettings) -> Iterator[tuple[str, str]]:
-    """Yield (path, message) of levels of the topology and names of jobs that cannot be."""
+    """Yield (path, message) of fields that cannot be, or do not go together."""
+    terms = settings.terms()
+    for found in defaults_causes(terms.defaults, terms.maxima):
+        yield found.field, found.message
     for i, text in enumerate(settings.doctor.prometheus_jobs):
         try:
             re.compile(text.partition("=")[2])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.api.core import PriorityClass
+from fairlead.api.job_defaults import JobTerms
 from fairlead.api.resources import FLEETS
 from fairlead.api.team import Team
 from fairlead.app.context import ProcessContext
@@ -67,6 +68,8 @@ class Policies:
     fleet: FleetPolicy = field(default_factory=FleetPolicy)
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     balloons: BalloonPolicy = field(default_factory=BalloonPolicy)
+    #: Defaults and maxima of all jobs, which admission applies.
+    terms: JobTerms = field(default_factory=JobTerms)
     #: Levels of the topology, widest first.
     levels: tuple[Level, ...] = DEFAULT_LEVELS
 

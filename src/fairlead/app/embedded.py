@@ -121,7 +121,7 @@ class Cluster:
             stack.push_async_callback(history.close)
             service = ApiService(
                 store, Registry.with_builtins(), self._clock,
-                ids=Uids(), rng=self._rng,
+                ids=Uids(), rng=self._rng, terms=self._settings.controllers.terms(),
             )  # fmt: skip
             await service.bootstrap()
             client = InProcessClient(service)

@@ -187,17 +187,23 @@ def _refused(error: ApiError, namespace: str) -> CliError:
     return from_api(error)
 
 
-def check_documents(api: Api, documents: Sequence[Document], namespace: str) -> None:
-    """Send every document as a dry run; CliError with all refusals, each with its place."""
+def check_documents(
+    api: Api, documents: Sequence[Document], namespace: str
+) -> list[dict[str, Any]]:
+    """Send every document as a dry run and return what would be stored, defaults filled in;
+    CliError with all refusals, each with its place.
+    """
+    checked: list[dict[str, Any]] = []
     problems: list[Problem] = []
     for document in documents:
         try:
-            api.create(document.resource.raw, document.body, dry_run=True,
-                       namespace=_space(document, namespace))  # fmt: skip
+            checked.append(api.create(document.resource.raw, document.body, dry_run=True,
+                                      namespace=_space(document, namespace)))  # fmt: skip
         except ApiError as error:
             problems += _document_problems(document, error, _space(document, namespace))
     if problems:
         raise CliError(problems)
+    return checked
 
 
 def store_documents(

@@ -12,11 +12,12 @@ from enum import Enum
 from functools import partial
 from typing import Any, assert_never
 
-from fairlead.api.names import GANG_GATE, SUBMITTED_BY
+from fairlead.api.job_defaults import JobTerms
+from fairlead.api.names import DEFAULTS, GANG_GATE, SUBMITTED_BY
 from fairlead.api.resources import Resource
 from fairlead.api.status import StatusCause
 from fairlead.decide.admission.cluster_kinds import judge_cluster_object
-from fairlead.decide.admission.jobs import judge_job, priority_to_set, refusal_of
+from fairlead.decide.admission.jobs import fill_job, judge_job, refusal_of
 from fairlead.decide.admission.limits import member_of, submitter_to_set
 from fairlead.decide.admission.pod_gates import (
     GateDecision,
@@ -28,7 +29,6 @@ from fairlead.decide.admission.pod_gates import (
     opt_in_of,
 )
 from fairlead.decide.admission.pod_teams import is_left_alone, judge_team
-from fairlead.decide.admission.teams import team_to_set
 from fairlead.model.priorities import PriorityTable
 from fairlead.model.submitted import SubmittedTable
 from fairlead.model.teams import TeamTable
@@ -89,7 +89,8 @@ class Answers:
 
     `classes` returns the PriorityClasses, None while they are not known: priorities are then left
     to the controllers; `teams` the same of the teams, `submitted` of the jobs that have not ended.
-    `node_team` returns whose a node is; "" where that is not known.
+    `node_team` returns whose a node is; "" where that is not known. `terms` are what the settings
+    of the cluster say of its jobs; None: nothing.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Answers:
         teams: Callable[[], TeamTable | None] = lambda: None,
         submitted: Callable[[], SubmittedTable | None] = lambda: None,
         node_team: Callable[[str], str] = lambda _: "",
+        terms: JobTerms | None = None,
         log: Logger = SILENT,
     ) -> None:
         self._rules = rules
@@ -107,6 +109,7 @@ class Answers:
         self._teams = teams
         self._submitted = submitted
         self._node_team = node_team
+        self._terms = terms or JobTerms()
         self._log = log
 
     def answer(self, path: Path, body: bytes) -> Answer:
@@ -190,25 +193,26 @@ class Answers:
         if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
             return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
         old = asked.old_object if asked.operation == "UPDATE" else None
-        classes, teams = self._classes(), self._teams()
-        found: dict[str, int | str | None] = {}
-        if classes is not None:
-            found["priority"] = priority_to_set(asked.object, old, classes)
-        if teams is not None:
-            member = member_of(asked.user, self._rules.own_namespace)
-            found["team"] = team_to_set(asked.object, teams, asked.namespace, member)
-        patch = tuple(
-            {"op": "add", "path": f"/spec/{field}", "value": value}
-            for field, value in found.items()
-            if value is not None
+        own = self._rules.own_namespace
+        filled = fill_job(
+            asked.object, old, classes=self._classes(), teams=self._teams(),
+            user=member_of(asked.user, own), namespace=asked.namespace, terms=self._terms,
+        )  # fmt: skip
+        if filled.causes:
+            return self._validated(asked, filled.causes, "Job")
+        user = submitter_to_set(asked.object, old, asked.user, own)
+        notes = {SUBMITTED_BY: user, DEFAULTS: filled.note}
+        patch = (
+            *(
+                {"op": "add", "path": f"/spec/{field}", "value": value}
+                for field, value in filled.fields.items()
+            ),
+            *map_operations(
+                "/metadata/annotations",
+                asked.object.get("metadata", {}).get("annotations"),
+                {key: value for key, value in notes.items() if value is not None},
+            ),
         )
-        user = submitter_to_set(asked.object, old, asked.user, self._rules.own_namespace)
-        if user is not None:
-            annotations = asked.object.get("metadata", {}).get("annotations")
-            patch = (
-                *patch,
-                *map_operations("/metadata/annotations", annotations, SUBMITTED_BY, user),
-            )
         outcome = Outcome.DEFAULTED if patch else Outcome.LEFT_ALONE
         return Answer(outcome, review.allow(asked.uid, patch))
 
@@ -223,6 +227,7 @@ class Answers:
             asked.object, old, classes=self._classes(), teams=teams,
             user=replace(asked.user, is_administrator=is_administrator),
             namespace=asked.namespace, own_namespace=self._rules.own_namespace, count=count,
+            terms=self._terms,
         )  # fmt: skip
         return self._validated(asked, causes, "Job")
 

@@ -117,7 +117,8 @@ def configurations(
         "clientConfig": client(Path.JOBS_OF_ADMINISTRATORS),
         "matchConditions": conditions({**JOB_CONDITIONS, **OF_ADMINISTRATORS}),
     }
-    # The controllers resolve priorities themselves: a default that is missing is only not shown.
+    # The controllers resolve priorities and teams themselves: those are only shown. Defaults of the
+    # team are missed where this call fails and the judgement, a moment later, does not.
     job_defaults = {
         **judged,
         "matchConditions": conditions(JOB_CONDITIONS),

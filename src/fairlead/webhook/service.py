@@ -12,6 +12,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from fairlead.api.core import PriorityClass
+from fairlead.api.job_defaults import JobTerms
 from fairlead.api.team import Team
 from fairlead.decide.admission.pod_gates import Rules, system_with
 from fairlead.model.node_teams import NODE_OUTLINES
@@ -38,6 +39,8 @@ class WebhookOptions:
     namespace: str = "fairlead-system"
     #: Namespaces of the cluster's own components, beside kube-system.
     system_namespaces: tuple[str, ...] = ()
+    #: What the settings of the cluster say of its jobs.
+    terms: JobTerms = field(default_factory=JobTerms)
     #: Further names and addresses that the certificate is for, beside those of the Service.
     hosts: tuple[str, ...] = ()
     #: Directory with tls.crt and tls.key kept by another program; None: Fairlead keeps a Secret.
@@ -99,7 +102,7 @@ class Webhook:
         answers = Answers(
             rules, classes=self._classes, teams=self._known_teams,
             submitted=lambda: self._submitted if self._jobs.synced else None,
-            node_team=self._node_team, log=log,
+            node_team=self._node_team, terms=options.terms, log=log,
         )  # fmt: skip
         self._server = WebhookServer(answers, log=log, others=others)
         self._server.measure(WebhookMetrics(registry, lambda: self._server.ends_at))

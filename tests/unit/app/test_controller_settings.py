@@ -15,6 +15,8 @@ from msgspec import Meta
 from prometheus_client import CollectorRegistry
 
 from fairlead.api import crd
+from fairlead.api.job_defaults import JobDefaults, JobMaxima, JobTerms
+from fairlead.api.job_mounts import EmptyDir, JobMount
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES
 from fairlead.app.context import ProcessContext
@@ -127,6 +129,53 @@ topology:
     assert levels == (Level("rack", "net/rack"),)
 
 
+def test_defaults_and_maxima_of_jobs_reach_admission_in_the_form_of_a_team(tmp_path: Path) -> None:
+    text = """\
+jobDefaults:
+  image: plain:1
+  env: {TZ: UTC}
+  mounts:
+    - {path: /scratch, hostPath: /nvme}
+    - {path: /dev/shm, emptyDir: Memory}
+  timeLimitSeconds: 3600
+jobMaxima: {timeLimitSeconds: 7200}
+"""
+    wanted = JobTerms(
+        JobDefaults(
+            image="plain:1", env={"TZ": "UTC"}, time_limit_seconds=3600,
+            mounts=(
+                JobMount(path="/scratch", host_path="/nvme"),
+                JobMount(path="/dev/shm", empty_dir=EmptyDir.MEMORY),
+            ),
+        ),
+        JobMaxima(7200),
+    )  # fmt: skip
+    assert read(tmp_path, text).policies(JobsPolicy()).terms == wanted
+    assert read(tmp_path, "").policies(JobsPolicy()).terms == JobTerms()
+
+
+def test_defaults_that_cannot_be_are_reported_with_their_place(tmp_path: Path) -> None:
+    text = """\
+jobDefaults:
+  env: {"A=B": x}
+  mounts:
+    - {path: data, claim: data}
+    - {path: /x, claim: data, secret: keys}
+  timeLimitSeconds: 3600
+jobMaxima: {timeLimitSeconds: 60}
+"""
+    with pytest.raises(CliError) as caught:
+        read(tmp_path, text)
+    assert [(p.where.rpartition("settings.yaml:")[2], p.field) for p in caught.value.problems] == [
+        ("2:3", "jobDefaults.env"),
+        ("4:8", "jobDefaults.mounts[0].path"),
+        ("5:7", "jobDefaults.mounts[1]"),
+        ("6:3", "jobDefaults.timeLimitSeconds"),
+    ]
+    with pytest.raises(CliError, match="no field 'pvc'"):
+        read(tmp_path, "jobDefaults: {mounts: [{path: /x, pvc: data}]}\n")
+
+
 def test_servers_of_the_doctor_are_urls_without_a_user_and_jobs_have_patterns(
     tmp_path: Path,
 ) -> None:
@@ -227,7 +276,7 @@ def _row(section: str, name: str, type_: Any, default: object) -> str:
     if isinstance(default, str):
         accepted = f"{limits.max_length} characters"
         return f"| `{section}.{name}` | {default} | {accepted} | {description_of(type_)} |"
-    if isinstance(default, list):
+    if isinstance(default, list | dict):
         most = limits.max_length or (limits.extra_json_schema or {})["maxItems"]
         accepted = f"{most} of them"
         shown = ", ".join(each["name"] for each in default) or "none"

@@ -13,6 +13,7 @@ from fairlead.cli.connect import Choice, replica_connection
 from fairlead.input.errors import Code, Exit, fail
 
 if TYPE_CHECKING:
+    from fairlead.app.controllers import Policies
     from fairlead.webhook.service import WebhookOptions
 
 LISTEN_DEFAULT = "0.0.0.0:8080"
@@ -121,9 +122,7 @@ def controller(
         ),
         host=host,
         port=port,
-        webhook=_webhook(
-            webhook_listen, webhook_cert_dir, namespace, policies.teams.system_namespaces
-        ),
+        webhook=_webhook(webhook_listen, webhook_cert_dir, namespace, policies),
     )
     store = direct_store(history, os.environ)
     run_operator(settings, connection, store=store, verbosity=common_.verbosity)
@@ -131,7 +130,7 @@ def controller(
 
 
 def _webhook(
-    listen: str, directory: Path | None, namespace: str, system_namespaces: tuple[str, ...]
+    listen: str, directory: Path | None, namespace: str, policies: Policies
 ) -> WebhookOptions | None:
     """Return how the webhook is to be served; None when it is not."""
     from fairlead.app.settings import parse_listen
@@ -148,6 +147,6 @@ def _webhook(
     is_in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     return WebhookOptions(
         host=host, port=port, namespace=namespace, directory=directory,
-        system_namespaces=system_namespaces,
+        system_namespaces=policies.teams.system_namespaces, terms=policies.terms,
         linger_seconds=WEBHOOK_LINGER_SECONDS if is_in_pod else 0.0,
     )  # fmt: skip

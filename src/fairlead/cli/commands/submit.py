@@ -313,10 +313,10 @@ def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
         _check_namespaces(documents, common_.namespace)
     if is_embedded(api):  # elsewhere the webhook says whose a job is
         documents = tuple(map(_with_user, documents))
-    check_documents(api, documents, space)
-    for document in documents:
+    checked = check_documents(api, documents, space)
+    for document, body in zip(documents, checked, strict=True):
         if document.resource == JOBS:
-            _note_plan(common_, api, msgspec.convert(document.body, Job))
+            _note_plan(common_, api, msgspec.convert(body, Job))
     if dry_run:
         common_.note("Dry run: nothing was stored.")
         _show_stored(common_, [dict(d.body) for d in documents],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fairlead.api import quantity
 from fairlead.api.job import Job, Role
+from fairlead.cli.views.defaults import defaults_words
 from fairlead.decide.words import duration, plural
 
 LABEL_WIDTH = 9
@@ -30,6 +31,8 @@ def plan_lines(job: Job) -> list[str]:
         limits.append(f"priority class {job.spec.priority_class_name}")
     if limits:
         lines.append(line("", ", ".join(limits)))
+    if defaults := defaults_words(job):
+        lines.append(line("Defaults", defaults))
     if job.spec.after:
         words = [f"{after.job} has {after.state.value.lower()}" for after in job.spec.after]
         lines.append(line("After", ", ".join(words)))

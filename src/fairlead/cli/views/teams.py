@@ -15,6 +15,7 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.team import Budget, JobLimits, Share, Team
 from fairlead.api.validate_team import selector_of
 from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.views.defaults import defaults_of
 from fairlead.cli.views.words import reason_words
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.verdict import ObjectKey
@@ -144,6 +145,10 @@ def quota_text(team: Team, jobs: Sequence[Job], owners: Owners | None) -> str:
     lines += _limit_lines(team, jobs)
     if spec.budget.gpu_hours is not None:
         lines.append(_line("budget", _budget_words(spec.budget, use.gpu_hours)))
+    if defaults := defaults_of(spec.job_defaults):
+        lines.append(_line("defaults", defaults))
+    if (most := spec.job_maxima.time_limit_seconds) is not None:
+        lines.append(_line("maxima", f"time limit {duration(most)}"))
     past = use.dominant_share_seconds / spec.weight / 3600
     lines.append(
         _line("fair share", f"weight {spec.weight}; used {past:,.1f} h of the cluster per weight")

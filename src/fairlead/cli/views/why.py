@@ -20,6 +20,7 @@ from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
 from fairlead.cli.flags import Flag
 from fairlead.cli.text import natural
+from fairlead.cli.views.defaults import defaults_words
 from fairlead.cli.views.fleet import Buying
 from fairlead.cli.views.jobs import (
     NONE,
@@ -88,7 +89,7 @@ def why_text(
     if explanation is None and job.status.placement is None:
         return joined([f"Job {job.metadata.name}: {where_or_why(job)}"])
     team = borrowing_words(job, owners)
-    note = [*([_line("team", team)] if team else []), *note]
+    note = [*([_line("team", team)] if team else []), *_defaults(job), *note]
     return _placed(job, now, [*note, *_not_ready(unready, now)])
 
 
@@ -117,6 +118,11 @@ def _line(label: str, text: str) -> str:
     return f"  {label:<{LABEL_WIDTH}}{text}".rstrip()
 
 
+def _defaults(job: Job) -> list[str]:
+    words = defaults_words(job)
+    return [_line("defaults", words)] if words else []
+
+
 def _labelled(label: str, texts: Iterable[str]) -> list[str]:
     """Return a line for each text, the first one with the label."""
     return [_line("" if number else label, text) for number, text in enumerate(texts)]
@@ -137,6 +143,7 @@ def _waiting(job: Job, explanation: Explanation, now: float, *, buying: Buying |
     facts += _overdue(job, explanation.overdue, now)
     facts += _when(job, explanation, now)
     facts += _borrows(explanation, now)
+    facts += _defaults(job)
     if buying and verdict.reason is not Reason.HELD:
         facts.append(_line("nodes", buying.text))
     if facts:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from fairlead.api import names
+from fairlead.api.job_defaults import JobTerms
 from fairlead.api.meta import Wire
 from fairlead.api.status import StatusCause, StatusDetails
 from fairlead.api.validate import validate_job, validate_job_update
 from fairlead.decide.admission.job_changes import move_causes, placed_causes
+from fairlead.decide.admission.job_defaults import Filled, fill, maximum_causes
 from fairlead.decide.admission.limits import (
     Count,
     limit_causes,
@@ -24,7 +27,7 @@ from fairlead.decide.admission.limits import (
     member_of,
     submitter_causes,
 )
-from fairlead.decide.admission.teams import User, team_causes
+from fairlead.decide.admission.teams import User, team_causes, team_to_set
 from fairlead.model.priorities import SYSTEM_NAMESPACE, SYSTEM_PREFIX, PriorityTable
 from fairlead.model.teams import TeamTable
 
@@ -34,6 +37,7 @@ Obj = Mapping[str, Any]
 UNDECODABLE = "FieldValueTypeInvalid"
 #: What users may change of a job that stands for other pods.
 FREE_WHERE_ADOPTED = frozenset(("cancel", "suspend"))
+NO_TERMS = JobTerms()
 _STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
@@ -90,6 +94,35 @@ def priority_to_set(new: Obj, old: Obj | None, classes: PriorityTable) -> int | 
     return value if is_stale and before and before.classes() != spec.classes() else None
 
 
+def fill_job(
+    new: Obj,
+    old: Obj | None = None,
+    *,
+    classes: PriorityTable | None = None,
+    teams: TeamTable | None = None,
+    user: User | None = None,
+    namespace: str = "",
+    terms: JobTerms = NO_TERMS,
+) -> Filled:
+    """Return what admission writes into a job as plain JSON, before it is judged: its priority, its
+    team, and what the defaults of this team and of the cluster have for it.
+
+    Without `classes` its priority stays as it is, without `teams` its team. `user` is whose
+    membership counts (`limits.member_of`).
+    """
+    found: dict[str, Any] = {}
+    if classes is not None:
+        found["priority"] = priority_to_set(new, old, classes)
+    team = _text(new, "team")
+    if teams is not None:
+        found["team"] = team_to_set(new, teams, namespace, user)
+        resolved = teams.resolve(found["team"] or team, namespace)
+        team = resolved if isinstance(resolved, str) else ""
+    filled = fill(new, old, team=team, teams=teams, terms=terms)
+    fields = {field: value for field, value in found.items() if value is not None}
+    return replace(filled, fields={**fields, **filled.fields})
+
+
 def judge_job(
     new: Obj,
     old: Obj | None = None,
@@ -101,13 +134,15 @@ def judge_job(
     namespace: str = "",
     own_namespace: str = "",
     count: Count | None = None,
+    terms: JobTerms = NO_TERMS,
 ) -> list[StatusCause]:
     """Return what is wrong with a defaulted job as plain JSON; [] when it may be stored.
 
     With `old` it is an update. Without `classes` its priority is not judged, without `teams` its
     team. `known` are fields that a schema has refused already: they are left out of what is judged,
     and of the answer. `namespace` counts where the job itself names none. `own_namespace` is that
-    of Fairlead's own pods; `count` returns how many unfinished jobs a user or team has.
+    of Fairlead's own pods; `count` returns how many unfinished jobs a user or team has. `terms` are
+    what the settings of the cluster say; an administrator may exceed a maximum by an update.
     """
     by_right = list(submitter_causes(new, old, user, own_namespace))
     is_administrator = may_administer(user, own_namespace)
@@ -125,6 +160,8 @@ def judge_job(
         *_classes(new, classes, namespace),
         *(() if teams is None else team_causes(new, teams, namespace, member)),
     ]
+    if old is None or not is_administrator:
+        by_right += maximum_causes(new, old, teams=teams, namespace=namespace, terms=terms)
     if old is None and teams is not None and not found:
         found += limit_causes(new, teams, namespace, count)
     found = [*by_right, *found]
@@ -181,6 +218,13 @@ def _adoption(new: Obj, old: Obj | None) -> Iterator[StatusCause]:
         if before.get(field) != after.get(field):
             why = "follows from the pods that the job stands for; change those"
             yield StatusCause("Forbidden", f"Forbidden: {why}", f"spec.{field}")
+
+
+def _text(obj: Obj, field: str) -> str:
+    """Return a text of a job's spec; "" where there is none, or another type."""
+    spec = obj.get("spec")
+    value = spec.get(field) if isinstance(spec, Mapping) else None
+    return value if isinstance(value, str) else ""
 
 
 def _adopts(obj: Obj) -> object:

@@ -156,7 +156,7 @@ def judge_pod(pod: PodShape, namespace: str, opt_in: OptIn, rules: Rules) -> Pod
     if not has_gate:
         patch.append(_add_gate(gates))
     if label != ENABLED:
-        patch += map_operations("/metadata/labels", labels, names.GANG_SCHEDULING, ENABLED)
+        patch += map_operations("/metadata/labels", labels, {names.GANG_SCHEDULING: ENABLED})
     warnings: tuple[str, ...] = ()
     if label not in (None, ENABLED):
         warnings = (
@@ -203,13 +203,18 @@ def _add_gate(gates: Sequence[Gate]) -> Operation:
 
 
 def map_operations(
-    path: str, there: Mapping[str, str] | None, key: str, value: str
+    path: str, there: Mapping[str, str] | None, values: Mapping[str, str]
 ) -> tuple[Operation, ...]:
-    """Return what sets a key of a map of texts, such as labels, which may not be there yet."""
+    """Return what sets keys of a map of texts, such as labels, which may not be there yet."""
+    if not values:
+        return ()
     if not there:
-        return ({"op": "add", "path": path, "value": {key: value}},)
-    pointer = key.replace("~", "~0").replace("/", "~1")
-    return ({"op": "add", "path": f"{path}/{pointer}", "value": value},)
+        return ({"op": "add", "path": path, "value": dict(values)},)
+    pointers = {key.replace("~", "~0").replace("/", "~1"): key for key in values}
+    return tuple(
+        {"op": "add", "path": f"{path}/{pointer}", "value": values[key]}
+        for pointer, key in pointers.items()
+    )
 
 
 def reason_of(answer: PodAnswer) -> str:

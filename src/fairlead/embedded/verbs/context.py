@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Generic, TypeVar
 
 from fairlead.api.core import PriorityClass
+from fairlead.api.job_defaults import JobTerms
 from fairlead.api.resources import TEAMS
 from fairlead.api.team import Team
 from fairlead.api.times import format_time
@@ -108,6 +109,8 @@ class Context:
     ids: Callable[[], str]
     rng: random.Random
     can_call_webhooks: Callable[[], bool] = _nobody
+    #: What the settings of the cluster say of its jobs.
+    terms: JobTerms = field(default_factory=JobTerms)
     priorities: Digest[tuple[PriorityTable, PriorityClass | None]] = field(
         default_factory=lambda: Digest(PRIORITY_CLASSES.name, _priorities)
     )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
+from fairlead.api.job_defaults import JobTerms
 from fairlead.api.status import AlreadyExists, NotFound, UnsupportedMediaType
 from fairlead.embedded import builtins, crds
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch, apply_strategic_patch
@@ -64,16 +65,20 @@ class Service:
         ids: Callable[[], str],
         rng: random.Random,
         watch_buffer_max: int = WATCH_BUFFER_MAX,
+        terms: JobTerms | None = None,
     ) -> None:
         """Serve `store`. `ids` gives a new uid per call, `rng` picks generated names.
 
-        `registry` gets the kinds of the definitions that the store already holds.
+        `registry` gets the kinds of the definitions that the store already holds. `terms` are what
+        the settings of the cluster say of its jobs; None: nothing.
         """
         self.store = store
         self.registry = registry
         #: Attach a caller to it, and admission webhooks are called.
         self.webhooks = Webhooks(store, registry, ids=ids)
-        self._context = Context(store, registry, clock, ids, rng, lambda: self.webhooks.can_call)
+        self._context = Context(
+            store, registry, clock, ids, rng, lambda: self.webhooks.can_call, terms or JobTerms()
+        )
         self._admitted = Admitted(self._context, self.webhooks)
         for record in store.records(builtins.CRDS.name):
             self._serve(record)

@@ -15,8 +15,7 @@ from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.status import BadRequest, StatusCause
 from fairlead.decide.admission.cluster_kinds import RULES, judge_cluster_object
-from fairlead.decide.admission.jobs import judge_job, priority_to_set
-from fairlead.decide.admission.teams import team_to_set
+from fairlead.decide.admission.jobs import fill_job, judge_job
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.schema import Schema, builtin_schema, strict_errors
 from fairlead.embedded.schema.values import as_map
@@ -140,16 +139,21 @@ def _admit_own(
     classes = context.priorities.of(context.store)[0]
     teams = context.teams.of(context.store)
     namespace = str(obj["metadata"].get("namespace") or "")
-    defaults = {
-        "priority": priority_to_set(obj, old, classes),
-        "team": team_to_set(obj, teams, namespace, None),
-    }
-    found = {field: value for field, value in defaults.items() if value is not None}
-    if found:
-        obj = {**obj, "spec": {**obj["spec"], **found}}
+    filled = fill_job(
+        obj, old, classes=classes, teams=teams, namespace=namespace, terms=context.terms
+    )
+    if filled.fields:
+        obj = {**obj, "spec": {**obj["spec"], **filled.fields}}
+    if filled.note is not None:
+        metadata = obj["metadata"]
+        annotations = {**(metadata.get("annotations") or {}), names.DEFAULTS: filled.note}
+        obj = {**obj, "metadata": {**metadata, "annotations": annotations}}
     fields = [finding.field for finding in known]
     count = partial(_count, context, teams)
-    return obj, judge_job(obj, old, classes=classes, teams=teams, known=fields, count=count)
+    causes = judge_job(
+        obj, old, classes=classes, teams=teams, known=fields, count=count, terms=context.terms
+    )
+    return obj, [*filled.causes, *causes]
 
 
 def _count(context: Context, teams: TeamTable, account: Account) -> int:

@@ -60,6 +60,7 @@ FOREIGN_KEYS = (
 OWN_KEYS = (
     names.ATTEMPT,
     names.BALLOON,
+    names.DEFAULTS,
     names.DEFRAGMENT,
     names.FENCE,
     names.GANG_NAME,
