@@ -35,6 +35,7 @@ from fairlead.cli.jobspec import (
 )
 from fairlead.cli.lookup import missing_job
 from fairlead.cli.request import JobRequest, Target, parse_request
+from fairlead.cli.script_variables import not_passed_note
 from fairlead.cli.slurm import variable_notes
 from fairlead.cli.startable import (
     image_problem,
@@ -149,7 +150,9 @@ def submit(
         raise CliError(problems)
     given = {*variables, *_variables(header.givens)}
     every = (EVERY_MEMBER,) if header.has_sbatch and request.members > 1 else ()
-    for note in (*header.notes, *every, *variable_notes(text, file=script, given=given)):
+    unpassed = not_passed_note(text, file=script, environment=os.environ, given=given)
+    notes = (*header.notes, *every, *variable_notes(text, file=script, given=given), unpassed)
+    for note in filter(None, notes):
         common_.note(f"note: {note}")
     _, stored = _submit_program(common_, request, program, dry_run=dry_run)
     if not dry_run:
