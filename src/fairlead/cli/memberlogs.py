@@ -198,8 +198,8 @@ class MemberLogs:
                 lines.pop()
             if self.query.tail is not None:
                 lines = lines[max(len(lines) - self.query.tail, 0) :]
-            for line in lines:
-                yield self._prefix(log.task) + line + b"\n"
+            text = b"".join(line + b"\n" for line in lines)
+            yield text if self._is_alone else LineCutter(self._prefix(log.task)).feed(text)
 
     def _prefix(self, task: str) -> bytes:
         return b"" if self._is_alone else f"[{printable(task)}] ".encode()
@@ -240,7 +240,8 @@ class MemberLogs:
         cutter = LineCutter(self._prefix(_task(pod)))
         try:
             for chunk in self._chunks(pod, is_followed=is_followed):
-                piece = chunk if self._is_alone else cutter.feed(chunk)
+                now = time.monotonic() if is_followed else None
+                piece = chunk if self._is_alone else cutter.feed(chunk, now)
                 if piece:
                     yield piece
         except (ApiError, CliError) as error:

@@ -62,6 +62,14 @@ def test_an_earlier_job_of_a_name_is_read_from_the_archive_by_its_uid(job: Job |
     assert _read(job, *both, task="1") == b"b\n"
 
 
+def test_progress_bars_of_several_members_are_kept_apart() -> None:
+    bars = [_log(f"worker-{i}", b"\r 50%\r100%\nend\n") for i in range(2)]
+    assert _read(None, *bars) == (
+        b"[worker-0] 100%\n[worker-0] end\n[worker-1] 100%\n[worker-1] end\n"
+    )
+    assert _read(None, *bars, task="1") == b"\r 50%\r100%\nend\n"
+
+
 def test_what_is_not_kept_of_it_is_said_with_where_to_look() -> None:
     with pytest.raises(CliError) as caught:
         _read(None)

@@ -54,9 +54,12 @@ def logs(
 
     Those of a stopped cluster of this machine are read from its data directory.
 
-    Of several members every line begins with the member's role and index. A pipe or a file gets the
-    bytes as they are. A terminal gets text, colours and progress bars; what else controls terminals
-    is left out.
+    Of several members every line begins with the member's role and index; of a progress bar its
+    last state is a line, and with -f one every 10 seconds. --task shows a bar as it moves.
+
+    Of one member a pipe or a file gets the bytes as they are. A terminal gets text, colours and
+    progress bars; what else controls terminals is left out. stdout and stderr are one log, in the
+    order in which they were written.
     """
     if previous and (follow or attempt is not None):
         other = "--follow" if follow else "--attempt"

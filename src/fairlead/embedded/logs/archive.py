@@ -268,7 +268,7 @@ class LogArchive:
                     over = found is None or found.is_finished or current > attempt
                 view.look()
                 live = view.is_live()
-                for piece in view.read_all(final=over and not live):
+                for piece in view.read_all(final=over and not live, now=loop.time()):
                     yield piece
                     await asyncio.sleep(0)
                 if over and not live:
@@ -357,15 +357,15 @@ class _View:
         """True while any of the logs may grow."""
         return any(tail.is_live() for tail in self._tails.values())
 
-    def read_all(self, *, final: bool) -> Iterator[bytes]:
+    def read_all(self, *, final: bool, now: float | None = None) -> Iterator[bytes]:
         """Yield what is new. One task is passed on as it is, several line by line with a prefix.
 
-        With `final`, a last line without its end is shown, too.
+        With `final`, a last line without its end is shown, too; `now` is set while it is followed.
         """
         for task, tail in self._tails.items():
             cutter = self._cutters[task]
             while chunk := tail.read():
-                piece = chunk if self.alone else cutter.feed(chunk)
+                piece = chunk if self.alone else cutter.feed(chunk, now)
                 if piece:
                     yield piece
             rest = cutter.end() if final else b""
