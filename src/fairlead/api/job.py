@@ -235,7 +235,10 @@ class JobSpec(Wire, frozen=True):
     ] = False
     cancel: Annotated[
         bool,
-        doc("True: stop for good. The job ends as Failed with reason Cancelled. Default false."),
+        doc(
+            "True: stop for good. The job ends with the state Cancelled, by the condition Failed "
+            "with the reason Cancelled. Default false."
+        ),
     ] = False
     ttl_seconds_after_finished: Annotated[
         Count | None, doc("Delete the object this many seconds after its end. Default: a setting.")

@@ -35,7 +35,13 @@ STATES = {
     "SUSPENDED": "Held", "REQUEUED": "Restarting", "OUT_OF_MEMORY": "Failed",
 }  # fmt: skip
 
+_MOUNT = "--mount SOURCE:PATH, such as --mount claim:data:/data:ro"
+#: Of sbatch, of its containers (pyxis) and of docker.
 _SUBMIT = {
+    "container-image": "--image IMAGE",
+    "container-mounts": _MOUNT,
+    "container-workdir": "--chdir DIR",
+    "volume": _MOUNT,
     "test-only": "--dry-run checks everything, says where it fits and stores nothing",
     "parsable": "leave it out: stdout has the id of the job and nothing else",
     "wait": "fairlead run waits for the command; fairlead wait JOB for a job",

@@ -34,6 +34,8 @@ from fairlead.testing.builders import make_job
         ("submit", "--dependency", "--after here"),
         ("submit", "--test-only", "--dry-run checks everything"),
         ("submit", "--parsable", "leave it out"),
+        ("submit", "--container-mounts", "--mount SOURCE:PATH"),
+        ("run", "--volume", "--mount SOURCE:PATH"),
         ("submit", "--mail-type", "leave it out: no mail is sent"),
         ("submit", "-a", "once per index"),
         ("run", "--partition", "--node-selector"),
@@ -159,3 +161,11 @@ def test_the_remedy_for_an_array_works_as_written(array: str, loop: str) -> None
     assert loop in problem.help[0]
     assert "fairlead submit 'my a.sh' --env SLURM_ARRAY_TASK_ID=\"$i\"; done" in problem.help[0]
     assert parse_header(text, file="a.sh", has_array_index=True).problems == ()
+
+
+def test_the_page_for_people_who_know_slurm_has_every_command() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "howto" / "coming-from-slurm.md").read_text()
+    _, _, table = page.partition("## Commands")
+    rows = [line for line in table.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"[a-z]+", row.split("|")[1])}
+    assert set(COMMANDS) - named == set()
