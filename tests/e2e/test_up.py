@@ -131,7 +131,15 @@ def test_a_data_directory_of_another_version_is_left_alone(shell: Shell) -> None
     format_file.write_bytes(b"fairlead store 99\n")
     refused = shell.up("--listen", "127.0.0.1:0", code=4)
     assert "E702" in refused.err
+    assert format_file.read_bytes() == b"fairlead store 99\n"
     format_file.write_bytes(content)
+    with sqlite3.connect(shell.data / "history.db") as history:
+        history.execute("PRAGMA user_version = 99")
+    refused = shell.up("--listen", "127.0.0.1:0", code=4)
+    assert "error[E702]" in refused.err
+    assert "has schema version 99" in refused.err
+    with sqlite3.connect(shell.data / "history.db") as history:
+        history.execute("PRAGMA user_version = 1")
     quiet = shell.up("-q", "--listen", "127.0.0.1:0")
     assert quiet.out == f"{shell.data / 'kubeconfig'}\n"
 

@@ -35,6 +35,7 @@ from fairlead.cli.startable import image_problem
 from fairlead.cli.submission import Naming, pick_name
 from fairlead.embedded.storage.wal import DamagedData, DirectoryInUse, WrongFormat
 from fairlead.input.errors import CliError, Code, Exit, Problem, render_error
+from fairlead.runtime.history import OtherSchema
 
 MANIFESTS = Path(__file__).parent / "data" / "manifests"
 DATA = Path("/nowhere/fairlead")
@@ -201,6 +202,9 @@ CALLS: dict[str, tuple[Callable[[], object], Exit]] = {
     "data-in-use": (_raise(explain(SETTINGS, DirectoryInUse(DATA, 4711))), Exit.CONFLICT),
     "data-of-another-version": (_raise(explain(SETTINGS, WrongFormat(DATA, "format 9"))),
                                 Exit.CONFLICT),
+    "history-of-another-version": (_raise(explain(SETTINGS, OtherSchema(
+        "the history /nowhere/fairlead/history.db has schema version 9, this Fairlead reads "
+        "version 1; use the Fairlead that wrote it, or move the file away"))), Exit.CONFLICT),
     "data-damaged": (_raise(explain(SETTINGS, DamagedData(DATA / "store/1.log", 77))),
                      Exit.CONFLICT),
     "data-not-writable": (_raise(unusable(DATA, OSError(errno.EACCES, "Permission denied"))),

@@ -35,7 +35,7 @@ from fairlead.embedded.storage.wal import DamagedData, DirectoryInUse, StoreErro
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.kubeconfig import KubeconfigError, write_kubeconfig
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.history import HistoryError
+from fairlead.runtime.history import HistoryError, OtherSchema
 from fairlead.runtime.logs import LogLevel, configure
 
 CONTEXT = "fairlead"
@@ -187,6 +187,8 @@ def explain(settings: Settings, error: BaseException) -> BaseException:
     if isinstance(error, (DamagedData, StoreError)):
         return fail(Code.DATA_DAMAGED, _what(error),
                     help=(f"keep a copy of {data}, then start elsewhere: --data DIR",))  # fmt: skip
+    if isinstance(error, OtherSchema):
+        return fail(Code.DATA_VERSION, str(error), help=("the jobs are in store, not there",))
     if isinstance(error, HistoryError):
         return fail(Code.DATA_DAMAGED, str(error), help=(f"it is in {data}",))
     if isinstance(error, ListenFailed):

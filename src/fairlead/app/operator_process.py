@@ -19,7 +19,7 @@ from fairlead.kube.client import HttpClient, HttpLogReader
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
 from fairlead.kube.protocol import HttpOptions
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.history import HistoryError
+from fairlead.runtime.history import HistoryError, OtherSchema
 from fairlead.runtime.logs import LogFormat, LogLevel, configure
 
 #: What is kept of logs in memory, below the limit of `history.memory.BYTES_MAX` for all.
@@ -77,6 +77,8 @@ def run_operator(
             runner.run(main())
     except ProbesFailed as error:
         raise _probes_failed(error) from error
+    except OtherSchema as error:
+        raise fail(Code.DATA_VERSION, str(error)) from error
     except (KubeconfigError, HistoryError) as error:
         code = Code.KUBECONFIG if isinstance(error, KubeconfigError) else Code.DATA_UNWRITABLE
         raise fail(code, str(error)) from error

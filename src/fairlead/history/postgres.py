@@ -41,6 +41,7 @@ from fairlead.runtime.history import (
     JobRecord,
     LogQuery,
     MemberLog,
+    OtherSchema,
 )
 
 SCHEMA_VERSION = 1
@@ -301,7 +302,7 @@ class PostgresStore:
                 rows = await connection.execute("SELECT max(version) FROM fairlead_schema")
                 version = cast("int | None", (await rows.fetchone())[0])
                 if version != SCHEMA_VERSION:
-                    raise HistoryError(
+                    raise OtherSchema(
                         f"the history {shown_url(self._url)} has schema version {version}, this "
                         f"Fairlead reads version {SCHEMA_VERSION}; use the Fairlead that wrote "
                         "it, or another database"

@@ -34,6 +34,7 @@ from fairlead.runtime.history import (
     JobRecord,
     LogQuery,
     MemberLog,
+    OtherSchema,
 )
 
 SCHEMA_VERSION = 1
@@ -96,7 +97,7 @@ class _File:
             ) from error
         if version != SCHEMA_VERSION:
             connection.close()
-            raise HistoryError(
+            raise OtherSchema(
                 f"the {what} {path} has schema version {version}, this Fairlead reads version "
                 f"{SCHEMA_VERSION}; use the Fairlead that wrote it, or move the file away"
             )

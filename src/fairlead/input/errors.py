@@ -138,7 +138,7 @@ class Code(Enum):
     DATA_IN_USE = "E701", Exit.CONFLICT, "Another process uses the data directory."
     DATA_VERSION = (
         "E702", Exit.CONFLICT,
-        "The data directory was written by another version of fairlead.",
+        "The data directory, or the history, was written by another version of fairlead.",
     )  # fmt: skip
     DATA_UNWRITABLE = "E703", Exit.REFUSED, "A directory or a file cannot be written."
     DISK_FULL = (

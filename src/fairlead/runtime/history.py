@@ -39,6 +39,10 @@ class HistoryError(Exception):
     """The history cannot be used; the message says which one, why, and what to do."""
 
 
+class OtherSchema(HistoryError):
+    """Another version of Fairlead wrote the history; nothing is wrong with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobRecord:
     """One job that has ended. Instants are milliseconds since the epoch."""

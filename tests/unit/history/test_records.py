@@ -35,7 +35,14 @@ from fairlead.api.job import Job, JobSpec, JobStatus, Role
 from fairlead.history import sqlite
 from fairlead.history.memory import MemoryHistory
 from fairlead.history.sqlite import SqliteHistory
-from fairlead.runtime.history import FleetQuery, History, HistoryError, HistoryQuery, record_of
+from fairlead.runtime.history import (
+    FleetQuery,
+    History,
+    HistoryError,
+    HistoryQuery,
+    OtherSchema,
+    record_of,
+)
 from fairlead.runtime.record_document import DOCUMENT_BYTES_MAX, document_of
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job
@@ -260,8 +267,10 @@ def test_a_file_of_another_version_is_refused_with_its_remedy(tmp_path: Path) ->
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 7")
     connection.close()
-    with pytest.raises(HistoryError, match=r"has schema version 7, this Fairlead reads version 1"):
+    with pytest.raises(OtherSchema, match=r"has schema version 7, this Fairlead reads version 1"):
         _open(path)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (7,)
 
 
 def test_a_file_that_is_no_database_is_refused_with_its_remedy(tmp_path: Path) -> None:
