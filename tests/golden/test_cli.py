@@ -14,7 +14,7 @@ from tests.golden.cli_world import NOW, WorldApi, ago, jobs, nodes, running
 
 from fairlead.api import names
 from fairlead.api.core import Taint
-from fairlead.api.fleet import Fleet
+from fairlead.api.fleet import Fleet, FleetStatus
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.node_pool import (
     BalloonCounts,
@@ -173,7 +173,7 @@ def test_a_pool_whose_machines_another_autoscaler_owns() -> None:
             message="1 balloon waits for a node of the other autoscaler", decisions=(decision,),
         ),
     )  # fmt: skip
-    table = render_table(fleet_view.COLUMNS, fleet_view.pool_rows([pool]))
+    table = render_table(fleet_view.COLUMNS, fleet_view.pool_rows([pool], Fleet()))
     why = fleet_view.pool_why(pool, Fleet(), NOW)
     check("tables/fleet-balloons.txt", f"{table}\n{why}")
 
@@ -197,7 +197,7 @@ def test_a_pool_with_spares() -> None:
         for name, value in (("h100-000009", "pool"), ("h100-000010", ""))
     ]
     text = "\n".join((
-        render_table(fleet_view.COLUMNS, fleet_view.pool_rows([pool])),
+        render_table(fleet_view.COLUMNS, fleet_view.pool_rows([pool], Fleet())),
         fleet_view.pool_why(pool, Fleet(), NOW),
         *(fleet_view.node_why(node, {"h100": pool}, Fleet(), jobs=[], now=NOW) for node in spares),
         render_table(nodes_view.COLUMNS, nodes_view.node_rows(
@@ -222,6 +222,23 @@ def test_a_pool_that_is_consolidated() -> None:
     why = fleet_view.node_why(node, {"h100": pool}, Fleet(), jobs=[job], now=NOW)
     plan = fleet_view.plan_text([pool], Fleet(), [job], NOW)
     check("tables/fleet-consolidation.txt", f"{plan}\n{why}")
+
+
+def test_a_pool_that_is_deleted_and_nodes_of_one_that_is_gone() -> None:
+    left = "is deleted: 9 machines left, which go once nothing uses them"
+    pool = NodePool(
+        ObjectMeta(name="h100", deletion_timestamp=ago(60)),
+        NodePoolSpec(Provider(ProviderType.AWS), NodeTemplate({"cpu": "96"}), max=64),
+        NodePoolStatus(nodes=9, ready=2, leaving=2, message=left),
+    )
+    fleet = Fleet(status=FleetStatus(unmanaged={"a100": 46}))
+    node = make_node("a100-7", labels={names.POOL: "a100"})
+    text = "\n".join((
+        render_table(fleet_view.COLUMNS, fleet_view.pool_rows([pool], fleet)),
+        fleet_view.plan_text([pool], fleet, [], NOW),
+        fleet_view.node_why(node, {"h100": pool}, fleet, jobs=[], now=NOW),
+    ))  # fmt: skip
+    check("tables/fleet-deleted.txt", text)
 
 
 def test_a_pool_with_a_price_idle_nodes_and_a_launch_without_an_answer() -> None:

@@ -15,7 +15,7 @@ from tests.kubernetes.test_install import accountant, install, operator, run_cli
 from tests.kubernetes.webhook_route import FLAG
 
 from fairlead.api import names
-from fairlead.api.resources import CONFIG_MAPS, JOBS, NAMESPACES, PODS
+from fairlead.api.resources import CONFIG_MAPS, JOBS, NAMESPACES, NODE_POOLS, PODS
 from fairlead.api.status import NotFound
 from fairlead.install.manifests import NAME, NAMESPACE, Install, manifests, path_of
 from fairlead.kube.client import HttpClient
@@ -195,6 +195,37 @@ async def test_without_controllers_it_frees_the_jobs_itself_and_may_be_repeated(
     assert "Nothing of Fairlead was there." in done.stderr
     code, said = install(cluster)
     assert (code, set(said.values())) == (0, {"created"})
+
+
+async def test_node_pools_are_held_by_the_controllers_and_freed_where_none_runs(
+    cluster: ControlPlane, client: HttpClient, tmp_path: Path
+) -> None:
+    install(cluster)
+    inventory = tmp_path / "machines.json"
+    inventory.write_text('{"machines": []}')
+    spec = {
+        "provider": {"type": "Static", "reference": str(inventory)}, "max": 4,
+        "template": {"resources": {"cpu": "8"}},
+    }  # fmt: skip
+
+    async def is_held(name: str) -> bool:
+        return names.POOL_FINALIZER in (await client.get(NODE_POOLS, name)).metadata.finalizers
+
+    async with accountant(cluster, client) as account, operator(account, "only") as replica:
+        await serve(client, replica)
+        for name in ("gone", "left"):
+            await client.create(NODE_POOLS, {"metadata": {"name": name}, "spec": spec})
+            await until(lambda name=name: is_held(name), 60)
+        await client.delete(NODE_POOLS, "gone")
+        await until(lambda: is_gone(client, NODE_POOLS.path("", "gone")), 60)
+    await client.delete(NODE_POOLS, "left")
+    assert await is_held("left"), "no controller runs that could say what becomes of its machines"
+    said = run_cli(cluster, "uninstall", "--dry-run").stdout
+    assert "NodePool left: would lose its finalizer; 0 nodes of it stay, unmanaged" in said
+    done = run_cli(cluster, "uninstall", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "NodePool left: finalizer removed; 0 nodes of it stay, unmanaged" in done.stdout
+    await until(lambda: all_gone(client), 30)
 
 
 async def test_what_others_made_stays(cluster: ControlPlane, client: HttpClient) -> None:

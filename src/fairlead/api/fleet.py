@@ -104,6 +104,10 @@ class FleetStatus(Wire, frozen=True):
     ] = ()
     message: Annotated[str, doc("The same for people, with the numbers.")] = ""
     since: Annotated[Instant | None, doc("Since when `blind` has been as it is.")] = None
+    unmanaged: Annotated[
+        dict[str, int],
+        doc("Nodes that belong to a pool which does not exist: how many, by pool."),
+    ] = {}
     #: For the API server's admission policies, which see one object beside the request.
     teams_count: Annotated[
         int, doc("How many teams there are; written by the teams controller.")

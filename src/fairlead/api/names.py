@@ -46,6 +46,7 @@ BINDING = f"{GROUP}/binding"
 
 # Finalizers.
 JOB_FINALIZER = f"{GROUP}/job"
+POOL_FINALIZER = f"{GROUP}/pool"  # until it is said or done what becomes of the pool's machines
 
 # Taints.
 TAINT_NOT_READY = "node.kubernetes.io/not-ready"

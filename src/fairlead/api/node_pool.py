@@ -12,6 +12,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from fairlead.api import names
 from fairlead.api.bounds import (
     INT32_MAX,
     PATH_MAX,
@@ -57,6 +58,13 @@ class PoolMode(Enum):
 
     DRY_RUN = "DryRun"
     ACTIVE = "Active"
+
+
+class DeletionPolicy(Enum):
+    """What becomes of the machines when the pool is deleted."""
+
+    KEEP = "Keep"
+    DRAIN = "Drain"
 
 
 class Provider(Wire, frozen=True):
@@ -244,6 +252,15 @@ class NodePoolSpec(Wire, frozen=True):
     disruption: Annotated[
         Disruption, doc("How many nodes of the pool may be removed at once and in time.")
     ] = Disruption()
+    deletion_policy: Annotated[
+        DeletionPolicy,
+        doc(
+            "What becomes of the machines when the pool is deleted. Keep: they stay, with their "
+            "jobs, and nothing manages them any more. Drain: their nodes are cordoned, and each "
+            "machine is removed once nothing uses its node, within all budgets; the pool is gone "
+            "after the last one. Default Keep."
+        ),
+    ] = DeletionPolicy.KEEP
     joins_per_minute: Annotated[
         int,
         doc(
@@ -426,7 +443,24 @@ class NodePool(Wire, frozen=True):
     @property
     def is_active(self) -> bool:
         """True when the pool is to be acted on."""
-        return self.spec.mode is PoolMode.ACTIVE and self.metadata.deletion_timestamp is None
+        return self.spec.mode is PoolMode.ACTIVE and (not self.is_deleted or self.is_draining)
+
+    @property
+    def is_deleted(self) -> bool:
+        """True once somebody has deleted the pool, while it is still there."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def is_held(self) -> bool:
+        """True when it stays until it is said or done what becomes of its machines."""
+        return names.POOL_FINALIZER in self.metadata.finalizers
+
+    @property
+    def is_draining(self) -> bool:
+        """True when the pool is deleted and its machines are to go. In dry run none goes."""
+        is_asked = self.spec.deletion_policy is DeletionPolicy.DRAIN
+        is_possible = self.spec.mode is PoolMode.ACTIVE and self.is_held
+        return self.is_deleted and is_asked and is_possible and not self.is_external
 
     @property
     def is_external(self) -> bool:

@@ -45,6 +45,7 @@ from fairlead.decide.fleet.actions import (
     CallLaunch,
     CreateFleet,
     DeleteNode,
+    HoldPool,
     Mark,
     SetSpare,
     Terminate,
@@ -206,6 +207,7 @@ class FleetController:
         if change.new is None:
             self._providers.forget(change.key[1])
             self._memory.own_launches.pop(change.key[1], None)
+            self._memory.not_held.discard(change.key[1])
             self._records.forget(change.key[1])
             self._faults.pop(change.key[1], None)
             self._mistakes.pop(change.key[1], None)
@@ -335,7 +337,7 @@ class FleetController:
         match action:
             case WritePool(pool=pool) | CallLaunch(pool=pool) | Terminate(pool=pool):
                 return pool.metadata.key
-            case BeginMaintenance(pool, _):
+            case BeginMaintenance(pool, _) | HoldPool(pool, _):
                 return pool.metadata.key
             case CreateFleet() | WriteFleet():
                 return ("", f"/{FLEET_NAME}")
@@ -367,6 +369,10 @@ class FleetController:
                 written = await self._write_pool(pool, status)
                 self._records.note(NODE_POOLS, pool.metadata, decided)
                 return written
+            case HoldPool(pool):
+                return await self._objects.set_finalizers(
+                    NODE_POOLS, pool.metadata, action.finalizers
+                )
             case CreateFleet():
                 return await self._create_fleet()
             case WriteFleet(fleet, status, decided):
@@ -466,13 +472,19 @@ class FleetController:
 
     def failed(self, action: Action, error: ApiError) -> None:
         """An answer that no retry can mend; the next decisions come back to it."""
+        if isinstance(action, HoldPool) and action.is_held:
+            self._memory.not_held.add(action.pool.metadata.name)
+            self._log.warning(
+                "A node pool cannot be held, so its machines may stay without a word",
+                pool=action.pool.metadata.name, error=str(error),
+            )  # fmt: skip
 
     def faulted(self, action: Action, error: Exception) -> None:
         """Our own code raised over this object: set it aside, so that the others go on."""
         match action:
             case (
                 WritePool(pool=pool) | CallLaunch(pool=pool) | Terminate(pool=pool)
-                | BeginMaintenance(pool=pool)
+                | BeginMaintenance(pool=pool) | HoldPool(pool=pool)
             ):  # fmt: skip
                 self._set_aside.note(NODE_POOLS, pool.metadata, Stage.ACT, error)
             case Mark() | Unmark() | Admit() | AwaitTurn() | SetSpare() | Announce() | DeleteNode():

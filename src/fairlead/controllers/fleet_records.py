@@ -22,7 +22,7 @@ from fairlead.runtime.logs import Logger
 RECORDS_WAITING_MAX = 10_000
 _BATCH = 100
 _RETRY_SECONDS = 10.0
-_WARNINGS = frozenset(("Refused", "GiveUp", "Hold"))
+_WARNINGS = frozenset(("Refused", "GiveUp", "Hold", "Release", "Unmanaged"))
 
 
 class FleetRecords:

@@ -5,9 +5,10 @@
 2. While the controllers still run, jobs that are to go are deleted: the controllers end their pods
    and remove the finalizer, as always. Step 4 does the same for those that take too long.
 3. The controllers go. From here on no finalizer is added.
-4. Our finalizer is removed from every job that has it, and our gate from every pod that waits for a
-   plan: kube-scheduler binds these then. Jobs of groups of such pods are deleted, which the
-   controllers would have created again; the pods belong to other tools, and stay.
+4. Our finalizers are removed from all jobs and node pools, whose machines stay, and our gate from
+   every pod that waits for a plan: kube-scheduler binds these then. Jobs of groups of such pods are
+   deleted, which the controllers would have created again; the pods belong to other tools, and
+   stay.
 5. The definitions (unless kept), then all else, the namespace last.
 
 Every step reads what is there, so an uninstallation that was interrupted can be repeated.
@@ -25,8 +26,9 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.resources import JOBS, PODS, SECRETS, Resource
+from fairlead.api.resources import JOBS, NODE_POOLS, PODS, SECRETS, Resource
 from fairlead.api.status import ApiError, Conflict, NotFound
+from fairlead.decide.words import plural
 from fairlead.input.errors import Code, fail
 from fairlead.install.installer import Done, delete, get, helm_release, is_ours, remove, wait_until
 from fairlead.install.manifests import (
@@ -91,6 +93,7 @@ class Inventory:
     objects: tuple[Manifest, ...]  # ours, in the order in which they are created
     jobs: tuple[Manifest, ...]  # that users submitted
     group_jobs: tuple[Manifest, ...]  # of groups of pods that other tools made
+    pools: tuple[Manifest, ...]  # of nodes, whose machines stay
     gated: tuple[Manifest, ...]  # pods
     foreign: tuple[str, ...] = ()  # what others have in the controllers' namespace
     helm_release: str = ""
@@ -114,6 +117,7 @@ def take_inventory(api: BlockingClient, options: UninstallOptions) -> Inventory:
         objects=tuple(ours),
         jobs=tuple(_jobs(api, of_groups=False)),
         group_jobs=tuple(_jobs(api, of_groups=True)),
+        pools=tuple(_held_pools(api)),
         gated=tuple(_gated(api)),
         foreign=tuple(_foreign(api, options.namespace)),
         helm_release=helm_release(each for each in ours if each["kind"] == "Deployment"),
@@ -150,8 +154,28 @@ def _foreign(api: BlockingClient, namespace: str) -> Iterator[str]:
         yield from [name for name in names_ if name not in _EVERYWHERE][:1]
 
 
+def _held_pools(api: BlockingClient) -> list[Manifest]:
+    """Return node pools that carry our finalizer."""
+    try:
+        pools = list(api.list(NODE_POOLS.raw))
+    except NotFound:
+        return []  # the kind is not there
+    return [each for each in pools if _has(each, names.POOL_FINALIZER)]
+
+
+def _has(thing: Manifest, finalizer: str) -> bool:
+    return finalizer in (thing["metadata"].get("finalizers") or ())
+
+
+def _machines(pool: Manifest) -> str:
+    """Return how many machines of a pool stay."""
+    count = (pool.get("status") or {}).get("nodes", 0)
+    return f"{plural(count, 'node')} of it {'stays' if count == 1 else 'stay'}, unmanaged"
+
+
 def _key(thing: Manifest) -> str:
-    return f"{thing['metadata']['namespace']}/{thing['metadata']['name']}"
+    name, namespace = thing["metadata"]["name"], thing["metadata"].get("namespace", "")
+    return f"{namespace}/{name}" if namespace else name
 
 
 def steps(inventory: Inventory, options: UninstallOptions) -> Iterator[str]:
@@ -159,10 +183,12 @@ def steps(inventory: Inventory, options: UninstallOptions) -> Iterator[str]:
     for job in inventory.jobs:
         if not options.is_keeping_kinds:
             yield f"Job {_key(job)}: would be deleted, with its pods"
-        elif names.JOB_FINALIZER in (job["metadata"].get("finalizers") or ()):
+        elif _has(job, names.JOB_FINALIZER):
             yield f"Job {_key(job)}: would lose its finalizer and stay"
     for job in inventory.group_jobs:
         yield f"Job {_key(job)}: would be deleted; its pods belong to others, and stay"
+    for pool in inventory.pools:
+        yield f"NodePool {_key(pool)}: would lose its finalizer; {_machines(pool)}"
     for pod in inventory.gated:
         yield f"Pod {_key(pod)}: would lose its gate; kube-scheduler binds it"
     for each in _in_order(inventory.objects):
@@ -227,7 +253,7 @@ def uninstall(api: BlockingClient, options: UninstallOptions, *, say: Say) -> No
     remove_all(controllers)
     _await_controllers(api, options.namespace)
     _remove_lease_and_certificate(api, options.namespace, say)
-    _free_jobs(api, say)
+    _free(api, say)
     _delete_jobs(api, say, of_groups=True)
     _insist(partial(_gated, api), partial(_ungate, api, say=say))
     for each in objects:
@@ -298,21 +324,33 @@ def _insist(look: Callable[[], list[Manifest]], change: Callable[[Manifest], Non
         ) from error  # fmt: skip
 
 
-def _free_jobs(api: BlockingClient, say: Say) -> None:
-    """Remove our finalizer from every job."""
-    _insist(partial(_bound_jobs, api), partial(_free, api, say=say))
+def _free(api: BlockingClient, say: Say) -> None:
+    """Remove our finalizers from every job and node pool."""
+    _insist(partial(_bound_jobs, api), partial(_free_job, api, say=say))
+    _insist(partial(_held_pools, api), partial(_free_pool, api, say=say))
 
 
 def _bound_jobs(api: BlockingClient) -> list[Manifest]:
     """Return jobs that carry our finalizer."""
-    return [j for j in _jobs(api) if names.JOB_FINALIZER in (j["metadata"].get("finalizers") or ())]
+    return [job for job in _jobs(api) if _has(job, names.JOB_FINALIZER)]
 
 
-def _free(api: BlockingClient, job: Manifest, *, say: Say) -> None:
-    """Remove our finalizer from a job; other finalizers stay."""
-    kept = [each for each in job["metadata"]["finalizers"] if each != names.JOB_FINALIZER]
-    _patch(api, JOBS, job, {"metadata": {"finalizers": kept or None}})
+def _free_job(api: BlockingClient, job: Manifest, *, say: Say) -> None:
+    _remove_finalizer(api, JOBS, job, names.JOB_FINALIZER)
     say(f"Job {_key(job)}: finalizer removed")
+
+
+def _free_pool(api: BlockingClient, pool: Manifest, *, say: Say) -> None:
+    _remove_finalizer(api, NODE_POOLS, pool, names.POOL_FINALIZER)
+    say(f"NodePool {_key(pool)}: finalizer removed; {_machines(pool)}")
+
+
+def _remove_finalizer(
+    api: BlockingClient, resource: Resource[Any], found: Manifest, finalizer: str
+) -> None:
+    """Remove one of ours; other finalizers stay."""
+    kept = [each for each in found["metadata"]["finalizers"] if each != finalizer]
+    _patch(api, resource, found, {"metadata": {"finalizers": kept or None}})
 
 
 def _ungate(api: BlockingClient, pod: Manifest, *, say: Say) -> None:
@@ -329,17 +367,17 @@ def _patch(api: BlockingClient, resource: Resource[Any], found: Manifest, patch:
 
 
 def _path(resource: Resource[Any], found: Manifest) -> str:
-    return resource.path(found["metadata"]["namespace"], found["metadata"]["name"])
+    return resource.path(found["metadata"].get("namespace", ""), found["metadata"]["name"])
 
 
 def _await_kind_gone(api: BlockingClient, manifest: Manifest, say: Say) -> None:
-    """Return once a definition is gone; jobs that are created meanwhile are freed."""
+    """Return once a definition is gone; what is created meanwhile is freed."""
 
     def is_gone() -> bool:
         if get(api, manifest) is None:
             return True
         with suppress(ApiError):  # its API goes first; the definition is what counts
-            _free_jobs(api, say)
+            _free(api, say)
         return False
 
     if not wait_until(is_gone, KIND_SECONDS_MAX):

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 
+from fairlead.api.fleet import Fleet
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_pool import (
     NodePool,
@@ -143,10 +144,10 @@ def test_the_table_of_pools_fits_80_columns_with_all_that_may_happen_to_a_pool()
     )  # fmt: skip
     spec = NodePoolSpec(Provider(ProviderType.SIMULATED), NodeTemplate({}), max=2000)
     pool = NodePool(ObjectMeta(name="h100-spot"), spec, status)
-    text = render_table(fleet.COLUMNS, fleet.pool_rows([pool]), width=80)
+    text = render_table(fleet.COLUMNS, fleet.pool_rows([pool], Fleet()), width=80)
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "100 launching, 80 joining, 20 leaving" in render_table(
-        fleet.COLUMNS, fleet.pool_rows([pool])
+        fleet.COLUMNS, fleet.pool_rows([pool], Fleet())
     )
 
 

@@ -38,7 +38,9 @@ class OneNode:
 
     def __init__(self, *, mode: PoolMode = PoolMode.ACTIVE) -> None:
         self.pool = NodePool(
-            ObjectMeta(name="a", uid="uid-a", resource_version="1"),
+            ObjectMeta(
+                name="a", uid="uid-a", resource_version="1", finalizers=(names.POOL_FINALIZER,)
+            ),
             NodePoolSpec(
                 Provider(ProviderType.SIMULATED), NodeTemplate(dict(RESOURCES)), min=1, max=5,
                 mode=mode,

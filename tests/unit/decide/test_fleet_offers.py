@@ -7,6 +7,7 @@ import random
 from msgspec.structs import replace
 from tests.unit.decide.test_fleet_demand import ask, bought
 
+from fairlead.api import names
 from fairlead.api.fleet import Fleet
 from fairlead.api.job import Job
 from fairlead.api.meta import Amount, ObjectMeta
@@ -84,7 +85,9 @@ class Scene:
     def __init__(self, *, gpus: int = 8, **spec: object) -> None:
         template = NodeTemplate({"cpu": "96", "memory": "1Ti", "nvidia.com/gpu": str(gpus)})
         made = NodePoolSpec(Provider(ProviderType.SIMULATED), template, 10, mode=PoolMode.ACTIVE)
-        self.pool = NodePool(ObjectMeta("p", uid="uid"), replace(made, **spec))
+        self.pool = NodePool(
+            ObjectMeta("p", uid="uid", finalizers=(names.POOL_FINALIZER,)), replace(made, **spec)
+        )
         self.machines: list[Instance] = []
         self.memory, self.nodes = FleetMemory(), PoolNodes()
         self.jobs: list[Job] = []

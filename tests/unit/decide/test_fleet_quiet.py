@@ -55,7 +55,7 @@ class Fleets:
         self.fleet = Fleet(ObjectMeta(name="fleet", resource_version="1"))
         self.pools = {
             name: NodePool(
-                ObjectMeta(name=name, uid=f"uid-{name}"),
+                ObjectMeta(name=name, uid=f"uid-{name}", finalizers=(names.POOL_FINALIZER,)),
                 NodePoolSpec(
                     Provider(ProviderType.SIMULATED), NodeTemplate(dict(RESOURCES)), max=50,
                     min=size, mode=PoolMode.ACTIVE, scale_down=ScaleDown(idle_seconds=200),

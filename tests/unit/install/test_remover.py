@@ -53,7 +53,7 @@ def test_a_job_that_somebody_else_writes_is_freed_a_moment_later(
     monkeypatch.setattr(remover, "RETRY_SECONDS", 0.0)
     said: list[str] = []
     api = Written(3)
-    remover._free_jobs(cast("BlockingClient", api), said.append)
+    remover._free(cast("BlockingClient", api), said.append)
     assert api.finalizers == ["other"]
     assert said == ["Job default/train: finalizer removed"]
 
@@ -63,7 +63,7 @@ def test_a_job_that_is_written_all_the_time_ends_in_an_error_that_says_to_repeat
 ) -> None:
     monkeypatch.setattr(remover, "RETRY_SECONDS", 0.0)
     with pytest.raises(CliError, match="default/train is written by another client"):
-        remover._free_jobs(cast("BlockingClient", Written(1000)), print)
+        remover._free(cast("BlockingClient", Written(1000)), print)
 
 
 @dataclass

@@ -54,9 +54,10 @@ def fleet(common_: Common) -> None:
     if common_.is_structured:
         common_.structured(api.list(NODE_POOLS.raw))
         return
-    rows = pool_rows(api.list(NODE_POOLS))
+    found = _fleet(api)
+    rows = pool_rows(api.list(NODE_POOLS), found)
     common_.table(COLUMNS, rows, empty="no node pools; docs/howto/node-pools.md shows one")
-    note = fleet_note(_fleet(api))
+    note = fleet_note(found)
     if note:
         common_.note(note)
 
@@ -94,7 +95,7 @@ def why(common_: Common, *, name: str) -> None:
 @click.option("--since", metavar="DURATION", help="Only decisions of this long ago or later.")
 @click.option("--action", metavar="ACTION", default="",
               help="Only these: Launch, Launched, Refused, Admit, Mark, Unmark, Remove, Removed, "
-              "Kept, Balloons, Hold or Resume.")  # fmt: skip
+              "Kept, Balloons, Drain, Release, Unmanaged, Hold or Resume.")  # fmt: skip
 @click.option("--limit", metavar="N", default=LIMIT_DEFAULT, show_default=True,
               type=click.IntRange(1, LIMIT_MAX), help="At most so many.")  # fmt: skip
 @click.option("--history", "store", metavar="URL|FILE", default="",

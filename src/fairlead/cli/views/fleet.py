@@ -48,15 +48,27 @@ HISTORY_COLUMNS: tuple[Column, ...] = (
 )
 
 
-def pool_rows(pools: Iterable[NodePool]) -> list[Row]:
-    """Return one row for each pool, by name."""
+def pool_rows(pools: Iterable[NodePool], fleet: Fleet) -> list[Row]:
+    """Return one row for each pool, by name, then for each that does not exist and has nodes."""
     rows: list[Row] = []
     for pool in sorted(pools, key=_name):
         status, spec = pool.status, pool.spec
         counts = (f"{n:,}" for n in (status.nodes, status.ready, status.wanted, spec.max))
         message = status.message or NONE
-        rows.append((_name(pool), spec.mode.value, *counts, _changes(status), message))
+        mode = "Deleted" if pool.is_deleted else spec.mode.value
+        rows.append((_name(pool), mode, *counts, _changes(status), message))
+    for name, count in sorted(fleet.status.unmanaged.items()):
+        none = (NONE,) * 4
+        rows.append((name, "Missing", f"{count:,}", *none, "no such pool: nothing manages these"))
     return rows
+
+
+def _unmanaged(fleet: Fleet) -> list[str]:
+    """Return a line for each pool that does not exist and has nodes."""
+    return [
+        f"{name}: does not exist; {plural(count, 'node')} of it, which nothing manages"
+        for name, count in sorted(fleet.status.unmanaged.items())
+    ]
 
 
 def _changes(status: NodePoolStatus) -> str:
@@ -85,6 +97,7 @@ def plan_text(pools: Iterable[NodePool], fleet: Fleet, jobs: Iterable[Job], now:
     """Return what each pool does next, line by line, and which jobs move so that nodes can go."""
     lines = [note] if (note := fleet_note(fleet)) else []
     lines += [f"{_name(pool)}: {_plan(pool)}" for pool in sorted(pools, key=_name)]
+    lines += _unmanaged(fleet)
     lines += [
         f"{', '.join(emptied)}: {'empties' if len(emptied) == 1 else 'empty'}; {_move(job, now)}"
         for job in sorted(jobs, key=lambda job: job.metadata.key)
@@ -114,7 +127,9 @@ def _move(job: Job, now: float) -> str:
 def _plan(pool: NodePool) -> str:
     status, spec = pool.status, pool.spec
     size = status.nodes + status.launching
-    if status.balloons is not None:
+    if pool.is_deleted and not pool.is_external:
+        doing = f"has {plural(size, 'node')}"
+    elif status.balloons is not None:
         doing = f"has {plural(size, 'node')}, wants {status.wanted}; {_balloons(status.balloons)}"
     elif spec.mode is PoolMode.DRY_RUN:
         doing = f"dry run, wants {plural(status.wanted, 'node')}, has {size}"
@@ -179,8 +194,10 @@ def node_why(
     """Return why a node is there, is kept, or will be removed; `jobs` are those that may move."""
     name, pool = node.metadata.name, pools.get(node.metadata.labels.get(names.POOL, ""))
     if pool is None:
-        text = f"Node {name} belongs to no node pool: Fairlead neither bought nor removes it"
-        return joined([text])
+        label = node.metadata.labels.get(names.POOL, "")
+        whose = f"pool {label}, which does not exist" if label else "no node pool"
+        does = "does not manage it" if label else "neither bought nor removes it"
+        return joined([f"Node {name} belongs to {whose}: Fairlead {does}"])
     lines = [f"Node {name} belongs to pool {_name(pool)}"]
     moving = [job for job in jobs if name in _emptied_by(job)]
     grant = next((g for g in fleet.status.grants if g.node == name), None)

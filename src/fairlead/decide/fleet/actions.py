@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fairlead.api import names
 from fairlead.api.core import Node
 from fairlead.api.fleet import Fleet, FleetStatus
 from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus, PoolDecision
@@ -17,6 +18,20 @@ class WritePool:
     pool: NodePool
     status: NodePoolStatus
     decided: tuple[PoolDecision, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HoldPool:
+    """Put the finalizer on a pool, or take it off."""
+
+    pool: NodePool
+    is_held: bool
+
+    @property
+    def finalizers(self) -> list[str]:
+        """All finalizers of the pool afterwards."""
+        others = [f for f in self.pool.metadata.finalizers if f != names.POOL_FINALIZER]
+        return [*others, names.POOL_FINALIZER] if self.is_held else others
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +134,6 @@ class DeleteNode:
 
 
 Action: TypeAlias = (
-    WritePool | CreateFleet | WriteFleet | CallLaunch | Terminate | Mark | Unmark | Admit
+    WritePool | HoldPool | CreateFleet | WriteFleet | CallLaunch | Terminate | Mark | Unmark | Admit
     | AwaitTurn | SetSpare | Announce | BeginMaintenance | DeleteNode
 )  # fmt: skip

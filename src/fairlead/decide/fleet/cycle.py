@@ -13,16 +13,16 @@ launch by a write before it sends it: late writes of the one that died then conf
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fairlead.api.fleet import GRANTS_MAX, Fleet, Grant, Override
-from fairlead.api.node_limit import parse_limit
+from fairlead.api.fleet import GRANTS_MAX, Fleet, Grant
 from fairlead.api.node_pool import NodePool, PoolDecision
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.times import format_time
 from fairlead.decide.fleet.actions import (
     Action,
     Admit,
@@ -39,6 +39,7 @@ from fairlead.decide.fleet.actions import (
     WritePool,
 )
 from fairlead.decide.fleet.announced import announcements, begun_early
+from fairlead.decide.fleet.budgets import budget_of, permits_of, sizes_of
 from fairlead.decide.fleet.census import Census, is_used_again, take_census
 from fairlead.decide.fleet.decisions import (
     admitted,
@@ -50,6 +51,16 @@ from fairlead.decide.fleet.decisions import (
     spares_changed,
     unmarked,
 )
+from fairlead.decide.fleet.deletion import (
+    drained,
+    ending,
+    hold_of,
+    is_kept,
+    release_of,
+    to_drain,
+    unmanaged,
+    unmanaged_changed,
+)
 from fairlead.decide.fleet.demand import Demand
 from fairlead.decide.fleet.external import census_of_nodes, with_balloons
 from fairlead.decide.fleet.pool_status import PoolPlan, goes_on, removed, status_of, taken_over
@@ -60,8 +71,8 @@ from fairlead.decide.fleet.spares import SpareChanges, change_spares
 from fairlead.decide.fleet.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, about
 from fairlead.decide.rails.bought import bought_within_day
-from fairlead.decide.rails.ledger import Account, Ledger, PoolBudget
-from fairlead.decide.rails.removals import Outcome, Permit, Removal, Ruling, rule_on
+from fairlead.decide.rails.ledger import Account, Ledger
+from fairlead.decide.rails.removals import Outcome, Removal, Ruling, rule_on
 from fairlead.decide.rails.sight import Blindness, Finding, Listing, Sight, look, reported_of
 from fairlead.decide.verdict import Decision
 from fairlead.model.machines import InstanceState
@@ -97,13 +108,22 @@ def decide_fleet(
     """
     grants = view.fleet.status.grants if view.fleet is not None else ()
     if not view.pools and not grants:
-        return Decision(), None
+        return Decision(_without_pools(view)), None
     if view.fleet is None:
         return Decision((CreateFleet(),), wake_at=view.now + policy.loop_seconds), None
     if stays_quiet(view, policy, memory):
         return Decision(wake_at=view.now + policy.idle_loop_seconds), None
     memory.quiet = None
     return _Cycle(view, policy, memory, view.fleet).run()
+
+
+def _without_pools(view: FleetView) -> tuple[Action, ...]:
+    """Say which nodes belong to no pool any more, where there are no pools."""
+    fleet, found = view.fleet, unmanaged(view)
+    if fleet is None or fleet.status.unmanaged == found:
+        return ()
+    said = unmanaged_changed(fleet.status, found, format_time(view.now))
+    return (WriteFleet(fleet, replace(fleet.status, unmanaged=found), said),)
 
 
 @dataclass(slots=True)
@@ -146,6 +166,8 @@ class _Cycle:
         ]  # fmt: skip
         rulings = self._remove(plans, purchases.demand, findings)
         self._unmark(plans, purchases.demand, rulings)
+        if may_taint:
+            self._drain(censuses)
         self._announce(plans, purchases.demand, findings)
         self._see_through(censuses)
         plans += external
@@ -163,6 +185,7 @@ class _Cycle:
     def _census(self, pool: PoolView) -> Census:
         if pool.pool.is_external:
             return census_of_nodes(self.view, pool, self.policy)
+        pool = dataclasses.replace(pool, pool=ending(pool.pool))
         return take_census(self.view, pool, self.memory)
 
     # Sight
@@ -225,7 +248,8 @@ class _Cycle:
         for census in censuses:
             pool = census.view.pool
             waiting = sorted(census.joining, key=lambda node: node.name)
-            if not pool.is_active or census.view.mistakes:  # what we hold back goes on all the same
+            is_served = (pool.is_active or is_kept(pool)) and not census.view.mistakes
+            if not is_served:  # what we hold back goes on all the same
                 waiting = [node for node in waiting if node.is_returning]
             most = max(1, int(pool.spec.joins_per_minute * self.policy.loop_seconds / 60))
             tokens = memory.bucket.tokens
@@ -234,7 +258,7 @@ class _Cycle:
                 said = admitted(count, len(waiting), tokens=tokens, at=format_time(view.now))
                 self._note(census.view.name, said)
             admits, changes = waiting[:count], SpareChanges()
-            if pool.is_active and not census.view.mistakes and may_taint:
+            if is_served and may_taint:
                 changes = change_spares(view, census, admits, needed)
                 needed.update(node.name for node in changes.made)
             for said in spares_changed(changes, format_time(view.now)):
@@ -276,16 +300,18 @@ class _Cycle:
                     surplus=plan.surplus if pool.spec.scale_down.enabled else 0,
                     bought=bought[pool.metadata.name],
                 )  # fmt: skip
-        sizes, counts = self._sizes([plan.census for plan in plans], bought)
+        sizes, counts = sizes_of([plan.census for plan in plans], bought)
         memory.peaks = memory.peaks.at(view.instant, sizes, counts)
         account = Account(
             ledger, memory.peaks.within(view.instant, sizes, counts), self.policy.budgets,
-            of_pools={plan.pool.metadata.name: _budget_of(plan.pool)
+            of_pools={plan.pool.metadata.name: budget_of(plan.pool)
                       for plan in plans if plan.is_acted_on},
             leaving=Counter(grant.pool for grant in status.grants),
         )  # fmt: skip
         room = min(GRANTS_MAX - len(status.grants), _GRANTS_PER_LOOP_MAX)
-        rulings = rule_on(wanted, account, findings, permits=self._permits(), room=room)
+        rulings = rule_on(
+            wanted, account, findings, permits=permits_of(self.fleet, view.now), room=room
+        )
         memory.marked = frozenset(
             ruling.removal.name
             for ruling in rulings
@@ -308,37 +334,6 @@ class _Cycle:
         since = self.view.instant - memory.ledger_read_at
         return Ledger(status.clock, status.removed).at(status.clock + since)
 
-    def _sizes(
-        self, censuses: Sequence[Census], bought: Mapping[str, Collection[str]]
-    ) -> tuple[dict[str, int], dict[str, int]]:
-        """Return how large pools and domains are, and how much of each pool was bought within a
-        day: what both lists agree exists.
-        """
-        sizes, counts = dict[str, int](), dict[str, int]()
-        for census in censuses:
-            name = census.view.name
-            seen = [
-                node for node in census.nodes.values()
-                if node.instance in census.listed and node.instance not in census.leaving
-            ]  # fmt: skip
-            sizes[name] = len(seen)
-            # What is launched counts as bought from the first list on that has it.
-            launches = census.view.pool.status.launches
-            new = {id_ for launch in launches for id_ in launch.instances or ()}
-            new.update(bought[name])
-            counts[name] = sum(node.instance in new for node in seen)
-            for node in seen:
-                domain = f"{name}/{census.domain_of(node.instance)}"
-                sizes[domain] = sizes.get(domain, 0) + 1
-        return sizes, counts
-
-    def _permits(self) -> list[Permit]:
-        return [
-            Permit(override.name, frozenset(override.nodes))
-            for override in self.fleet.spec.overrides
-            if _end_of(override) > self.view.now
-        ]
-
     def _write_fleet(
         self, ledger: Ledger, rulings: Sequence[Ruling], findings: Sequence[Finding]
     ) -> None:
@@ -360,6 +355,7 @@ class _Cycle:
             status,
             grants=grants,
             blind=blind,
+            unmanaged=unmanaged(self.view),
             message="; ".join(finding.message for finding in findings),
             since=status.since if blind == status.blind else at,
         )
@@ -368,9 +364,14 @@ class _Cycle:
         if granted or grants != status.grants or is_old:
             booked = ledger.with_removed(removal.charge for removal in granted)
             new = replace(new, clock=booked.clock, removed=booked.removed)
-        is_changed = granted or grants != status.grants or is_old or blind != status.blind
+        is_changed = granted or is_old or (grants, blind, new.unmanaged) != (
+            status.grants, status.blind, status.unmanaged
+        )  # fmt: skip
         if is_changed:
-            self.actions.append(WriteFleet(self.fleet, new, sight_changed(status, new, at)))
+            said = unmanaged_changed(status, new.unmanaged, at)
+            self.actions.append(
+                WriteFleet(self.fleet, new, (*sight_changed(status, new, at), *said))
+            )
 
     def _note(self, pool: str, decision: PoolDecision) -> None:
         self.noted.setdefault(pool, []).append(decision)
@@ -403,7 +404,7 @@ class _Cycle:
     def _unmark(self, plans: Sequence[PoolPlan], demand: Demand, rulings: Sequence[Ruling]) -> None:
         """Take our mark off nodes that are needed, in use, or no longer to go."""
         going = {ruling.removal.node for ruling in rulings}
-        for plan in plans:
+        for plan in (each for each in plans if not each.pool.is_draining):
             census, returning = plan.census, dict(plan.returning)
             for node in census.nodes.values():
                 if not node.removal or node.instance in census.leaving:
@@ -416,6 +417,14 @@ class _Cycle:
                     self.actions.append(Unmark(node.node))
                     at = format_time(self.view.now)
                     self._note(census.view.name, unmarked(node, at, is_wanted=is_wanted))
+
+    def _drain(self, censuses: Sequence[Census]) -> None:
+        """Cordon the nodes of pools whose machines are to go, a few at a time."""
+        for census in censuses:
+            nodes = to_drain(census)
+            self.actions += [Mark(node.node, "Drain: its pool is deleted") for node in nodes]
+            if nodes:
+                self._note(census.view.name, drained(nodes, format_time(self.view.now)))
 
     def _announce(
         self, plans: Sequence[PoolPlan], demand: Demand, findings: Sequence[Finding]
@@ -439,6 +448,13 @@ class _Cycle:
     def _write_pool(
         self, plan: PoolPlan, findings: Sequence[Finding], rulings: Sequence[Ruling]
     ) -> None:
+        hold = hold_of(plan.census, self.memory)
+        if hold is not None:  # its write comes first: the status is decided with the next version
+            self.actions.append(hold)
+            return
+        release = release_of(plan.census, format_time(self.view.now))
+        if release is not None:
+            self._note(plan.census.view.name, release)
         is_clear = not findings
         is_settled = self.memory.agree_seconds >= self.policy.sight.settle_seconds
         name = plan.census.view.name
@@ -456,7 +472,7 @@ class _Cycle:
         pool: NodePool = plan.pool
         unanswered = pool.status.unanswered
         is_frozen = any(finding.blindness is Blindness.FROZEN for finding in findings)
-        is_sending = bool(unanswered) and plan.is_acted_on and not is_frozen
+        is_sending = bool(unanswered) and plan.is_acted_on and not (is_frozen or pool.is_deleted)
         own = self.memory.own_launches.get(name, ())
         if is_sending and (others := [launch for launch in unanswered if launch not in own]):
             self.actions.append(WritePool(pool, taken_over(status, others), decided))
@@ -473,17 +489,3 @@ class _Cycle:
             self.actions.append(CallLaunch(pool, tuple(launches), base, beside))
         elif decided or status != pool.status:
             self.actions.append(WritePool(pool, status, decided))
-
-
-def _budget_of(pool: NodePool) -> PoolBudget:
-    own = pool.spec.disruption
-    limits = (own.nodes_at_once_max, own.nodes_per_hour_max, own.nodes_per_day_max)
-    return PoolBudget(*(None if limit is None else parse_limit(limit) for limit in limits))
-
-
-def _end_of(override: Override) -> float:
-    """Return when an override ends; one whose end cannot be read allows nothing."""
-    try:
-        return parse_time(override.expires_at)
-    except ValueError:
-        return float("-inf")

@@ -32,7 +32,8 @@ def pools_that_hold(
     if fits_empty(ClusterState.of(nodes), gang).outcome is not Outcome.IMPOSSIBLE:
         return {}
     valid = {
-        pool.metadata.name: pool for pool in pools if not validate_pool(to_wire(pool))
+        pool.metadata.name: pool for pool in pools
+        if not pool.is_deleted and not validate_pool(to_wire(pool))
     }  # fmt: skip
     others = [node for node in nodes if node.metadata.labels.get(names.POOL) not in valid]
     by_weight = sorted(valid.values(), key=lambda p: (-p.spec.weight, p.metadata.name))

@@ -32,6 +32,7 @@ from fairlead.decide.fleet.decisions import (
     removal_decision,
     with_decisions,
 )
+from fairlead.decide.fleet.deletion import deletion_words
 from fairlead.decide.fleet.demand import Unbought
 from fairlead.decide.fleet.view import FleetView
 from fairlead.decide.rails.bought import with_bought, with_lost
@@ -346,6 +347,8 @@ def _message(
     census, parts = plan.census, list[str]()
     if census.view.mistakes:
         return f"invalid: {'; '.join(census.view.mistakes)}"[:_MESSAGE_MAX]
+    if about_deletion := deletion_words(census):
+        parts.append(about_deletion)
     if census.view.error:
         parts.append(f"provider: {census.view.error}")
     if plan.is_held_back:

@@ -47,6 +47,9 @@ def plan_purchases(view: FleetView, censuses: Sequence[Census], *, is_buying: bo
     coming: dict[tuple[str, str], int] = {}
     offers: dict[str, list[Offer]] = {}
     for census in censuses:
+        if census.view.pool.is_deleted:  # what joins or returns there takes no work
+            offers[census.view.name] = []
+            continue
         left = census.spares_lacking  # the first nodes that join are spares
         for domain in sorted(census.coming.keys() | census.marked.keys()):
             joins = census.coming.get(domain, 0)
