@@ -76,13 +76,18 @@ def demo(options: argparse.Namespace) -> None:
         show(cluster, say)
     finally:
         if not was_there:
-            take_down(options.directory)
+            take_down(options.directory, say)
     print(f"Done in {time.monotonic() - began:.0f} s{'' if was_there else '; nothing is left'}.")
 
 
 def down(options: argparse.Namespace) -> None:
     """End a cluster and remove it."""
-    there = take_down(options.directory)
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {text}", flush=True)
+
+    there = take_down(options.directory, say)
     print(f"{'removed the' if there else 'there is no'} cluster in {options.directory}")
 
 

@@ -35,8 +35,14 @@ from tools.cluster.machine import CannotRunError, build, cgroup_roots, missing
 from tools.cluster.objects import bootstrap_objects
 
 READY_SECONDS_MAX = 180.0
-CGROUP_SECONDS_MAX = 20.0
+#: A cluster ends in this time, or it is said what does not end.
+END_SECONDS_MAX = 30.0
 LOCK_SECONDS_MAX = 3.0
+#: Removes files, then the record of a cluster, then its directory where one is named.
+REMOVE = """
+record=$1 directory=$2; shift 2
+rm -rf -- "$@" && rm -f -- "$record" && { [ -z "$directory" ] || rmdir -- "$directory"; }
+"""
 POLL_SECONDS = 0.2
 NODE = Path(__file__).with_name("node.py")
 #: In front of a command: it does not outlive this process, however that ends.
@@ -136,8 +142,8 @@ class Cluster:
 
     def pull_plug(self, node: str) -> None:
         """Kill the first process of a node: all that it runs ends with it, at once."""
-        processes.kill_recorded(pid_file(self.layout, node))
-        processes.kill_members(self.layout.namespace(node))
+        deadline = time.monotonic() + END_SECONDS_MAX
+        processes.end([pid_file(self.layout, node)], [self.layout.namespace(node)], deadline, print)
 
 
 def pid_file(layout: Layout, machine: str) -> Path:
@@ -157,8 +163,8 @@ def start(layout: Layout, machine: str) -> None:
 
 
 @contextmanager
-def lock(path: Path) -> Generator[None]:
-    """Hold a directory's lock; FailedError when another command keeps it.
+def lock(path: Path) -> Generator[int]:
+    """Hold a directory's lock, and yield its descriptor; FailedError when another command keeps it.
 
     The child of a command that was killed holds it until it has become its own program.
     """
@@ -169,7 +175,7 @@ def lock(path: Path) -> Generator[None]:
             if time.monotonic() >= deadline:
                 raise FailedError(f"another command is at work on {path}")
             time.sleep(POLL_SECONDS)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -210,19 +216,22 @@ def bring_up(directory: Path, size: int, say: Say) -> Cluster:
     if foreign and Record.read(directory) is None:
         raise FailedError(f"{directory} is not empty and no cluster: choose another CLUSTER")
     directory.mkdir(parents=True, exist_ok=True)
-    with lock(directory):
+    with lock(directory) as descriptor:
         found = find(directory)
         if found is not None and found.size == size and runs(found):
             say(f"the cluster in {directory} runs already")
             return Cluster(found, binaries)
         if found is not None:
-            _clear(found)
+            _end(found, time.monotonic() + END_SECONDS_MAX, say)
+            removing = _remove(found, descriptor, with_directory=False)
+            if not _has_removed(removing, found, time.monotonic() + READY_SECONDS_MAX, say):
+                raise FailedError(f"the files in {directory} are still being removed")
         try:
             return _bring_up(directory, size, binaries, say)
         except BaseException:
             found = find(directory)
             if found is not None:
-                _end(found)
+                _end(found, time.monotonic() + END_SECONDS_MAX, say)
             raise
 
 
@@ -340,52 +349,76 @@ def _make_cgroups(layout: Layout, node: str) -> None:
 # --- the end
 
 
-def take_down(directory: Path) -> bool:
+def take_down(directory: Path, say: Say = print) -> bool:
     """End the cluster of a directory and remove all of it; False when there is none.
 
-    It may be repeated, and clears up after a start that was killed.
+    It may be repeated, and clears up after a start that was killed. It takes END_SECONDS_MAX at
+    most: `say` is told what it waits for, and TimeoutError or FailedError what did not end. Files
+    that are not removed by then are removed by a process that goes on.
     """
-    directory = directory.resolve()
+    directory, deadline = directory.resolve(), time.monotonic() + END_SECONDS_MAX
     if not directory.is_dir():
         return False
-    with lock(directory):
+    with lock(directory) as descriptor:
         layout = find(directory)
         if layout is None:
             return False
-        _clear(layout)
-        directory.rmdir()
+        _end(layout, deadline, say)
+        removing = _remove(layout, descriptor, with_directory=True)
+        if not _has_removed(removing, layout, deadline, say):
+            say(f"process {removing.pid} goes on to remove {directory}")
     return True
 
 
-def _clear(layout: Layout) -> None:
-    """End the cluster and empty its directory, the record last."""
-    _end(layout)
+def _remove(layout: Layout, descriptor: int, *, with_directory: bool) -> subprocess.Popen[bytes]:
+    """Begin to remove the files of a cluster that has ended, the record last.
+
+    The process holds the lock of `descriptor` until it has: the images of a node are tens of
+    thousands of files.
+    """
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     inside = [point for point in mounts if Path(point).is_relative_to(layout.directory)]
     if inside:
         raise FailedError(f"mounts are left below {layout.directory}: {', '.join(inside)}")
-    for path in layout.directory.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path != Record.path(layout.directory):
-            path.unlink()
-    Record.path(layout.directory).unlink()
+    record = Record.path(layout.directory)
+    files = [str(path) for path in layout.directory.iterdir() if path != record]
+    itself = str(layout.directory) if with_directory else ""
+    return subprocess.Popen(
+        ["sh", "-c", REMOVE, "sh", str(record), itself, *files],
+        stderr=subprocess.DEVNULL, start_new_session=True, pass_fds=(descriptor,),
+    )  # fmt: skip
 
 
-def _end(layout: Layout) -> None:
+def _has_removed(
+    removing: subprocess.Popen[bytes], layout: Layout, deadline: float, say: Say
+) -> bool:
+    """Return whether the process has removed all by the deadline; FailedError if it cannot."""
+    due = time.monotonic() + processes.SAY_SECONDS
+    while removing.poll() is None:
+        now = time.monotonic()
+        if now >= deadline:
+            return False
+        if now >= due:
+            say(f"removes the files in {layout.directory}")
+            due = now + processes.SAY_SECONDS
+        time.sleep(POLL_SECONDS / 10)
+    if removing.returncode:
+        raise FailedError(f"{layout.directory} cannot be removed")
+    return True
+
+
+def _end(layout: Layout, deadline: float, say: Say) -> None:
     """End all processes, and remove what is outside the directory."""
-    for machine in layout.machines:
-        processes.kill_recorded(pid_file(layout, machine))
-    for machine in layout.machines:
-        processes.kill_members(layout.namespace(machine))
+    records = [pid_file(layout, machine) for machine in layout.machines]
+    processes.end(records, [layout.namespace(m) for m in layout.machines], deadline, say)
     network.disconnect(layout)
-    _remove_cgroups(layout)
+    _remove_cgroups(layout, deadline, say)
     _remove_mount_points(layout)
 
 
-def _remove_cgroups(layout: Layout) -> None:
+def _remove_cgroups(layout: Layout, deadline: float, say: Say) -> None:
     """Remove the control groups, once the kernel has let their last processes go."""
-    deadline = time.monotonic() + CGROUP_SECONDS_MAX
+    due = time.monotonic() + processes.SAY_SECONDS
     for root in cgroup_roots():
         top = root / layout.cgroup
         while top.exists():
@@ -394,10 +427,15 @@ def _remove_cgroups(layout: Layout) -> None:
                     Path(folder).rmdir()
                 except OSError:
                     continue
-            if top.exists():
-                if time.monotonic() >= deadline:
-                    raise FailedError(f"{top} cannot be removed")
-                time.sleep(POLL_SECONDS)
+            if not top.exists():
+                break
+            now = time.monotonic()
+            if now >= deadline:
+                raise FailedError(f"{top} cannot be removed")
+            if now >= due:
+                say(f"waits for the control groups in {top}")
+                due = now + processes.SAY_SECONDS
+            time.sleep(POLL_SECONDS)
 
 
 def _remove_mount_points(layout: Layout) -> None:

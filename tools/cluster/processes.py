@@ -9,20 +9,33 @@ its network namespace, of which nothing else of this machine is a member.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 NETNS = Path("/run/netns")
-KILL_SECONDS_MAX = 20.0
+#: Between two messages about what is waited for, and how many processes each names.
+SAY_SECONDS, SHOWN_MAX = 2.0, 8
+#: States of a process that has ended: a zombie, or dead.
+_ENDED = ("Z", "X")
 
 
 def _start_time(pid: int | str) -> str:
     """Return the start time of a process in clock ticks since the boot (proc(5), field 22)."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return _stat(pid)[19]
+
+
+def _state(pid: int | str) -> str:
+    """Return the state of a process, such as S or D."""
+    return _stat(pid)[0]
+
+
+def _stat(pid: int | str) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def start(record: Path, command: list[str], log: Path) -> None:
@@ -53,7 +66,8 @@ def recorded(record: Path) -> int | None:
     """Return the process that the record means, while it lives."""
     try:
         pid, ticks, boot = record.read_text().split()
-        is_alive = boot == BOOT.read_text().strip() and ticks == _start_time(pid)
+        is_same = boot == BOOT.read_text().strip() and ticks == _start_time(pid)
+        is_alive = is_same and _state(pid) not in _ENDED
     except (FileNotFoundError, ProcessLookupError, ValueError):
         return None
     return int(pid) if is_alive else None
@@ -70,64 +84,88 @@ def child(pid: int) -> int | None:
 
 def members(namespace: str) -> set[int]:
     """Return the processes in a named network namespace; none when there is no such namespace."""
-    found: set[int] = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        if _is_member(int(process.name), namespace):
-            found.add(int(process.name))
-    return found
+    return _members([namespace])
 
 
-def _is_member(pid: int, namespace: str) -> bool:
+def _members(namespaces: Iterable[str]) -> set[int]:
+    """Return the processes in any of some namespaces, by one look at all of this machine."""
+    wanted = {found for name in namespaces if (found := _identity(NETNS / name)) is not None}
+    return {
+        int(process.name)
+        for process in Path("/proc").glob("[0-9]*") if _identity(process / "ns/net") in wanted
+    } if wanted else set()  # fmt: skip
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a namespace from others; None when the file or the process is gone."""
     try:
-        return Path(f"/proc/{pid}/ns/net").samefile(NETNS / namespace)
+        found = path.stat()
     except OSError:
-        return False
+        return None
+    return found.st_dev, found.st_ino
 
 
-def kill_recorded(record: Path) -> None:
-    """Kill the process of a record with signal 9, and remove the record."""
-    pid = recorded(record)
-    if pid is not None:
-        try:
-            descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        try:
-            if recorded(record) == pid:  # the descriptor means the very process
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                _reap(pid)
-                select.select([descriptor], [], [], KILL_SECONDS_MAX)
-        except ProcessLookupError:
-            pass
-        finally:
-            os.close(descriptor)
-    record.unlink(missing_ok=True)
+def end(
+    records: Sequence[Path], namespaces: Sequence[str], deadline: float, say: Callable[[str], None]
+) -> None:
+    """Kill the recorded processes and all in the network namespaces at once; return once they have
+    ended. TimeoutError names those that have not by the deadline. The records are removed.
+
+    `say` is told what is waited for, every few seconds.
+    """
+    due = time.monotonic() + SAY_SECONDS
+    while left := _alive(records, namespaces):
+        now = time.monotonic()
+        if now >= deadline:
+            raise TimeoutError(f"processes do not end: {_described(left)}")
+        if now >= due:
+            say(f"waits for {len(left)} processes: {_described(left)}")
+            due = now + SAY_SECONDS
+        for pid in left:
+            _kill(pid, records, namespaces)
+        time.sleep(0.05)
+    for record in records:
+        record.unlink(missing_ok=True)
+
+
+def _alive(records: Sequence[Path], namespaces: Sequence[str]) -> set[int]:
+    return {pid for record in records if (pid := recorded(record))} | _members(namespaces)
+
+
+def _kill(pid: int, records: Sequence[Path], namespaces: Sequence[str]) -> None:
+    """Send signal 9, unless the process id means another process by now."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        # The descriptor means the very process that is looked at here.
+        of = {_identity(NETNS / name) for name in namespaces} - {None}
+        if _identity(Path(f"/proc/{pid}/ns/net")) in of or pid in map(recorded, records):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            _reap(pid)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(descriptor)
 
 
 def _reap(pid: int) -> None:
-    """Collect the process if it is a child of this one."""
+    """Collect the process if it is a child of this one and has ended."""
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+def _described(pids: Iterable[int]) -> str:
+    """Return processes with their names and states, such as "containerd (71, D)"."""
+    shown = sorted(pids)[:SHOWN_MAX]
+    texts = [text for pid in shown if (text := _description(pid))]
+    return ", ".join(texts) + (", ..." if len(shown) < len(set(pids)) else "")
+
+
+def _description(pid: int) -> str:
     try:
-        os.waitpid(pid, 0)
-    except ChildProcessError:
-        return
-
-
-def kill_members(namespace: str) -> None:
-    """Kill all in a network namespace and return once it is empty; TimeoutError if it stays so."""
-    deadline = time.monotonic() + KILL_SECONDS_MAX
-    while found := members(namespace):
-        if time.monotonic() >= deadline:
-            raise TimeoutError(f"processes of {namespace} do not end: {sorted(found)}")
-        for pid in found:
-            try:
-                descriptor = os.pidfd_open(pid)
-            except ProcessLookupError:
-                continue
-            try:
-                if _is_member(pid, namespace):
-                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            finally:
-                os.close(descriptor)
-        time.sleep(0.05)
+        before, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    except OSError:
+        return ""
+    return f"{before.partition('(')[2]} ({pid}, {after.split()[0]})"
