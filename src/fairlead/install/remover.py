@@ -9,7 +9,8 @@
    every pod that waits for a plan: kube-scheduler binds these then. Jobs of groups of such pods are
    deleted, which the controllers would have created again; the pods belong to other tools, and
    stay.
-5. The definitions (unless kept), then all else, the namespace last.
+5. All else, then the definitions (unless kept), the namespace last. An API server takes up to a
+   minute until a definition is gone, so all are deleted at once and waited for together.
 
 Every step reads what is there, so an uninstallation that was interrupted can be repeated.
 """
@@ -48,6 +49,8 @@ from fairlead.webhook.policies import BINDING, POLICY
 WRITE_TRIES_MAX = 20
 RETRY_SECONDS = 0.1
 GONE_SECONDS_MAX = 60.0
+#: Between two messages about what is waited for.
+SAY_SECONDS = 10.0
 #: The API server alone takes up to a minute until it has seen that no object of a kind is left
 #: (apiextensions-apiserver, crd_finalizer.go).
 KIND_SECONDS_MAX = 120.0
@@ -256,18 +259,19 @@ def uninstall(api: BlockingClient, options: UninstallOptions, *, say: Say) -> No
     _free(api, say)
     _delete_jobs(api, say, of_groups=True)
     _insist(partial(_gated, api), partial(_ungate, api, say=say))
-    for each in objects:
-        if each in controllers or each in webhooks:
-            continue
+    left = [each for each in objects if each not in controllers and each not in webhooks]
+    for each in left:
         if note := _kept(each, inventory, options):
             say(f"{label_of(each)}: {note}")
-            continue
-        remove_all([each])
-        if each["kind"] == "CustomResourceDefinition":
-            _await_kind_gone(api, each, say)
-        if each["kind"] == "Namespace" and not wait_until(
-            lambda gone=each: get(api, gone) is None, NAMESPACE_SECONDS_MAX
-        ):
+    left = [each for each in left if not _kept(each, inventory, options)]
+    kinds = [each for each in left if each["kind"] == "CustomResourceDefinition"]
+    namespaces = [each for each in left if each["kind"] == "Namespace"]
+    remove_all([each for each in left if each not in kinds and each not in namespaces])
+    remove_all(kinds)
+    _await_kinds_gone(api, kinds, say)
+    remove_all(namespaces)
+    for each in namespaces:
+        if not wait_until(lambda gone=each: get(api, gone) is None, NAMESPACE_SECONDS_MAX):
             say(f"{label_of(each)}: still terminating; its status says what it waits for")
 
 
@@ -370,20 +374,26 @@ def _path(resource: Resource[Any], found: Manifest) -> str:
     return resource.path(found["metadata"].get("namespace", ""), found["metadata"]["name"])
 
 
-def _await_kind_gone(api: BlockingClient, manifest: Manifest, say: Say) -> None:
-    """Return once a definition is gone; what is created meanwhile is freed."""
+def _await_kinds_gone(api: BlockingClient, kinds: list[Manifest], say: Say) -> None:
+    """Return once all definitions are gone; what is created meanwhile is freed."""
+    left = list(kinds)
+    said_at = time.monotonic()
 
-    def is_gone() -> bool:
-        if get(api, manifest) is None:
-            return True
-        with suppress(ApiError):  # its API goes first; the definition is what counts
-            _free(api, say)
-        return False
+    def are_gone() -> bool:
+        nonlocal said_at
+        left[:] = [each for each in left if get(api, each) is not None]
+        if left:
+            with suppress(ApiError):  # its API goes first; the definition is what counts
+                _free(api, say)
+        if left and time.monotonic() >= said_at + SAY_SECONDS:
+            said_at = time.monotonic()
+            say(f"waits for the API server: {', '.join(map(label_of, left))}")
+        return not left
 
-    if not wait_until(is_gone, KIND_SECONDS_MAX):
+    if not wait_until(are_gone, KIND_SECONDS_MAX):
         raise fail(
-            Code.WAIT_TIMED_OUT, f"{label_of(manifest)} does not go",
-            detail=("another tool's finalizer may be on a job",),
+            Code.WAIT_TIMED_OUT, f"{', '.join(map(label_of, left))}: still there",
+            detail=("another tool's finalizer may be on an object of this kind",),
             help=("fairlead ps -A, then repeat: fairlead uninstall goes on where it stopped",),
         )  # fmt: skip
 

@@ -79,11 +79,15 @@ class Cluster:
     #: Objects that another client replaces whenever they have been read, and that it deletes.
     replaced: set[str] = field(default_factory=set)
     vanishing: set[str] = field(default_factory=set)
+    #: Looks at each definition that still find it, once it is deleted; and what was asked of them.
+    looks_of_kinds: int = 0
+    asked_of_kinds: list[str] = field(default_factory=list)
 
     def put(self, path: str, spec: Any = None, **metadata: Any) -> str:
         _, _, rest = path.rpartition("/namespaces/")
         namespace, *_, name = rest.split("/")
-        meta = {"namespace": namespace, "name": name, "uid": path, "resourceVersion": "1"}
+        meta = {"name": name, "uid": path, "resourceVersion": "1"}
+        meta |= {"namespace": namespace} if namespace else {}
         self.objects[path] = {"metadata": {**meta, **metadata}, "spec": spec or {}}
         return path
 
@@ -104,6 +108,8 @@ class Cluster:
         if found is None:
             raise NotFound(path)
         metadata, answer = found["metadata"], msgspec.json.encode(found)
+        if found.get("kind") == "CustomResourceDefinition":
+            self._ask_of_kind(verb, found)
         if verb == "GET" and path in self.replaced:
             metadata["uid"] += "+"
         if verb == "DELETE":
@@ -118,6 +124,15 @@ class Cluster:
         if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
             del self.objects[path]
         return Answer(200, "OK", {}, answer)
+
+    def _ask_of_kind(self, verb: str, found: dict[str, Any]) -> None:
+        """A definition goes some looks after it was deleted, as the API server takes its time."""
+        metadata = found["metadata"]
+        self.asked_of_kinds.append(verb)
+        if verb == "DELETE":
+            metadata["finalizers"] = ["looks"] * self.looks_of_kinds
+        elif "deletionTimestamp" in metadata:
+            metadata["finalizers"] = metadata["finalizers"][1:]
 
     def list(
         self, resource: Any, *, namespace: str = "", label_selector: str = "",
@@ -152,6 +167,33 @@ def test_nothing_of_ours_stays_and_all_that_is_of_others(monkeypatch: pytest.Mon
     remover.uninstall(cast("BlockingClient", cluster), options, say=said.append)
     assert set(cluster.objects) == {service, of_cert_manager, waiting}
     assert cluster.objects[waiting]["spec"]["schedulingGates"] == [{"name": "other"}]
+
+
+def test_definitions_are_deleted_at_once_and_waited_for_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The API server takes up to a minute for each, so for five of them one after the other up to
+    five.
+    """
+    monkeypatch.setattr(installer, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(remover, "SAY_SECONDS", 0.0)
+    cluster, said = Cluster(looks_of_kinds=3), list[str]()
+    kinds = [
+        each for each, _ in all_objects(Install("fairlead-system"))
+        if each["kind"] == "CustomResourceDefinition"
+    ]  # fmt: skip
+    for each in kinds:
+        cluster.install(each)
+    options = UninstallOptions("fairlead-system")
+    remover.uninstall(cast("BlockingClient", cluster), options, say=said.append)
+    assert cluster.objects == {}
+    assert len(kinds) > 3
+    asked = cluster.asked_of_kinds
+    last = len(asked) - asked[::-1].index("DELETE")
+    assert asked.count("DELETE") == len(kinds)
+    assert len(asked[last:]) == (3 + 1 - 1) * len(kinds), "looks come after the last deletion"
+    waits = [line for line in said if line.startswith("waits for the API server: ")]
+    assert all(each["metadata"]["name"] in waits[0] for each in kinds)
 
 
 def test_an_object_that_only_another_manager_has_written_is_unchanged() -> None:
