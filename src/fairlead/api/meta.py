@@ -120,7 +120,10 @@ def label_number(text: str | None) -> int | None:
 
 def find_condition(conditions: Iterable[Condition], type_: str) -> Condition | None:
     """Return the condition of that type, or None."""
-    return next((c for c in conditions if c.type == type_), None)
+    for condition in conditions:  # asked several times at each event of a job: no generator
+        if condition.type == type_:
+            return condition
+    return None
 
 
 def is_true(conditions: Iterable[Condition], type_: str) -> bool:

@@ -38,6 +38,14 @@ def _civil_from_days(days: int) -> tuple[int, int, int]:
     return (yoe + era * 400 + (month <= 2), month, doy - (153 * mp + 2) // 5 + 1)
 
 
+@lru_cache(maxsize=_CACHED_MAX)  # of the times that are read most are of a few days
+def _days_of(year: str, month: str, day: str) -> int | None:
+    """Return the days since 1970-01-01 of a date in digits; None for one that does not exist."""
+    date = (int(year), int(month), int(day))
+    days = _days_from_civil(*date)
+    return days if 1 <= date[1] <= 12 and _civil_from_days(days) == date else None
+
+
 def format_time(instant: float) -> str:
     """Return e.g. "2026-11-20T08:15:30Z"; fractions of a second are cut off."""
     return _format_second(int(instant // 1))
@@ -69,12 +77,11 @@ def parse_time(text: str) -> float:
     match = _PATTERN.fullmatch(text)
     if match is None:
         raise ValueError(f"'{text}' is not an RFC 3339 time such as 2026-11-20T08:15:30Z")
-    year, month, day, hour, minute, second = (int(match[i]) for i in range(1, 7))
-    valid = 1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 60
+    days = _days_of(match[1], match[2], match[3])
+    hour, minute, second = int(match[4]), int(match[5]), int(match[6])
     zone_hours, zone_minutes = int(match[9] or 0), int(match[10] or 0)
-    valid = valid and zone_hours < 24 and zone_minutes < 60
-    days = _days_from_civil(year, month, day)
-    if not valid or (day > 28 and _civil_from_days(days) != (year, month, day)):
+    valid = hour < 24 and minute < 60 and second < 60 and zone_hours < 24 and zone_minutes < 60
+    if days is None or not valid:
         raise ValueError(f"'{text}' is not an RFC 3339 time: a field is out of range")
     instant = float(days * _SECONDS_PER_DAY + hour * 3600 + minute * 60 + second)
     if match[7]:

@@ -24,6 +24,7 @@ from fairlead.api.times import parse_time
 from fairlead.model.cluster import JobEntry
 from fairlead.model.completion import began_at
 from fairlead.model.gangs import JobKey, gpus_of
+from fairlead.model.phase import Phase
 
 #: Past jobs that a class must have, and the latest of them that count.
 SAMPLES_MIN, SAMPLES_MAX = 20, 500
@@ -31,7 +32,7 @@ SAMPLES_MIN, SAMPLES_MAX = 20, 500
 PREDICTED_QUANTILE = 0.75
 #: Likenesses whose predictions are remembered.
 _REMEMBERED_MAX = 20_000
-_NUMBERED = re.compile(r"[-._]?[0-9].*")
+_NUMBER = re.compile(r"[-._]?[0-9]")
 
 
 class Likeness(NamedTuple):
@@ -48,7 +49,8 @@ class Likeness(NamedTuple):
     def of(cls, entry: JobEntry, *, elapsed: float = 0.0) -> Likeness:
         """Return that of a job."""
         meta = entry.job.metadata
-        stem = _NUMBERED.sub("", meta.name)
+        number = _NUMBER.search(meta.name)
+        stem = meta.name if number is None else meta.name[: number.start()]
         return cls(meta.namespace, entry.user, stem, gpus_of(entry.gang), elapsed)
 
     def classes(self) -> Iterator[_ClassKey]:
@@ -112,7 +114,7 @@ class RunTimes:
     def put(self, key: JobKey, entry: JobEntry | None) -> None:
         """Take in a job, new or changed; None: it is gone, and nothing more is learned from it."""
         ended, running = self._ended.get(key), self._running.pop(key, None)
-        if entry is not None and entry.job.is_finished:
+        if entry is not None and entry.phase is Phase.FINISHED:
             self._put_ended(key, ended, entry)
         elif ended is not None:
             self._remove(*self._ended.pop(key))
@@ -220,8 +222,8 @@ class RunTimes:
 
 def _running(entry: JobEntry) -> tuple[Likeness, float] | None:
     """Return what a job is like that holds nodes and has no limit, and when its work began."""
-    job = entry.job
-    if job.spec.time_limit_seconds is not None or job.status.placement is None or job.is_finished:
+    job, is_over = entry.job, entry.phase is Phase.FINISHED
+    if job.spec.time_limit_seconds is not None or job.status.placement is None or is_over:
         return None
     began = began_at(job)
     return None if began is None else (Likeness.of(entry), began - run_seconds(job, None))

@@ -60,6 +60,9 @@ class JobEntry(msgspec.Struct, frozen=True):
     hold_seconds: float
     #: When it gives its nodes back at the latest; None when nothing says it.
     ends_at: float | None
+    phase: Phase
+    #: The user as whose it counts, as admission has recorded it; "" where that is not known.
+    user: str
     #: `TeamTable.version` and `TermTable.version` that the gang was read with.
     version: tuple[int, int, bool] = (0, 0, False)
     #: Its PriorityClasses let it preempt jobs of lower priority.
@@ -69,11 +72,6 @@ class JobEntry(msgspec.Struct, frozen=True):
     def team_name(self) -> str:
         """The team; "" where it has none, or cannot have the one that it names."""
         return self.team if isinstance(self.team, str) else ""
-
-    @property
-    def user(self) -> str:
-        """The user as whose it counts, as admission has recorded it; "" where that is not known."""
-        return user_of(self.job.metadata, self.job.spec.adopts)
 
 
 #: Called with a job that changed and its entry; None when the job is gone.
@@ -206,6 +204,8 @@ class ClusterState:
         Jobs lose the marks of terms that no pod or job has any more. Those of pods stay: there is
         nothing left that they could be in the way of.
         """
+        if not (terms or self.terms):
+            return
         new, gone = self.terms.hold(owner, terms)
         for term in new:
             self.ledger.add_term(term)
@@ -316,9 +316,9 @@ class ClusterState:
         key = job.metadata.key
         before = self.jobs.get(key)
         self.suspects.put_job(key, job)
-        priority = self._priority_of(job)
+        phase, priority = phase_of(job), self._priority_of(job)
         team = self.teams.resolve(job.spec.team, job.metadata.namespace)
-        if job.is_finished:
+        if phase is Phase.FINISHED:
             self._hold(("job", key), ())
         elif before is None or before.job.spec != job.spec:
             self._hold(("job", key), job_terms(job))
@@ -334,8 +334,8 @@ class ClusterState:
             if before is not None and before.gang == gang:
                 gang = before.gang
         entry = self.jobs[key] = JobEntry(
-            job, gang, priority, team, hold_seconds(job), ends_at(job), version,
-            self._may_preempt(job),
+            job, gang, priority, team, hold_seconds(job), ends_at(job), phase,
+            user_of(job.metadata, job.spec.adopts), version, self._may_preempt(job),
         )  # fmt: skip
         self.ends_version += entry.ends_at != (None if before is None else before.ends_at)
         if key in self._forfeits and self._forfeits[key].is_over(job):
@@ -426,11 +426,12 @@ class ClusterState:
     def _claim(self, entry: JobEntry) -> None:
         job = entry.job
         key, status = job.metadata.key, job.status
-        is_free = job.is_finished or is_failing(job) or key in self._forfeits
+        is_over = entry.phase is Phase.FINISHED
+        is_free = is_over or is_failing(job) or key in self._forfeits
         if is_free or isinstance(entry.gang, InvalidGang):
             self.ledger.set_nomination(key, None)
             self.ledger.set_claim(key, None)
-            use = JobUse(entry.team_name, user=entry.user, is_finished=job.is_finished)
+            use = JobUse(entry.team_name, user=entry.user, is_finished=is_over)
             self.uses.set_job(key, use)
             return
         priority = entry.priority if isinstance(entry.priority, int) else 0
@@ -450,7 +451,7 @@ class ClusterState:
     def _use_of(self, entry: JobEntry, claim: Claim | None) -> JobUse:
         sent = self.ledger.uncertain_nodes(entry.job.metadata.key)
         if claim is None and not sent:
-            waits = phase_of(entry.job) is Phase.QUEUED
+            waits = entry.phase is Phase.QUEUED
             return JobUse(entry.team_name, waits=waits, user=entry.user)
         nodes, amounts, gpus = sent, (), 0
         if claim is not None:

@@ -6,11 +6,11 @@ Identical members collapse to a count, so a gang of a thousand costs what a gang
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TypeAlias
 
-from msgspec import structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fairlead.api.core import Toleration
 from fairlead.api.job import MEMBERS_MAX, ROLES_MAX, JobSpec, Role
@@ -34,8 +34,7 @@ from fairlead.model.topology import ANYWHERE, Level, TopologyRequest, topology_o
 JobKey: TypeAlias = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class RoleRequest:
+class RoleRequest(Struct, frozen=True, cache_hash=True):
     """`count` identical members, and up to `more` beyond these where there is room for them."""
 
     name: str
@@ -46,15 +45,14 @@ class RoleRequest:
     images: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GangRequest:
+class GangRequest(Struct, frozen=True, cache_hash=True):
     """What must be placed together. Equal requests fit or do not fit together.
 
     Of an elastic job these are the members without which no attempt begins.
     """
 
     roles: tuple[RoleRequest, ...]
-    topology: TopologyRequest = field(default_factory=TopologyRequest)
+    topology: TopologyRequest = TopologyRequest()
     #: The same gang once it may borrow nodes again; None where nothing keeps it from that for now.
     borrowing: GangRequest | None = None
 
@@ -66,7 +64,10 @@ class GangRequest:
     @property
     def is_elastic(self) -> bool:
         """True when it takes more members where there is room for them."""
-        return any(role.more for role in self.roles)
+        for role in self.roles:  # noqa: SIM110 # asked at each event of a job: no generator
+            if role.more:
+                return True
+        return False
 
     def sized(self, counts: Sequence[int]) -> GangRequest:
         """Return the same gang with exactly so many members of each role."""
@@ -229,8 +230,7 @@ def _size(member: MemberClass) -> tuple[int, ...]:
     return (-devices, -member.amount("cpu"), -member.amount("memory"))
 
 
-@dataclass(frozen=True, slots=True)
-class InvalidGang:
+class InvalidGang(Struct, frozen=True, cache_hash=True):
     """A job whose request cannot be read; `field` is the path in the job, with what is wrong."""
 
     field: str
@@ -240,7 +240,10 @@ def gpus_of(gang: GangRequest | InvalidGang) -> int:
     """Return the GPUs, of any vendor, that all members ask together."""
     if isinstance(gang, InvalidGang):
         return 0
-    return sum(role.count * _gpus_asked(role.member.request) for role in gang.roles)
+    count = 0
+    for role in gang.roles:
+        count += role.count * _gpus_asked(role.member.request)
+    return count
 
 
 @lru_cache(maxsize=1024)  # thousands of members share a few requests
@@ -267,12 +270,8 @@ def gang_of(
     """
     if len(spec.roles) > ROLES_MAX:
         return InvalidGang(f"spec.roles: {len(spec.roles)} roles; accepted: {ROLES_MAX} at most")
-    members = sum(role.count for role in spec.roles)
-    if members > MEMBERS_MAX or any(role.count < 1 for role in spec.roles):
-        return InvalidGang(f"spec.roles: {members} members; accepted: 1 to {MEMBERS_MAX}")
-    for i, role in enumerate(spec.roles):
-        if not 1 <= role.least <= role.count:
-            return InvalidGang(f"spec.roles[{i}].minCount: must be from 1 to {role.count}")
+    if (wrong := _wrong_counts(spec.roles)) is not None:
+        return wrong
     roles: list[RoleRequest] = []
     reservation = reservation_key(team, spec.reservation)
     for i, role in enumerate(spec.roles):
@@ -280,7 +279,7 @@ def gang_of(
         if tolerations_of is not None:
             tolerations = tolerations_of(pod.tolerations)
             if tolerations != pod.tolerations:
-                pod = structs.replace(pod, tolerations=tolerations)
+                pod = replace(pod, tolerations=tolerations)
         try:
             beside = neighbours_of(role) if neighbours_of is not None else None
             constraints = constraints_of(pod, hold_seconds=hold_seconds, reservation=reservation)
@@ -304,6 +303,20 @@ def gang_of(
         field = "adopts" if spec.adopts is not None else "topology.sliceSize"
         return InvalidGang(f"spec.{field}: does not go together with minCount")
     return gang
+
+
+def _wrong_counts(roles: Sequence[Role]) -> InvalidGang | None:
+    """Return what is wrong with the counts of the roles; asked at each event of a job."""
+    members, has_none = 0, False
+    for role in roles:
+        members += role.count
+        has_none = has_none or role.count < 1
+    if members > MEMBERS_MAX or has_none:
+        return InvalidGang(f"spec.roles: {members} members; accepted: 1 to {MEMBERS_MAX}")
+    for i, role in enumerate(roles):
+        if role.min_count is not None and not 1 <= role.min_count <= role.count:
+            return InvalidGang(f"spec.roles[{i}].minCount: must be from 1 to {role.count}")
+    return None
 
 
 def _has_domain_rules(beside: Neighbours | None) -> bool:

@@ -156,8 +156,10 @@ class Ledger:
 
     def uncertain_nodes(self, key: JobKey) -> frozenset[str]:
         """Return the nodes that `reserve_uncertain` booked for a job."""
-        roles = held.roles if (held := self._uncertain.get(key)) is not None else ()
-        return frozenset(node for _, _, nodes in roles for node in nodes)
+        held = self._uncertain.get(key)
+        if held is None:
+            return frozenset()
+        return frozenset(node for _, _, nodes in held.roles for node in nodes)
 
     def nomination(self, key: JobKey) -> Claim | None:
         """Return the places that are kept for a job."""

@@ -87,7 +87,10 @@ def states_rules(spec: PodSpec) -> bool:
     for container in spec.containers:
         if container.ports:
             return True
-    return bool(spec.topology_spread_constraints) or any(c.ports for c in spec.init_containers)
+    for container in spec.init_containers:
+        if container.ports:
+            return True
+    return bool(spec.topology_spread_constraints)
 
 
 def rules_of_pod(pod: Pod) -> Rules:

@@ -9,8 +9,9 @@ comes on top.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from fairlead.api.bounds import (
     CONSTRAINT_VALUES_MAX,
@@ -43,8 +44,7 @@ class RequestError(ValueError):
         self.field = field
 
 
-@dataclass(frozen=True, slots=True)
-class Constraints:
+class Constraints(Struct, frozen=True, cache_hash=True):
     """Where a pod may run. Equal constraints compare equal whatever order they were written in."""
 
     node_selector: tuple[tuple[str, str], ...] = ()
@@ -65,16 +65,14 @@ class Constraints:
 ANY_NODE = Constraints()
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Mark:
+class Mark(Struct, frozen=True, order=True, cache_hash=True):
     """What pods may carry and shun (`model/neighbours.py`), by domain of a label of the nodes."""
 
     key: str
     name: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Spread:
+class Spread(Struct, frozen=True, order=True, cache_hash=True):
     """Domains may differ by `max_skew` carriers of the mark; counted where the pod may go."""
 
     mark: Mark
@@ -84,8 +82,7 @@ class Spread:
     honors_taints: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
+class Neighbours(Struct, frozen=True, cache_hash=True):
     """The marks that a member carries and shuns, and those that it is spread by, each sorted."""
 
     carries: tuple[Mark, ...] = ()
@@ -104,8 +101,7 @@ class Neighbours:
         return (*sorted(carried), *sorted((f"{SHUNNED}{mark.name}", 1) for mark in self.shuns))
 
 
-@dataclass(frozen=True, slots=True)
-class MemberClass:
+class MemberClass(Struct, frozen=True, cache_hash=True):
     """Members that are the same to the planner: equal request, constraints and neighbours."""
 
     request: Request

@@ -32,7 +32,7 @@ class SuspectTable:
 
     def put_job(self, key: JobKey, job: Job | None) -> None:
         """Take in the attempts of a job; None: it is gone."""
-        found = {} if job is None else _lost(job)
+        found = _lost(job) if job is not None and job.status.attempts else {}
         before = self._of_job.get(key, {})
         if found == before:
             return

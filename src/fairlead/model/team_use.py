@@ -231,8 +231,10 @@ class TeamUses:
             self._count(node, 1)
 
     def _book(self, use: JobUse, sign: int) -> None:
-        self.placed[use.team] += sign * bool(use.nodes)
-        self.waiting[use.team] += sign * use.waits
+        if use.nodes:
+            self.placed[use.team] += sign
+        if use.waits:
+            self.waiting[use.team] += sign
         for account in use.accounts:
             _add(self.submitted, account, sign * (not use.is_finished))
             _add(self.running, account, sign * bool(use.nodes))

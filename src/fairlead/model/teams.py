@@ -137,6 +137,8 @@ class TeamTable:
         self, own: Sequence[Toleration], team: str, priority: int
     ) -> tuple[Toleration, ...]:
         """Return what a member of this team tolerates, given its template's own tolerations."""
+        if not own and not self._teams:
+            return ()
         may_borrow = self.may_borrow(team, priority)
         return with_team(own, team if team in self._teams else "", may_borrow=may_borrow)
 

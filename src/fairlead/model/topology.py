@@ -9,15 +9,16 @@ that has a domain with room for the whole gang. The last one must hold; "" there
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fairlead.api.names import BLOCK, HOSTNAME, RACK, ZONE
 from fairlead.api.topology import Topology
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(Struct, frozen=True, cache_hash=True):
     """A level: its name, and the label whose values are its domains."""
 
     name: str
@@ -32,8 +33,7 @@ DEFAULT_LEVELS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class TopologyRequest:
+class TopologyRequest(Struct, frozen=True, cache_hash=True, dict=True):
     """What a gang asks of the topology.
 
     `ladder` are the levels of which one domain may hold the gang, narrowest first. Every

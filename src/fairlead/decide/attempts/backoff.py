@@ -48,6 +48,8 @@ def borrower_backoff(status: JobStatus) -> BorrowerBackOff | None:
     (`bounds.ATTEMPTS_MAX`) are more than it takes to get to the longest back-off, so those that are
     dropped do not matter.
     """
+    if not status.attempts:
+        return None
     step = status.progress.checkpoint_step if status.progress is not None else None
     times = 0
     for attempt in reversed(status.attempts):

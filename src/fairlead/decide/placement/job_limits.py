@@ -213,6 +213,11 @@ class QueueLimits:
         for account in dict.fromkeys((*accounts, *teams)):
             self._refresh(account)
 
+    @property
+    def has_none(self) -> bool:
+        """True while no job waits for which there is a limit, and none has since `changes`."""
+        return not (self._waiting or self._changed)
+
     def changes(self) -> list[JobKey]:
         """Return the jobs that may have joined or left the queue since the last call, by key."""
         changed, self._changed = sorted(self._changed), {}

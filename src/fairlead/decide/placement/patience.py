@@ -98,13 +98,16 @@ class Patience:
 
     def request(self, job: Job, gang: GangRequest | InvalidGang) -> GangRequest | InvalidGang:
         """Return what a waiting job asks for at this time, given what it asks for in the end."""
-        return gang if isinstance(gang, InvalidGang) else self._request(job, gang)
+        if isinstance(gang, InvalidGang) or _asks_for_all(job, gang):
+            return gang
+        return self._request(job, gang)
 
     def put(self, entry: QueueEntry, gang: GangRequest | InvalidGang, *, waits: bool) -> None:
         """Follow a job while it waits, in place of what it was before; `gang` as in `request`."""
         key = entry.age.job_key
-        self.remove(key)
-        if not waits or isinstance(gang, InvalidGang):
+        if key in self._entries:
+            self.remove(key)
+        if not waits or isinstance(gang, InvalidGang) or _asks_for_all(entry.job, gang):
             return
         for until in _ends(entry.job, gang):
             self._entries[key] = (entry, gang)
@@ -160,6 +163,11 @@ class Patience:
 
 def _ends(job: Job, gang: GangRequest) -> tuple[float, ...]:
     return tuple(at for at in (_accepts_at(job, gang), _borrows_at(job, gang)) if at > -inf)
+
+
+def _asks_for_all(job: Job, gang: GangRequest) -> bool:
+    """True for a job that certainly asks for the same at any time; asked at each of its events."""
+    return not (gang.topology.preferred_seconds or job.status.attempts)
 
 
 def _until(end: tuple[float, JobKey]) -> float:

@@ -53,6 +53,8 @@ class QueueEntry:
     hold_seconds: float = inf
     #: What its run time is predicted from; None with a time limit.
     likeness: Likeness | None = None
+    #: It is in none of the planner's sets of jobs but the queue, as most waiting jobs are.
+    only_waits: bool = False
     #: The group that it waits in; None when it does not wait for a first place.
     group: Group | None = None
     #: `NodeTable.nodes_version` of the last decision that raised over the job as it is.

@@ -7,9 +7,8 @@ whole, members on healthy nodes included: that is less than the whole gang.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.search import plan_within

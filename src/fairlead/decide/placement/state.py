@@ -24,7 +24,7 @@ from fairlead.decide.run_times import Likeness, RunTimes, elapsed_before
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState, JobEntry
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
-from fairlead.model.phase import OPEN, RELEASABLE, Phase, is_failing, phase_of
+from fairlead.model.phase import OPEN, RELEASABLE, Phase, is_failing
 from fairlead.model.priorities import Unresolved
 from fairlead.model.teams import UnresolvedTeam
 
@@ -137,7 +137,7 @@ class PlacementState:
         lane = LaneKey(team, level, entry.may_preempt, user, asks_moves)
         unresolved = _unresolved(entry)
         self.unresolved.pop(key, None)
-        phase, is_placed = phase_of(job), job.status.placement is not None
+        phase = entry.phase
         is_forfeited = self.cluster.is_forfeited(key)
         waits = phase is Phase.QUEUED and not is_forfeited
         is_ready = waits and unresolved is None
@@ -148,8 +148,11 @@ class PlacementState:
         if is_ready and job.spec.time_limit_seconds is None:
             likeness = Likeness.of(entry, elapsed=elapsed_before(job))
         after = self.jobs[key] = QueueEntry(
-            job, gang, lane, age_of(job), entry.user, entry.hold_seconds, likeness
-        )
+            job, gang, lane, age_of(job), entry.user, entry.hold_seconds, likeness,
+            waits and job.status.nomination is None and job.status.preemption is None,
+        )  # fmt: skip
+        if not after.only_waits or not (before is None or before.only_waits):
+            self._put_into_sets(key, entry, is_forfeited=is_forfeited)
         if before is not None and before.unrepaired_on is not None and before.gang is gang:
             held, holds = before.job.status, job.status
             if (held.placement, held.attempts) == (holds.placement, holds.attempts):
@@ -160,6 +163,10 @@ class PlacementState:
         self._follow_limits(key)
         if waits and unresolved is not None:
             self.unresolved[key] = unresolved
+
+    def _put_into_sets(self, key: JobKey, entry: JobEntry, *, is_forfeited: bool) -> None:
+        """Put a job into the sets of those that the planner has to act on, or take it out."""
+        job, phase, is_placed = entry.job, entry.phase, entry.job.status.placement is not None
         is_releasable = _is_releasable(job, phase, is_forfeited=is_forfeited)
         _put(self.releasable, key, present=is_releasable)
         _put(self.repairable, key, present=phase is Phase.REPAIRING and not is_forfeited)
@@ -191,16 +198,21 @@ class PlacementState:
             del self.jobs[key]
             self.queue_limits.put(before, None, waits=False)
             self._follow_limits(key)
-        self.unresolved.pop(key, None)
-        self.kept_since.pop(key, None)
+        for keys in (self.unresolved, self.kept_since, self.write_blocked):
+            keys.pop(key, None)
+        if before is None or before.only_waits:
+            return
         for keys in (
-            self.releasable, self.repairable, self.held, self.write_blocked, self.nominees,
-            self.preempted, self.leaving, self.evictable, self.unadmitted,
+            self.releasable, self.repairable, self.held, self.nominees, self.preempted,
+            self.leaving, self.evictable, self.unadmitted,
         ):  # fmt: skip
             keys.pop(key, None)
 
     def _follow_limits(self, changed: JobKey) -> None:
         """Let jobs join or leave the queue because another one has changed, or their limits."""
+        if self.queue_limits.has_none:
+            self.unsaid.pop(changed, None)
+            return
         for key in dict.fromkeys((changed, *self.queue_limits.changes())):
             entry, is_out = self.jobs.get(key), key in self.queue_limits
             self.unsaid.pop(key, None)
@@ -241,9 +253,10 @@ def _is_releasable(job: Job, phase: Phase, *, is_forfeited: bool) -> bool:
     exactly one of them wins. The place of a job that is failing holds nothing already.
     """
     is_unused = phase in RELEASABLE or (is_forfeited and phase not in OPEN)
+    if not is_unused or job.metadata.deletion_timestamp is not None:
+        return False
     is_over = phase is Phase.FINISHED
-    is_free = is_failing(job) and not is_over
-    if not is_unused or is_free or job.metadata.deletion_timestamp is not None:
+    if is_failing(job) and not is_over:
         return False
     return job.status.placement is not None or (is_over and job.status.verdict is not None)
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from fairlead.api.times import format_time
 from fairlead.decide.placement.capacity import Capacity, EmptyCapacity, PresentCapacity
@@ -132,7 +133,7 @@ def _judge_present(
 ) -> Verdict:
     table = state.table
     if gang.topology.is_patient:
-        patient, gang = gang, replace(gang, topology=gang.topology.accepting)
+        patient, gang = gang, structs.replace(gang, topology=gang.topology.accepting)
         accepted = next((level for level in gang.topology.ladder if _would_fit(
             capacity, table, gang.within_level(level))), None)  # fmt: skip
         if accepted is not None:
