@@ -12,8 +12,6 @@ import importlib
 import os
 import re
 import sys
-import tempfile
-import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,6 +191,8 @@ def _translate(error: Exception, *, shows_traceback: bool) -> CliError:
         return fail(Code.DATA_UNWRITABLE, f"'{error.filename}' cannot be written: {error.strerror}",
                     help=("free space there",))  # fmt: skip
     if shows_traceback:
+        import traceback
+
         terminal.tell(masked("".join(traceback.format_exception(error))))
     try:
         report = f"a report was saved as {_save_report(error)}"
@@ -214,6 +214,9 @@ def _output_lost(why: str) -> CliError:
 
 
 def _save_report(error: Exception) -> str:
+    import tempfile
+    import traceback
+
     from fairlead import __version__
 
     text = masked("".join(traceback.format_exception(error)))

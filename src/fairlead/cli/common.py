@@ -6,8 +6,6 @@ Data goes to stdout, all else to stderr. Colour and progress appear on a termina
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -66,6 +64,8 @@ class Common:
         """Return the flags that lead another command to the same place; "" where none was given."""
         given = (("-n", namespace or self.namespace), ("--kubeconfig", self.kubeconfig),
                  ("--context", self.context))  # fmt: skip
+        import shlex
+
         return "".join(f" {flag} {shlex.quote(value)}" for flag, value in given if value)
 
     def note(self, text: str) -> None:
@@ -159,6 +159,8 @@ def text_width(otherwise: int) -> int:
     """Return the columns for text on stdout: the terminal's; what is given where it is none."""
     if not terminal.is_terminal():
         return otherwise
+    import shutil
+
     return shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,6 +117,8 @@ def _is_found(word: str, directory: Path, search: str) -> bool:
     if "/" in word:
         path = directory / word
         return path.is_file() and os.access(path, os.X_OK)
+    import shutil  # loads what unpacks archives
+
     return shutil.which(word, path=search) is not None
 
 

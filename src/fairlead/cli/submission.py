@@ -122,18 +122,18 @@ def _of_flag(api: Api, problem: Problem) -> Problem:
     return replace(problem, message=f"{flag}: {message}", field="", help=help_)
 
 
-def store(api: Api, submission: Submission) -> dict[str, Any]:
-    """Store the job (and its script) and return it as stored.
+def store(api: Api, submission: Submission, name: str) -> dict[str, Any]:
+    """Store the job (and its script) under the name that was picked and return it as stored.
 
-    A numbered name that somebody else takes at the same moment is replaced by the next one.
+    A numbered name that somebody else has taken meanwhile is replaced by the next one.
     """
     for _ in range(NAME_TRIES_MAX):
-        name = pick_name(submission.naming, taken_names(api, submission.namespace))
         try:
             return _store_as(api, submission, name)
         except AlreadyExists as error:
             if submission.naming.asked is not None:
                 raise from_api(error) from error
+            name = pick_name(submission.naming, taken_names(api, submission.namespace))
         except ApiError as error:
             raise _refused(error, submission.namespace) from error
     raise fail(Code.CONFLICT, f"no free name '{submission.naming.base}-N' was found",

@@ -13,7 +13,6 @@ reference page lists exactly the codes that exist.
 from __future__ import annotations
 
 import errno
-import tempfile
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -226,6 +225,8 @@ def writing(path: str | PathLike[str]) -> Generator[None]:
 
 def writable_directory(path: Path) -> None:
     """Make a directory, and see that files can be made in it; CliError."""
+    import tempfile
+
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):

@@ -199,8 +199,6 @@ def load_connection(
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    from fairlead.input.plain import Unreadable, yaml_document
-
     try:
         if path.stat().st_size > CONFIG_BYTES_MAX:
             raise KubeconfigError(f"{path}: larger than {CONFIG_BYTES_MAX} bytes; no kubeconfig")
@@ -213,12 +211,23 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise KubeconfigError(
             f"{path}: byte {error.start} is not UTF-8; a kubeconfig is a text file"
         ) from error
-    try:
-        document: object = yaml_document(text)
-    except Unreadable as error:
-        raise KubeconfigError(f"{path}: {error}") from error
+    document: object = _parse(text, path)
     document = {} if document is None else document
     return _mapping(document, f"{path}", "a mapping with clusters, users and contexts")
+
+
+def _parse(text: str, path: Path) -> object:
+    if text.startswith("{"):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):  # YAML begins so, too; and it says what is wrong
+            pass
+    from fairlead.input.plain import Unreadable, yaml_document  # loads what reads YAML
+
+    try:
+        return yaml_document(text)
+    except Unreadable as error:
+        raise KubeconfigError(f"{path}: {error}") from error
 
 
 def _entries(document: Mapping[str, Any], section: Section, path: Path) -> list[Entry]:
@@ -431,42 +440,30 @@ def write_kubeconfig(
     path: Path, server: str, token: str, context: str, *, authority: bytes = b"",
     namespace: str = "default",
 ) -> None:  # fmt: skip
-    """Write a kubeconfig with one cluster, user and context, all named `context`.
+    """Write a kubeconfig with one cluster, user and context, all named `context`, in JSON: that is
+    YAML as well, and read without loading what reads YAML.
 
     `authority` is who signed the server's certificate, in PEM. The file appears whole or not at
     all, and only its owner may read it (0600). KubeconfigError when the directory does not exist
     or cannot be written.
     """
-    name = json.dumps(context)  # a JSON text is a YAML text
-    trust = ""
+    cluster = {"server": server}
     if authority:
-        trust = f"\n    certificate-authority-data: {base64.b64encode(authority).decode()}"
-    document = f"""\
-apiVersion: v1
-kind: Config
-current-context: {name}
-clusters:
-- name: {name}
-  cluster:
-    server: {json.dumps(server)}{trust}
-users:
-- name: {name}
-  user:
-    token: {json.dumps(token)}
-contexts:
-- name: {name}
-  context:
-    cluster: {name}
-    user: {name}
-    namespace: {json.dumps(namespace)}
-"""
+        cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
+    inside = {"cluster": context, "user": context, "namespace": namespace}
+    document = {
+        "apiVersion": "v1", "kind": "Config", "current-context": context,
+        "clusters": [{"name": context, "cluster": cluster}],
+        "users": [{"name": context, "user": {"token": token}}],
+        "contexts": [{"name": context, "context": inside}],
+    }  # fmt: skip
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         # a left-over of a crashed process with our number may be somebody's link: never follow it
         temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(document)
+            file.write(json.dumps(document, indent=1) + "\n")
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import tempfile
 from pathlib import Path
 
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
@@ -27,6 +26,8 @@ def tls_context(connection: Connection) -> ssl.SSLContext:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if connection.client_certificate:
+            import tempfile  # few connections need it, and commands start without it
+
             with tempfile.NamedTemporaryFile() as file:  # 0600; ssl reads files only
                 file.write(connection.client_certificate + b"\n" + connection.client_key)
                 file.flush()

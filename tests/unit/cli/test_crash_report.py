@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def test_a_report_has_the_command_line_without_its_secrets(
 
     monkeypatch.setattr(sys, "argv", ["fairlead", *arguments])
     monkeypatch.setattr(app.cli, "main", crash)
-    monkeypatch.setattr(app.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert app.run(arguments) != 0
     [report] = tmp_path.iterdir()
     said = report.read_text()

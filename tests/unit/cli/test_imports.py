@@ -9,9 +9,10 @@ import sys
 #: For servers, for files in YAML, for decisions of a whole cycle, and for numbers.
 HEAVY = (
     "aiohttp", "asyncio", "boto3", "cryptography", "google.cloud", "logging", "numba", "numpy",
-    "prometheus_client", "structlog", "uvloop", "yaml", "fairlead.controllers", "fairlead.embedded",
-    "fairlead.decide.fleet", "fairlead.decide.placement.cycle", "fairlead.decide.placement.preempt",
-    "fairlead.sim",
+    "prometheus_client", "shutil", "structlog", "tempfile", "uvloop", "yaml", "fairlead.cli.fit",
+    "fairlead.controllers", "fairlead.embedded", "fairlead.decide.fleet",
+    "fairlead.decide.placement.cycle", "fairlead.decide.placement.preempt",
+    "fairlead.decide.placement.whatif", "fairlead.model.cluster", "fairlead.sim",
 )  # fmt: skip
 #: Module by module in one process; so each line allows what the lines before it allow.
 ALLOWED: dict[str, set[str]] = {
@@ -21,11 +22,12 @@ ALLOWED: dict[str, set[str]] = {
     "change": set(),
     "history": set(),
     "nodes": set(),
-    # it asks the planner whether the job fits
-    "submit": {"numpy"},
+    # it asks the planner whether the job fits, and loads it then
+    "submit": set(),
     # it asks for all that the planner would do; the controllers' settings are read as a file is
-    "why": {"yaml", "fairlead.decide.fleet", "fairlead.decide.placement.cycle",
-            "fairlead.decide.placement.preempt"},
+    "why": {"numpy", "yaml", "fairlead.cli.fit", "fairlead.decide.fleet",
+            "fairlead.decide.placement.cycle", "fairlead.decide.placement.preempt",
+            "fairlead.decide.placement.whatif", "fairlead.model.cluster"},
 }  # fmt: skip
 PROGRAM = """
 import importlib, json, sys

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.unit.cli.fake_api import FakeApi
@@ -43,26 +42,16 @@ def test_a_refused_job_leaves_no_script() -> None:
     api = FakeApi()
     api.client.fail_next("create", None, Forbidden("exceeded quota"))
     with pytest.raises(CliError):
-        store(api, SUBMISSION)
+        store(api, SUBMISSION, "train-1")
     assert api.client.count("create") == 2
     assert scripts(api) == {}
 
 
 def test_of_two_submissions_at_the_same_time_each_keeps_its_script() -> None:
-    class Late(FakeApi):
-        """Lists no job at first: the other one is stored a moment later."""
-
-        lists_count = 0
-
-        def list(self, *args: Any, **kwargs: Any) -> Any:
-            self.lists_count += 1
-            return [] if self.lists_count == 1 else super().list(*args, **kwargs)
-
-    api = Late()
-    api.lists_count = 1
-    store(api, SUBMISSION)
-    api.lists_count = 0
-    store(api, replace(SUBMISSION, script=Script("train.sh", "false\n")))
+    """Both have picked the same number."""
+    api = FakeApi()
+    store(api, SUBMISSION, "train-1")
+    store(api, replace(SUBMISSION, script=Script("train.sh", "false\n")), "train-1")
     assert [job.metadata.name for job in api.client.stored(JOBS)] == ["train-1", "train-2"]
     assert scripts(api) == {"train-1-script": "true\n", "train-2-script": "false\n"}
 

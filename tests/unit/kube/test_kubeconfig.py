@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fairlead.kube.incluster import in_cluster
 from fairlead.kube.kubeconfig import (
@@ -248,6 +249,22 @@ def test_importing_it_loads_neither_yaml_nor_aiohttp_nor_asyncio() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert answer.stdout.decode().strip() == "[]"
+
+
+def test_a_written_kubeconfig_is_yaml_and_is_read_without_loading_that(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    write_kubeconfig(path, "http://127.0.0.1:1", "secret", "fairlead")
+    code = (
+        "import sys, pathlib\nfrom fairlead.kube.kubeconfig import load_connection\n"
+        f"print(load_connection(path=pathlib.Path({str(path)!r})).token, 'yaml' in sys.modules)"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert answer.stdout.decode().split() == ["secret", "False"]
+    document = yaml.safe_load(path.read_text())
+    assert document["users"] == [{"name": "fairlead", "user": {"token": "secret"}}]
+    path.write_text("{users: [], clusters: []}  # YAML that begins as JSON does")
+    with pytest.raises(KubeconfigError, match="no context"):
+        load_connection(path=path)
 
 
 def test_the_authority_is_written_beside_the_server_that_it_vouches_for(tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairlead.api.job import Job, JobState
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.status import Forbidden
-from fairlead.cli import slurm
 from fairlead.cli.common import Common, Format, common, now
 from fairlead.cli.completers import words
 from fairlead.cli.embedded import is_embedded
@@ -25,8 +24,10 @@ from fairlead.cli.views.jobs import (
     job_rows,
     name_lines,
 )
-from fairlead.cli.views.teams import Owners, owners_of
 from fairlead.input.errors import Code, fail
+
+if TYPE_CHECKING:
+    from fairlead.cli.views.teams import Owners
 
 STATES = tuple(state.value for state in JobState)
 
@@ -93,6 +94,8 @@ def _state(text: str) -> str:
     """Return the state that was written, in any case; CliError when there is none of that name."""
     state = text.capitalize()
     if state not in STATES:
+        from fairlead.cli import slurm
+
         here = slurm.STATES.get(text.upper())
         raise fail(
             Code.BAD_VALUE, f"--state: '{text}' must be one of {', '.join(STATES)}",
@@ -106,6 +109,8 @@ def _owners(common_: Common, api: Api, jobs: Sequence[Job]) -> Owners | None:
     has_teams = any(job.status.placement and job.status.placement.team for job in jobs)
     if common_.format is not Format.WIDE or not has_teams:
         return None
+    from fairlead.cli.views.teams import owners_of
+
     try:
         return owners_of(api.list(NODES))
     except Forbidden:

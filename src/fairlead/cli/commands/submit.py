@@ -20,7 +20,6 @@ from fairlead.api.resources import CONFIG_MAPS, JOBS, SECRETS
 from fairlead.api.simulated import is_simulated
 from fairlead.cli.common import Common, common, now
 from fairlead.cli.embedded import is_embedded
-from fairlead.cli.fit import check_fit
 from fairlead.cli.flags import FLAGS, Flag, FlagValue, FlagValues, merge
 from fairlead.cli.header import EVERY_MEMBER, parse_header
 from fairlead.cli.identity import local_user
@@ -233,7 +232,7 @@ def _submit_program(
     if dry_run:
         _show_dry_run(common_, prepared, program)
         return api, checked
-    stored = store(api, prepared.submission)
+    stored = store(api, prepared.submission, prepared.name)
     name = str(stored["metadata"]["name"])
     common_.note(submitted_line(name, is_held=request.is_held, where=common_.where()))
     return api, stored
@@ -241,6 +240,8 @@ def _submit_program(
 
 def _note_plan(common_: Common, api: Api, job: Job) -> None:
     """Say what is asked for, whether it fits, and whether it is real; CliError without an image."""
+    from fairlead.cli.fit import check_fit  # loads the planner
+
     if not is_embedded(api) and (problem := image_problem(job)) is not None:
         raise CliError(problem)
     for text in plan_lines(job):

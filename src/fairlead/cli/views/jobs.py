@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fairlead.api import names
 from fairlead.api.job import Attempt, Job, JobState
@@ -13,7 +14,6 @@ from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
 from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.text import natural
-from fairlead.cli.views.teams import Owners, borrowed_nodes
 from fairlead.cli.views.words import message_of, reason_words
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
@@ -22,6 +22,9 @@ from fairlead.decide.verdict import Verdict
 from fairlead.decide.words import duration, fold_names, plural
 from fairlead.model.phase import Phase, phase_of
 from fairlead.terminal import joined
+
+if TYPE_CHECKING:
+    from fairlead.cli.views.teams import Owners
 
 NONE = "-"
 FINISHED_SHOWN_MAX = 5
@@ -111,7 +114,6 @@ def job_rows(
 def _row(job: Job, now: float, owners: Owners | None) -> Row:
     status = job.status
     team = (status.placement.team if status.placement else "") or job.spec.team
-    borrowed = sum(len(nodes) for nodes in borrowed_nodes(job, owners or {}).values())
     progress = status.progress
     return (
         job.metadata.name,
@@ -125,10 +127,16 @@ def _row(job: Job, now: float, owners: Owners | None) -> Row:
         str(progress.step) if progress else NONE,
         job.metadata.annotations.get(names.SUBMITTED_BY, NONE),
         team or NONE,
-        NONE if owners is None else str(borrowed),
+        NONE if owners is None else _borrowed(job, owners),
         _since(job.metadata.creation_timestamp, now),
         where_or_why(job),
     )
+
+
+def _borrowed(job: Job, owners: Owners) -> str:
+    from fairlead.cli.views.teams import borrowed_nodes
+
+    return str(sum(len(nodes) for nodes in borrowed_nodes(job, owners).values()))
 
 
 def state_of(job: Job) -> str:
