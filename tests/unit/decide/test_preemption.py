@@ -41,6 +41,7 @@ from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
 from fairlead.model.priorities import PriorityTable
+from fairlead.model.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import (
     EPOCH,
     as_written,
@@ -735,13 +736,19 @@ def expected(jobs: list[Job], name: str = "high", *, nodes: int = 2) -> object:
     return found.forecast
 
 
+def preempts(at: float, victim: Job) -> forecast.Preemption:
+    """A victim that borrows nothing and has the default grace period."""
+    grace = GRACE_SECONDS_DEFAULT
+    return forecast.Preemption(at, (victim.metadata.key,), (0,), at + grace)
+
+
 def test_a_job_says_whom_it_preempts_before_the_scheduler_may_decide_it() -> None:
     young = running("low", ["node-0000", "node-0001"], since=EPOCH - 20, time_limit_seconds=600)
     high = make_job("high", priority=9, time_limit_seconds=600)
-    later = forecast.Preemption(EPOCH + 40, (young.metadata.key,))
+    later = preempts(EPOCH + 40, young)
     assert expected([young, high]) == later
     old = running("low", ["node-0000", "node-0001"])
-    assert expected([old, high]) == forecast.Preemption(EPOCH, (old.metadata.key,))
+    assert expected([old, high]) == preempts(EPOCH, old)
     assert expected([young, high, make_job("next")], "next") is forecast.Unknown.PREEMPTING
 
 
@@ -756,14 +763,14 @@ def test_the_room_of_a_job_that_leaves_counts_once_when_it_has_left() -> None:
     young = running("low", ["node-0000"], since=EPOCH - 10, time_limit_seconds=600)
     leaving = running("left", ["node-0001"], since=EPOCH - 20, time_limit_seconds=20, cancel=True)
     found = expected([young, leaving, make_job("high", count=2, priority=9)])
-    assert found == forecast.Preemption(EPOCH + 50, (young.metadata.key,))
+    assert found == preempts(EPOCH + 50, young)
 
 
 def test_a_job_that_has_ended_by_then_is_no_victim() -> None:
     short = running("short", ["node-0001"], since=EPOCH - 70, time_limit_seconds=50)
     young = running("low", ["node-0000"], since=EPOCH - 10, time_limit_seconds=600)
     found = expected([young, short, make_job("high", count=2, priority=9)])
-    assert found == forecast.Preemption(EPOCH + 50, (young.metadata.key,))
+    assert found == preempts(EPOCH + 50, young)
 
 
 def test_a_nominated_job_names_its_victims() -> None:
@@ -773,4 +780,4 @@ def test_a_nominated_job_names_its_victims() -> None:
     told = VerdictStatus("Waiting", "Preempting", {"nodes": 1, "victims": 1})
     status = {"nomination": Nomination(places, victims)}
     high = make_job("high", priority=9, verdict=told, status=status)
-    assert expected([low, high]) == forecast.Preemption(EPOCH, (low.metadata.key,))
+    assert expected([low, high]) == preempts(EPOCH, low)
