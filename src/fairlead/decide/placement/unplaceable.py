@@ -113,15 +113,17 @@ def _with_teams(
     """
     if gang.may_borrow or not state.uses.has_owners:
         return verdict
-    rooms = (sum(capacity.fits(role.member) for role in each.roles) > 0
-             for each in (gang, gang.of_any_team))  # fmt: skip
-    is_open, has_room = rooms
-    slots = np.flatnonzero(has_room & ~is_open)
+    slots = np.flatnonzero(_has_room(capacity, gang.of_any_team) & ~_has_room(capacity, gang))
     if not len(slots):
         return verdict
     owners = state.table.labels.owners(slots)
     facts = {TEAM_NODES: len(slots), OWNERS: some_of(owners, OWNERS_MAX)}
     return replace(verdict, facts={**verdict.facts, **facts})
+
+
+def _has_room(capacity: Capacity, gang: GangRequest) -> Bools:
+    """Return bool[N]: nodes that hold a member of some role."""
+    return np.logical_or.reduce([capacity.fits(role.member) > 0 for role in gang.roles])
 
 
 def _judge_present(
