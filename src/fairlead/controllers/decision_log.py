@@ -22,9 +22,10 @@ from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.snapshot import Carried, Objects, Snapshot
+from fairlead.decide.placement.snapshot import Carried, Snapshot
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.balloons import is_balloon
+from fairlead.model.objects import Objects
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.reader import MirrorReader, follow
 

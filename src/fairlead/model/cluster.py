@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job, Role
+from fairlead.api.node_pool import NodePool
 from fairlead.api.placement import Placement
+from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.team import Team
 from fairlead.api.times import parse_time
 from fairlead.model.adopted import as_stated
@@ -47,6 +49,8 @@ from fairlead.model.teams import TeamTable, UnresolvedTeam, owner_of
 from fairlead.model.topology import Level
 from fairlead.model.transaction import Transaction
 from fairlead.model.windows import hold_seconds
+
+T = TypeVar("T")
 
 
 class JobEntry(msgspec.Struct, frozen=True):
@@ -105,8 +109,6 @@ class ClusterState:
         self.pools = ConsolidatingPools()
         self.teams = TeamTable()
         self.uses = TeamUses()
-        #: Teams whose sums are restored, and that held nothing then; until time is taken in.
-        self._restored_idle: set[str] = set()
         self.suspects = SuspectTable()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, JobEntry] = {}
@@ -128,16 +130,27 @@ class ClusterState:
         pods: Iterable[Pod] = (),
         priorities: PriorityTable | None = None,
         *,
+        teams: Iterable[Team] = (),
+        pools: Iterable[NodePool] = (),
+        quotas: Iterable[ResourceQuota] = (),
         levels: Sequence[Level] = (),
+        balloon_namespace: str = "",
+        contains: bool = False,
     ) -> ClusterState:
-        """Build a state from lists."""
-        state = cls(priorities, levels)
-        for node in nodes:
-            state.node_changed(node)
-        for job in jobs:
-            state.job_changed(job)
-        for pod in pods:
-            state.pod_changed(pod)
+        """Build a state from lists, taken in as a process takes them in (`cluster_world.py`).
+
+        With `contains` objects that cannot be taken in are left out; else what they raise is
+        raised.
+        """
+        state = cls(priorities, levels, balloon_namespace=balloon_namespace)
+        for team in teams:
+            state.team_changed(team.metadata.name, team)
+        for pool in pools:
+            state.pools.set_pool(pool.metadata.name, pool)
+        _take(nodes, state.node_changed, contains=contains)
+        _take(jobs, state.job_changed, contains=contains)
+        _take(pods, state.pod_changed, contains=contains)
+        _take(quotas, state.quotas.put, contains=contains)
         return state
 
     def on_job_change(self, observer: JobObserver) -> Callable[[], None]:
@@ -233,15 +246,7 @@ class ClusterState:
     def team_changed(self, name: str, found: Team | None) -> None:
         """Take in a team, or that it is gone; walks all jobs if more than its status changed."""
         if found is not None:
-            half_life = found.spec.budget.half_life_days * 86_400.0
-            self.uses.gpu_seconds.half_lives[name] = half_life
-        if found is not None and found.status.use.as_of is not None:
-            use = found.status.use
-            as_of = parse_time(use.as_of)
-            is_new = self.uses.shares.restore(name, use.dominant_share_seconds, as_of)
-            self.uses.gpu_seconds.restore(name, use.gpu_hours * 3600.0, as_of)
-            if is_new and not use.jobs_placed:
-                self._restored_idle.add(name)
+            self.uses.restore(found)
         version = self.teams.namespaces_version
         has_changed = self.teams.remove(name) if found is None else self.teams.put(found)
         if version != self.teams.namespaces_version:
@@ -271,33 +276,13 @@ class ClusterState:
         """Take in the time that has passed in what the teams have used of the cluster."""
         if not len(self.teams):
             return
-        if self._restored_idle:
-            self._begin_restored(now)
+        if self.uses.restored_idle:
+            placed = ((key, entry.job.status.placement) for key, entry in self.jobs.items())
+            since = ((key, each.placed_at) for key, each in placed if each is not None)
+            self.uses.begin_restored(((k, parse_time(at)) for k, at in since if at), now)
         table = self.table
         totals = {n: int(table.owned(n)[table.exists].sum()) for n in table.resources if counts(n)}
-        rates = {
-            team: max((n / totals[r] for r, n in held.items() if totals.get(r)), default=0.0)
-            for team, held in self.uses.amounts.items()
-        }
-        self.uses.shares.advance(now, rates)
-        gpus = {each.team: n for each, n in self.uses.gpus.items() if each.user is None}
-        self.uses.gpu_seconds.advance(now, gpus)
-
-    def _begin_restored(self, now: float) -> None:
-        """Charge teams that held nothing when their sums were written down from their first place
-        on; walks all jobs.
-        """
-        since: dict[str, float] = {}
-        for key, entry in self.jobs.items():
-            placement, use = entry.job.status.placement, self.uses.job(key)
-            if placement is None or not placement.placed_at or use is None or not use.nodes:
-                continue
-            at = min(parse_time(placement.placed_at), now)
-            since[use.team] = min(since.get(use.team, at), at)
-        for team in self._restored_idle & since.keys():
-            self.uses.shares.begin(team, since[team])
-            self.uses.gpu_seconds.begin(team, since[team])
-        self._restored_idle.clear()
+        self.uses.advance(now, totals)
 
     def _follow_windows(self) -> None:
         """Take in the first maintenance window, or that none is left; walks all jobs."""
@@ -498,3 +483,12 @@ class ClusterState:
     def _notify(self, key: JobKey, entry: JobEntry | None) -> None:
         for observer in self._job_observers:
             observer(key, entry)
+
+
+def _take(objects: Iterable[T], take: Callable[[T], object], *, contains: bool) -> None:
+    for each in objects:
+        try:
+            take(each)
+        except Exception:
+            if not contains:
+                raise

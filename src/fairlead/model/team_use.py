@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import KeysView, Mapping
+from collections.abc import Iterable, KeysView, Mapping
 from typing import NamedTuple
 
 import msgspec
 
+from fairlead.api.team import Team
+from fairlead.api.times import parse_time
 from fairlead.model.gangs import JobKey
 
 #: After so long the past counts half, as Slurm's PriorityDecayHalfLife by default.
@@ -155,6 +157,8 @@ class TeamUses:
         #: Of the whole cluster's dominant resource, in seconds; and GPU-seconds.
         self.shares = DecayedSums()
         self.gpu_seconds = DecayedSums()
+        #: Teams whose sums are restored, and that held nothing then; until time is taken in.
+        self.restored_idle: set[str] = set()
         #: How often what is used, or whose a node is, has changed.
         self.change_count = 0
 
@@ -229,6 +233,43 @@ class TeamUses:
             self._count(node, -1)
             del self._pods[node]
             self._count(node, 1)
+
+    def restore(self, team: Team) -> None:
+        """Take in how fast the past of a team counts less, and what its status says it has used."""
+        name, use = team.metadata.name, team.status.use
+        self.gpu_seconds.half_lives[name] = team.spec.budget.half_life_days * 86_400.0
+        if use.as_of is None:
+            return
+        as_of = parse_time(use.as_of)
+        is_new = self.shares.restore(name, use.dominant_share_seconds, as_of)
+        self.gpu_seconds.restore(name, use.gpu_hours * 3600.0, as_of)
+        if is_new and not use.jobs_placed:
+            self.restored_idle.add(name)
+
+    def begin_restored(self, placed: Iterable[tuple[JobKey, float]], now: float) -> None:
+        """Charge teams that held nothing when their sums were written down from their first place
+        on. `placed` are jobs and when each got its place.
+        """
+        since: dict[str, float] = {}
+        for key, placed_at in placed:
+            use = self._jobs.get(key)
+            if use is not None and use.nodes:
+                at = min(placed_at, now)
+                since[use.team] = min(since.get(use.team, at), at)
+        for team in self.restored_idle & since.keys():
+            self.shares.begin(team, since[team])
+            self.gpu_seconds.begin(team, since[team])
+        self.restored_idle.clear()
+
+    def advance(self, now: float, totals: Mapping[str, int]) -> None:
+        """Take in the time that has passed, in a cluster of these amounts of each resource."""
+        rates = {
+            team: max((n / totals[r] for r, n in held.items() if totals.get(r)), default=0.0)
+            for team, held in self.amounts.items()
+        }
+        self.shares.advance(now, rates)
+        gpus = {each.team: n for each, n in self.gpus.items() if each.user is None}
+        self.gpu_seconds.advance(now, gpus)
 
     def _book(self, use: JobUse, sign: int) -> None:
         if use.nodes:

@@ -19,9 +19,10 @@ from fairlead.cli.transport import Api
 from fairlead.controllers.decision_log import Cycle
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.snapshot import Carried, Objects, Snapshot
+from fairlead.decide.placement.snapshot import Carried, Snapshot
 from fairlead.decide.placement.state import PlacementState
 from fairlead.kube.kubeconfig import Connection
+from fairlead.model.objects import Objects
 from fairlead.testing.builders import EPOCH, make_job, make_nodes
 
 LINE = (

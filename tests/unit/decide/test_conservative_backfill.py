@@ -23,10 +23,11 @@ from fairlead.decide.placement.first_start import FirstStart
 from fairlead.decide.placement.kept import Kept, Reservation, Start, together
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.snapshot import Carried, Objects, Snapshot, replay
+from fairlead.decide.placement.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision
+from fairlead.model.objects import Objects
 from fairlead.model.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import (
     EPOCH,

@@ -11,11 +11,12 @@ from fairlead.decide.placement.actions import Action, NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.snapshot import Carried, Objects, Snapshot, replay
+from fairlead.decide.placement.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.verdict import Decision
 from fairlead.model import fits
 from fairlead.model.cluster import ClusterState
+from fairlead.model.objects import Objects
 from fairlead.model.priorities import PriorityTable
 from fairlead.testing.builders import (
     EPOCH,

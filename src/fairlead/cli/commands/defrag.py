@@ -9,14 +9,14 @@ from fairlead.api.core import Container, PodSpec, ResourceRequirements
 from fairlead.api.job import Job, JobSpec, JobStatus, PodTemplate, Role
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import DEFRAGMENT
-from fairlead.api.resources import JOBS, NODES
+from fairlead.api.resources import JOBS
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.cli.cluster_settings import settings_or_defaults
 from fairlead.cli.common import Common, common, now
 from fairlead.cli.completers import complete_jobs
-from fairlead.cli.fit import read_state
 from fairlead.cli.lookup import clean_reference, find_job
+from fairlead.cli.objects import read_objects, read_state
 from fairlead.cli.views.moves import moves_facts, moves_text
 from fairlead.decide.placement.block_moves import find_moves
 from fairlead.decide.placement.fair_share import FairShareOrder
@@ -73,7 +73,7 @@ def defrag(
         )  # fmt: skip
     api, instant = common_.connect(), now()
     settings = settings_or_defaults(common_, api)
-    cluster = read_state(api, api.list(NODES), settings.levels())
+    cluster = read_state(read_objects(api), settings.levels(), instant)
     space = common_.space(api.connection.namespace)
     if job:
         found = find_job(api, space, clean_reference(job))

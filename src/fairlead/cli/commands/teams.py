@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.api import names
 from fairlead.api.meta import to_wire
-from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, TEAMS
+from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, TEAMS
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.team import Team
 from fairlead.cli.cluster_settings import settings_or_defaults
@@ -102,8 +102,9 @@ def plan(common_: Common, *, file: str, prune: bool) -> None:
     made on what the cluster is now.
     """
     # numpy is loaded by the commands that plan, not by those that list.
+    from fairlead.cli.objects import read_objects
     from fairlead.decide.teams.policy import TeamsPolicy
-    from fairlead.decide.teams.whatif import Cluster, plan_shares
+    from fairlead.decide.teams.whatif import plan_shares
 
     given = {team.metadata.name: team for team in _read_teams(file)}
     api = common_.connect()
@@ -114,12 +115,11 @@ def plan(common_: Common, *, file: str, prune: bool) -> None:
         for name, team in sorted(merged.items())
     ]
     settings = settings_or_defaults(common_, api)
-    # Members' pods are covered by their jobs' claims; only others take room of their own.
-    others = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
-    cluster = Cluster(api.list(NODES), api.list(JOBS), others, list(before.values()))
     shares = TeamsPolicy(**msgspec.structs.asdict(settings.teams))
     planner = settings.placement_policy()
-    found = plan_shares(cluster, after, now(), shares=shares, planner=planner)
+    found = plan_shares(
+        read_objects(api), after, now(), shares=shares, planner=planner, levels=settings.levels()
+    )
     if common_.is_structured:
         common_.data(msgspec.to_builtins(found))
         return

@@ -11,16 +11,10 @@ actions are the same, to the bit: places are chosen by names, never by the order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
-from fairlead.api.node_pool import NodePool
 from fairlead.api.placement import Placement
-from fairlead.api.resource_quota import ResourceQuota
-from fairlead.api.team import Team
 from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fair_share import FairShareOrder
@@ -28,25 +22,9 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.model.cluster import ClusterState
-from fairlead.model.priorities import PriorityTable
+from fairlead.model.objects import Objects
 from fairlead.model.team_use import SavedSums
 from fairlead.model.topology import Level
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Objects:
-    """The objects that the planner reads."""
-
-    nodes: tuple[Node, ...] = ()
-    jobs: tuple[Job, ...] = ()
-    pods: tuple[Pod, ...] = ()
-    priority_classes: tuple[PriorityClass, ...] = ()
-    teams: tuple[Team, ...] = ()
-    quotas: tuple[ResourceQuota, ...] = ()
-    pools: tuple[NodePool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +82,8 @@ def replay(snapshot: Snapshot) -> Decision[Action]:
 
 def _state(snapshot: Snapshot) -> PlacementState:
     objects, carried = snapshot.objects, snapshot.carried
-    cluster = ClusterState(PriorityTable(), snapshot.levels)
     contains = snapshot.contains_faults
-    # In the order in which a process takes them in (`controllers/cluster_world.py`).
-    for each in objects.priority_classes:
-        cluster.priority_class_changed(each.metadata.name, each)
-    for team in objects.teams:
-        cluster.team_changed(team.metadata.name, team)
-    for pool in objects.pools:
-        cluster.pools.set_pool(pool.metadata.name, pool)
-    _take(objects.nodes, cluster.node_changed, contains=contains)
-    _take(objects.jobs, cluster.job_changed, contains=contains)
-    _take(objects.pods, cluster.pod_changed, contains=contains)
-    _take(objects.quotas, cluster.quotas.put, contains=contains)
+    cluster = objects.state(snapshot.levels, contains=contains)
     cluster.uses.shares.load(carried.shares)
     cluster.uses.gpu_seconds.load(carried.gpu_seconds)
     for key, is_final in carried.forfeited.items():
@@ -131,15 +98,6 @@ def _state(snapshot: Snapshot) -> PlacementState:
     state.kept_since.update(carried.kept_since)
     state.write_blocked.update(dict.fromkeys(carried.write_blocked))
     return state
-
-
-def _take(objects: Iterable[T], take: Callable[[T], object], *, contains: bool) -> None:
-    for each in objects:
-        try:
-            take(each)
-        except Exception:
-            if not contains:
-                raise
 
 
 def _leave_out(_job: Job, _error: Exception) -> None:

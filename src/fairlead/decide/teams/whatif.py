@@ -7,12 +7,11 @@ on a state in which they have, which jobs are preempted for others and which sta
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from msgspec.structs import replace
+from msgspec import structs
 
-from fairlead.api.core import Node, Pod, Taint
-from fairlead.api.job import Job
+from fairlead.api.core import Node, Taint
 from fairlead.api.names import TEAM
 from fairlead.api.team import ShareStatus, Team
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
@@ -24,17 +23,9 @@ from fairlead.decide.teams.decide import share_out
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import ClusterState
+from fairlead.model.objects import Objects
 from fairlead.model.teams import NO_SCHEDULE, is_team_taint, owner_of
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """The objects that there are."""
-
-    nodes: Sequence[Node]
-    jobs: Sequence[Job]
-    pods: Sequence[Pod]
-    teams: Sequence[Team]
+from fairlead.model.topology import Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +62,26 @@ class SharesPlan:
 
 
 def plan_shares(
-    cluster: Cluster, teams: Sequence[Team], now: float, *, shares: TeamsPolicy,
-    planner: PlacementPolicy,
+    objects: Objects, teams: Sequence[Team], now: float, *, shares: TeamsPolicy,
+    planner: PlacementPolicy, levels: Sequence[Level] = (),
 ) -> SharesPlan:  # fmt: skip
     """Return what would follow if `teams` were all teams there are; nothing is changed.
 
-    One decision of the planner is made: what it leaves to the next one is not in the answer.
+    `levels` are those of the topology, widest first. One decision of the planner is made: what it
+    leaves to the next one is not in the answer.
     """
-    sharing = share_out(_state(cluster, cluster.nodes, teams), shares, teams)
+    wanted = replace(objects, teams=tuple(teams))
+    sharing = share_out(wanted.state(levels), shares, teams)
     after = {change.node: change.team for change in sharing.changes}
-    before = {node.metadata.name: owner_of(node.spec.taints) for node in cluster.nodes}
+    before = {node.metadata.name: owner_of(node.spec.taints) for node in objects.nodes}
     moves = tuple(
         NodeMove(node, before[node], team) for node, team in after.items() if before[node] != team
     )
-    nodes = [_given(node, after) for node in cluster.nodes]
-    state = _state(cluster, nodes, teams)
+    nodes = tuple(_given(node, after) for node in objects.nodes)
+    state = replace(wanted, nodes=nodes).state(levels)
     jobs = PlacementState(state, order=FairShareOrder(state))
     actions = decide(jobs, planner, now).actions
-    unchanged = _state(cluster, cluster.nodes, cluster.teams)
+    unchanged = objects.state(levels)
     return SharesPlan(
         moves,
         sharing.results,
@@ -100,13 +93,6 @@ def plan_shares(
     )
 
 
-def _state(cluster: Cluster, nodes: Iterable[Node], teams: Iterable[Team]) -> ClusterState:
-    state = ClusterState.of(nodes, cluster.jobs, cluster.pods)
-    for team in teams:
-        state.team_changed(team.metadata.name, team)
-    return state
-
-
 def _given(node: Node, after: dict[str, str]) -> Node:
     """Return a node with the taint of the team that it will have."""
     team = after.get(node.metadata.name)
@@ -114,7 +100,7 @@ def _given(node: Node, after: dict[str, str]) -> Node:
         return node
     kept = tuple(taint for taint in node.spec.taints if not is_team_taint(taint))
     taints = (*kept, Taint(TEAM, NO_SCHEDULE, team)) if team else kept
-    return replace(node, spec=replace(node.spec, taints=taints))
+    return structs.replace(node, spec=structs.replace(node.spec, taints=taints))
 
 
 def _borrowers(state: ClusterState) -> Iterator[ObjectKey]:

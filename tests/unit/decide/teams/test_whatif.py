@@ -8,10 +8,12 @@ from fairlead.api.core import Node, Taint
 from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import TEAM
+from fairlead.api.team import Team
 from fairlead.api.times import format_time
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
-from fairlead.decide.teams.whatif import Cluster, NodeMove, Reclaim, SharesPlan, plan_shares
+from fairlead.decide.teams.whatif import NodeMove, Reclaim, SharesPlan, plan_shares
+from fairlead.model.objects import Objects
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team
 
 NOW = EPOCH + 3600
@@ -29,9 +31,13 @@ def running(name: str, team: str, *nodes: str) -> Job:
     )  # fmt: skip
 
 
-def planned(cluster: Cluster, *after: object) -> SharesPlan:
+def planned(given: Objects, *after: object) -> SharesPlan:
     teams: list[Any] = list(after)
-    return plan_shares(cluster, teams, NOW, shares=TeamsPolicy(), planner=PlacementPolicy())
+    return plan_shares(given, teams, NOW, shares=TeamsPolicy(), planner=PlacementPolicy())
+
+
+def objects(nodes: list[Node], jobs: list[Job], teams: list[Team]) -> Objects:
+    return Objects(tuple(nodes), tuple(jobs), teams=tuple(teams))
 
 
 BEFORE = [make_team("a", nodes=2), make_team("b", nodes=0)]
@@ -45,7 +51,7 @@ def test_jobs_on_nodes_that_change_hands_borrow_and_those_that_the_new_owner_wai
     ]  # fmt: skip
     c = make_team("c", nodes=1)
     after = (make_team("a"), make_team("b", nodes=1), c)
-    found = planned(Cluster(nodes, jobs, (), [*BEFORE, c]), *after)
+    found = planned(objects(nodes, jobs, [*BEFORE, c]), *after)
     assert {(move.before, move.after) for move in found.moves} == {("a", ""), ("a", "b")}
     assert found.borrowers == (("a", "gang"),), "not the one that borrows already"
     assert found.reclaimed == (Reclaim(("a", "gang"), ("b", "own")),)
@@ -55,7 +61,7 @@ def test_jobs_on_nodes_that_change_hands_borrow_and_those_that_the_new_owner_wai
 def test_the_plan_of_the_teams_that_there_are_changes_nothing() -> None:
     nodes = [owned("n0", "a"), owned("n1", "a")]
     jobs = [running("gang", "a", "n0", "n1")]
-    found = planned(Cluster(nodes, jobs, (), BEFORE), *BEFORE)
+    found = planned(objects(nodes, jobs, BEFORE), *BEFORE)
     assert (found.moves, found.borrowers, found.reclaimed) == ((), (), ())
     assert [share.nodes for share in found.results["a"]] == [2]
 
@@ -65,8 +71,8 @@ def test_a_job_starts_where_its_team_gets_a_node_and_one_that_loses_its_team_wai
     nodes = [owned("n0", "a")]
     jobs = [make_job("mine", namespace="b", gpus=8, spec={"team": "b"})]
     after = make_team("b", nodes=1)
-    found = planned(Cluster(nodes, jobs, (), before), after)
+    found = planned(objects(nodes, jobs, before), after)
     assert found.moves == (NodeMove("n0", "a", "b"),)
     assert found.started == (("b", "mine"),)
-    gone = planned(Cluster(nodes, jobs, (), before), before[0])
+    gone = planned(objects(nodes, jobs, before), before[0])
     assert gone.teamless == (("b", "mine"),)

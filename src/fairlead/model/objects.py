@@ -1,0 +1,46 @@
+"""The objects that the planner reads, and the cluster state that they make.
+
+A process takes objects in one after the other (`controllers/cluster_world.py`). Who has them as
+lists, such as a client that explains a stopped cluster, a plan of other shares, or the replay of a
+decision, gets the same state here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairlead.api.core import Node, Pod, PriorityClass
+from fairlead.api.job import Job
+from fairlead.api.node_pool import NodePool
+from fairlead.api.resource_quota import ResourceQuota
+from fairlead.api.team import Team
+from fairlead.model.cluster import ClusterState
+from fairlead.model.priorities import PriorityTable
+from fairlead.model.topology import Level
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """All objects of a cluster that decisions depend on."""
+
+    nodes: tuple[Node, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    #: None: they are not known, and jobs have the priority that they state.
+    priority_classes: tuple[PriorityClass, ...] | None = ()
+    teams: tuple[Team, ...] = ()
+    quotas: tuple[ResourceQuota, ...] = ()
+    pools: tuple[NodePool, ...] = ()
+
+    def state(
+        self, levels: Sequence[Level], *, balloon_namespace: str = "", contains: bool = False
+    ) -> ClusterState:
+        """Return the cluster that these objects are; see `ClusterState.of`."""
+        classes = self.priority_classes
+        return ClusterState.of(
+            self.nodes, self.jobs, self.pods,
+            None if classes is None else PriorityTable(classes),
+            teams=self.teams, pools=self.pools, quotas=self.quotas, levels=levels,
+            balloon_namespace=balloon_namespace, contains=contains,
+        )  # fmt: skip
