@@ -9,7 +9,7 @@ import pytest
 from tests.unit.app.fleet_world import FleetWorld
 
 from fairlead.api import names
-from fairlead.api.resources import NODE_POOLS, NODES
+from fairlead.api.resources import FLEETS, NODE_POOLS, NODES
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.controllers.fleet import FleetController
 from fairlead.decide.fleet.actions import Action, HoldPool
@@ -131,7 +131,11 @@ def test_machines_of_a_pool_that_is_drained_go_once_their_jobs_have_ended() -> N
     async def main() -> None:
         async with FleetWorld.running() as world:
             await with_machines(world, 3, deletionPolicy="Drain", spareNodes=1, max=4)
+            await world.client.patch(FLEETS, "fleet", {"spec": {"freeze": {"reason": "a look"}}})
             await world.client.delete(NODE_POOLS, "h100")
+            await asyncio.sleep(60)
+            assert not any(node.spec.unschedulable for node in await world.nodes()), "frozen"
+            await world.client.patch(FLEETS, "fleet", {"spec": {"freeze": None}})
             await asyncio.sleep(60)
             await world.submit("next", gpus=8, count=1)
             assert all(node.spec.unschedulable for node in await world.nodes())

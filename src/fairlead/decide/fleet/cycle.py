@@ -166,7 +166,7 @@ class _Cycle:
         ]  # fmt: skip
         rulings = self._remove(plans, purchases.demand, findings)
         self._unmark(plans, purchases.demand, rulings)
-        if may_taint:
+        if may_taint and self.fleet.spec.freeze is None:
             self._drain(censuses)
         self._announce(plans, purchases.demand, findings)
         self._see_through(censuses)
