@@ -29,6 +29,7 @@ from fairlead.api.resources import (
 )
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
+from fairlead.cli.views.fleet import fleet_note
 from fairlead.cloud.simulated import CloudRates
 from fairlead.history.memory import MemoryHistory
 from fairlead.model.windows import read_window, window_text
@@ -49,7 +50,12 @@ def test_the_first_pool_buys_for_what_has_waited_before_it() -> None:
             async def placed() -> bool:
                 return (await world.job("train")).status.placement is not None
 
-            await world.until(placed, 600)
+            said = set[str]()
+            while not await placed():
+                await asyncio.sleep(1)
+                fleets = (await world.client.list(FLEETS)).items
+                said.update(fleet_note(fleet) for fleet in fleets)
+            assert said == {""}, "nothing alarming while there is nothing to remove"
             assert world.cloud.launched == 2
 
     run(main())
@@ -690,9 +696,11 @@ def test_each_decision_is_recorded_with_its_rule_its_numbers_and_how_it_ended() 
             assert removed["node"] == remove["node"]
             ended = [facts[each.id]["node"] for each in found if each.action == "Removed"]
             assert len(ended) == 8 - len(await world.nodes()) == 8
+            for freeze in ({"reason": "a move"}, None):
+                await world.client.patch(FLEETS, "fleet", {"spec": {"freeze": freeze}})
+                await asyncio.sleep(60)
             sight = [each.action for each in await world.decisions() if not each.pool]
-            assert sight[0] == "Hold"
-            assert sight[-1] == "Resume"
+            assert sight == ["Hold", "Resume"], "none before, while there was nothing to remove"
 
     run(main())
 

@@ -393,6 +393,14 @@ def test_sight_resumes_by_itself_two_loops_after_it_is_back() -> None:
     assert seen == [False, False, *[True] * 3, *[False] * 7, *[True] * 28]
 
 
+def test_an_empty_fleet_has_nothing_to_wait_for() -> None:
+    memory, found = look(SightMemory(), Sight(Listing(ids(0)), Listing(ids(0))), LIMITS, 15.0)
+    assert found == ()
+    _, found = look(SightMemory(), clear(1), LIMITS, 15.0)
+    assert [each.blindness for each in found] == [Blindness.SIGHT_RETURNING]
+    assert memory.clear_loops == 1
+
+
 def test_nodes_that_are_coming_or_going_are_no_difference() -> None:
     coming = replace(clear(100), cloud=Listing(ids(150)), joining=ids(150) - ids(100), recorded=150)
     assert findings(coming) == []

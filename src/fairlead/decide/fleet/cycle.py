@@ -199,6 +199,11 @@ class _Cycle:
         gone = frozenset(node.instance for census in censuses for node in census.gone.values())
         known = [census.view.pool.status.recorded for census in censuses]
         recorded = None if None in known else sum(count or 0 for count in known) - len(leaving)
+        if recorded is not None:  # what was launched a moment ago is in no list yet
+            recorded -= sum(
+                len((census.awaited & census.instances.keys()) - census.listed)
+                for census in censuses
+            )
         ages = [census.view.age_seconds for census in censuses]
         complete = [c.view.inventory is not None and c.view.inventory.is_complete for c in censuses]
         sight = Sight(

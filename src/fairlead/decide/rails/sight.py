@@ -68,7 +68,10 @@ class Blindness(Enum):
     )  # fmt: skip
     NODES_UNREADY = "NodesUnready", "{unready} of {nodes} nodes are not ready"
     UNREADY_RISES = "UnreadyRises", "{rise} of {nodes} nodes became not ready within {seconds} s"
-    SIGHT_RETURNING = "SightReturning", "all is in order again, in {clear_loops} of {needed} looks"
+    SIGHT_RETURNING = (
+        "SightReturning",
+        "all is clear, in {clear_loops} of the {needed} looks that it takes",
+    )  # fmt: skip
 
 
 _OF_REPORT = {
@@ -187,7 +190,8 @@ def look(
     if findings:
         return replace(memory, clear_loops=0), tuple(findings)
     memory = replace(memory, clear_loops=min(memory.clear_loops + 1, limits.clear_loops_min + 1))
-    if memory.clear_loops <= limits.clear_loops_min:
+    is_empty = not (sight.nodes.ids or sight.cloud.ids)  # there is nothing that could be removed
+    if memory.clear_loops <= limits.clear_loops_min and not is_empty:
         facts = {"clear_loops": memory.clear_loops, "needed": limits.clear_loops_min + 1}
         return memory, (Finding(Blindness.SIGHT_RETURNING, facts),)
     return memory, ()
