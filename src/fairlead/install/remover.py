@@ -381,7 +381,8 @@ def _await_kinds_gone(api: BlockingClient, kinds: list[Manifest], say: Say) -> N
 
     def are_gone() -> bool:
         nonlocal said_at
-        left[:] = [each for each in left if get(api, each) is not None]
+        while left and get(api, left[0]) is None:  # one request in a look, not one for each
+            del left[0]
         if left:
             with suppress(ApiError):  # its API goes first; the definition is what counts
                 _free(api, say)
