@@ -15,7 +15,7 @@ from fairlead.api.status import Conflict, StatusCause
 from fairlead.cloud.provider import CloudError, LaunchRequest
 from fairlead.controllers import fleet as fleet_module
 from fairlead.controllers.fleet import FleetController
-from fairlead.decide.fleet import cycle, purchases
+from fairlead.decide.fleet import budgets, purchases
 from fairlead.decide.fleet.actions import Action, Terminate
 from fairlead.decide.fleet.census import Census
 from fairlead.decide.fleet.demand import Offer
@@ -222,7 +222,7 @@ def test_a_fault_that_no_pool_explains_still_ends_the_controller(
     def broken(_override: Override) -> float:
         raise ValueError("planted")
 
-    monkeypatch.setattr(cycle, "_end_of", broken)
+    monkeypatch.setattr(budgets, "_end_of", broken)
 
     async def main() -> None:
         async with FleetWorld.running() as world:
