@@ -81,7 +81,9 @@ def run(report: Report) -> None:
 def _pools() -> list[NodePool]:
     return [
         NodePool(
-            ObjectMeta(name=f"pool-{number:02}", uid=f"uid-{number}"),
+            ObjectMeta(
+                name=f"pool-{number:02}", uid=f"uid-{number}", finalizers=(names.POOL_FINALIZER,)
+            ),
             NodePoolSpec(
                 Provider(ProviderType.SIMULATED), NodeTemplate(_RESOURCES), max=400,
                 mode=PoolMode.ACTIVE,
