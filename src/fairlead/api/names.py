@@ -29,6 +29,7 @@ MIRROR_POD = "kubernetes.io/config.mirror"  # on pods that a kubelet runs by its
 REMOVAL = f"{GROUP}/removal"  # on nodes: why the fleet controller will remove it
 DEFRAGMENT = f"{GROUP}/defragment"  # on jobs: "true" has running gangs moved for it
 DEFAULTS = f"{GROUP}/defaults"  # on jobs: what admission filled in, and by whose defaults
+NUDGE = f"{GROUP}/nudge"  # on definitions that are deleted: how often the API server was reminded
 RECORD_CUT = f"{GROUP}/record-cut"  # in records of jobs: the fields that are left out
 FENCE = f"{GROUP}/fence"  # on jobs: the term that outdated all earlier placements
 GROUP_SIZE = (

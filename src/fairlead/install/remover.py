@@ -9,8 +9,8 @@
    every pod that waits for a plan: kube-scheduler binds these then. Jobs of groups of such pods are
    deleted, which the controllers would have created again; the pods belong to other tools, and
    stay.
-5. All else, then the definitions (unless kept), the namespace last. An API server takes up to a
-   minute until a definition is gone, so all are deleted at once and waited for together.
+5. All else, then the definitions (unless kept), the namespace last. An API server may take minutes
+   until a definition is gone, so all are deleted at once and waited for together.
 
 Every step reads what is there, so an uninstallation that was interrupted can be repeated.
 """
@@ -40,6 +40,7 @@ from fairlead.install.manifests import (
     Manifest,
     all_objects,
     label_of,
+    path_of,
 )
 from fairlead.kube.blocking import BlockingClient
 from fairlead.webhook.configuration import SERVICE as WEBHOOK
@@ -49,8 +50,8 @@ from fairlead.webhook.policies import BINDING, POLICY
 WRITE_TRIES_MAX = 20
 RETRY_SECONDS = 0.1
 GONE_SECONDS_MAX = 60.0
-#: Between two messages about what is waited for.
-SAY_SECONDS = 10.0
+#: Between two messages about what is waited for, and two changes of definitions that do not go.
+SAY_SECONDS, NUDGE_SECONDS = 10.0, 3.0
 #: The API server alone takes up to a minute until it has seen that no object of a kind is left
 #: (apiextensions-apiserver, crd_finalizer.go).
 KIND_SECONDS_MAX = 120.0
@@ -375,28 +376,47 @@ def _path(resource: Resource[Any], found: Manifest) -> str:
 
 
 def _await_kinds_gone(api: BlockingClient, kinds: list[Manifest], say: Say) -> None:
-    """Return once all definitions are gone; what is created meanwhile is freed."""
-    left = list(kinds)
-    said_at = time.monotonic()
+    """Return once all definitions are gone; what is created meanwhile is freed.
+
+    The API server may forget a definition for minutes. Its finalizer controller tries again at once
+    after a failure ("storage is (re)initializing"). If its cache lags then, the write conflicts,
+    and the change that it had missed, of the condition Terminating alone, does not wake it
+    (apiextensions-apiserver, crd_finalizer.go). Any other change of the definition does.
+    """
+    left, nudges = list(kinds), 0
+    said_at = nudged_at = time.monotonic()
 
     def are_gone() -> bool:
-        nonlocal said_at
+        nonlocal said_at, nudged_at, nudges
         while left and get(api, left[0]) is None:  # one request in a look, not one for each
             del left[0]
-        if left:
-            with suppress(ApiError):  # its API goes first; the definition is what counts
-                _free(api, say)
-        if left and time.monotonic() >= said_at + SAY_SECONDS:
-            said_at = time.monotonic()
-            say(f"waits for the API server: {', '.join(map(label_of, left))}")
-        return not left
+        if not left:
+            return True
+        with suppress(ApiError):  # its API goes first; the definition is what counts
+            _free(api, say)
+        now = time.monotonic()
+        if now >= nudged_at + NUDGE_SECONDS:
+            nudged_at, nudges = now, nudges + 1
+            _nudge(api, left, nudges)
+        if now >= said_at + SAY_SECONDS:
+            said_at = now
+            say(f"waits for the API server: {label_of(left[0])}")
+        return False
 
     if not wait_until(are_gone, KIND_SECONDS_MAX):
         raise fail(
-            Code.WAIT_TIMED_OUT, f"{', '.join(map(label_of, left))}: still there",
+            Code.WAIT_TIMED_OUT, f"{label_of(left[0])} does not go",
             detail=("another tool's finalizer may be on an object of this kind",),
             help=("fairlead ps -A, then repeat: fairlead uninstall goes on where it stopped",),
         )  # fmt: skip
+
+
+def _nudge(api: BlockingClient, kinds: list[Manifest], number: int) -> None:
+    """Change definitions that are being deleted, so that the API server looks at them again."""
+    body = {"metadata": {"annotations": {names.NUDGE: str(number)}}}
+    for each in kinds:
+        with suppress(ApiError):
+            api.request("PATCH", path_of(each), body=body, content_type=MERGE)
 
 
 def _remove_lease_and_certificate(api: BlockingClient, namespace: str, say: Say) -> None:

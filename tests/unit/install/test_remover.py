@@ -131,7 +131,7 @@ class Cluster:
         self.asked_of_kinds.append(verb)
         if verb == "DELETE":
             metadata["finalizers"] = ["looks"] * self.looks_of_kinds
-        elif "deletionTimestamp" in metadata:
+        elif verb == "GET" and "deletionTimestamp" in metadata:
             metadata["finalizers"] = metadata["finalizers"][1:]
 
     def list(
@@ -169,31 +169,48 @@ def test_nothing_of_ours_stays_and_all_that_is_of_others(monkeypatch: pytest.Mon
     assert cluster.objects[waiting]["spec"]["schedulingGates"] == [{"name": "other"}]
 
 
-def test_definitions_are_deleted_at_once_and_waited_for_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The API server takes up to a minute for each, so for five of them one after the other up to
-    five.
-    """
-    monkeypatch.setattr(installer, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(remover, "SAY_SECONDS", 0.0)
-    cluster, said = Cluster(looks_of_kinds=3), list[str]()
+def with_definitions(cluster: Cluster) -> list[dict[str, Any]]:
+    """Install all definitions, and return them."""
     kinds = [
         each for each, _ in all_objects(Install("fairlead-system"))
         if each["kind"] == "CustomResourceDefinition"
     ]  # fmt: skip
     for each in kinds:
         cluster.install(each)
+    assert len(kinds) > 3
+    return kinds
+
+
+def test_definitions_are_deleted_at_once_and_waited_for_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(installer, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(remover, "SAY_SECONDS", 0.0)
+    cluster, said = Cluster(looks_of_kinds=3), list[str]()
+    kinds = with_definitions(cluster)
     options = UninstallOptions("fairlead-system")
     remover.uninstall(cast("BlockingClient", cluster), options, say=said.append)
     assert cluster.objects == {}
-    assert len(kinds) > 3
     asked = cluster.asked_of_kinds
-    last = len(asked) - asked[::-1].index("DELETE")
     assert asked.count("DELETE") == len(kinds)
-    assert len(asked[last:]) == (3 + 1 - 1) * len(kinds), "looks come after the last deletion"
+    last = len(asked) - asked[::-1].index("DELETE")
+    assert asked[last:] == ["GET"] * (3 * len(kinds)), "looks come after the last deletion"
     waits = [line for line in said if line.startswith("waits for the API server: ")]
-    assert all(each["metadata"]["name"] in waits[0] for each in kinds)
+    assert all(any(each["metadata"]["name"] in line for line in waits) for each in kinds)
+
+
+def test_definitions_that_the_api_server_has_forgotten_are_changed_until_they_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(installer, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(remover, "NUDGE_SECONDS", 0.0)
+    monkeypatch.setattr(remover, "KIND_SECONDS_MAX", 5.0)
+    cluster = Cluster(looks_of_kinds=1_000_000)
+    kinds = with_definitions(cluster)
+    options = UninstallOptions("fairlead-system")
+    remover.uninstall(cast("BlockingClient", cluster), options, say=lambda _: None)
+    assert cluster.objects == {}
+    assert cluster.asked_of_kinds.count("PATCH") == len(kinds)
 
 
 def test_an_object_that_only_another_manager_has_written_is_unchanged() -> None:
