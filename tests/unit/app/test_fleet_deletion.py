@@ -198,15 +198,20 @@ def test_nodes_of_a_pool_that_went_without_a_word_are_reported_all_the_same() ->
     run(main())
 
 
-def test_a_pool_whose_provider_does_not_answer_can_be_deleted() -> None:
+@pytest.mark.parametrize("count", [2, 0], ids=["with machines", "that never had any"])
+def test_a_pool_whose_provider_does_not_answer_can_be_deleted(count: int) -> None:
     async def main() -> None:
         async with FleetWorld.running() as world:
-            await with_machines(world, 2)
+            if count:
+                await with_machines(world, count)
             world.cloud.rates = type(world.cloud.rates)(error=1.0)
+            if not count:
+                await world.pool()
             await asyncio.sleep(120)
             await world.client.delete(NODE_POOLS, "h100")
             await world.until(lambda: is_gone(world), 300)
-            assert "the provider does not answer" in (await released(world))[0]
+            (said,) = await released(world)
+            assert "the provider does not answer" in said
 
     run(main())
 

@@ -64,14 +64,14 @@ def hold_of(census: Census, memory: FleetMemory) -> HoldPool | None:
 
 
 def _is_over(census: Census) -> bool:
-    """True when the machines are gone, or when it is said that they stay."""
-    status = census.view.pool.status
-    inventory = census.view.inventory
-    is_empty = not (census.instances or census.nodes or census.leaving)
-    if is_empty and not any(launch.given_up_at is None for launch in status.unanswered):
-        return inventory is not None and inventory.is_complete
-    is_said = any(each.action == RELEASE for each in status.decisions)
-    return is_said and not census.view.pool.is_draining
+    """True when it is said that the machines stay, or when they are gone."""
+    pool, inventory = census.view.pool, census.view.inventory
+    if not pool.is_draining and any(each.action == RELEASE for each in pool.status.decisions):
+        return True
+    if census.instances or census.nodes or census.leaving:
+        return False
+    may_come = any(launch.given_up_at is None for launch in pool.status.unanswered)
+    return not may_come and inventory is not None and inventory.is_complete
 
 
 def release_of(census: Census, at: str) -> PoolDecision | None:
