@@ -44,8 +44,8 @@ _SHARE = PREEMPTION_NODES // PREEMPTION_GANGS
 #: The head of the queue waits for a thousand nodes; of the others one in ten is idle.
 USERS = 50
 BACKFILL_HEAD, BACKFILL_IDLE, BACKFILL_WAITING, BACKFILLS = 1_000, 500, 10_000, 20
-#: Jobs with a reservation under conservative backfill.
-RESERVED, CONSERVATIVE = 32, 5
+#: Jobs with a reservation under conservative backfill, by figure.
+RESERVED, CONSERVATIVE = {"conservative": 32, "conservative_100": 100}, 5
 REQUEST = np.array([0, 0, 1, 1], dtype=np.int64)
 
 
@@ -62,7 +62,8 @@ def run(report: Report) -> None:
     _preemptions(report)
     _backfills(report, nodes)
     _backfills(report, nodes, is_predicted=True)
-    _conservative(report, nodes)
+    for name, reserved in RESERVED.items():
+        _conservative(report, nodes, name, reserved)
     _add(report, "job_event", ROUNDS_SMALL, lambda: _event(nodes), _bare_event, per_second=micro)
 
 
@@ -251,9 +252,9 @@ def _running(
     return running, ends
 
 
-def _conservative(report: Report, nodes: list[Node]) -> None:
-    """Report what a decision costs that finds the starts of all reserved jobs again, as a job has
-    begun since, beside a loop over the ends of running jobs for each.
+def _conservative(report: Report, nodes: list[Node], name: str, reserved: int) -> None:
+    """Report what a decision costs beside so many reserved jobs, as a job has begun since, beside a
+    loop over the ends of running jobs for each; and one that finds all their starts.
     """
     rng = random.Random(2)  # a benchmark
     running, ends = _running(rng, nodes)
@@ -263,7 +264,7 @@ def _conservative(report: Report, nodes: list[Node]) -> None:
         for i in range(BACKFILL_WAITING)
     ]  # fmt: skip
     state, costs, ratios = PlacementState.of(nodes, [*running, *waiting]), [], []
-    policy = PlacementPolicy(starvation_seconds=0.0, backfill_reservations_max=RESERVED)
+    policy = PlacementPolicy(starvation_seconds=0.0, backfill_reservations_max=reserved)
     decide(state, policy, EPOCH)
     for number in range(CONSERVATIVE + 1):
         job = make_job(f"short-{number}", created=EPOCH + BACKFILL_WAITING, time_limit_seconds=60)
@@ -276,12 +277,12 @@ def _conservative(report: Report, nodes: list[Node]) -> None:
         assert placed.job.metadata.name == job.metadata.name, "it is backfilled"
         state.cluster.job_changed(as_written(placed))
         start = time.process_time()
-        for _ in range(RESERVED):
+        for _ in range(reserved):
             bare.first_start(ends, BACKFILL_IDLE, members=BACKFILL_HEAD)
         ratios.append(costs[-1] / (time.process_time() - start))
-    report.add("planner.conservative_ratio", statistics.median(ratios[1:]), "x bare")
-    report.add("planner.conservative", statistics.median(costs[1:]) / cpu_slowness() * 1e3,
-               "ms CPU")  # fmt: skip
+    report.add(f"planner.{name}_ratio", statistics.median(ratios[1:]), "x bare")
+    report.add(f"planner.{name}_found_ratio", ratios[0], "x bare")
+    report.add(f"planner.{name}", statistics.median(costs[1:]) / cpu_slowness() * 1e3, "ms CPU")
 
 
 def _of(user: str, job: Job) -> Job:

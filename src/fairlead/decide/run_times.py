@@ -133,6 +133,11 @@ class RunTimes:
         """True once so many jobs have ended that they tell something."""
         return self.count >= SAMPLES_MIN
 
+    @property
+    def has_running(self) -> bool:
+        """True while jobs without a time limit hold nodes."""
+        return bool(self._running)
+
     def remaining(self, entry: JobEntry, elapsed: float, quantile: float) -> float:
         """Return for how many seconds more a job runs that has run for `elapsed`.
 

@@ -72,6 +72,7 @@ class Ledger:
         self._pods_by_member: dict[tuple[Owner, Member], dict[JobKey, None]] = {}
         self._misplaced: Counter[Owner] = Counter()  # bound pods of a job that have no place
         self._unbound: Counter[Owner] = Counter()  # pods of a job that may still be bound
+        self._beyond: Counter[Owner] = Counter()  # bound pods of a job that use more than its claim
         self.held = HeldSeats()  # what jobs hold beyond their pods, which quotas do not count
 
     def claim(self, key: JobKey) -> Claim | None:
@@ -109,6 +110,16 @@ class Ledger:
             if use.node and use.booked:
                 slot = self._table.occupy(use.node)
                 yield np.array([slot]), np.ones(1, dtype=np.int64), use.booked
+
+    @property
+    def has_uses_beyond(self) -> bool:
+        """True while a job with a claim may use more than that: see `uses_of`."""
+        beyond = any(owner in self._claims_by_owner for owner in self._beyond)
+        return beyond or bool(self._uncertain)
+
+    def places_of(self, key: JobKey) -> tuple[tuple[Ints, Ints, Request], ...]:
+        """Return what the claim of a job uses; another object once the claim is another one."""
+        return self._places_of_claim[key]
 
     def awaits_binding(self, key: JobKey) -> bool:
         """True while pods of a job that has a claim may still be bound, by another scheduler."""
@@ -383,6 +394,8 @@ class Ledger:
             _add(self._misplaced, use.owner, sign)
         if not use.booked:
             return
+        if use.owner is not None:
+            _add(self._beyond, use.owner, sign)
         table = self._table
         slot = table.occupy(use.node)
         table.book(np.array([slot]), np.array([sign]), use.booked)

@@ -276,7 +276,7 @@ def test_each_pool_has_its_own_starts() -> None:
     state = PlacementState.of(nodes, [*jobs, waiting("late", 1, None, after=9)])
     assert started(decide(state, CONSERVATIVE, EPOCH)) == set()
     found = [state.jobs["default", name].first_start for name in ("a-1", "a-2", "b-1", "b-2")]
-    starts = [None if each is None or each[1] is None else each[1].at - EPOCH for each in found]
+    starts = [each and each.start and each.start.at - EPOCH for each in found]
     assert starts == [10800, 14400, 3600, 7200]
 
 

@@ -158,14 +158,14 @@ class PresentCapacity:
         self.keep(key)
         self._transaction.assign(key, mark)
         if until is not None:
-            insort(self._known_ends(), (until, key))
+            insort(self.known_ends(), (until, key))
         if expected is not None and self._expected is not None:
             insort(self._expected, (expected, key))
 
     def keep(self, key: JobKey) -> None:
         """Let `by` not release a job, whatever its limit says."""
         if self._transaction.claim_counts(key):
-            self._ends = [end for end in self._known_ends() if end[1] != key]
+            self._ends = [end for end in self.known_ends() if end[1] != key]
             if self._expected is not None:
                 self._expected = [end for end in self._expected if end[1] != key]
 
@@ -193,14 +193,15 @@ class PresentCapacity:
         """Yield the limits that are known, and ends that are predicted, both in order, with what
         each job uses until then.
         """
-        for end, key in heapq.merge(self._known_ends(), predicted):
+        for end, key in heapq.merge(self.known_ends(), predicted):
             if self._transaction.holds(key):
                 yield end, self._transaction.uses_of(key)
 
     def _releases(self) -> list[tuple[float, JobKey]]:
-        return self._known_ends() if self._expected is None else self._expected
+        return self.known_ends() if self._expected is None else self._expected
 
-    def _known_ends(self) -> list[tuple[float, JobKey]]:
+    def known_ends(self) -> list[tuple[float, JobKey]]:
+        """Return the limits that are known, in order. Do not change it."""
         if self._ends is None:
             claims = self.state.ledger.claims_by_priority()
             ends = ((self.state.jobs[claim.key].ends_at, claim.key) for claim in claims)

@@ -42,6 +42,8 @@ class Ends:
         self._amounts: Ints = np.zeros((len(table.resources), 0), dtype=np.int64)
         #: What `given` was last asked about, and the sums over the cells from the first on.
         self._sums: tuple[Bools, Ints] | None = None
+        #: float64[U]: when each cell is given back, 0 where it is taken; None: to be computed.
+        self._given_at: npt.NDArray[np.float64] | None = None
         #: Uses that say which pods may be near, by the number of their end.
         self._marked: list[tuple[int, Use]] = []
 
@@ -63,6 +65,20 @@ class Ends:
             np.cumsum(self._amounts * nodes[self._slots], axis=1, out=sums[:, 1:])
             known = self._sums = (nodes, sums)
         return known[1][:, np.array(self._offsets)[counts]].T
+
+    def latest(self, count: int) -> npt.NDArray[np.float64]:
+        """Return float64[N]: the last of the first `count` ends at which each node is given
+        something back; 0 for none.
+        """
+        self._read(count)
+        out = np.zeros(self._table.capacity, dtype=np.float64)
+        if self._given_at is None or len(self._given_at) < len(self._slots):
+            at = np.repeat(self.times[: len(self._offsets) - 1], np.diff(self._offsets))
+            gives = (self._amounts > 0).any(axis=0)
+            self._given_at = np.where(gives, at, 0.0)
+        size = self._offsets[count]
+        np.maximum.at(out, self._slots[:size], self._given_at[:size])
+        return out
 
     def _read(self, count: int) -> None:
         """Know what the first `count` ends give back."""

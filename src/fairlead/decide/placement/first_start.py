@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import inf
 from typing import TypeVar
 
 import numpy as np
@@ -17,9 +19,10 @@ import numpy as np
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.ends import ENDS_MAX, Ends
 from fairlead.decide.placement.freed import FreedCapacity
-from fairlead.decide.placement.kept import End, Reservation, Start
+from fairlead.decide.placement.kept import End, Proof, Reservation, Start
+from fairlead.decide.placement.known_starts import latest_first
 from fairlead.decide.placement.queue import QueueEntry
-from fairlead.decide.placement.search import Plan, plan_gang, uses_of
+from fairlead.decide.placement.search import Plan, plan_gang, tier_shift, uses_of
 from fairlead.model.gangs import GangRequest
 from fairlead.model.nodes import Bools, Ints
 
@@ -68,6 +71,9 @@ class FirstStart:
             self._totals = total + sum(each.given(nodes, ended[1:]) for each, ended in pairs)
         #: The instants whose uses `_room` has given back.
         self._count = 0
+        #: What members lack at the instants before the start, and what it rests on, once found.
+        self._slack = inf
+        self.proof: Proof | None = None
 
     def find(self) -> Start | None:
         """Return when the gang starts at the latest; None where what is known of the others does
@@ -78,7 +84,11 @@ class FirstStart:
         at = self._times[self._count - 1]
         if self._gang.has_neighbours:
             return Start(at)
-        plan = self._plan(order=self._idle_last()) or self._plan()
+        order = self._latest_first()
+        plan = self._plan(order=order)
+        if plan is not None and order is not None and self._gang.is_simple:
+            self.proof = self._asked(partial(self._proven, plan, order))
+        plan = plan or self._plan()
         if plan is None:
             return Start(at)
         place = tuple(uses_of(self._gang, plan))
@@ -134,7 +144,9 @@ class FirstStart:
             later = (r for r in self._later(count) if r.is_predicted == self._is_predicted)
             turns = [bisect_right(known, each.at) for each in later]
             indexes = [count - 1, *(turn - 1 for turn in turns if turn < len(known))]
-            if any((self._totals[index] < self._need).any() for index in indexes):
+            lacking = self._need - self._totals[indexes].min(axis=0)
+            if (lacking > 0).any():
+                self._note_lacking(lacking)
                 return False
         self._go(count)
         return self._asked(self._fits)
@@ -174,7 +186,32 @@ class FirstStart:
         if not self._gang.is_simple:
             return self._planned(room, None) is not None
         (role,) = self._gang.roles  # the sum decides
-        return bool(room.fits(role.member).sum() >= role.count)
+        lacking = role.count - int(room.fits(role.member).sum())
+        if lacking > 0:
+            self._slack = min(self._slack, lacking)
+        return lacking <= 0
+
+    def _note_lacking(self, amounts: Ints) -> None:
+        """Note for how many members of a gang of one role there is no room, from int64[D]."""
+        asked = self._context.cluster.table.vector(self._gang.roles[0].member.request)
+        members = np.where(asked > 0, -(-amounts // np.maximum(asked, 1)), 0)
+        self._slack = min(self._slack, int(members.max()))
+
+    def _proven(self, plan: Plan, order: Ints, room: FreedCapacity) -> Proof | None:
+        """Return what the place of a gang of one role rests on."""
+        (role,), table = self._gang.roles, self._context.cluster.table
+        shift = tier_shift(table, role)
+        is_complete = sum(len(each.times) for each in self._ends) < ENDS_MAX
+        if shift is None or not self._times or not is_complete:
+            return None
+        slots = plan.distinct_slots
+        key = table.packing_key(room.free[:, slots], slots) + shift[slots]
+        last = int(np.lexsort((key, order[slots]))[-1])
+        return Proof(
+            role, table.vector(role.member.request), self._times[0], self._slack,
+            int(slots[last]), (int(order[slots][last]), int(key[last])),
+            int(room.fits(role.member).sum()) > role.count,
+        )  # fmt: skip
 
     def _held(self, other: Reservation) -> float:
         """Return for how long the gang holds its nodes, as a reservation counts."""
@@ -182,16 +219,23 @@ class FirstStart:
             return self._context.likely_seconds(self._entry)
         return self._entry.hold_seconds
 
-    def _idle_last(self) -> Ints | None:
-        """Return int64[N] by which nodes in use now come first: the others are then left to others.
+    def _latest_first(self) -> Ints | None:
+        """Return int64[N] by which the nodes come first that have room since the latest instants,
+        and those last that have room now: these are then left to others.
 
-        None where domains are chosen first, which have an order of their own.
+        Where jobs ahead have places, since these end. None where domains are chosen first, which
+        have an order of their own.
         """
         gang = self._gang
         if gang.topology.ladder[0].key or gang.topology.is_sliced:
             return None
         member = gang.roles[gang.placing_order()[0]].member
-        return self._context.cluster.fits.fits(member).astype(np.int64)
+        running, others = (
+            ends.latest(int(ended[self._count]))
+            for ends, ended in zip(self._ends, self._ended, strict=True)
+        )
+        has_room = self._context.cluster.fits.fits(member) > 0
+        return latest_first(np.maximum(np.where(has_room, 0.0, running), others))
 
 
 def _at(end: End) -> float:

@@ -12,11 +12,15 @@ import numpy.typing as npt
 
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import RoleRequest
 from fairlead.model.nodes import Bools, Ints, NodeTable
 from fairlead.model.requests import MemberClass, Request
 
 #: Distinct slots, how many members use each, and what one of them uses.
 Use: TypeAlias = tuple[Ints, Ints, Request]
+#: What a reserved job is known by: a number of its own for each instant and place that were found;
+#: and when it starts, which may be later, since an instant that has passed moves with time.
+Token: TypeAlias = tuple[int, float | None]
 #: When a job ends, and what it uses until then.
 End: TypeAlias = tuple[float, tuple[Use, ...]]
 
@@ -31,6 +35,8 @@ class Kept:
     #: then there is room for the gang; negative where more is free then. None: everything on these
     #: nodes.
     amounts: Ints | None = None
+    #: What `add` has been called with; None where no one is to take it back.
+    added: list[tuple[Sequence[Use], int]] | None = None
 
     def left(
         self, state: ClusterState, member: MemberClass, fits: npt.NDArray[Any]
@@ -59,6 +65,8 @@ class Kept:
         """Keep this as well; with sign -1 so much less, as the free room is less until then."""
         if self.amounts is None:
             return
+        if self.added is not None:
+            self.added.append((uses, sign))
         for slots, counts, request in uses:
             self.amounts[:, slots] += sign * table.vector(request)[:, None] * counts
 
@@ -95,6 +103,40 @@ class Start:
     place: tuple[Use, ...] = ()
     #: Differs once a gang that left no room for this one may leave some.
     version: int = 0
+
+
+@dataclass(slots=True)
+class Proof:
+    """What the start of a gang of one role rests on, besides where and when it is."""
+
+    role: RoleRequest
+    #: int64[D]: what a member asks for.
+    request: Ints
+    #: From this instant until the start there is room for at least `slack` members less.
+    first: float
+    slack: float
+    #: The slot that is chosen last, and its place in the order of the nodes.
+    last: int
+    rank: tuple[int, int]
+    #: More members than the gang has would have room.
+    has_spare: bool
+
+
+@dataclass(slots=True)
+class Found:
+    """A start that was found, and on what: see `known_starts.py`."""
+
+    basis: object
+    start: Start | None
+    #: The same number as before for the same instant and place.
+    token: int
+    proof: Proof | None = None
+    #: The decision in which it held, and what was the same then: all but the room over time.
+    stamp: int = 0
+    fixed: object = None
+    nodes: Bools | None = None
+    #: The tokens of the jobs ahead on these nodes.
+    ahead: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +176,10 @@ class Reservation:
         yield self.at, tuple((slots, -counts, request) for slots, counts, request in self.place)
         if (end := self.ends_by(is_predicted=is_predicted)) < inf:
             yield end, self.place
+
+    def keeping(self, kept: Kept, version: int) -> Reservation:
+        """Return the same with something else that is kept, of a version."""
+        return replace(self, kept=kept, version=version)
 
     def beside(self, table: NodeTable, later: Reservation) -> Reservation:
         """Return the same once a job behind it has a reservation: what that one uses when this one

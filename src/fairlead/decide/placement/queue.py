@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from fairlead.api.job import Job
-from fairlead.decide.placement.kept import Start
+from fairlead.decide.placement.kept import Found
 from fairlead.decide.placement.lost_work import Run
 from fairlead.decide.placement.order import Age, LaneKey, Order, OrderKey, PriorityOrder, Rank
 from fairlead.decide.run_times import Likeness
@@ -64,7 +64,7 @@ class QueueEntry:
     #: Its attempt that holds nodes, once that was asked for.
     run: Run | None = None
     #: What `FirstStart` found for it, and on what.
-    first_start: tuple[object, Start | None] | None = None
+    first_start: Found | None = None
 
 
 @dataclass(slots=True)

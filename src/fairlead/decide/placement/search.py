@@ -39,7 +39,7 @@ from fairlead.decide.placement.neighbours import beside_others, fill
 from fairlead.model.gangs import GangRequest, RoleRequest
 from fairlead.model.nodes import Bools, Ints, NodeTable, counted
 from fairlead.model.packing_order import BITS_BELOW_DEVICES
-from fairlead.model.requests import MemberClass, Request
+from fairlead.model.requests import Constraints, MemberClass, Request
 
 _KEY_MAX = np.iinfo(np.int64).max
 #: Members that are placed without sorting the nodes.
@@ -299,7 +299,7 @@ def _tiered(key: Ints, table: NodeTable, role: RoleRequest) -> Ints:
     avoided = table.labels.avoided(constraints)
     if avoided is not None:
         key = key + (np.minimum(avoided, _AVOIDED_MAX) << _AVOIDED_BITS)
-    if constraints.preferred or constraints.takes_spares:
+    if _sorts_nodes(constraints):
         below, labels = (1 << BITS_BELOW_DEVICES) - 1, table.labels
         others = ~labels.spares() if constraints.takes_spares else np.zeros_like(key)
         order = np.lexsort(
@@ -310,6 +310,19 @@ def _tiered(key: Ints, table: NodeTable, role: RoleRequest) -> Ints:
     tolerations = constraints.tolerations
     own = next((t.value for t in tolerations if t.key == TEAM and t.operator == "Equal"), None)
     return key if own is None else key + (table.labels.tiers(own) << _TIER_BITS)
+
+
+def tier_shift(table: NodeTable, role: RoleRequest) -> Ints | None:
+    """Return int64[N]: what the packing order of a node is raised by for a role; None where the
+    role sorts the nodes in an order of its own.
+    """
+    if _sorts_nodes(role.member.constraints):
+        return None
+    return _tiered(np.zeros(table.capacity, dtype=np.int64), table, role)
+
+
+def _sorts_nodes(constraints: Constraints) -> bool:
+    return bool(constraints.preferred) or constraints.takes_spares
 
 
 def members_fit(

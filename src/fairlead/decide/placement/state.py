@@ -17,6 +17,7 @@ from fairlead.api.names import DEFRAGMENT
 from fairlead.api.placement import Placement
 from fairlead.decide.placement.emptying_memory import EmptyingMemory
 from fairlead.decide.placement.job_limits import QueueLimits
+from fairlead.decide.placement.known_starts import KnownStarts
 from fairlead.decide.placement.order import LaneKey, Order, age_of
 from fairlead.decide.placement.patience import Patience
 from fairlead.decide.placement.queue import QueueEntry, WaitQueue
@@ -56,6 +57,8 @@ class PlacementState:
         self.run_times = RunTimes()
         #: Since when room is kept for waiting jobs.
         self.kept_since: dict[JobKey, float] = {}
+        #: What the start of each of them was found on.
+        self.starts = KnownStarts()
         #: Which nodes the latest decisions have tried to empty.
         self.emptying = EmptyingMemory()
         #: Every job known, finished ones too.
