@@ -41,8 +41,8 @@ soak: $(READY)  ## Explore random worlds and tenants on all cores for MINUTES (1
 	  FAIRLEAD_RAILS_HISTORIES=$(or $(HISTORIES),$(or $(MINUTES),10)0000) $(BIN)/pytest -q tests/property/test_rails.py || code=1; \
 	  exit $$code
 
-mutants: $(READY)  ## Plant known bugs and see that the tests notice; ONLY=word plants some
-	$(BIN)/python tools/mutants/run.py $(ONLY)
+mutants: $(READY)  ## Plant known bugs and see that the tests notice; ONLY=word some, SEED=n drawn ones
+	@$(BIN)/python -m tools.mutants.$(if $(SEED),sample --seed $(SEED) --count $(or $(COUNT),60),run) $(ONLY)
 
 lint: $(READY)  ## Formatter, linter, types, layers
 	$(BIN)/ruff format --check .
@@ -71,7 +71,7 @@ docs: $(READY)  ## Generate the reference pages from the source
 	$(BIN)/python tools/generate_reference.py
 
 clean:  ## Remove what was built here
-	rm -rf $(VENV) bench/out .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) bench/out .cache/mutants .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 kubernetes:  ## Build the real control plane that the tests run against (needs Go)
 	@tools/kubernetes/build.sh

@@ -10,18 +10,15 @@ slow machine looks the same. Exit codes: 0 when they notice enough of them, 1 wh
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 import tomllib
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tools.mutants.trees import FAILED, HUNG, PASSED, copied_tree, planted, run_tests
+
 TABLE = Path(__file__).with_name("table.toml")
 #: Of a hundred planted bugs, this many may survive.
 SURVIVORS_PERCENT_MAX = 5
@@ -29,8 +26,6 @@ SURVIVORS_PERCENT_MAX = 5
 _SLOWER_MAX, _MORE_SECONDS_MAX = 3, 60
 #: What the tests of one entry may take without a bug.
 _BASELINE_SECONDS_MAX = 600
-_PASSED, _FAILED = 0, 1  # exit codes of pytest
-_HUNG = -1
 
 
 class UnusableEntryError(Exception):
@@ -77,50 +72,13 @@ def plant(mutant: Mutant, tree: Path, *, usual_seconds: float) -> Outcome:
 
     `usual_seconds` is what they take without it.
     """
-    path = tree / mutant.file
-    sound = path.read_text()
-    planted = mutant.planted(tree)
-    try:
-        path.write_text(planted)
-        seconds_max = _SLOWER_MAX * usual_seconds + _MORE_SECONDS_MAX
-        code, _ = _test(tree, mutant.tests, seconds_max=seconds_max)
-    finally:
-        path.write_text(sound)
-    outcomes = {_PASSED: Outcome.SURVIVED, _FAILED: Outcome.KILLED, _HUNG: Outcome.HUNG}
+    seconds_max = _SLOWER_MAX * usual_seconds + _MORE_SECONDS_MAX
+    with planted(tree / mutant.file, mutant.planted(tree)):
+        code, _ = run_tests(tree, mutant.tests.split(), seconds_max=seconds_max)
+    outcomes = {PASSED: Outcome.SURVIVED, FAILED: Outcome.KILLED, HUNG: Outcome.HUNG}
     if code not in outcomes:
         raise UnusableEntryError(f"pytest {mutant.tests} ended with code {code}")
     return outcomes[code]
-
-
-def _test(tree: Path, tests: str, *, seconds_max: float) -> tuple[int, str]:
-    """Run tests of the tree up to the first failure; return pytest's exit code and output.
-
-    The code is _HUNG for tests that take longer than `seconds_max`.
-    """
-    # Without bytecode: a file of the same size in the same second would be taken for the old one.
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    command += ["--hypothesis-profile", "unshrunk"]
-    environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"}
-    try:
-        result = subprocess.run(
-            [*command, *tests.split()], cwd=tree, env=environment, check=False,
-            capture_output=True, timeout=seconds_max, text=True,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return _HUNG, f"the tests take longer than {seconds_max:g} s"
-    return result.returncode, result.stdout
-
-
-def copy_tree(target: Path) -> None:
-    """Copy what git knows or would add, as it is now."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
 
 
 def _report(mutant: Mutant, tree: Path, usual_seconds: float) -> Outcome:
@@ -147,15 +105,13 @@ def main(arguments: list[str]) -> int:
     mutants = [m for m in load() if not words or any(word in m.id for word in words)]
     if not mutants:
         parser.error(f"no bug has an id that contains {' or '.join(words)}")
-    with tempfile.TemporaryDirectory(prefix="fairlead-mutants-") as folder:
-        tree = Path(folder)
-        copy_tree(tree)
+    with copied_tree() as tree:
         usual_seconds: dict[str, float] = {}
         for tests in dict.fromkeys(mutant.tests for mutant in mutants):
             began_at = time.monotonic()
-            code, output = _test(tree, tests, seconds_max=_BASELINE_SECONDS_MAX)
+            code, output = run_tests(tree, tests.split(), seconds_max=_BASELINE_SECONDS_MAX)
             usual_seconds[tests] = time.monotonic() - began_at
-            if code != _PASSED:
+            if code != PASSED:
                 print(f"the tests do not pass without a bug: pytest {tests}\n{output[-4000:]}")
                 return 2
         outcomes = [_report(mutant, tree, usual_seconds[mutant.tests]) for mutant in mutants]
