@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.mutants.recorder import FOLDER, file_name
-from tools.mutants.trees import HUNG, ROOT, copied_tree, run_tests, tracked_files
+from tools.mutants.trees import HUNG, ROOT, copied_tree, run_tests
 
 CACHE = ROOT / ".cache" / "mutants"
 #: Tests in the process of pytest: what runs in processes of its own is not seen.
@@ -59,47 +59,41 @@ class Covering:
         return sorted(found, key=lambda test: (test.seconds, test.id))
 
 
-def covering(processes: int, folders: Sequence[str] = FOLDERS) -> Covering:
-    """Return what the tests cover; record the test modules that are not known as they are."""
-    folder = CACHE / "lines" / tree_digest()
+def covering(tree: Path, processes: int, folders: Sequence[str] = FOLDERS) -> Covering:
+    """Return what the tests of a tree cover; record the test modules that are not known."""
+    folder = CACHE / "lines" / _digest(tree)
     folder.mkdir(parents=True, exist_ok=True)
-    records = {module: folder / file_name(ROOT, module) for module in _modules(folders)}
+    modules = (path.relative_to(tree).as_posix() for path in (tree / "tests").rglob("test_*.py"))
+    wanted = sorted(module for module in modules if module.startswith(tuple(folders)))
+    records = {module: folder / file_name(tree, module) for module in wanted}
     missing = [module for module, record in records.items() if not record.exists()]
     for at in range(0, len(missing), _MODULES_AT_ONCE):
         print(f"recording what tests run: module {at + 1} of {len(missing)}", flush=True)
-        _record(missing[at : at + _MODULES_AT_ONCE], folder, processes)
+        _record(tree, missing[at : at + _MODULES_AT_ONCE], folder, processes)
     known = Covering()
     for record in records.values():
         known.add(record.read_bytes())
     return known
 
 
-def _record(modules: Sequence[str], folder: Path, processes: int) -> None:
+def _record(tree: Path, modules: Sequence[str], folder: Path, processes: int) -> None:
     options = ["--maxfail=1000000", "-p", "tools.mutants.recorder", "-n", str(processes)]
-    with copied_tree() as tree:
+    with copied_tree(tree) as copy:  # tests may leave something behind
         code, output = run_tests(
-            tree, modules, seconds_max=_SECONDS_MAX, options=[*options, "--dist", "loadfile"],
+            copy, modules, seconds_max=_SECONDS_MAX, options=[*options, "--dist", "loadfile"],
             more={FOLDER: str(folder)},
         )  # fmt: skip
-        lost = [module for module in modules if not (folder / file_name(tree, module)).exists()]
+    lost = [module for module in modules if not (folder / file_name(tree, module)).exists()]
     if code == HUNG or lost:
         raise SystemExit(f"tests were not recorded: {lost or modules}\n{output[-4000:]}")
 
 
-def tree_digest() -> str:
+def _digest(tree: Path) -> str:
     """Return the digest of the source and of what tests share."""
     digest = hashlib.sha256()
-    for name in tracked_files():
-        text = name.as_posix()
-        is_shared = text.startswith(("src/", "tests/")) and not name.name.startswith("test_")
-        if is_shared or text in ("pyproject.toml", "requirements/dev.lock"):
-            digest.update(text.encode() + b"\0" + (ROOT / name).read_bytes() + b"\0")
+    files = [tree / "pyproject.toml", tree / "requirements" / "dev.lock"]
+    files += (path for path in (tree / "src").rglob("*.py"))
+    files += (path for path in (tree / "tests").rglob("*.py") if path.name[:5] != "test_")
+    for path in sorted(files):
+        digest.update(path.relative_to(tree).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _modules(folders: Sequence[str]) -> list[str]:
-    return [
-        name.as_posix()
-        for name in tracked_files()
-        if name.name.startswith("test_") and name.as_posix().startswith(tuple(folders))
-    ]

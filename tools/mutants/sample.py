@@ -44,7 +44,6 @@ from tools.mutants.trees import (
     FAILED,
     HUNG,
     PASSED,
-    ROOT,
     copied_tree,
     end_all,
     planted,
@@ -76,10 +75,11 @@ LIVE = (Outcome.SURVIVED, Outcome.NOT_RUN)
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A file with one change."""
+    """A file with one change, and its text without and with it."""
 
     file: str
     change: Change
+    sound: str
     text: str
 
     @property
@@ -90,7 +90,7 @@ class Mutant:
     @property
     def diff(self) -> str:
         """Return what differs from the file, without context."""
-        return diff_of((ROOT / self.file).read_text(), self.text)
+        return diff_of(self.sound, self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,33 +124,31 @@ def key_of(diff: str) -> str:
 # What is drawn
 
 
-def draw(seed: int, count: int, words: Sequence[str] = ()) -> list[Mutant]:
-    """Return mutants: the same of a seed, those of a smaller count first.
+def draw(tree: Path, seed: int, count: int, words: Sequence[str] = ()) -> list[Mutant]:
+    """Return mutants of a tree: the same of a seed, those of a smaller count first.
 
     `words` restricts them to files whose path contains one of them.
     """
     rng = random.Random(seed)
-    files = [
-        path.relative_to(ROOT).as_posix()
-        for part in PARTS
-        for path in sorted((ROOT / part).rglob("*.py"))
-        if not words or any(word in path.as_posix() for word in words)
-    ]
-    weights = [len(_lines_of_functions((ROOT / file).read_text())) for file in files]
+    paths = (path for part in PARTS for path in sorted((tree / part).rglob("*.py")))
+    names = (path.relative_to(tree).as_posix() for path in paths)
+    files = [name for name in names if not words or any(word in name for word in words)]
+    texts = {file: (tree / file).read_text() for file in files}
+    weights = [len(_lines_of_functions(text)) for text in texts.values()]
     drawn: dict[tuple[str, str], Mutant] = {}
     while len(drawn) < count:
         (file,) = rng.choices(files, weights)
-        if changes := _changes(file):
+        if changes := _changes(texts[file]):
             line = rng.choice(sorted({change.line for change in changes}))
             change = rng.choice([change for change in changes if change.line == line])
-            mutant = Mutant(file, change, change.apply())
+            mutant = Mutant(file, change, texts[file], change.apply())
             drawn.setdefault((file, mutant.text), mutant)
     return list(drawn.values())
 
 
 @cache
-def _changes(file: str) -> list[Change]:
-    return changes_of((ROOT / file).read_text())
+def _changes(text: str) -> list[Change]:
+    return changes_of(text)
 
 
 def _lines_of_functions(text: str) -> set[int]:
@@ -228,9 +226,9 @@ def judge(mutant: Mutant, tests: Sequence[TimedTest], tree: Path) -> tuple[Outco
 
 
 def judge_all(
-    mutants: Sequence[Mutant], known: Covering, processes: int, seconds_max: float
+    tree: Path, mutants: Sequence[Mutant], known: Covering, processes: int, seconds_max: float
 ) -> list[Outcome]:
-    """Judge mutants beside each other; return their outcomes in the order of the mutants."""
+    """Judge mutants of a tree beside each other; return their outcomes in the same order."""
     reasons = explained()
     results = Results(CACHE / "outcomes.jsonl")
     trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
@@ -241,17 +239,17 @@ def judge_all(
         tests = _within(known, mutant, seconds_max)
         if (outcome := results.known(mutant, tests)) is not None:
             return _report(mutant, outcome, tests, "as before")
-        tree = trees.get()
+        copy = trees.get()
         try:
-            outcome, note = judge(mutant, tests, tree)
+            outcome, note = judge(mutant, tests, copy)
         finally:
-            trees.put(tree)
+            trees.put(copy)
         results.add(mutant, tests, outcome)
         return _report(mutant, outcome, tests, note)
 
     with ExitStack() as stack:
         for _ in range(processes):
-            trees.put(stack.enter_context(copied_tree()))
+            trees.put(stack.enter_context(copied_tree(tree)))
         pool = ThreadPoolExecutor(processes)
         try:
             return list(pool.map(one, mutants))
@@ -310,9 +308,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("word", nargs="*", help="draw from files whose path contains one of these")
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what runs is ended
-    mutants = draw(given.seed, given.count, given.word)
-    known = covering(given.processes, given.tests)
-    text, code = summary(judge_all(mutants, known, given.processes, given.seconds))
+    with copied_tree() as tree:  # what is changed meanwhile is not in it
+        mutants = draw(tree, given.seed, given.count, given.word)
+        known = covering(tree, given.processes, given.tests)
+        outcomes = judge_all(tree, mutants, known, given.processes, given.seconds)
+    text, code = summary(outcomes)
     print(text)
     return code
 

@@ -29,21 +29,22 @@ _is_ending = threading.Event()
 _seconds = count(int(time.time()))
 
 
-def tracked_files() -> list[Path]:
-    """Return what git knows or would add, relative to the root, sorted."""
+def _tracked_files() -> list[str]:
+    """Return what git knows or would add, relative to the root."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, capture_output=True, text=True,
     )  # fmt: skip
-    names = sorted(set(filter(None, listed.stdout.split("\0"))))
-    return [Path(name) for name in names if (ROOT / name).is_file()]
+    return [name for name in set(listed.stdout.split("\0")) if (ROOT / name).is_file()]
 
 
 @contextmanager
-def copied_tree() -> Iterator[Path]:
-    """Yield a copy of the tree as it is now."""
+def copied_tree(tree: Path | None = None) -> Iterator[Path]:
+    """Yield a copy of another copy, or of the working tree as it is now."""
     with tempfile.TemporaryDirectory(prefix="fairlead-mutants-") as folder:
-        for name in tracked_files():
+        if tree is not None:
+            shutil.copytree(tree, folder, dirs_exist_ok=True)
+        for name in _tracked_files() if tree is None else ():
             (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, Path(folder) / name)
         yield Path(folder)
