@@ -174,6 +174,12 @@ def a_job_comes_back_to_life(history: History) -> None:
     history.put(history.job)
 
 
+def a_gang_succeeds_while_a_member_runs(history: History) -> None:
+    history.pod(0, phase="Succeeded")
+    history.pod(1)
+    history.put(with_status(history.job, state="Succeeded", conditions=SUCCEEDED))
+
+
 def an_evicted_member_returns(history: History) -> None:
     history.node("n1", unschedulable=True)
     pod = make_member_pod(history.job, 0)
@@ -220,6 +226,7 @@ def a_member_is_made_twice(history: History) -> None:
         (2, an_elastic_gang_is_larger_than_its_most),
         (2, an_attempt_of_an_elastic_gang_changes_its_size),
         (2, a_member_beyond_the_size_of_its_attempt_is_made),
+        (2, a_gang_succeeds_while_a_member_runs),
         (3, an_elastic_gang_waits_although_its_least_is_kept),
         (3, a_job_comes_back_to_life),
         (7, an_evicted_member_returns),

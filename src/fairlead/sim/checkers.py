@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from fairlead.api import names
 from fairlead.api.core import Container, Node, Pod
-from fairlead.api.job import Job
+from fairlead.api.job import Job, JobState
 from fairlead.api.meta import OwnerReference
 from fairlead.api.quantity import resources_to_base
 from fairlead.decide.reasons import Reason
@@ -170,6 +170,7 @@ class Checkers:
             raise PromiseBroken(f"8: attempt of {key} fell to {new.status.attempt}")
         if new.status.attempt > model.attempt and not model.adopts:
             model.succeeded.clear()
+        _check_success(new, model)
         model.attempt, model.finished = new.status.attempt, new.is_finished
         if new.is_finished:
             self.finished.setdefault(key, new)
@@ -420,6 +421,14 @@ def _check_size(job: Job, model: _JobModel) -> None:
                 f"{placement.attempt}, of {role.least} to {role.count} members"
             )
         model.sizes[role.name] = size
+
+
+def _check_success(job: Job, model: _JobModel) -> None:
+    """2: a gang succeeds once each of its members has."""
+    size, ended = sum(model.sizes.values()), len(model.succeeded)
+    is_new = job.status.state == JobState.SUCCEEDED.value and not model.finished
+    if is_new and not model.adopts and ended < size:
+        raise PromiseBroken(f"2: {job.metadata.key} succeeds with {ended} of {size} members")
 
 
 def _check_repair(job: Job) -> None:
