@@ -146,13 +146,13 @@ class World:
         raise AssertionError(f"never settles: {decision.actions}")
 
     def run_to(self, at: float) -> None:
-        """Settle, and follow `wake_at` up to an instant."""
+        """Settle, and follow `wake_at` up to an instant; nothing is due that it does not say."""
         wake_at = self.settle().wake_at
         while wake_at is not None and wake_at <= at:
             self.now = max(self.now, wake_at)
             wake_at = self.settle().wake_at
         self.now = max(self.now, at)
-        self.settle()
+        assert self.decide().actions == (), f"due before {at}, and nothing wakes the controller"
 
     def perform(self, action: Action) -> None:
         if isinstance(action, EmitEvent | ProbePods):
