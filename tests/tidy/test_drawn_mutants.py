@@ -68,9 +68,11 @@ def test_only_bodies_of_functions_change() -> None:
             @cache(4)
             def f(self, count: Literal[5] = 6) -> None:
                 assert count < 7
+                assert_never(count)
+                self.keys[count] = None
                 x: Annotated[int, 8] = cast("int", 9)
     """
-    assert {change.line for change in changes_of(dedent(text))} == {10}
+    assert {change.line for change in changes_of(dedent(text))} == {12}
 
 
 def test_a_change_knows_the_lines_of_its_statement() -> None:

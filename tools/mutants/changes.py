@@ -5,8 +5,9 @@ it is. Four of our own are bugs that people write here and mutmut has not: the o
 for max), the other quantifier (any for all), a call whose result nobody reads left out, and a
 condition that always or never holds. Only bodies of functions change: what is evaluated when a
 module is imported fails at once or nowhere. Annotations, decorators and default values are left
-alone, and so are assertions, which check our own code, and what `cast` and `TypeVar` are given.
-Of the three changes that mutmut makes to a text one is enough.
+alone, and so are assertions, which check our own code, what `cast` and `TypeVar` are given, and the
+None that a dictionary holds which is an ordered set. Of mutmut's three changes to a text one is
+enough.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _swapped(call: cst.Call) -> Iterator[cst.CSTNode]:
 
 
 def _left_out(statement: cst.Expr) -> Iterator[cst.CSTNode]:
-    if isinstance(statement.value, cst.Call | cst.Await):
+    if isinstance(statement.value, cst.Call | cst.Await) and not _is_for_types(statement.value):
         yield cst.Pass()
 
 
@@ -139,7 +140,7 @@ class _Finder(cst.CSTVisitor):
     def _note(self, node: cst.CSTNode) -> None:
         for kind, name, operator in _OPERATORS:
             if isinstance(node, kind):
-                for new in operator(node):
+                for new in operator(node) if not _keeps_a_key(node) else ():
                     # Operators and the like have no place of their own.
                     where = self.get_metadata(PositionProvider, node, None)
                     statement = self._statements[-1]
@@ -150,6 +151,16 @@ class _Finder(cst.CSTVisitor):
         where = self.get_metadata(PositionProvider, node)
         assert isinstance(where, CodeRange)
         return where
+
+
+def _keeps_a_key(node: cst.CSTNode) -> bool:
+    """True for `keys[key] = None`: dictionaries are ordered sets here, whose values none reads."""
+    return (
+        isinstance(node, cst.Assign)
+        and isinstance(node.targets[0].target, cst.Subscript)
+        and isinstance(node.value, cst.Name)
+        and node.value.value == "None"
+    )
 
 
 def _is_for_types(node: cst.CSTNode) -> bool:

@@ -199,6 +199,7 @@ class World:
 
     def _say_or_ask(self, action: EmitEvent | ProbePods) -> None:
         if isinstance(action, EmitEvent):
+            assert action.message[:1].isupper(), f"{action.reason} says nothing: {action.message}"
             self.events.append((action.reason, action.message))
         else:
             self.probe = Probe(self.now, self.probe_refusal, "full")
