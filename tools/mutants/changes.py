@@ -109,7 +109,7 @@ class _Finder(cst.CSTVisitor):
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Note what can change of a node; False for nodes that are left alone."""
-        if isinstance(node, _LEFT_ALONE) or _is_for_types(node):
+        if _is_left_alone(node):
             return False
         if lines := self._lines_of(node):
             self._statements.append(lines)
@@ -120,7 +120,7 @@ class _Finder(cst.CSTVisitor):
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
         """Go back to the statement around a node."""
-        if isinstance(original_node, _LEFT_ALONE) or _is_for_types(original_node):
+        if _is_left_alone(original_node):
             return
         self._functions -= isinstance(original_node, cst.FunctionDef)
         if self._lines_of(original_node):
@@ -161,6 +161,11 @@ def _keeps_a_key(node: cst.CSTNode) -> bool:
         and isinstance(node.value, cst.Name)
         and node.value.value == "None"
     )
+
+
+def _is_left_alone(node: cst.CSTNode) -> bool:
+    is_of_enum = isinstance(node, cst.FunctionDef) and node.name.value == "__new__"  # on import
+    return is_of_enum or isinstance(node, _LEFT_ALONE) or _is_for_types(node)
 
 
 def _is_for_types(node: cst.CSTNode) -> bool:

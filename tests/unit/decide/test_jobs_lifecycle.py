@@ -52,6 +52,19 @@ def test_the_beginning_is_written_before_the_first_pod() -> None:
     assert sorted(world.pods) == [f"train-1-worker-{i}" for i in range(4)]
 
 
+def test_an_attempt_that_does_not_say_when_it_began_is_given_no_time_to_start() -> None:
+    world = World(new_job())
+    world.settle()
+    world.schedule()
+    world.settle()
+    (attempt,) = world.status.attempts
+    assert world.decide().wake_at == world.now + world.policy.start_seconds_max
+    world._update(status=replace(world.status, attempts=(replace(attempt, begun_at=None),)))
+    assert world.decide().wake_at is None
+    world.run_to(world.now + 10 * world.policy.start_seconds_max)
+    assert world.status.attempt == 1
+
+
 def test_a_placement_for_another_attempt_or_for_fewer_members_makes_no_pods() -> None:
     world = World(new_job())
     world.settle()

@@ -120,3 +120,14 @@ def test_the_room_for_members_depends_on_the_latest_objects_and_the_time_alone()
             assert rooms(state) == rooms(rebuilt), seed
             met.update(total > 0 for total, _ in rooms(state))
     assert min(met[True], met[False]) > 300, met
+
+
+def test_the_room_of_a_class_that_is_known_grows_and_shrinks_with_the_nodes() -> None:
+    state = ClusterState.of([make_node("n000")], [make_job("a", gpus=4)])
+    first, names = rooms(state), [f"n{number:03}" for number in range(2 * state.table.capacity)]
+    for name in names:
+        state.node_changed(make_node(name))
+    assert rooms(state) == [(2 * len(names), dict.fromkeys(names, 2))]
+    for name in names[1:]:
+        state.node_deleted(name)
+    assert rooms(state) == first
