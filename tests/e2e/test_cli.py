@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 from tests.e2e.cli_world import Shell, eventually
 
+from fairlead.api import names
+from fairlead.api.resources import JOBS, PODS
+from fairlead.cli.answers import ask_fit, ask_why
 from fairlead.cli.connect import Choice, find_connection
+from fairlead.cli.transport import Api
+from fairlead.runtime.client import Propagation, Request, Verb
 
 pytestmark = pytest.mark.e2e
 
@@ -168,6 +173,33 @@ def test_of_two_jobs_that_want_all_nodes_one_runs_and_the_other_says_why_not(she
     shell.run("cancel", "whole-1")
     shell.run("wait", "whole-2", "--for", "started", "--timeout", "30s")
     shell.run("cancel", "whole-2")
+
+
+def test_pods_that_a_deleted_job_left_hold_their_nodes_in_every_answer(shell: Shell) -> None:
+    sizes = ("--simulate", "10m", "--gpus", "8", "--nodes")
+    shell.run("submit", "sleep.sh", "--name", "left", *sizes, "10")
+    shell.run("wait", "left", "--for", "started", "--timeout", "30s")
+    api = Api(find_connection(Choice(str(shell.data / "kubeconfig")), {}))
+    orphaning: Request[None] = Request(
+        Verb.DELETE, JOBS, "default", "left", propagation=Propagation.ORPHAN
+    )
+    api.call(orphaning)
+    eventually(lambda: "left" in shell.run("ps").out, expected=False)
+    said = "needs 160 GPUs, 80 of 160 are free: 80 short"
+    checked = shell.run("submit", "sleep.sh", "--name", "all", "--dry-run", *sizes, "20").err
+    assert said in checked
+    shell.run("submit", "sleep.sh", "--name", "all", *sizes, "20")
+    eventually(lambda: said in shell.run("ps", "-o", "wide").out, expected=True)
+    job = api.get(JOBS, "all", namespace="default")
+    assert ask_why(api, job) is not None, "the process that decides answers"
+    assert ask_fit(api, job) is not None
+    why = shell.run("why", "all").out
+    assert why.startswith("Job all waits: InsufficientCapacity")
+    assert said in why
+    assert "80 of 160 are free, 80 short" in why
+    shell.run("cancel", "all")
+    for pod in api.list(PODS, namespace="default", label_selector=f"{names.JOB_NAME}=left"):
+        api.delete(PODS, pod.metadata.name, namespace="default")
 
 
 def test_a_job_that_no_node_could_hold_is_refused_and_not_stored(shell: Shell) -> None:

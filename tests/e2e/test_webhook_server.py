@@ -142,6 +142,13 @@ async def too_large() -> AsyncIterator[bytes]:
         yield large[start : start + 8192]
 
 
+async def test_a_review_that_an_api_server_forwards_for_a_user_is_refused() -> None:
+    async with serving() as up:
+        headers = {"X-Forwarded-For": "192.0.2.7"}
+        assert await up.ask(review(), headers=headers) == 403
+        assert await up.ask(review()) == 200
+
+
 async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -> None:
     large = review(annotations={"a": "x" * LIMITS.body_bytes_max})
     async with serving() as up:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
 from tests.e2e.cli_world import Shell
@@ -29,12 +30,14 @@ from tests.kubernetes.operating import (
     virtual_nodes,
 )
 from tests.kubernetes.own_plane import own_plane
+from tests.kubernetes.test_logs import operator
 from tests.kubernetes.test_own_webhook import configure, webhook
 
 from fairlead.api.job import Job
 from fairlead.api.names import DEFRAGMENT
 from fairlead.api.resources import JOBS, NAMESPACES, PODS, PRIORITY_CLASSES, TEAMS, Resource
 from fairlead.api.status import AlreadyExists, InternalError, Invalid, NotFound
+from fairlead.app.messages import TOKEN_HEADER
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.install.manifests import Install, manifests
 from fairlead.kube.client import HttpClient
@@ -225,6 +228,69 @@ async def test_a_user_of_one_namespace_submits_and_sees_nodes_by_the_roles_that_
         assert "fits now" in await submit("second")
     for resource, name in ((TEAMS, "vision"), (CLUSTER_BINDINGS, "ana")):
         await client.delete(resource, name)
+
+
+async def test_a_user_of_one_namespace_is_answered_about_his_own_jobs_and_nothing_of_others(
+    client: HttpClient, cluster: ControlPlane, tmp_path: Path
+) -> None:
+    for name in ("mine", "theirs"):
+        with contextlib.suppress(AlreadyExists):
+            await client.create(NAMESPACES, {"metadata": {"name": name}})
+    await client.create(ACCOUNTS, {"metadata": {"name": "eve"}}, namespace="mine")
+    for each in manifests(Install()):
+        if each["metadata"]["name"] == "fairlead-edit":
+            with contextlib.suppress(AlreadyExists):
+                await client.create(ROLES, each)
+    eve = {"kind": "ServiceAccount", "name": "eve", "namespace": "mine"}
+    binding = {"metadata": {"name": "eve"}, "roleRef": _role("fairlead-edit"), "subjects": [eve]}
+    await client.create(BINDINGS, binding, namespace="mine")
+    path = await kubeconfig_of(client, cluster, "mine", "eve")
+    token = load_connection(path=path).token
+    async with (
+        virtual_nodes(client, 2),
+        operator(client, str(tmp_path / "history.db")) as port,
+        aiohttp.ClientSession() as session,
+    ):
+
+        async def ask(path: str, question: object) -> tuple[int, str]:
+            url = f"https://127.0.0.1:{port}/fairlead/v1/{path}"
+            sent, headers = json.dumps(question), {TOKEN_HEADER: token}
+            async with session.post(url, data=sent, headers=headers, ssl=False) as answer:
+                return answer.status, await answer.text()
+
+        async def verdict(name: str, namespace: str) -> str:
+            found = (await client.get(JOBS, name, namespace=namespace)).status
+            return "Placed" if found.placement else found.verdict.reason if found.verdict else ""
+
+        await client.create(JOBS, job_body("secret", 2), namespace="theirs")
+        await until(lambda: _has(verdict, "secret", "Placed", "theirs"), 30)
+        await client.create(JOBS, job_body("own", 2), namespace="mine")
+        await until(lambda: _has(verdict, "own", "InsufficientCapacity", "mine"), 30)
+        status, said = await ask("explain", {"namespace": "mine", "name": "own"})
+        assert status == 200, said
+        assert "secret" not in said
+        explanation, own = json.loads(said)["explanation"], await client.get(
+            JOBS, "own", namespace="mine"
+        )  # fmt: skip
+        assert own.status.verdict is not None
+        assert explanation["verdict"]["reason"] == own.status.verdict.reason
+        assert explanation["verdict"]["facts"] == own.status.verdict.facts
+        assert explanation["ahead"]["position"] == 0
+        assert explanation["arithmetic"][0]["free"] == 0
+        job = {"metadata": {"name": "next", "namespace": "mine"}, **job_body("next", 1)}
+        job["metadata"] = {"name": "next", "namespace": "mine"}
+        status, said = await ask("fit", {"job": job})
+        assert (status, "InsufficientCapacity" in said, "secret" in said) == (200, True, False)
+        job["metadata"]["namespace"] = "theirs"
+        for path_, question in (
+            ("explain", {"namespace": "theirs", "name": "secret"}), ("fit", {"job": job}),
+            ("teams", {}),
+        ):  # fmt: skip
+            status, said = await ask(path_, question)
+            assert status == 403, said
+            assert "eve may not list" in said
+        for name, namespace in (("own", "mine"), ("secret", "theirs")):
+            await client.patch(JOBS, name, {"spec": {"cancel": True}}, namespace=namespace)
 
 
 def _role(name: str) -> dict[str, str]:

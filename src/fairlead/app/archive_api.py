@@ -6,6 +6,8 @@
     /fairlead/v1/decisions?limit                    decisions of the scheduler, the latest first
     /fairlead/v1/decisions/{cycle}                  one, with all that it was made on: a file
 
+and the questions to the process that decides (`answers_api.py`), which are POSTs.
+
 Each request carries a bearer token, and `archive_guard.py` has the API server say what its user may
 read. It is served on the webhook's port, over TLS, and reached through the API server's service
 proxy (docs/design/history-and-logs.md). Records that are in the memory of the leader alone are
@@ -15,6 +17,7 @@ answered by it alone; another replica says so, and the client asks again.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 from aiohttp import web
@@ -22,11 +25,19 @@ from aiohttp import web
 from fairlead.api.reviews import ResourceAttributes
 from fairlead.api.status import (
     ApiError,
+    Forbidden,
     MethodNotAllowed,
     NotFound,
     Timeout,
     TooManyRequests,
     Unavailable,
+)
+from fairlead.app.answers_api import (
+    QUESTIONS,
+    AnswersApi,
+    Question,
+    read_question,
+    right_of,
 )
 from fairlead.app.archive_guard import (
     ArchiveGuard,
@@ -55,6 +66,8 @@ REQUESTS_MAX = 64
 #: Of which a few rows are in memory at a time, and what identifies the others.
 HISTORIES_MAX = 2
 LOGS_MAX = 1
+#: Of one user, to the process that decides.
+QUESTIONS_MAX = 8
 #: For a whole answer: a reader that is slower makes others wait.
 ANSWER_SECONDS_MAX = 60.0
 LINES = "application/x-ndjson"
@@ -74,6 +87,7 @@ class ArchiveApi:
         *,
         is_here: Callable[[], bool] = lambda: True,
         decisions: Callable[[], DecisionLog | None] = lambda: None,
+        questions: AnswersApi | None = None,
         clock: Clock,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
     ) -> None:
@@ -83,6 +97,9 @@ class ArchiveApi:
         self._logs = logs
         self._is_here = is_here
         self._decisions = decisions
+        self._questions = questions
+        #: Questions under way, by user.
+        self._asking: Counter[str] = Counter()
         self._answer_bytes_max = answer_bytes_max
         self._history_slots = asyncio.Semaphore(HISTORIES_MAX)
         self._log_slots = asyncio.Semaphore(LOGS_MAX)
@@ -105,6 +122,9 @@ class ArchiveApi:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
+            kind = QUESTIONS.get(request.path)
+            if kind is not None:
+                return await self._answer_question(request, kind)
             if request.method != "GET":
                 raise MethodNotAllowed(f"{request.method} is not supported here: only GET is")
             match request.path.strip("/").split("/"):
@@ -125,6 +145,33 @@ class ArchiveApi:
                     raise NotFound("404 page not found")
         except (ApiError, HistoryError) as error:
             return _refusal(error)
+
+    async def _answer_question(
+        self, request: web.BaseRequest, kind: type[Question]
+    ) -> web.StreamResponse:
+        token, source = token_of(request.headers), request.remote or ""
+        user = (await self._guard.user_of(token, source=source)).username
+        if self._questions is None:
+            raise NotFound("404 page not found")
+        if self._asking[user] >= QUESTIONS_MAX:
+            raise TooManyRequests(f"{QUESTIONS_MAX} questions of {user} at a time")
+        self._asking[user] += 1
+        try:
+            question = await read_question(request, kind)
+            await self._check(request, right_of(question))
+            sees_all = await self._may(request, to_read_history(""))
+            return await self._questions.answer(question, user=user, sees_all=sees_all)
+        finally:
+            self._asking[user] -= 1
+            if not self._asking[user]:
+                del self._asking[user]
+
+    async def _may(self, request: web.BaseRequest, wanted: ResourceAttributes) -> bool:
+        try:
+            await self._check(request, wanted)
+        except Forbidden:
+            return False
+        return True
 
     async def _check(self, request: web.BaseRequest, wanted: ResourceAttributes) -> None:
         token, source = token_of(request.headers), request.remote or ""

@@ -162,8 +162,8 @@ class ArchiveGuard:
         Unauthorized when the token is no user's, Forbidden, TooManyRequests for unknown tokens
         beyond the rates, Unavailable when the API server does not answer.
         """
-        key = hashlib.sha256(token.encode(errors="replace")).digest()
-        user = await self._user_of(key, token, source)
+        user = await self.user_of(token, source=source)
+        key = _key_of(token)
         is_allowed = self._rights.get((key, wanted))
         if is_allowed is None:
             is_allowed = await self._is_allowed(user, wanted)
@@ -171,7 +171,9 @@ class ArchiveGuard:
         if not is_allowed:
             raise Forbidden(_refusal(user, wanted))
 
-    async def _user_of(self, key: bytes, token: str, source: str) -> UserInfo:
+    async def user_of(self, token: str, *, source: str = "") -> UserInfo:
+        """Return the token's user. Unauthorized, TooManyRequests, Unavailable as in `check`."""
+        key = _key_of(token)
         user = self._users.get(key)
         if user is None and not self._strangers.get(key):
             if not self._known.get(key):
@@ -214,6 +216,10 @@ class ArchiveGuard:
             why = str(error) or f"no answer within {REVIEW_SECONDS_MAX:g} s"
             text = f"the API server does not say who may read the archive: {why}"
             raise Unavailable(text) from error
+
+
+def _key_of(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="replace")).digest()
 
 
 def _refusal(user: UserInfo, wanted: ResourceAttributes) -> str:

@@ -8,6 +8,7 @@ service makes a new controller: whatever the one before knew is in the API.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +19,7 @@ from fairlead.api.core import PriorityClass
 from fairlead.api.job_defaults import JobTerms
 from fairlead.api.resources import FLEETS
 from fairlead.api.team import Team
+from fairlead.app.answers import Answers, Known
 from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors
 from fairlead.cloud.registry import ProviderFactory
@@ -39,6 +41,7 @@ from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.doctor.examiner import Examiner, Servers
 from fairlead.doctor.readers.prometheus import parse_jobs
@@ -55,6 +58,8 @@ from fairlead.runtime.set_aside import SetAside
 from fairlead.runtime.supervisor import Service
 
 COMPONENT = "fairlead"
+#: Of the loop, for what an answer to `fairlead why` has beside the verdict and its numbers.
+ANSWER_SECONDS_MAX = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,7 @@ class Controllers:
         self._loops: dict[str, ControllerLoop[Any]] = {}
         #: Of the scheduler; None while it does not run.
         self.decisions: DecisionLog | None = None
+        self.answers: Answers | None = None
 
     def services(self) -> list[Service]:
         """Return the services: mirrors and events first, since the controllers need them."""
@@ -177,6 +183,7 @@ class Controllers:
                 reader=reader, stopwatch=self._metrics.stopwatch,
             )  # fmt: skip
             self.decisions = controller.decisions
+            self.answers = self._answers_of(controller.state)
             self._metrics.watch_jobs(self.mirrors.jobs.items)
             self._metrics.watch_queue(controller.name, lambda: len(controller.state.queue))
             await self._run(controller, reader)
@@ -184,9 +191,17 @@ class Controllers:
             self.world.rebuild()  # the scheduler may have left the cluster state half changed
             raise
         finally:
-            self.decisions = None
+            self.decisions = self.answers = None
             self._metrics.watch_jobs(None)
             self._metrics.forget_queue(SchedulerController.name)
+
+    def _answers_of(self, state: PlacementState) -> Answers:
+        mirrors, world = self.mirrors, self.world
+        return Answers(
+            state, Known(mirrors.nodes.items, mirrors.pools.items, world.health),
+            self._policies.placement, self._policies.jobs, stopwatch=time.thread_time,
+            seconds=lambda: ANSWER_SECONDS_MAX,
+        )  # fmt: skip
 
     async def _run_jobs(self) -> None:
         reader = self._begin("jobs")

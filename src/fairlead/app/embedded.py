@@ -159,7 +159,7 @@ class Cluster:
                 supervisor.stop()
             parts = Parts(
                 self._settings, client, store, history, self._metrics, supervisor, nodes.archive,
-                lambda: controllers.decisions,
+                lambda: controllers.decisions, lambda: controllers.answers,
             )  # fmt: skip
             extensions = Extensions(parts, self._clock)
             server = await stack.enter_async_context(

@@ -7,6 +7,7 @@
     /fairlead/v1/namespaces/{namespace}/jobs/{job}/logs            a job's logs, from the archive
     /fairlead/v1/decisions?limit                      decisions of the scheduler, the latest first
     /fairlead/v1/decisions/{cycle}                    one, with all that it was made on
+    /fairlead/v1/explain, /fairlead/v1/fit            POST: questions to the scheduler's process
 
 All behind the same token as the API.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -26,6 +28,8 @@ from fairlead.api import names
 from fairlead.api.job import JobState
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import MethodNotAllowed
+from fairlead.app.answers import Answers
+from fairlead.app.answers_api import QUESTIONS, AnswersApi, read_question
 from fairlead.app.archive_api import stream
 from fairlead.app.archive_query import record_lines
 from fairlead.app.decision_query import decision_file, decision_lines
@@ -60,6 +64,7 @@ class Parts:
     archive: LogArchive
     #: Returns the log of the scheduler's decisions, None while no scheduler runs.
     decisions: Callable[[], DecisionLog | None]
+    answers: Callable[[], Answers | None]
 
 
 class Extensions:
@@ -69,6 +74,7 @@ class Extensions:
         self._parts = parts
         self._clock = clock
         self._started_at = clock.now()
+        self._questions = AnswersApi(parts.answers, clock=clock, stopwatch=time.thread_time)
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers by the prefix of their paths."""
@@ -79,8 +85,10 @@ class Extensions:
         return _body(self._parts.metrics.render(), CONTENT_TYPE)
 
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
-        _only_get(request)
         path, _, raw_query = request.raw_path.partition("?")
+        if (kind := QUESTIONS.get(path)) is not None:
+            return await self._questions.answer(await read_question(request, kind))
+        _only_get(request)
         Query(raw_query)  # refuses what is no query
         match split_path(path)[_ROOT_SEGMENTS:]:
             case ["status"]:

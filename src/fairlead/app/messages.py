@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fairlead.api.node_pool import NodePool
+from fairlead.decide.verdict import Verdict
+
 if TYPE_CHECKING:
     from fairlead.runtime.history import MemberLog
 
@@ -16,6 +19,10 @@ PROXIED_NAME = "https:fairlead-webhook:https"
 ACCOUNT = "fairlead-archive"
 #: Of the scheduler's decisions; one of them is below it, by its number.
 DECISIONS_PATH = "/fairlead/v1/decisions"
+#: Questions to the scheduler's process, and the bodies that they take.
+EXPLAIN_PATH = "/fairlead/v1/explain"
+FIT_PATH = "/fairlead/v1/fit"
+TEAMS_PATH = "/fairlead/v1/teams"
 #: The API server keeps the Authorization header of what it proxies to itself.
 TOKEN_HEADER = "X-Fairlead-Token"  # noqa: S105 - the name of a header
 #: Namespace and name of the ConfigMap of `fairlead install` with the controllers' settings, and its
@@ -100,6 +107,34 @@ class DecisionLine(msgspec.Struct, frozen=True, rename="camel"):
     #: By kind.
     actions: dict[str, int]
     digest: str
+
+
+class ExplainQuestion(msgspec.Struct, frozen=True, rename="camel"):
+    """Why is this job where it is? The answer is `app.answers.Explained`."""
+
+    namespace: str
+    name: str
+
+
+class FitQuestion(msgspec.Struct, frozen=True, rename="camel"):
+    """Would this Job, as it goes over the wire, fit? It counts as one of its namespace."""
+
+    job: dict[str, Any]
+
+
+class TeamsQuestion(msgspec.Struct, frozen=True, rename="camel"):
+    """What does each team use? The answer is a `TeamUse` by the name of each team."""
+
+
+class Fitted(msgspec.Struct, frozen=True, rename="camel"):
+    """Whether a job would fit now, were it first in the queue."""
+
+    verdict: Verdict
+    #: What the largest node has, in base units; empty: the cluster has no node.
+    shape: dict[str, int] = {}
+    #: The pools that would hold a job that the present nodes never can, and with how many nodes.
+    pools: list[NodePool] = []
+    holding: dict[str, int] = {}
 
 
 class ServiceHealth(msgspec.Struct, frozen=True, rename="camel"):

@@ -7,6 +7,7 @@ webhook and archive over HTTPS, for API servers: on every replica, leader or not
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from fairlead import __version__
+from fairlead.app.answers_api import AnswersApi
 from fairlead.app.archive_api import ArchiveApi
 from fairlead.app.context import ProcessContext
 from fairlead.app.replica import LogSource, Replica, ReplicaSettings
@@ -112,7 +114,11 @@ class Operator:
         return ArchiveApi(
             self._client, self._history, logs,
             is_here=lambda: is_durable or elector.is_leading,
-            decisions=lambda: replica.decisions, clock=self._clock,
+            decisions=lambda: replica.decisions,
+            questions=AnswersApi(
+                lambda: replica.answers, clock=self._clock, stopwatch=time.thread_time
+            ),
+            clock=self._clock,
         )  # fmt: skip
 
     def stop(self) -> None:

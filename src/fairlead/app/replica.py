@@ -17,6 +17,7 @@ from typing import TypeVar
 from fairlead.api.core import PriorityClass
 from fairlead.api.resources import PRIORITY_CLASSES, TEAMS, Resource
 from fairlead.api.team import Team
+from fairlead.app.answers import Answers
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.cloud.registry import ProviderFactory
@@ -104,6 +105,11 @@ class Replica:
     def decisions(self) -> DecisionLog | None:
         """The log of the scheduler's decisions; None while no scheduler runs here."""
         return self._parts.decisions if self._parts is not None else None
+
+    @property
+    def answers(self) -> Answers | None:
+        """What the scheduler's state says; None while no scheduler runs here."""
+        return self._parts.answers if self._parts is not None else None
 
     def services(self) -> list[Service]:
         """Return what this replica runs, leader or not."""

@@ -7,8 +7,10 @@ archive asks the API server what its user may read (`app/archive_guard.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -46,11 +48,12 @@ class _TokenRequest(msgspec.Struct, frozen=True):
     status: _TokenStatus
 
 
-@dataclass(frozen=True, slots=True)
 class NoArchive(Exception):
     """There is nothing to read from; `why` is for the person."""
 
-    why: str
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +124,37 @@ class Archive:
 
         yield from _run(read)
 
-    def _proxied(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
-        assert self.api is not None
+    def ask(self, path: str, question: object) -> bytes:
+        """Return what the process that decides answers to a question; NoArchive, CliError."""
         try:
-            headers = {TOKEN_HEADER: self._token(self.api)}
-            for tries_left in reversed(range(TRIES_MAX)):
-                try:
-                    yield from self.api.lines(PROXY_PATH + path, query, headers=headers)
-                except ApiError as error:
-                    if error.status.reason != NOT_LEADER or not tries_left:
-                        raise
-                else:
-                    return
-        except Expired:
-            raise
+            return self._asked(path, question)
+        except CliError as error:
+            if error.problems[0].code is not Code.UNREACHABLE:
+                raise
+            raise NoArchive(error.problems[0].message) from error
+
+    def _asked(self, path: str, question: object) -> bytes:
+        api = self.api
+        assert api is not None
+        try:
+            return api.request("POST", path, body=question).body
+        except (NotFound, Forbidden):  # not a cluster of fairlead up
+            with _refusals():
+                headers, path = {TOKEN_HEADER: self._token(api)}, PROXY_PATH + path
+                return _from_leader(
+                    lambda: api.request("POST", path, body=question, headers=headers).body
+                )
         except ApiError as error:
             raise NoArchive(" ".join(error.message.split())) from error
+
+    def _proxied(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+        api = self.api
+        assert api is not None
+        with _refusals():
+            headers = {TOKEN_HEADER: self._token(api)}
+            yield from _from_leader(
+                lambda: _begun(api.lines(PROXY_PATH + path, query, headers=headers))
+            )
 
     @staticmethod
     def _token(api: Api) -> str:
@@ -158,6 +176,33 @@ class Archive:
                 + " ".join(error.message.split())
             ) from error
         return msgspec.json.decode(answer.body, type=_TokenRequest).status.token
+
+
+@contextmanager
+def _refusals() -> Generator[None]:
+    """Raise NoArchive for what the API refuses; an answer that is too old is Expired."""
+    try:
+        yield
+    except Expired:
+        raise
+    except ApiError as error:
+        raise NoArchive(" ".join(error.message.split())) from error
+
+
+def _from_leader(attempt: Callable[[], T]) -> T:
+    """Return the first answer that is not another replica's to give: a Service leads to any."""
+    for _ in range(TRIES_MAX - 1):
+        try:
+            return attempt()
+        except ApiError as error:
+            if error.status.reason != NOT_LEADER:
+                raise
+    return attempt()
+
+
+def _begun(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Return the lines once there is a first one, or the end; what it raises is raised."""
+    return chain(tuple(islice(lines, 1)), lines)
 
 
 def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -7,24 +7,20 @@ there is no second algorithm here, only words.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fairlead.api import names, quantity
 from fairlead.api.core import Node
 from fairlead.api.job import Job
-from fairlead.api.resources import (
-    JOBS,
-    NODE_POOLS,
-    NODES,
-    PODS,
-    PRIORITY_CLASSES,
-    TEAMS,
-    Resource,
-)
-from fairlead.api.status import Forbidden, NotFound
+from fairlead.api.status import Forbidden
+from fairlead.app.messages import Fitted
+from fairlead.cli.answers import ask_fit
+from fairlead.cli.objects import read_objects, read_state
 from fairlead.cli.transport import Api
+from fairlead.cli.views.outlook import verdict_text
 from fairlead.cli.views.plan import line
 from fairlead.cli.views.words import amount_text, amount_words, message_of
 from fairlead.decide.placement.patience import unreachable_level
@@ -35,47 +31,17 @@ from fairlead.input.errors import CliError, Code, Problem
 from fairlead.input.suggest import nearest
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang
-from fairlead.model.priorities import PriorityTable
+from fairlead.model.objects import Objects
 from fairlead.model.requests import request_of
 from fairlead.model.spares import is_spare
-from fairlead.model.topology import Level
 
 if TYPE_CHECKING:
     from fairlead.app.controller_settings import ControllerSettings
 
-T = TypeVar("T")
 _OF_TEAMS = (
     "nodes are kept for teams, and the job belongs to none: kubectl get teams shows them; "
     "submit it in the namespace of your team"
 )
-
-
-def read_state(api: Api, nodes: Sequence[Node], levels: Sequence[Level]) -> ClusterState:
-    """Return the cluster as the scheduler would see it now, of these nodes, with these levels.
-
-    Where PriorityClasses may not be listed, jobs have the priority that they state. Forbidden for a
-    user who may not list nodes, or jobs and pods of all namespaces.
-    """
-    jobs = api.list(JOBS)
-    # Members' pods are covered by their jobs' claims; only others take room of their own.
-    # Nor do balloons, which leave for every gang; a label suffices where nothing is reserved.
-    pods = api.list(PODS, label_selector=f"!{names.JOB_NAME},!{names.BALLOON}")
-    try:
-        priorities = PriorityTable(_if_known(api, PRIORITY_CLASSES))
-    except Forbidden:
-        priorities = None
-    state = ClusterState.of(nodes, jobs, pods, priorities, levels=levels)
-    for team in _if_known(api, TEAMS):
-        state.team_changed(team.metadata.name, team)
-    return state
-
-
-def _if_known(api: Api, resource: Resource[T]) -> Sequence[T]:
-    """Return the objects; none where the cluster does not know the kind."""
-    try:
-        return api.list(resource)
-    except NotFound:
-        return ()
 
 
 def check_fit(api: Api, job: Job, now: float) -> str:
@@ -84,13 +50,15 @@ def check_fit(api: Api, job: Job, now: float) -> str:
 
     CliError with the largest shape there is when no node could ever hold a member, or all nodes
     together not the gang, nor node pools with them. A cluster without any node refuses nothing: it
-    may get some. Nothing is checked for a user who may not see the cluster.
+    may get some. For a user who may not see the cluster the process that decides says whether the
+    job fits; where none answers, nothing is checked.
     """
     try:
-        nodes, settings = api.list(NODES), _settings(api)
-        state = read_state(api, nodes, settings.levels())
+        objects = read_objects(api)
     except Forbidden:
-        return line("Place", "not checked: you may not list what the cluster has")
+        return line("Place", _answered(ask_fit(api, job), job))
+    settings = _settings(api)
+    state = read_state(objects, settings.levels(), now)
     state.fits.advance(now)
     gang = state.gang_of(job)
     shape = largest_shape(state)
@@ -98,11 +66,11 @@ def check_fit(api: Api, job: Job, now: float) -> str:
         return line("Place", "waits: the cluster has no node yet")
     verdict = fits_empty(state, gang)
     if verdict.outcome is Outcome.IMPOSSIBLE:
-        if waits := _growth(api, nodes, gang):
+        if waits := _growth(objects, gang):
             return line("Place", f"waits for nodes: {waits}")
         help_ = _smaller(state, job, gang, verdict)
         if verdict.reason is Reason.NO_MATCHING_NODE:
-            help_ = (*_taints(api, job), *help_)
+            help_ = (*_taints(objects.nodes, job), *help_)
         raise CliError(impossible(verdict, shape, help_))
     from fairlead.cli.views.outlook import outlook_text  # all of the planner
     from fairlead.decide.explain import preview
@@ -131,17 +99,29 @@ def _unreachable_words(state: ClusterState, gang: GangRequest | InvalidGang) -> 
     return f"; no {level} could ever hold its {members} members {most}, so it waits for none"
 
 
-def _growth(api: Api, nodes: Sequence[Node], gang: GangRequest | InvalidGang) -> str:
+def _growth(objects: Objects, gang: GangRequest | InvalidGang) -> str:
     """Return which node pools would hold the gang, and with how many nodes; "" when none would."""
     from fairlead.cli.views.fleet import growth
     from fairlead.decide.fleet.growth import pools_that_hold  # half of the planner
 
-    try:
-        pools = _if_known(api, NODE_POOLS)
-    except Forbidden:
-        return ""
-    holding = pools_that_hold(nodes, gang, pools)
-    return growth(pools, holding) if holding else ""
+    holding = pools_that_hold(objects.nodes, gang, objects.pools)
+    return growth(objects.pools, holding) if holding else ""
+
+
+def _answered(fitted: Fitted | None, job: Job) -> str:
+    """Return what the process that decides says, in words; CliError for what can never start."""
+    from fairlead.cli.views.fleet import growth
+
+    if fitted is None:
+        return "not checked: you may not list what the cluster has"
+    verdict, shape = fitted.verdict, fitted.shape
+    if not shape:
+        return "waits: the cluster has no node yet"
+    if verdict.outcome is Outcome.IMPOSSIBLE and fitted.holding:
+        return f"waits for nodes: {growth(fitted.pools, fitted.holding)}"
+    if verdict.outcome is Outcome.IMPOSSIBLE:
+        raise CliError(impossible(verdict, shape, ()))
+    return verdict_text(verdict, is_elastic=job.is_elastic)
 
 
 def impossible(verdict: Verdict, shape: Mapping[str, int], help_: tuple[str, ...]) -> Problem:
@@ -166,12 +146,11 @@ def impossible(verdict: Verdict, shape: Mapping[str, int], help_: tuple[str, ...
     return Problem(Code.EXCEEDS_CLUSTER, message_of(verdict), detail=detail, help=help_)
 
 
-def _taints(api: Api, job: Job) -> tuple[str, ...]:
+def _taints(nodes: Sequence[Node], job: Job) -> tuple[str, ...]:
     """Return the toleration that would let a member onto nodes that its selector allows.
 
     Those of teams are for their jobs, which get the toleration; no user is to write it.
     """
-    nodes = api.list(NODES)
     for role in job.spec.roles:
         spec = role.template.spec
         tolerated = {toleration.key for toleration in spec.tolerations}

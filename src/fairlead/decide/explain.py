@@ -34,10 +34,11 @@ from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.patience import with_end
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
+from fairlead.decide.placement.quota import held_verdict, quota_verdict
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import eligible_nodes, resource_order
 from fairlead.decide.placement.whatif import would_fit
-from fairlead.decide.reasons import BEHIND, Reason, resource_word
+from fairlead.decide.reasons import BEHIND, Outcome, Reason, resource_word
 from fairlead.decide.suggestions import Suggestion, suggestions
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
@@ -64,16 +65,13 @@ _LIMITS = (Reason.RUNNING_LIMIT, Reason.GPU_LIMIT)
 _CLOSED = (Reason.MAINTENANCE, Reason.RESERVED_FOR_OTHERS, Reason.AWAITING_RESERVATION)
 _PREEMPTING = (Reason.PREEMPTING, Reason.WAITING_FOR_CHECKPOINT)
 #: Reasons that only the scheduler can know: explained as it wrote them.
-_WRITTEN = frozenset(
-    reason.value
-    for reason in (
-        *_PREEMPTING, Reason.RESERVED, Reason.DEFRAGMENTING,
-        Reason.REPAIRING, *BEHIND, Reason.PRIORITY_CLASS_MISSING,
-        Reason.PRIORITY_CLASS_RESERVED, Reason.BORROW_LIMIT, Reason.TEAM_NOT_OPEN,
-        Reason.TEAM_AMBIGUOUS, Reason.RUNNING_LIMIT, Reason.GPU_LIMIT, Reason.GPU_BUDGET,
-        Reason.QUEUE_LIMIT, Reason.BEHIND_TEAM_JOB,
-    )
-)  # fmt: skip
+_WRITTEN = frozenset((
+    *_PREEMPTING, Reason.RESERVED, Reason.DEFRAGMENTING, Reason.REPAIRING, *BEHIND,
+    Reason.PRIORITY_CLASS_MISSING, Reason.PRIORITY_CLASS_RESERVED, Reason.BORROW_LIMIT,
+    Reason.TEAM_NOT_OPEN, Reason.TEAM_AMBIGUOUS, Reason.RUNNING_LIMIT, Reason.GPU_LIMIT,
+    Reason.GPU_BUDGET, Reason.QUEUE_LIMIT, Reason.BEHIND_TEAM_JOB, Reason.AWAITING_QUOTA,
+))  # fmt: skip
+_KNOWN = frozenset(reason.value for reason in Reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +146,14 @@ def explain(
     *,
     is_late: Callable[[], bool] | None = None,
     forecasts: Forecasts | None = None,
+    may_try: Callable[[], bool] = lambda: True,
 ) -> Explanation | None:
     """Return why a job is where it is; None when it is unknown or has ended.
 
     `policy` is the scheduler's; by default the planner's own defaults. With `is_late`
     the expected start is asked as well, which takes as long as twenty forecasts, until it is true.
     Who asks about many jobs gives the same `forecasts` of this state, instant and policy each time.
+    Changes are tried while `may_try` is true.
     """
     entry = state.jobs.get(key)
     if entry is None or entry.job.is_finished:
@@ -165,28 +165,31 @@ def explain(
         verdict = verdict or would_fit(state.cluster, gang)
         overdue = tuple(overdue_of(state.cluster, entry.job, now))
         return Explanation(key, verdict, _since(entry.job, verdict), overdue=overdue)
-    verdict = with_end(_waiting_verdict(state, entry, gang), entry, now)
+    policy = policy or PlacementPolicy()
+    forecasts = forecasts or Forecasts(state, now, policy)
+    verdict = _waiting_verdict(state, entry, gang, now=now, forecasts=forecasts)
+    verdict = with_end(verdict, entry, now)
     open_to = gang if verdict.reason is Reason.BORROW_BACK_OFF else gang.accepting
     if verdict.reason in _CLOSED:
         open_to = open_to.instant
+    changes = suggestions(state, entry, verdict, policy, now=now, may_try=may_try)
     explanation = Explanation(
         key,
         verdict,
         _since(entry.job, verdict),
         arithmetic=_arithmetic(state.cluster, open_to),
         ahead=_ahead(state, state.queue.order_of(entry)),
-        suggestions=tuple(suggestions(state, entry, verdict, policy or PlacementPolicy(), now=now)),
+        suggestions=tuple(changes),
         borrower_backoff=borrower_backoff(entry.job.status) if gang.borrowing else None,
     )
     if verdict.reason in (*_CAPACITY_REASONS, *_LIMITS, *_CLOSED):
-        forecasts = forecasts or Forecasts(state, now, policy or PlacementPolicy())
         awaited = forecasts.of(key)
     elif verdict.reason in _PREEMPTING:
         awaited = Preemption.of(state, key, now, verdict.blockers)
     else:
         return explanation
     if is_late is not None and not isinstance(awaited, Preemption):
-        found = expected_start(state, key, now, policy or PlacementPolicy(), is_late=is_late)
+        found = expected_start(state, key, now, policy, is_late=is_late)
         explanation = replace(explanation, expected=found)
     overdue = tuple(islice(overdue_for(state.cluster, gang, now), HOLDERS_MAX))
     holders = _holders(state, verdict, gang)
@@ -324,24 +327,40 @@ def _gathering(job: Job) -> Verdict:
     return Verdict(Reason.GROUP_HELD if is_held else Reason.GROUP_INCOMPLETE, facts)
 
 
-def _waiting_verdict(state: PlacementState, entry: QueueEntry, gang: GangRequest) -> Verdict:
+def _waiting_verdict(
+    state: PlacementState, entry: QueueEntry, gang: GangRequest, *, now: float, forecasts: Forecasts
+) -> Verdict:
     """Return the planner's verdict now; what the scheduler wrote where only it can know."""
-    written = entry.job.status.verdict
+    written = _written(entry.job.status)
     if written is not None and written.reason in _WRITTEN:
-        reason = Reason(written.reason)
-        blockers: tuple[ObjectKey, ...] = ()
-        if reason in (*BEHIND, Reason.BEHIND_TEAM_JOB):
-            namespace, _, name = str(written.facts.get("job", "")).partition("/")
-            blockers = ((namespace, name),)
-        nomination = entry.job.status.nomination
-        if reason in _PREEMPTING and nomination is not None:
-            blockers = tuple((victim.namespace, victim.name) for victim in nomination.victims)
-        return Verdict(reason, dict(written.facts), blockers)
+        return written
     verdict = would_fit(state.cluster, gang)
-    if verdict.reason is Reason.PLACED:
-        ahead = state.queue.position(state.queue.order_of(entry))
-        return Verdict(Reason.PENDING_EVALUATION, {"ahead": ahead})
-    return verdict
+    is_fit = verdict.reason is Reason.PLACED
+    over = (held_verdict if is_fit else quota_verdict)(state.cluster, entry)
+    if over is not None and (is_fit or verdict.outcome is Outcome.WAITING):
+        return over
+    if not is_fit:
+        return verdict
+    if written is not None and written.outcome is Outcome.WAITING:
+        awaited = forecasts.of(entry.age.job_key)
+        if not (isinstance(awaited, Forecast) and awaited.may_start_by <= now):
+            return written  # it fits but for others
+    ahead = state.queue.position(state.queue.order_of(entry))
+    return Verdict(Reason.PENDING_EVALUATION, {"ahead": ahead})
+
+
+def _written(status: JobStatus) -> Verdict | None:
+    """Return the verdict in the status of a job; None without one that is known here."""
+    written, nomination, blockers = status.verdict, status.nomination, list[ObjectKey]()
+    if written is None or written.reason not in _KNOWN:
+        return None
+    reason = Reason(written.reason)
+    if reason in (*BEHIND, Reason.BEHIND_TEAM_JOB):
+        namespace, _, name = str(written.facts.get("job", "")).partition("/")
+        blockers = [(namespace, name)]
+    if reason in _PREEMPTING and nomination is not None:
+        blockers = [(victim.namespace, victim.name) for victim in nomination.victims]
+    return Verdict(reason, dict(written.facts), tuple(blockers))
 
 
 def _since(job: Job, verdict: Verdict) -> float | None:

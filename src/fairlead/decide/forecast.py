@@ -16,12 +16,14 @@ Where that is not enough to say when, the answer is why not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from enum import Enum
 from itertools import islice
 from math import inf
 from typing import Protocol, Self
+
+import msgspec
 
 from fairlead.api.job import Job
 from fairlead.decide.placement.capacity import PresentCapacity
@@ -58,10 +60,10 @@ class Unknown(Enum):
     DEPENDENT = "a job that waits for another one may come first"
     NO_ROOM = "the ends of all jobs together do not make room for it"
     TOO_MANY = f"more than {ENDS_MAX} jobs end before"
+    TOO_LONG = "to look so far ahead takes the controllers too long"
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(msgspec.Struct, frozen=True, tag_field="kind"):
     """By when the gang starts under the assumptions above."""
 
     may_start_by: float
@@ -70,8 +72,7 @@ class Forecast:
     waits_for: tuple[ObjectKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Preemption:
+class Preemption(msgspec.Struct, frozen=True, tag_field="kind"):
     """Jobs of lower priority have to give their nodes to the gang, from an instant on.
 
     Without victims the gang gets nodes that others leave anyway.
@@ -140,6 +141,37 @@ def forecast(
     return Forecasts(state, now, policy, ends=ends).of(key)
 
 
+def starts_now(
+    state: PlacementState, entry: QueueEntry, now: float, policy: PlacementPolicy
+) -> bool:
+    """Return whether a job of the queue would start now if it waited as `entry` says.
+
+    The state is used for the calculation and is as it was at the end.
+    """
+    key, queue = entry.age.job_key, state.queue
+    before, policy = state.jobs[key], _unbounded(policy)
+    if before.group is None:
+        return False
+    state.suspect(now, policy.suspect_seconds)
+    queue.add(entry)  # first, so that what is remembered of its group stays
+    queue.remove(before)
+    state.jobs[key] = entry
+    try:
+        with state.cluster.transaction() as transaction:
+            capacity = PresentCapacity(state.cluster, transaction)
+            ahead = _Ahead(Context(state, policy, now, capacity), key, None)
+            return ahead.starts_at_once()
+    finally:
+        state.jobs[key] = before
+        queue.add(before)
+        queue.remove(entry)
+        queue.mark_written(before)
+
+
+def _unbounded(policy: PlacementPolicy) -> PlacementPolicy:
+    return replace(policy, evaluations_max=_UNBOUNDED, placements_max=_UNBOUNDED)
+
+
 class Forecasts:
     """What `forecast` returns for any job, as long as the state does not change.
 
@@ -154,9 +186,12 @@ class Forecasts:
         policy: PlacementPolicy,
         *,
         ends: Ends | None = None,
+        is_late: Callable[[], bool] = lambda: False,
     ) -> None:
+        """A run that goes on once `is_late` answers what it has found, else TOO_LONG."""
         self._state, self._now, self._ends = state, now, ends
-        self._policy = replace(policy, evaluations_max=_UNBOUNDED, placements_max=_UNBOUNDED)
+        self._is_late = is_late
+        self._policy = _unbounded(policy)
         self._furthest: _Ahead | None = None
 
     def of(self, key: ObjectKey) -> Forecast | Preemption | Unknown:
@@ -172,7 +207,7 @@ class Forecasts:
             capacity = PresentCapacity(state.cluster, transaction)
             ahead = _Ahead(Context(state, self._policy, self._now, capacity), key, self._ends)
             try:
-                ahead.run()
+                ahead.run(self._is_late)
             finally:
                 ahead.restore()
                 state.advance(self._now)
@@ -184,6 +219,7 @@ class _Ahead:
 
     def __init__(self, context: Context, key: ObjectKey, ends: Ends | None) -> None:
         self._context = context
+        context.foreseen = {}
         self._ends = ends
         self._state, self._capacity = context.state, context.capacity
         self._key = key
@@ -205,7 +241,7 @@ class _Ahead:
         self._mark = 0
         self._dependents = _dependents(context.state)
 
-    def run(self) -> None:
+    def run(self, is_late: Callable[[], bool]) -> None:
         """Look ahead until the job is placed, or as far as can be."""
         self._begin()
         context, seen = self._context, -inf
@@ -223,6 +259,9 @@ class _Ahead:
             seen = context.now = max(context.now, min(steps), self._coarse())
             if self._ends is not None and self._ends.is_late():
                 break
+            if is_late():
+                self._unknown = Unknown.TOO_LONG
+                return
             for key in self._capacity.by(seen):
                 self._give_back(key)
                 if key in self._dependents:
@@ -230,6 +269,14 @@ class _Ahead:
                     return
                 self._ended.append((key, self._slots(key)))
         self._unknown = Unknown.TOO_MANY
+
+    def starts_at_once(self) -> bool:
+        """Return whether the job is placed at the first instant."""
+        try:
+            self._begin()
+            return self._place() and self._key in self._starts
+        finally:
+            self.restore()
 
     def _slots(self, key: ObjectKey) -> Ints:
         """Return the slots of a job that has nodes at this instant."""

@@ -1,21 +1,20 @@
 """What would let a waiting job start: each change was tried before it is suggested.
 
-A smaller gang is tried on the nodes as they are. A time limit, and a reservation, are tried by a
-whole decision on the changed job.
+A smaller gang is tried on the nodes as they are. A time limit, and a reservation, are tried by the
+stages of a decision, on the queue with the changed job in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from fairlead.api.job import Job
 from fairlead.api.quantity import humanize
 from fairlead.api.times import format_time, parse_time
-from fairlead.decide.placement.actions import PlaceJob
-from fairlead.decide.placement.cycle import decide
+from fairlead.decide.forecast import starts_now
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.state import PlacementState
@@ -27,7 +26,7 @@ from fairlead.decide.words import duration
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.nodes import is_device
-from fairlead.model.windows import grace_seconds
+from fairlead.model.windows import grace_seconds, hold_seconds
 
 #: What it takes to read a suggestion and submit the job again; from where on whole minutes do.
 _SUBMIT_SECONDS, _MINUTES_FROM = 15.0, 300.0
@@ -71,10 +70,10 @@ class Suggestion:
 
 def suggestions(
     state: PlacementState, entry: QueueEntry, verdict: Verdict, policy: PlacementPolicy, *,
-    now: float,
+    now: float, may_try: Callable[[], bool],
 ) -> Iterator[Suggestion]:  # fmt: skip
-    """Yield what would let a job start that waits for this verdict."""
-    tries = _Tries(state, entry.job, policy, now)
+    """Yield what would let a job start that waits for this verdict, tried while `may_try`."""
+    tries = _Tries(state, entry, policy, now, may_try)
     if verdict.reason is Reason.RESERVED_FOR_OTHERS:
         yield from tries.reservations()
     if verdict.reason in RESERVED_UNTIL:
@@ -82,17 +81,22 @@ def suggestions(
     elif verdict.reason in (Reason.RESERVED_FOR_OTHERS, Reason.MAINTENANCE):
         yield from tries.limits(state.cluster.table.windows.starts(now)[::-1])
     if not isinstance(entry.gang, InvalidGang):
-        yield from _smaller(state.cluster, entry.gang)
+        yield from _smaller(state.cluster, entry.gang, may_try)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tries:
-    """Whole decisions on the job as it would be; the state is as it was after each of them."""
+    """The stages of a decision with the job as it would be; the state is as it was after each."""
 
     state: PlacementState
-    job: Job
+    entry: QueueEntry
     policy: PlacementPolicy
     now: float
+    may_try: Callable[[], bool]
+
+    @property
+    def job(self) -> Job:
+        return self.entry.job
 
     def limits(self, ends: list[float]) -> Iterator[Suggestion]:
         """Yield the longest time limit with which the job starts now and is over by one of some
@@ -125,23 +129,30 @@ class _Tries:
         """Return why the job would wait, were it first in the queue; PLACED if it starts, and None
         if it does not since it is not the first.
         """
-        cluster, key = self.state.cluster, job.metadata.key
-        verdict = would_fit(cluster, cluster.gang_of(job))
+        state, cluster = self.state, self.state.cluster
+        gang = cluster.gang_of(job)
+        verdict = would_fit(cluster, gang)
         if verdict.reason is not Reason.PLACED:
             return verdict.reason
-        cluster.job_changed(job)
-        actions = decide(self.state, self.policy, self.now).actions
-        cluster.job_changed(self.job)
-        placed = (action.job.metadata.key for action in actions if isinstance(action, PlaceJob))
-        return Reason.PLACED if key in placed else None
+        if not self.may_try():
+            return None
+        tried = replace(self.entry, job=job, gang=state.patience.request(job, gang), group=None)
+        tried = replace(tried, hold_seconds=hold_seconds(job), likeness=None, first_start=None)
+        return Reason.PLACED if starts_now(state, tried, self.now, self.policy) else None
 
 
 def _with(job: Job, **spec: object) -> Job:
     return msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, **spec))
 
 
-def _smaller(state: ClusterState, gang: GangRequest) -> Iterator[Suggestion]:
+def _smaller(
+    state: ClusterState, gang: GangRequest, may_try: Callable[[], bool]
+) -> Iterator[Suggestion]:
     """Yield changes to one role, of its count or of one resource, that would let it start now."""
+
+    def fits(tried: GangRequest) -> bool:
+        return may_try() and fits_now(state, tried)
+
     if fits_now(state, gang):
         return
     for index, role in enumerate(gang.roles):
@@ -149,7 +160,7 @@ def _smaller(state: ClusterState, gang: GangRequest) -> Iterator[Suggestion]:
         def with_count(count: int, *, at: int = index) -> GangRequest:
             return gang.with_count(at, count)
 
-        count = _largest(state, with_count, role.count, 1)
+        count = _largest(fits, with_count, role.count, 1)
         if count is not None:
             yield Suggestion(role.name, "count", role.count, count)
         for resource, asked in sorted(role.member.request, key=lambda i: resource_order(i[0])):
@@ -160,20 +171,21 @@ def _smaller(state: ClusterState, gang: GangRequest) -> Iterator[Suggestion]:
                 return gang.with_amount(at, of, amount)
 
             step = 1 if is_device(resource) else _STEPS.get(resource, 1)
-            amount = _largest(state, with_amount, asked, step)
+            amount = _largest(fits, with_amount, asked, step)
             if amount is not None:
                 yield Suggestion(role.name, resource, asked, amount)
 
 
 def _largest(
-    state: ClusterState, changed: Callable[[int], GangRequest], before: int, step: int
-) -> int | None:
+    fits_so: Callable[[GangRequest], bool], changed: Callable[[int], GangRequest], before: int,
+    step: int,
+) -> int | None:  # fmt: skip
     """Return the largest multiple of `step` below `before` that would fit now; None if none
     does.
     """
 
     def fits(steps: int) -> bool:
-        return fits_now(state, changed(steps * step))
+        return fits_so(changed(steps * step))
 
     low, high = 0, -(-before // step) - 1
     if high < 1 or not fits(1):

@@ -97,10 +97,14 @@ class BlockingClient:
         query: Mapping[str, str] | None = None,
         body: object = None,
         content_type: str = JSON,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Send one request with a JSON body and return its successful answer."""
         encoded = None if body is None else msgspec.json.encode(body)
-        return self.send(HttpRequest(method, quote(path), query, encoded, content_type))
+        more = tuple((headers or {}).items())
+        return self.send(
+            HttpRequest(method, quote(path), query, encoded, content_type, headers=more)
+        )
 
     def send(self, asked: HttpRequest) -> Answer:
         """Send one request and return its successful answer."""

@@ -176,6 +176,10 @@ class Ledger:
         """Return the places that are kept for a job."""
         return self._nominated.get(key)
 
+    def nominated(self) -> Iterator[JobKey]:
+        """Yield the jobs that places are kept for."""
+        yield from self._nominated
+
     def kept_nodes(self) -> set[str]:
         """Return the nodes on which places are kept for jobs."""
         return {n for c in self._nominated.values() for _, _, nodes in c.roles for n in nodes}

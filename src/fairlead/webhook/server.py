@@ -3,7 +3,8 @@
 Any client that reaches the port can talk to it, since an API server does not say who it is. So
 nothing is disclosed that the caller does not know, and nothing grows with what is sent:
 connections, bodies being read and their bytes have limits, and so has the time that a body may
-take. The work between a body and its answer is done at once, by `answers`.
+take. The work between a body and its answer is done at once, by `answers`. Reviews that a user has
+an API server forward, by its service proxy, are refused: that way is for the questions of users.
 
 A new certificate is loaded into the context that the listener uses: handshakes from then on show
 it, connections that stand go on. So a rotation loses no request. What does not fit together is
@@ -29,6 +30,8 @@ from fairlead.webhook.certificates import Pair, validity_of
 from fairlead.webhook.configuration import Path
 from fairlead.webhook.tls import load_pair, server_context
 
+#: An API server's proxy adds it to what it forwards; its own reviews have none.
+FORWARDED = "X-Forwarded-For"
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -181,6 +184,8 @@ class WebhookServer:
         limits = self._limits
         if path is not Path.OTHER and request.method != "POST":
             return failed(Outcome.MALFORMED, 405, "accepted: POST")
+        if path is not Path.OTHER and FORWARDED in request.headers:
+            return failed(Outcome.MALFORMED, 403, "accepted: reviews of API servers themselves")
         if request.headers.get("Content-Encoding", "identity") != "identity":
             return failed(Outcome.MALFORMED, 415, "accepted: bodies without Content-Encoding")
         if self._requests_count >= limits.requests_max:

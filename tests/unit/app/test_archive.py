@@ -27,6 +27,7 @@ from fairlead.api.status import (
     ApiError,
     BadRequest,
     Forbidden,
+    NotFound,
     TooManyRequests,
     Unauthorized,
     Unavailable,
@@ -415,20 +416,27 @@ class Proxy:
                 status = Forbidden("may not create serviceaccounts/token").status
                 return web.Response(status=403, body=status.encode())
             return web.json_response({"status": {"token": "token-root"}}, status=201)
-        assert request.path.startswith(PROXY_PATH)
+        if not request.path.startswith(PROXY_PATH):
+            return web.Response(status=404, body=NotFound("404 page not found").status.encode())
         if self.elsewhere:
             self.elsewhere -= 1
             status = Unavailable("elsewhere", reason=NOT_LEADER).status
             return web.Response(status=503, body=status.encode())
         headers = {k: v for k, v in request.headers.items() if k != "Authorization"}
         url = self.archive + request.path_qs.partition("/proxy/fairlead/v1")[2]
-        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as found:
+        body = await request.read()
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(request.method, url, data=body, headers=headers) as found,
+        ):
             return web.Response(status=found.status, body=await found.read())
 
 
 @asynccontextmanager
-async def proxied(**options: Any) -> AsyncIterator[tuple[Proxy, str]]:
-    async with archive(Reviewer()) as url:
+async def proxied(
+    more: Mapping[str, Any] | None = None, **options: Any
+) -> AsyncIterator[tuple[Proxy, str]]:
+    async with archive(Reviewer(), **(more or {})) as url:
         proxy = Proxy(url, **options)
         runner = web.ServerRunner(web.Server(proxy.answer))
         await runner.setup()

@@ -24,6 +24,20 @@ from fairlead.testing.fake_client import FakeClient
 STATUS = ClusterStatus("0", 1, 0.0, "/data", NodeCounts(0, 0, 0), {}, 0, ())
 
 
+class Unanswered:
+    """What a command asks of a cluster whose controllers do not answer; tests add the objects."""
+
+    connection = Connection("http://nowhere", source="a test")
+
+    def token(self) -> str:
+        """Return no token."""
+        return ""
+
+    def request(self, *_: Any, **__: Any) -> Answer:
+        """Raise NotFound, as there is no such path."""
+        raise NotFound("404 page not found")
+
+
 class FakeApi(Api):
     """What commands talk to; with `is_embedded` a cluster of `fairlead up`."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.unit.cli.fake_api import Unanswered
 
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_pool import (
@@ -37,7 +38,7 @@ def pool(mode: PoolMode = PoolMode.ACTIVE) -> NodePool:
     return NodePool(ObjectMeta("h100"), spec)
 
 
-class Api:
+class Api(Unanswered):
     def __init__(self, *pools: NodePool, may_list_pools: bool = True) -> None:
         self.pools, self.may_list_pools = pools, may_list_pools
 

@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     # it asks the planner whether the job fits, and loads it then
     "submit": set(),
     # it asks for all that the planner would do; the controllers' settings are read as a file is
-    "why": {"numpy", "yaml", "fairlead.cli.fit", "fairlead.decide.fleet",
+    "why": {"numpy", "yaml", "fairlead.decide.fleet",
             "fairlead.decide.placement.cycle", "fairlead.decide.placement.preempt",
             "fairlead.decide.placement.whatif", "fairlead.model.cluster"},
 }  # fmt: skip

@@ -174,7 +174,7 @@ def test_all_users_may_have_one_name_proxied_and_nothing_else() -> None:
     made = {each["metadata"]["name"]: each for each in _of_kind("Role", values)}
     (rule,) = made[ACCOUNT]["rules"]
     assert rule["resourceNames"] == [PROXIED_NAME] == ["https:fairlead-webhook:https"]
-    assert (rule["resources"], rule["verbs"]) == (["services/proxy"], ["get"])
+    assert (rule["resources"], rule["verbs"]) == (["services/proxy"], ["get", "create"])
     ports = {
         (each["metadata"]["name"], port["name"])
         for each in _of_kind("Service", values)

@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.unit.cli.fake_api import FakeApi, Unanswered, serve
 
 from fairlead.api.job import Adopts, Attempt, Job, Progress, VerdictStatus
-from fairlead.api.meta import Condition
+from fairlead.api.meta import Condition, ObjectMeta, to_wire
 from fairlead.api.names import RUNNING
-from fairlead.api.resources import NODES
+from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
+from fairlead.api.resources import NODES, PODS, RESOURCE_QUOTAS
 from fairlead.api.status import Forbidden, NotFound, StatusDetails
 from fairlead.api.team import Reservation
 from fairlead.api.times import format_time
+from fairlead.cli.app import run
 from fairlead.cli.fit import check_fit
 from fairlead.cli.lookup import find_job
 from fairlead.cli.transport import Api
@@ -24,12 +27,12 @@ from fairlead.decide.explain import explain
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.input.errors import CliError
-from fairlead.kube.kubeconfig import Connection
 from fairlead.model.cluster import ClusterState
 from fairlead.runtime.client import ObjectList, Request, Verb
 from fairlead.testing.builders import (
     EPOCH,
     make_job,
+    make_member_pod,
     make_node,
     make_nodes,
     make_placement,
@@ -53,8 +56,9 @@ def test_a_node_that_does_not_report_is_named_while_there_is_patience_with_it() 
     state = PlacementState.of(make_nodes(1), [job])
     explanation = explain(state, job.metadata.key, EPOCH)
     assert "not ready" not in why_text(job, explanation, EPOCH)
-    text = why_text(job, explanation, EPOCH, unready={"node-0000": EPOCH - 12})
-    assert "  not ready  node-0000 for 12s; the job moves once that is 40s\n" in text
+    unready = {"node-0000": EPOCH - 12}
+    text = why_text(job, explanation, EPOCH, unready=unready, node_lost_grace_seconds=90.0)
+    assert "  not ready  node-0000 for 12s; the job moves once that is 1m30s\n" in text
 
 
 def test_a_line_of_a_progress_report_that_could_not_be_read_is_shown_with_what_is_expected() -> (
@@ -187,11 +191,11 @@ def test_without_the_cluster_the_status_of_the_job_is_told() -> None:
     assert why_text(waiting, None, EPOCH).startswith("Job b: InsufficientCapacity")
 
 
-class OneJob(Api):
+class OneJob(Unanswered, Api):
     """Has one job, and refuses to list nodes."""
 
     def __init__(self, job: Job) -> None:
-        super().__init__(Connection(server="http://127.0.0.1:1", source="a test"))
+        super().__init__(self.connection)
         self.job = job
 
     def call(self, request: Request[Any]) -> Any:
@@ -218,3 +222,26 @@ def test_an_object_of_another_kind_is_not_taken_for_it() -> None:
 
 def test_a_user_who_may_not_list_nodes_may_submit() -> None:
     assert "not checked" in check_fit(OneJob(make_job("a")), make_job("b"), EPOCH)
+
+
+def test_where_no_controller_answers_everything_counts_that_the_scheduler_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pods whose job was deleted without them, and a quota that has no room for the job."""
+    written = VerdictStatus(reason="AwaitingQuota", outcome="Waiting", facts={"message": "full"})
+    poor = make_job("poor", namespace="poor", verdict=written)
+    api, gone = FakeApi(make_job("mine", count=2), poor), make_job("gone", count=2)
+    serve(monkeypatch, api)
+    pods = [make_member_pod(gone, i, node=f"node-000{i}") for i in range(2)]
+    status = ResourceQuotaStatus({"pods": "0"}, {"pods": "0"})
+    quota = ResourceQuota(ObjectMeta("q", namespace="poor"), status=status)
+    for resource, found in ((NODES, make_nodes(2)), (PODS, pods), (RESOURCE_QUOTAS, [quota])):
+        for each in found:
+            api.create(resource.raw, to_wire(each), namespace=each.metadata.namespace)
+    assert run(["why", "mine"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Job mine waits: InsufficientCapacity")
+    assert "asks       16 GPUs; 0 of 16 are free, 16 short" in said
+    assert run(["why", "poor", "-n", "poor"]) == 0
+    assert capsys.readouterr().out.startswith("Job poor waits: AwaitingQuota")
+    assert "waits: the quota of its namespace" in check_fit(api, make_job("x", namespace="poor"), 0)

@@ -13,12 +13,21 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, TEAMS
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.team import Team
+from fairlead.cli.answers import ask_teams
 from fairlead.cli.cluster_settings import settings_or_defaults
 from fairlead.cli.common import Common, Format, common, dump, now
 from fairlead.cli.manifest import Document, parse_manifest, read_bytes
 from fairlead.cli.teams_import import NAMESPACES_NOTE, teams_of
 from fairlead.cli.transport import Api
-from fairlead.cli.views.teams import COLUMNS, owners_of, plan_text, quota_text, team_rows
+from fairlead.cli.views.teams import (
+    COLUMNS,
+    age_note,
+    owners_of,
+    plan_text,
+    quota_text,
+    team_rows,
+    with_use,
+)
 from fairlead.input.errors import CliError, Code, Problem, fail
 from fairlead.input.suggest import nearest
 
@@ -54,6 +63,7 @@ def teams(common_: Common) -> None:
     if common_.format is Format.NAME:
         common_.lines(team.metadata.name for team in found)
         return
+    found = _with_current_use(common_, api, found)
     common_.table(COLUMNS, team_rows(found), empty="no teams; docs/operations/teams.md shows one")
 
 
@@ -80,6 +90,7 @@ def quota(common_: Common, *, team: str) -> None:
     if common_.format is Format.NAME:
         common_.emit(f"{found.metadata.name}\n")
         return
+    [found] = _with_current_use(common_, api, [found])
     try:
         jobs, owners = api.list(JOBS), owners_of(api.list(NODES))
     except Forbidden:
@@ -161,6 +172,18 @@ def _teams(api: Api) -> Sequence[Team]:
         return api.list(TEAMS)
     except NotFound as error:
         raise fail(Code.UNKNOWN_KIND, "the cluster has no teams", help=_NO_KIND) from error
+
+
+def _with_current_use(common_: Common, api: Api, teams: Sequence[Team]) -> Sequence[Team]:
+    """Return the teams with what they use now; as their status has it where nobody else says it,
+    with a note of how old that is.
+    """
+    uses = ask_teams(api) if teams else {}
+    if uses is not None:
+        return [with_use(team, uses.get(team.metadata.name)) for team in teams]
+    if note := age_note(teams, now()):
+        common_.note(note)
+    return teams
 
 
 def _team(api: Api, name: str) -> Team:

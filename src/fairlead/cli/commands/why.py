@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import click
 
-from fairlead.api.core import Node
 from fairlead.api.job import Job
-from fairlead.api.node_pool import NodePool
-from fairlead.api.placement import nodes_of
-from fairlead.api.resources import NODE_POOLS, NODES, PRIORITY_CLASSES
-from fairlead.api.status import Forbidden, NotFound
+from fairlead.api.resources import PRIORITY_CLASSES
+from fairlead.api.status import Forbidden
+from fairlead.app.answers import Explained
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.messages import ClusterStatus
+from fairlead.cli.answers import ask_why
 from fairlead.cli.cluster_settings import NOT_READ, read_settings
 from fairlead.cli.common import Common, Format, common, now, text_width
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import read_status
-from fairlead.cli.fit import read_state
 from fairlead.cli.flags import Flag
 from fairlead.cli.hypothesis import Changes, changed_job, read_changes
 from fairlead.cli.lookup import clean_reference, find_job
+from fairlead.cli.own_answers import OwnAnswers
 from fairlead.cli.past import past_job, stopped
 from fairlead.cli.text import wrapped
 from fairlead.cli.transport import Api
 from fairlead.cli.views.fleet import Buying, buying_for
-from fairlead.cli.views.teams import Owners, owners_of
 from fairlead.cli.views.why import FACT_INDENT, supposed_text, why_facts, why_text
-from fairlead.decide.explain import Explanation, explain, explain_changed
-from fairlead.decide.fleet.growth import pools_that_hold
-from fairlead.decide.forecast import Forecasts
-from fairlead.decide.placement.fair_share import FairShareOrder
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.forecast import Unknown
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
-from fairlead.model.node_health import NodeHealth
 
-#: The expected start is left out where it takes longer: in queues of thousands of different jobs.
-EXPECTED_SECONDS_MAX = 3.0
+PARTIAL = "note: jobs of namespaces that you may not list are left out"
 
 
 @click.command(
@@ -106,41 +96,30 @@ def _show(common_: Common, asked: Sequence[_Answer], changes: Changes, instant: 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A job, what the planner says of it, since when nodes of it have not been ready, what node
-    pools do for it, and whose the nodes are.
+    """A job, what the planner says of it, and what node pools do for it; `is_up`: it is of a
+    cluster of `fairlead up`.
     """
 
     job: Job
-    explanation: Explanation | None = None
-    unready: Mapping[str, float] = field(default_factory=dict[str, float])
+    explained: Explained = field(default_factory=Explained)
     buying: Buying | None = None
-    owners: Owners = field(default_factory=dict[str, str])
     is_up: bool = False
 
     def facts(self, changes: Changes) -> dict[str, Any]:
         """Return it as data."""
         supposed = {"if": {flag.value: value for flag, value in changes.items()}} if changes else {}
-        return {**supposed, **why_facts(self.job, self.explanation, self.owners)}
+        found = self.explained
+        return {**supposed, **why_facts(self.job, found.explanation, found.owners)}
 
     def text(self, changes: Changes, instant: float) -> str:
         """Return it in words."""
+        found = self.explained
         text = why_text(
-            self.job, self.explanation, instant, is_up=self.is_up, unready=self.unready,
-            buying=self.buying, owners=self.owners,
+            self.job, found.explanation, instant, is_up=self.is_up, unready=found.unready,
+            buying=self.buying, owners=found.owners,
+            node_lost_grace_seconds=found.node_lost_grace_seconds,
         )  # fmt: skip
-        return supposed_text(self.job, self.explanation, changes, text) if changes else text
-
-
-@dataclass(frozen=True, slots=True)
-class _Cluster:
-    """The cluster as the scheduler would see it, and the forecasts of all jobs in it."""
-
-    nodes: Sequence[Node]
-    state: PlacementState
-    health: NodeHealth
-    policy: PlacementPolicy
-    forecasts: Forecasts
-    pools: Sequence[NodePool]
+        return supposed_text(self.job, found.explanation, changes, text) if changes else text
 
 
 class _Asking:
@@ -149,8 +128,8 @@ class _Asking:
     def __init__(self, common_: Common, changes: Changes, instant: float) -> None:
         self._common, self._changes = common_, changes
         self.instant = instant
-        self._give_up_at = time.monotonic() + EXPECTED_SECONDS_MAX
         self._is_stopped = stopped(common_) is not None
+        self._is_answered, self._is_partial = not changes, False
 
     def of(self, name: str) -> _Answer:
         """Return the answer about a job."""
@@ -165,33 +144,26 @@ class _Asking:
             has_priority = Flag.PRIORITY in self._changes
             classes = self._api.list(PRIORITY_CLASSES) if has_priority else ()
             found = changed_job(found, self._changes, classes)
-        if found.is_finished or (cluster := self._cluster) is None:
+        if found.is_finished:
             return _Answer(found, is_up=is_up)
-        return self._explained(found, cluster, is_up=is_up)
+        explained = self._explained(found)
+        pools, holding = explained.pools, explained.holding
+        buying = buying_for(found, pools, holding, self.instant) if explained.explanation else None
+        return _Answer(found, explained, buying, is_up)
 
-    def _explained(self, job: Job, cluster: _Cluster, *, is_up: bool) -> _Answer:
-        state, key, policy = cluster.state, job.metadata.key, cluster.policy
-        if self._changes:
-            state.cluster.job_changed(job)
-            found = explain_changed(state, key, self.instant, policy, is_late=self._is_late)
-        else:
-            found = explain(
-                state, key, self.instant, policy, is_late=self._is_late,
-                forecasts=cluster.forecasts,
-            )  # fmt: skip
-        placement = job.status.placement
-        used = set(nodes_of(placement))
-        since = cluster.health.unready_since
-        pools = cluster.pools if found is not None and placement is None else ()
-        gang = state.cluster.gang_of(job)
-        holding = pools_that_hold(cluster.nodes, gang, pools) if pools else {}
-        return _Answer(
-            job, found, {name: at for name, at in since.items() if name in used},
-            buying_for(job, pools, holding, self.instant), owners_of(cluster.nodes), is_up,
-        )  # fmt: skip
-
-    def _is_late(self) -> bool:
-        return time.monotonic() > self._give_up_at
+    def _explained(self, job: Job) -> Explained:
+        """Return what the process that decides says of the job, else what the planner says here."""
+        if self._is_answered:
+            answer = ask_why(self._api, job)
+            if answer is not None and not (_is_short(answer) and self._own is not None):
+                if answer.is_partial and not self._is_partial:
+                    self._is_partial = True
+                    self._common.note(PARTIAL)
+                return answer
+            self._is_answered = False
+        if (own := self._own) is None:
+            return Explained()
+        return own.suppose(job) if self._changes else own.explain(job)
 
     @cached_property
     def _api(self) -> Api:
@@ -202,16 +174,13 @@ class _Asking:
         return read_status(self._api)
 
     @cached_property
-    def _cluster(self) -> _Cluster | None:
-        """The cluster, with the settings of the controllers where these can be read; None for a
-        user who may not see it, and gets what the status of the job says.
+    def _own(self) -> OwnAnswers | None:
+        """Answers with the settings of the controllers where these can be read; None for a user who
+        may not see the cluster, and gets what the status of the job says.
         """
         settings = read_settings(self._api, self._status)
         try:
-            nodes = self._api.list(NODES)
-            levels = (settings or ControllerSettings()).levels()
-            cluster = read_state(self._api, nodes, levels)
-            state = PlacementState(cluster, order=FairShareOrder(cluster))
+            own = OwnAnswers(self._api, settings or ControllerSettings(), self.instant)
         except Forbidden:
             self._common.note(
                 "note: you may not list what the cluster has; this is what the job says"
@@ -219,20 +188,13 @@ class _Asking:
             return None
         if settings is None:
             self._common.note(NOT_READ)
-        health = NodeHealth()
-        for node in nodes:
-            health.put(node, self.instant)
-        policy = (settings or ControllerSettings()).placement_policy()
-        forecasts = Forecasts(state, self.instant, policy)
-        return _Cluster(nodes, state, health, policy, forecasts, _pools(self._api))
+        return own
 
 
-def _pools(api: Api) -> Sequence[NodePool]:
-    """Return the node pools; none where they cannot be read."""
-    try:
-        return api.list(NODE_POOLS)
-    except (Forbidden, NotFound):
-        return ()
+def _is_short(answer: Explained) -> bool:
+    """True where the forecast took the controllers too long, for a user who may see the cluster."""
+    found = answer.explanation
+    return not answer.is_partial and found is not None and found.forecast is Unknown.TOO_LONG
 
 
 def _find(common_: Common, api: Api, key: tuple[str, str], *, is_up: bool) -> Job:

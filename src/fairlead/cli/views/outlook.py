@@ -7,6 +7,7 @@ from fairlead.cli.views.words import message_of
 from fairlead.decide.explain import Explanation
 from fairlead.decide.forecast import Forecast, Preemption
 from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import Verdict
 from fairlead.decide.words import duration, plural, some_of
 
 VICTIMS_SHOWN_MAX = 5
@@ -16,20 +17,24 @@ def outlook_text(job: Job, found: Explanation | None, now: float) -> str:
     """Return what a decision would do with a job that is submitted now, in words."""
     if found is None:
         return "not known"
-    verdict = found.verdict
-    if verdict.reason is Reason.PLACED:
-        nodes = plural(int(verdict.facts["nodes_used"]), "node")
-        members = plural(int(verdict.facts["members"]), "member")
-        return f"fits now{' with ' + members if job.is_elastic else ''}, on {nodes}"
-    is_moving = verdict.reason is Reason.DEFRAGMENTING
+    is_moving = found.verdict.reason is Reason.DEFRAGMENTING
     if isinstance(found.forecast, Preemption) and found.forecast.victims and not is_moving:
         return _preempts(job, found.forecast, now)
-    words = message_of(verdict)
-    text = words if words.startswith("waits ") else f"waits: {words}"
+    text = verdict_text(found.verdict, is_elastic=job.is_elastic)
     if isinstance(found.forecast, Forecast):
         text += f"; starts within {duration(max(found.forecast.may_start_by - now, 0.0))}"
         text += " if the jobs ahead use their whole time limits" if found.forecast.waits_for else ""
     return text
+
+
+def verdict_text(verdict: Verdict, *, is_elastic: bool) -> str:
+    """Return e.g. "fits now, on 2 nodes" or "waits: needs 8 GPUs, ..."."""
+    if verdict.reason is Reason.PLACED:
+        nodes = plural(int(verdict.facts["nodes_used"]), "node")
+        members = plural(int(verdict.facts["members"]), "member")
+        return f"fits now{' with ' + members if is_elastic else ''}, on {nodes}"
+    words = message_of(verdict)
+    return words if words.startswith("waits ") else f"waits: {words}"
 
 
 def _preempts(job: Job, found: Preemption, now: float) -> str:

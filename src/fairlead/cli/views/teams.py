@@ -7,12 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.meta import find_condition
 from fairlead.api.names import READY
 from fairlead.api.placement import nodes_of
-from fairlead.api.team import Budget, JobLimits, Share, Team
+from fairlead.api.team import Budget, JobLimits, Share, Team, TeamUse
+from fairlead.api.times import parse_time
 from fairlead.api.validate_team import selector_of
 from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.views.defaults import defaults_of
@@ -62,6 +65,26 @@ def team_rows(teams: Iterable[Team]) -> list[Row]:
             (_name(team), _promised(team), *(f"{n:,}" for n in counts), namespaces, _state(team))
         )
     return rows
+
+
+def with_use(team: Team, use: TeamUse | None) -> Team:
+    """Return a team with what it uses now; None: as its status has it."""
+    if use is None:
+        return team
+    use = replace(use, intruders=team.status.use.intruders)
+    return replace(team, status=replace(team.status, use=use))
+
+
+def age_note(teams: Iterable[Team], now: float) -> str:
+    """Return how old the numbers of these teams are, the oldest of them; "" where none says it.
+
+    They are written when they change, some seconds later.
+    """
+    taken = [team.status.use.as_of for team in teams]
+    ages = [max(now - parse_time(at), 0.0) for at in taken if at is not None]
+    if not ages:
+        return ""
+    return f"note: as of {duration(max(ages))} ago, as no controller answers"
 
 
 def _name(team: Team) -> str:

@@ -38,7 +38,6 @@ from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.expected_start import ExpectedStart
 from fairlead.decide.explain import HOLDERS_MAX, Amounts, Explanation, Holder
 from fairlead.decide.forecast import Preemption, Unknown
-from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.restart import is_cancelled
 from fairlead.decide.overdue_pods import OverduePod
 from fairlead.decide.reasons import Outcome, Reason
@@ -74,12 +73,13 @@ def why_text(
     unready: Mapping[str, float] = _NONE_UNREADY,
     buying: Buying | None = None,
     owners: Owners = _NO_OWNERS,
+    node_lost_grace_seconds: float = 0.0,
 ) -> str:
     """Return the answer; without an explanation what the status says.
 
     `is_up` says that the cluster is one of `fairlead up`, where some jobs are simulated, `unready`
-    since when nodes of the job have not been ready, `buying` what node pools do for it, `owners`
-    whose the nodes are.
+    since when nodes of the job have not been ready, and `node_lost_grace_seconds` for how long it
+    waits for those; `buying` what node pools do for it, `owners` whose its nodes are.
     """
     note = [_line("simulated", _SIMULATED)] if is_up and is_simulated(job) else []
     if job.is_finished:
@@ -90,7 +90,7 @@ def why_text(
         return joined([f"Job {job.metadata.name}: {where_or_why(job)}"])
     team = borrowing_words(job, owners)
     note = [*([_line("team", team)] if team else []), *_defaults(job), *note]
-    return _placed(job, now, [*note, *_not_ready(unready, now)])
+    return _placed(job, now, [*note, *_not_ready(unready, now, node_lost_grace_seconds)])
 
 
 def supposed_text(
@@ -104,9 +104,9 @@ def supposed_text(
     return f"With {words}:\n\n{text}"
 
 
-def _not_ready(unready: Mapping[str, float], now: float) -> list[str]:
+def _not_ready(unready: Mapping[str, float], now: float, grace_seconds: float) -> list[str]:
     """Return what to expect of nodes that do not report: they may come back, or the gang moves."""
-    patience = duration(JobsPolicy().node_lost_grace_seconds)
+    patience = duration(grace_seconds)
     texts = (
         f"{name} for {duration(max(now - since, 0.0))}; the job moves once that is {patience}"
         for name, since in sorted(unready.items())[:UNREADY_SHOWN_MAX]

@@ -61,6 +61,21 @@ class Context:
         #: The answers that are taken from memory; and those that are given in place of it.
         self.recall = Recall()
         self.given: Recall | None = None
+        #: Failures of a forecast, as in `Shape.failed_on`; None: of a decision, which the shapes
+        #: remember.
+        self.foreseen: dict[int, dict[int, object]] | None = None
+
+    def has_failed(self, shape: Shape, respected: int, basis: object) -> bool:
+        """True when a search for places of a shape is known to have failed on this basis."""
+        foreseen = {} if self.foreseen is None else self.foreseen.get(id(shape), {})
+        return basis in (shape.failed_on.get(respected), foreseen.get(respected))
+
+    def note_failure(self, shape: Shape, respected: int, basis: object) -> None:
+        """Remember that a search for places of a shape has failed."""
+        if self.foreseen is None:
+            shape.note_failure(respected, basis)
+        else:
+            self.foreseen.setdefault(id(shape), {})[respected] = basis
 
     def is_left_alone(self, key: ObjectKey) -> bool:
         """True for a job that is not to be touched: writes of it fail, or deciding about it."""

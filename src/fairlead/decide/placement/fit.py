@@ -190,7 +190,7 @@ class Fit:
         versions = (reservation.version for reservation in reserved)
         basis = (*context.basis(shape.gang), loans, *versions)
         failure = (self._passes, entry.age.job_key, respected)
-        has_failed = shape.failed_on.get(respected) == basis
+        has_failed = context.has_failed(shape, respected, basis)
         if has_failed:
             context.recall.failed.append(failure)
         elif self._failed is None or failure not in self._failed:
@@ -199,5 +199,5 @@ class Fit:
             if plan is not None:
                 self._on_plan(entry, plan)
                 return True
-            shape.note_failure(respected, basis)
+            context.note_failure(shape, respected, basis)
         return self.preempting.nominate(group, entry)

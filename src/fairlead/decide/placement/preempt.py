@@ -311,7 +311,7 @@ class Preempting:
         for group in nsmallest(
             context.policy.fresh_jobs_max, due, key=lambda g: (g.sought_at, g.order(0))
         ):
-            group.sought_at = context.now
+            group.sought_at = context.began  # not when a forecast looks ahead to
             context.recall.sought.append(group.order(0).job_key)
             yield group
         if len(due) > context.policy.fresh_jobs_max:

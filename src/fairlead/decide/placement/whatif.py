@@ -38,7 +38,11 @@ def would_fit(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict:
 def fits_now(state: ClusterState, gang: GangRequest) -> bool:
     """Tell whether `would_fit` says PLACED, without working out why not."""
     with state.transaction() as transaction:
-        return plan_gang(PresentCapacity(state, transaction), state.table, gang) is not None
+        capacity = PresentCapacity(state, transaction)
+        if gang.is_simple:
+            (role,) = gang.roles
+            return int(capacity.fits(role.member).sum()) >= role.count
+        return plan_gang(capacity, state.table, gang) is not None
 
 
 def fits_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict:

@@ -143,7 +143,7 @@ def team_status(
         nodes=sum(result.nodes for result in results),
         nodes_missing=nodes_missing,
         shares=results,
-        use=replace(_use(cluster, name, now), intruders=intruders),
+        use=replace(use_of(cluster, name, now), intruders=intruders),
     )
 
 
@@ -180,7 +180,8 @@ def _use_due_at(before: TeamUse, use: TeamUse, policy: TeamsPolicy) -> float | N
     return as_of + policy.sums_seconds if has_moved else None
 
 
-def _use(cluster: ClusterState, name: str, now: float) -> TeamUse:
+def use_of(cluster: ClusterState, name: str, now: float) -> TeamUse:
+    """Return what a team uses now, but for intruders."""
     uses = cluster.uses
     held = uses.amounts.get(name, {})
     return TeamUse(

@@ -1,0 +1,60 @@
+"""Questions to the process that decides; who gets no answer assembles the state himself
+(`own_answers.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlead.api.job import Job
+from fairlead.api.meta import to_wire
+from fairlead.api.team import TeamUse
+from fairlead.app.messages import (
+    EXPLAIN_PATH,
+    FIT_PATH,
+    TEAMS_PATH,
+    ExplainQuestion,
+    FitQuestion,
+    Fitted,
+    TeamsQuestion,
+)
+from fairlead.cli.archive import Archive, NoArchive
+from fairlead.cli.transport import Api
+
+if TYPE_CHECKING:  # it loads the planner
+    from fairlead.app.answers import Explained
+
+
+def ask_why(api: Api, job: Job) -> Explained | None:
+    """Return why a job is where it is; None where nobody answers, or an answer of another release
+    cannot be read.
+    """
+    from fairlead.app.answers import Explained
+
+    try:
+        question = ExplainQuestion(job.metadata.namespace, job.metadata.name)
+        answer = Archive(api).ask(EXPLAIN_PATH, question)
+        return msgspec.json.decode(answer, type=Explained)
+    except (NoArchive, msgspec.DecodeError):
+        return None
+
+
+def ask_fit(api: Api, job: Job) -> Fitted | None:
+    """Return whether a job would fit; None as in `ask_why`."""
+    try:
+        return msgspec.json.decode(
+            Archive(api).ask(FIT_PATH, FitQuestion(to_wire(job))), type=Fitted
+        )
+    except (NoArchive, msgspec.DecodeError):
+        return None
+
+
+def ask_teams(api: Api) -> dict[str, TeamUse] | None:
+    """Return what each team uses now; None as in `ask_why`."""
+    try:
+        answer = Archive(api).ask(TEAMS_PATH, TeamsQuestion())
+        return msgspec.json.decode(answer, type=dict[str, TeamUse])
+    except (NoArchive, msgspec.DecodeError):
+        return None

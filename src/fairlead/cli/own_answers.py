@@ -1,0 +1,60 @@
+"""The planner's answers on the objects that the API shows, for a cluster whose controllers do not
+answer: one that is stopped, or from before they did.
+
+The code is that of the controllers (`app/answers.py`), on a state that this process assembles.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import msgspec
+
+from fairlead.api.job import Job
+from fairlead.app.answers import Answers, Explained, Known
+from fairlead.app.controller_settings import ControllerSettings
+from fairlead.cli.objects import read_objects, read_state
+from fairlead.cli.transport import Api
+from fairlead.decide.explain import explain_changed
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.placement.fair_share import FairShareOrder
+from fairlead.decide.placement.state import PlacementState
+from fairlead.model.node_health import NodeHealth
+
+#: The expected start is left out where it takes longer: in queues of thousands of different jobs.
+EXPECTED_SECONDS_MAX = 3.0
+
+
+class OwnAnswers:
+    """Why jobs are where they are; what that needs of the cluster is read once."""
+
+    def __init__(self, api: Api, settings: ControllerSettings, now: float) -> None:
+        """Read it. Forbidden for a user who may not see the cluster."""
+        self._now, self._policy = now, settings.placement_policy()
+        give_up_at = time.monotonic() + EXPECTED_SECONDS_MAX
+        objects = read_objects(api)
+        cluster = read_state(objects, settings.levels(), now)
+        self._state = PlacementState(cluster, order=FairShareOrder(cluster))
+        health = NodeHealth()
+        for node in objects.nodes:
+            health.put(node, now)
+        jobs = replace(JobsPolicy(), **msgspec.structs.asdict(settings.jobs))
+        self._seconds_left = lambda: give_up_at - time.monotonic()
+        self._answers = Answers(
+            self._state, Known(lambda: objects.nodes, lambda: objects.pools, health),
+            self._policy, jobs, stopwatch=time.monotonic, seconds=self._seconds_left,
+        )  # fmt: skip
+
+    def explain(self, job: Job) -> Explained:
+        """Return why a job is where it is."""
+        return self._answers.explain(job.metadata.key, self._now)
+
+    def suppose(self, job: Job) -> Explained:
+        """Return what a decision would do with a job that is as it says here."""
+        key = job.metadata.key
+        self._state.cluster.job_changed(job)
+        found = explain_changed(
+            self._state, key, self._now, self._policy, is_late=lambda: self._seconds_left() < 0,
+        )  # fmt: skip
+        return self._answers.about(key, found)

@@ -1,0 +1,338 @@
+"""What the process that decides answers: from its own state, and to each what he may know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from msgspec.structs import replace
+from tests.unit.app.test_archive import Reviewer, archive, get, proxied
+
+from fairlead.api.job import ROLES_MAX
+from fairlead.api.meta import ObjectMeta, to_wire
+from fairlead.api.names import SUBMITTED_BY
+from fairlead.api.node_pool import (
+    Launch,
+    NodePool,
+    NodePoolSpec,
+    NodePoolStatus,
+    NodeTemplate,
+    Provider,
+    ProviderType,
+)
+from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
+from fairlead.api.team import JobLimits
+from fairlead.api.times import format_time
+from fairlead.app.answers import Answers, Explained, Known, of_namespace
+from fairlead.app.answers_api import QUESTION_BYTES_MAX, AnswersApi
+from fairlead.app.archive_api import QUESTIONS_MAX
+from fairlead.app.archive_guard import to_read_history
+from fairlead.app.messages import ExplainQuestion, FitQuestion, Fitted
+from fairlead.cli.answers import ask_fit, ask_why
+from fairlead.cli.transport import Api
+from fairlead.decide.forecast import Forecast, Forecasts, Preemption, Unknown
+from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.fair_share import FairShareOrder
+from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.reasons import Reason
+from fairlead.kube.kubeconfig import Connection
+from fairlead.model.cluster import ClusterState
+from fairlead.model.node_health import NodeHealth
+from fairlead.runtime.clock import SystemClock
+from fairlead.testing.builders import (
+    EPOCH,
+    make_job,
+    make_node,
+    make_nodes,
+    make_placement,
+    make_pod,
+    make_team,
+)
+
+NOW = EPOCH + 100.0
+
+
+def answers_on(state: ClusterState, **known: Any) -> Answers:
+    planner = PlacementState(state, order=FairShareOrder(state))
+    return Answers(
+        planner, Known(**known), PlacementPolicy(), JobsPolicy(node_lost_grace_seconds=7.0),
+        stopwatch=lambda: 0.0, seconds=lambda: 1.0,
+    )  # fmt: skip
+
+
+def two_tenants(**known: Any) -> Answers:
+    """A job of a waits for one of b, whose limit is an hour."""
+    running = make_job("secret", namespace="b", count=2, time_limit_seconds=3600,
+                       placement=make_placement(["node-0000", "node-0001"]))  # fmt: skip
+    ahead = make_job("zebra", namespace="b", count=2, created=EPOCH - 9, time_limit_seconds=60)
+    job = make_job("mine", namespace="a", count=2)
+    return answers_on(ClusterState.of(make_nodes(2), [running, ahead, job]), **known)
+
+
+# What is answered
+
+
+def test_the_pods_of_a_deleted_job_hold_their_nodes_in_the_answer_too() -> None:
+    gone, job = make_job("gone", count=2), make_job("mine", count=2)
+    pods = [make_pod(f"gone-1-worker-{i}", node=f"node-000{i}", gpus=8, owner=gone,
+                     labels={"fairlead.dev/job-name": "gone"}) for i in range(2)]  # fmt: skip
+    answers = answers_on(ClusterState.of(make_nodes(2), [job], pods))
+    found = answers.explain(job.metadata.key, NOW).explanation
+    assert found is not None
+    assert found.verdict.reason is Reason.INSUFFICIENT_CAPACITY
+    assert (
+        found.verdict == decide(answers.state, PlacementPolicy(), NOW).verdicts["default", "mine"]
+    )
+    dry = answers.dry_run(make_job("next", count=2), NOW).verdict
+    assert (dry.reason, dry.facts["free"]) == (Reason.INSUFFICIENT_CAPACITY, 0)
+
+
+def test_a_quota_and_a_limit_are_said_before_the_job_is_queued() -> None:
+    status = ResourceQuotaStatus({"pods": "3"}, {"pods": "2"})
+    quota = ResourceQuota(ObjectMeta("q", namespace="a"), status=status)
+    team = make_team("t", namespaces=("b",), limits=JobLimits(running=1))
+    held = make_job("held", namespace="b", placement=make_placement(["node-0000"]))
+    state = ClusterState.of(make_nodes(4), [held], teams=[team], quotas=[quota])
+    answers = answers_on(state)
+    for namespace, reason in (
+        ("a", Reason.AWAITING_QUOTA), ("b", Reason.RUNNING_LIMIT), ("c", Reason.PLACED),
+    ):  # fmt: skip
+        job = make_job("next", namespace=namespace, count=2)
+        assert answers.dry_run(job, NOW).verdict.reason is reason
+
+
+def test_an_answer_changes_nothing_that_a_decision_sees() -> None:
+    answers, other = two_tenants(), two_tenants()
+    answers.explain(("a", "mine"), NOW)
+    answers.dry_run(make_job("next", namespace="a", count=9), NOW)
+    decisions = [decide(each.state, PlacementPolicy(), NOW + 1) for each in (answers, other)]
+    assert decisions[0] == decisions[1]
+
+
+def test_what_is_known_beside_the_state_goes_with_the_answer() -> None:
+    node = make_node("node-0000", gpus=8, ready=False)
+    job = make_job("mine", placement=make_placement(["node-0000"]))
+    health = NodeHealth()
+    health.put(node, NOW - 3)
+    answers = answers_on(ClusterState.of([node], [job]), health=health)
+    found = answers.explain(job.metadata.key, NOW)
+    assert found.unready.keys() == {"node-0000"}
+    assert found.node_lost_grace_seconds == 7.0
+    assert answers.explain(("default", "none"), NOW) == Explained()
+
+
+def pool() -> NodePool:
+    template = NodeTemplate({"cpu": "96", "memory": "1Ti", "nvidia.com/gpu": "8"})
+    spec = NodePoolSpec(Provider(ProviderType.STATIC, "/etc/private"), template, 64)
+    launch = Launch("t", "", 2, format_time(EPOCH), jobs=("b/secret", "a/mine"))
+    other = Launch("u", "", 2, format_time(EPOCH), jobs=("b/secret",))
+    return NodePool(ObjectMeta("h100"), spec, NodePoolStatus(launches=(launch, other)))
+
+
+def test_of_pools_an_answer_has_what_they_do_for_this_job() -> None:
+    answers = two_tenants(nodes=lambda: make_nodes(2), pools=lambda: [pool()])
+    answered = msgspec.json.encode(answers.explain(("a", "mine"), NOW))
+    [shown] = msgspec.json.decode(answered, type=Explained).pools
+    assert [launch.jobs for launch in shown.status.launches] == [("a/mine",)]
+    assert b"private" not in answered
+    found = answers.dry_run(make_job("big", namespace="a", count=9), NOW)
+    assert found.holding.keys() == {"h100"}
+
+
+def test_a_forecast_answers_for_a_time_that_grows_with_what_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An answer takes 10 ms here, so the first one's forecast holds for 0.2 s, and 5 s at most."""
+    made, spent = list[float](), list[float]()
+
+    class Counted(Forecasts):
+        def __init__(
+            self, state: PlacementState, now: float, policy: PlacementPolicy, **more: Any
+        ) -> None:
+            super().__init__(state, now, policy, **more)
+            made.append(round(now - NOW, 1))
+
+        def of(self, key: tuple[str, str]) -> Any:
+            spent.append(0.01)
+            return super().of(key)
+
+    monkeypatch.setattr("fairlead.app.answers.Forecasts", Counted)
+    answers = Answers(
+        two_tenants().state, Known(), PlacementPolicy(), JobsPolicy(),
+        stopwatch=lambda: sum(spent), seconds=lambda: 1.0,
+    )  # fmt: skip
+    for seconds in (0.0, 0.1, 0.5, 0.6, *(0.6 + n / 10 for n in range(60))):
+        assert answers.explain(("a", "mine"), NOW + seconds).explanation is not None
+    assert made == [0.0, 0.5, 5.6]
+
+
+def test_what_takes_too_long_is_left_out_and_the_verdict_is_not() -> None:
+    ticks = iter(range(1_000))
+    answers = Answers(
+        two_tenants().state, Known(), PlacementPolicy(), JobsPolicy(),
+        stopwatch=lambda: float(next(ticks)), seconds=lambda: 0.5,
+    )  # fmt: skip
+    whole = two_tenants().explain(("a", "mine"), NOW).explanation
+    found = answers.explain(("a", "mine"), NOW).explanation
+    assert found is not None
+    assert whole is not None
+    assert (found.verdict, found.arithmetic, found.ahead) == (
+        whole.verdict, whole.arithmetic, whole.ahead,
+    )  # fmt: skip
+    assert (found.forecast, found.suggestions) == (Unknown.TOO_LONG, ())
+    assert isinstance(whole.forecast, Forecast)
+
+
+# Who is answered
+
+
+def test_who_sees_one_namespace_is_shown_no_job_of_another() -> None:
+    found = two_tenants().explain(("a", "mine"), NOW)
+    assert b"secret" in msgspec.json.encode(found)
+    assert b"zebra" in msgspec.json.encode(found)
+    own = of_namespace(found, "a")
+    assert own.is_partial
+    assert b"secret" not in msgspec.json.encode(own)
+    assert b"zebra" not in msgspec.json.encode(own)
+    assert own.explanation is not None
+    assert found.explanation is not None
+    assert own.explanation.arithmetic == found.explanation.arithmetic
+    victims = Preemption(NOW, (("b", "secret"), ("a", "other")))
+    preempting = replace(found, explanation=_with_forecast(found, victims))
+    left = of_namespace(preempting, "a").explanation
+    assert left is not None
+    assert left.forecast == Preemption(NOW, (("a", "other"),))
+
+
+def _with_forecast(found: Explained, forecast: Preemption) -> Any:
+    from dataclasses import replace as with_
+
+    assert found.explanation is not None
+    return with_(found.explanation, forecast=forecast)
+
+
+@asynccontextmanager
+async def served(
+    answers: Callable[[], Answers | None], reviewer: Reviewer | None = None
+) -> AsyncGenerator[str]:
+    questions = AnswersApi(answers, clock=SystemClock(), stopwatch=lambda: 0.0)
+    async with archive(reviewer or Reviewer(), questions=questions) as url:
+        yield url
+
+
+async def post(url: str, user: str, question: object) -> tuple[int, bytes]:
+    headers = {"X-Fairlead-Token": f"token-{user}"} if user else {}
+    data = question if isinstance(question, bytes) else msgspec.json.encode(question)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, data=data, headers=headers) as answer,
+    ):
+        return answer.status, await answer.read()
+
+
+async def test_each_user_is_answered_for_the_namespaces_whose_jobs_he_may_list() -> None:
+    answers = two_tenants()
+    async with served(lambda: answers) as url:
+        mine, other = ExplainQuestion("a", "mine"), ExplainQuestion("b", "secret")
+        fit = FitQuestion(to_wire(make_job("next", namespace="b")))
+        for question, path in ((other, "explain"), (fit, "fit")):
+            assert (await post(f"{url}/{path}", "", question))[0] == 401
+            assert (await post(f"{url}/{path}", "nobody", question))[0] == 401
+            status, said = await post(f"{url}/{path}", "ann", question)
+            assert status == 403
+            assert b"ann may not list jobs.fairlead.dev in namespace b" in said
+        status, said = await post(f"{url}/explain", "ann", mine)
+        assert (status, b"secret" in said) == (200, False)
+        status, said = await post(f"{url}/explain", "root", mine)
+        assert (status, b"secret" in said) == (200, True)
+        fit = FitQuestion(to_wire(make_job("n", namespace="a")))
+        assert b"secret" in (await post(f"{url}/fit", "root", fit))[1]
+        status, said = await post(f"{url}/fit", "ann", fit)
+        assert b"secret" not in said
+        found = msgspec.json.decode(said, type=Fitted).verdict
+        assert (status, found.reason) == (200, Reason.INSUFFICIENT_CAPACITY)
+
+
+async def test_a_question_that_is_none_is_refused_and_so_is_a_job_that_cannot_be() -> None:
+    async with served(two_tenants) as url:
+        misnamed = to_wire(make_job("n_1", namespace="a"))
+        cases: tuple[tuple[Any, int], ...] = (
+            (b"{", 400), (b"[]", 400), (b'{"job": {"spec": 3}}', 400), (b"\xff", 400),
+            (b'{"job": {"metadata": {"namespace": 3}}}', 400), (FitQuestion(misnamed), 422),
+            (FitQuestion(to_wire(make_job("n", namespace=""))), 400),
+            (b" " * (QUESTION_BYTES_MAX + 1), 413),
+        )  # fmt: skip
+        for question, status in cases:
+            assert (await post(f"{url}/fit", "ann", question))[0] == status, question
+        adopting = to_wire(make_job("n", namespace="a"))
+        owner = {"kind": "Job", "name": "x", "apiVersion": "batch/v1", "uid": "u"}
+        adopting["spec"]["adopts"] = owner
+        many = to_wire(make_job("n", namespace="a"))
+        (role,) = many["spec"]["roles"]
+        many["spec"]["roles"] = [{**role, "name": f"r{i}"} for i in range(ROLES_MAX + 1)]
+        for job in (adopting, many):
+            assert (await post(f"{url}/fit", "ann", {"job": job}))[0] == 422
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/fit") as answer:
+            assert answer.status in (401, 405)
+    async with archive(Reviewer()) as url:
+        assert (await post(f"{url}/fit", "ann", b"{}"))[0] == 404
+
+
+async def test_a_job_counts_for_the_user_who_asks() -> None:
+    team = make_team("t", namespaces=("a",), user_limits=JobLimits(running=1))
+    held = make_job("held", namespace="a", placement=make_placement(["node-0000"]))
+    held = replace(held, metadata=replace(held.metadata, annotations={SUBMITTED_BY: "bob"}))
+    answers = answers_on(ClusterState.of(make_nodes(2), [held], teams=[team]))
+    job = make_job("next", namespace="a")
+    asked = replace(job, metadata=replace(job.metadata, annotations={SUBMITTED_BY: "bob"}))
+    assert answers.dry_run(asked, NOW).verdict.reason is Reason.RUNNING_LIMIT
+    async with served(lambda: answers) as url:
+        _, said = await post(f"{url}/fit", "ann", FitQuestion(to_wire(asked)))
+        assert msgspec.json.decode(said, type=Fitted).verdict.reason is Reason.PLACED
+
+
+async def test_one_user_has_a_few_questions_at_a_time_and_others_are_answered() -> None:
+    reviewer, question = Reviewer(), ExplainQuestion("a", "mine")
+    reviewer.rights = {**reviewer.rights, "bob": {to_read_history("a")}}
+    async with served(two_tenants, reviewer) as url, asyncio.timeout(20):
+        assert (await post(f"{url}/explain", "bob", question))[0] == 200
+        assert (await get(f"{url}/history?namespace=a", "ann"))[0] == 200
+        reviewer.gate = asyncio.Event()  # what else ann may see is not known yet
+        asking = {
+            asyncio.create_task(post(f"{url}/explain", "ann", question))
+            for _ in range(QUESTIONS_MAX + 1)
+        }
+        done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result()[0] for task in done] == [429]
+        assert (await post(f"{url}/explain", "bob", question))[0] == 200
+        reviewer.gate.set()
+        assert {(await task)[0] for task in asking} == {200}
+
+
+async def test_a_command_asks_until_it_reaches_the_process_that_decides() -> None:
+    answers = two_tenants()
+    questions = AnswersApi(lambda: answers, clock=SystemClock(), stopwatch=lambda: 0.0)
+    job = make_job("mine", namespace="a", count=2)
+    async with proxied({"questions": questions}, elsewhere=2) as (proxy, url):
+        api = Api(Connection(url, "a kubeconfig", token="token-ann"))
+        found = await asyncio.to_thread(ask_why, api, job)
+        assert found is not None
+        assert found.is_partial
+        assert found.explanation is not None
+        assert found.explanation.verdict.reason is Reason.INSUFFICIENT_CAPACITY
+        fitted = await asyncio.to_thread(ask_fit, api, job)
+        assert fitted is not None
+        assert fitted.shape["nvidia.com/gpu"] == 8
+        assert len(proxy.asked) == 2 + 2 + 2, "each time the cluster of fairlead up is tried first"
+    nobody = AnswersApi(lambda: None, clock=SystemClock(), stopwatch=lambda: 0.0)
+    async with proxied({"questions": nobody}) as (_, url):
+        api = Api(Connection(url, "a kubeconfig", token="token-ann"))
+        assert await asyncio.to_thread(ask_why, api, job) is None
+        assert await asyncio.to_thread(ask_fit, api, job) is None
