@@ -64,7 +64,7 @@ class Ledger:
         self._by_priority: list[tuple[int, JobKey]] = []
         self._by_slot: dict[int, list[tuple[int, JobKey]]] = {}
         self._uncertain: dict[JobKey, Claim] = {}  # by key of the job
-        self._nominated: dict[JobKey, Claim] = {}
+        self.nominated: dict[JobKey, Claim] = {}  # what places are kept for
         self._pods: dict[JobKey, PodUse] = {}
         self._leaving: dict[JobKey, None] = {}  # keys of the pods that are being deleted
         #: Keys of the pods of each job, and of each member, in order of arrival.
@@ -174,25 +174,21 @@ class Ledger:
 
     def nomination(self, key: JobKey) -> Claim | None:
         """Return the places that are kept for a job."""
-        return self._nominated.get(key)
-
-    def nominated(self) -> Iterator[JobKey]:
-        """Yield the jobs that places are kept for."""
-        yield from self._nominated
+        return self.nominated.get(key)
 
     def kept_nodes(self) -> set[str]:
         """Return the nodes on which places are kept for jobs."""
-        return {n for c in self._nominated.values() for _, _, nodes in c.roles for n in nodes}
+        return {n for c in self.nominated.values() for _, _, nodes in c.roles for n in nodes}
 
     def set_nomination(self, key: JobKey, claim: Claim | None) -> None:
         """Keep places for a job, whoever still uses them: they count as used. None: keep none."""
-        before = self._nominated.get(key)
+        before = self.nominated.get(key)
         if before == claim:
             return
         if claim is None:
-            del self._nominated[key]
+            del self.nominated[key]
         else:
-            self._nominated[key] = claim
+            self.nominated[key] = claim
             self._book_claim(claim, 1)
         if before is not None:
             self._book_claim(before, -1)
@@ -329,7 +325,7 @@ class Ledger:
     def book_resource(self, resource: str) -> None:
         """Book what claims and pods use of a resource that has just got its row."""
         table, used = self._table, dict[str, int]()
-        for claim in (*self._claims.values(), *self._uncertain.values(), *self._nominated.values()):
+        for claim in (*self._claims.values(), *self._uncertain.values(), *self.nominated.values()):
             for _, request, nodes in claim.roles:
                 amount = _amount(request, resource)
                 for node in nodes if amount else ():

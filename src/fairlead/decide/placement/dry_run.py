@@ -36,7 +36,7 @@ def dry_run(state: ClusterState, job: Job, now: float) -> Verdict:
     team = resolved if isinstance(resolved, str) else ""
     if team and state.teams.has_job_limits:
         limits, user = RunningLimits(state), user_of(metadata, job.spec.adopts)
-        for key in state.ledger.nominated():  # they count from the moment that places are kept
+        for key in state.ledger.nominated:  # they count from the moment that places are kept
             limits.take_job(key, state.jobs[key].gang)
         over = limits.verdict_of(metadata.key, gang, team, user)
         if over is not None:
