@@ -61,13 +61,14 @@ class Context:
         #: The answers that are taken from memory; and those that are given in place of it.
         self.recall = Recall()
         self.given: Recall | None = None
-        #: Failures of a forecast, as in `Shape.failed_on`; None: of a decision, which the shapes
-        #: remember.
-        self.foreseen: dict[int, dict[int, object]] | None = None
+        #: Failures of a forecast, as in `Shape.failed_on`, by the id of the shape, which is held: a
+        #: shape that is dropped on the way leaves its id to another one. None: of a decision,
+        #: which the shapes remember.
+        self.foreseen: dict[int, tuple[Shape, dict[int, object]]] | None = None
 
     def has_failed(self, shape: Shape, respected: int, basis: object) -> bool:
         """True when a search for places of a shape is known to have failed on this basis."""
-        foreseen = {} if self.foreseen is None else self.foreseen.get(id(shape), {})
+        _, foreseen = (self.foreseen or {}).get(id(shape), (shape, {}))
         return basis in (shape.failed_on.get(respected), foreseen.get(respected))
 
     def note_failure(self, shape: Shape, respected: int, basis: object) -> None:
@@ -75,7 +76,7 @@ class Context:
         if self.foreseen is None:
             shape.note_failure(respected, basis)
         else:
-            self.foreseen.setdefault(id(shape), {})[respected] = basis
+            self.foreseen.setdefault(id(shape), (shape, {}))[1][respected] = basis
 
     def is_left_alone(self, key: ObjectKey) -> bool:
         """True for a job that is not to be touched: writes of it fail, or deciding about it."""
