@@ -36,6 +36,7 @@ from fairlead.decide.fleet.actions import (
 from fairlead.decide.fleet.cycle import decide_fleet
 from fairlead.decide.fleet.pool_status import answered
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView
+from fairlead.decide.pinning import Binding
 from fairlead.decide.verdict import Decision
 from fairlead.model.cluster import ClusterState
 from fairlead.model.machines import Instance, InstanceState, Inventory
@@ -221,3 +222,17 @@ def test_heartbeats_change_nothing_that_a_decision_sees() -> None:
     assert fleets.tracked.version == before
     fleets.set_ready(node.metadata.name, ready=False)
     assert fleets.tracked.version > before
+
+
+def test_a_pool_of_another_autoscaler_is_counted_by_its_nodes_as_no_list_has_its_machines() -> None:
+    fleets = Fleets(1)
+    pool = fleets.pools["b"]
+    external = replace(pool.spec, provider=Provider(ProviderType.EXTERNAL))
+    fleets.pools["b"], fleets.lists["b"] = replace(pool, spec=external), Inventory(())
+    nodes = [node.name for node in fleets.tracked.by_pool["b"].values()]
+    fleets.set_ready(nodes[0], ready=False)
+    policy = FleetPolicy(binding=Binding.PINNED)
+    _, report = decide_fleet(fleets.view(), policy, FleetMemory())
+    found = {plan.census.view.name: plan.census for plan in report.plans}
+    assert {name: census.size for name, census in found.items()} == {"a": 30, "b": len(nodes)}
+    assert sum(found["b"].coming.values()) == 1
