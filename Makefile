@@ -41,8 +41,9 @@ soak: $(READY)  ## Explore random worlds and tenants on all cores for MINUTES (1
 	  FAIRLEAD_RAILS_HISTORIES=$(or $(HISTORIES),$(or $(MINUTES),10)0000) $(BIN)/pytest -q tests/property/test_rails.py || code=1; \
 	  exit $$code
 
-mutants: $(READY)  ## Plant known bugs and see that the tests notice; ONLY=word some, SEED=n drawn ones
-	@$(BIN)/python -m tools.mutants.$(if $(SEED),sample --seed $(SEED) --count $(or $(COUNT),60),run) $(ONLY)
+# Three questions: do the tests notice the bugs of the table; those that a seed draws; do worlds notice the serious ones?
+mutants: $(READY)  ## Plant known bugs and see that the tests notice; ONLY=word some, SEED=n drawn ones, SIM=seconds in worlds
+	@$(BIN)/python -m tools.mutants.$(if $(SEED),sample --seed $(SEED) --count $(or $(COUNT),60),$(if $(SIM),simulated --seconds $(SIM),run)) $(ONLY)
 
 lint: $(READY)  ## Formatter, linter, types, layers
 	$(BIN)/ruff format --check .

@@ -51,6 +51,8 @@ class Mutant:
     old: str
     new: str
     tests: str
+    #: Worlds of the simulator are to notice it, too (`simulated.py`).
+    serious: bool = False
 
     def planted(self, root: Path) -> str:
         """Return the text of the file with the bug; UnusableEntryError when it does not apply."""
