@@ -1,7 +1,8 @@
 """How often a job starts within the range that was expected: the planner alone, event by event.
 
 Jobs come and end as they are given; between events the planner decides until it places none. Now
-and then a waiting job is asked about, and its start is compared with the answer.
+and then a waiting job is asked about, and its start is compared with the answer. Of each job that
+starts the run time is compared with the range that its draws come from.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.times import format_time
-from fairlead.decide.expected_start import ExpectedStart, expected_start
+from fairlead.decide.expected_start import DRAWS, ExpectedStart, expected_start
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.run_times import Likeness
 from fairlead.decide.verdict import ObjectKey
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
@@ -65,6 +67,8 @@ class StartRanges:
     waits: list[float] = field(default_factory=list[float])
     #: Questions without an answer.
     unknown: int = 0
+    #: Whether each job that started since ran for as long as its draws say; None: not predicted.
+    ends: list[bool | None] = field(default_factory=list["bool | None"])
     _state: PlacementState = field(init=False)
     _ends: list[tuple[float, ObjectKey]] = field(default_factory=list[tuple[float, ObjectKey]])
     _loads: dict[ObjectKey, Load] = field(default_factory=dict[ObjectKey, Load])
@@ -115,11 +119,24 @@ class StartRanges:
                     heapq.heappush(self._ends, (now + self._loads[key].run_seconds, key))
                     asked = self._asked.pop(key, ())
                     self.answers += (Answer(at, expected, now) for at, expected in asked)
+                    self._note_end(key)
                 self._state.cluster.job_changed(job)
+
+    def _note_end(self, key: ObjectKey) -> None:
+        if len(self._loads) <= self.ask_from:
+            return
+        likeness = Likeness.of(self._state.cluster.jobs[key])
+        first, last = (
+            self._state.run_times.remaining(likeness, 0.0, quantile)
+            for quantile in (0.5 / DRAWS, 1 - 0.5 / DRAWS)
+        )
+        is_known = first is not None and last is not None
+        seconds = self._loads[key].run_seconds
+        self.ends.append(first - 1 <= seconds <= last + 1 if is_known else None)
 
     def _end(self, key: ObjectKey, now: float) -> None:
         job, at = self._state.jobs[key].job, format_time(now)
-        attempt = replace(job.status.attempts[0], finished_at=at)
+        attempt = replace(job.status.attempts[0], finished_at=at, reason="Succeeded")
         conditions = (*job.status.conditions, Condition(type="Succeeded", status="True"))
         self._state.cluster.job_changed(_with_status(
             job, attempts=(attempt,), conditions=conditions, placement=None, finished_at=at,
@@ -138,14 +155,16 @@ def _with_status(job: Job, **status: object) -> Job:
 
 
 def draw_loads(seed: int, count: int, *, every_seconds: float, users: int = 6) -> list[Load]:
-    """Return jobs of 1 to 16 members that come at random; each user has a typical run time of its
-    own, 2 minutes to an hour and a half, about which runs are log-normal with sigma 1.
+    """Return jobs of 1 to 16 members that come at random; each user has a size and a typical run
+    time of its own, 2 minutes to an hour and a half, about which runs are log-normal with sigma 1.
     """
     rng = random.Random(seed)  # a benchmark
     typical = [rng.uniform(5.0, 8.5) for _ in range(users)]
+    sizes = rng.sample((1, 1, 2, 4, 8, 16), users)
     at, out = 0.0, list[Load]()
     for _ in range(count):
         at += rng.expovariate(1 / every_seconds)
-        user, members = rng.randrange(users), rng.choice((1, 1, 1, 2, 4, 8, 8, 16))
-        out.append(Load(at, f"user-{user}", members, rng.lognormvariate(typical[user], 1.0)))
+        user = rng.randrange(users)
+        run_seconds = rng.lognormvariate(typical[user], 1.0)
+        out.append(Load(at, f"user-{user}", sizes[user], run_seconds))
     return out

@@ -206,8 +206,11 @@ def _backfills(report: Report, nodes: list[Node], *, is_predicted: bool = False)
         for i in range(BACKFILL_WAITING)
     ]  # fmt: skip
     head = make_job("head", count=BACKFILL_HEAD, created=EPOCH - 1)
-    past = [_past(f"user-{n % USERS}", n, 600.0 + 860.0 * (n % 100)) for n in range(20 * USERS)]
-    past += [_past("short", n, 60.0) for n in range(20)]
+    past = [
+        _past(f"user-{user}", "run", n, 600.0 + 860.0 * (5 * n + user % 5), count=count)
+        for user in range(USERS) for count in (1, 2, 4, 8) for n in range(20)
+    ]  # fmt: skip
+    past += [_past("short", "short", n, 60.0) for n in range(20)]
     state = PlacementState.of(nodes, [*running, head, *waiting, *(past if is_predicted else ())])
     policy, costs, ratios = PlacementPolicy(starvation_seconds=0.0), list[float](), list[float]()
     decide(state, policy, EPOCH)
@@ -216,7 +219,7 @@ def _backfills(report: Report, nodes: list[Node], *, is_predicted: bool = False)
                        time_limit_seconds=None if is_predicted else 60)  # fmt: skip
         state.cluster.job_changed(_of("short", job))
         if is_predicted:
-            state.cluster.job_changed(_past("short", 100 + number, 60.0))
+            state.cluster.job_changed(_past("short", "short", 100 + number, 60.0))
         gc.collect()
         start = time.process_time()
         decision = decide(state, policy, EPOCH)
@@ -290,13 +293,15 @@ def _of(user: str, job: Job) -> Job:
     return msgspec.structs.replace(job, metadata=meta)
 
 
-def _past(user: str, number: int, seconds: float) -> Job:
-    """Return a job of a user that ran for so long."""
+def _past(user: str, stem: str, number: int, seconds: float, *, count: int = 1) -> Job:
+    """Return a job of a user, like those whose names begin so, that ran for so long."""
     end = format_time(EPOCH - 60)
-    run = Attempt(1, started_at=format_time(EPOCH - 60 - seconds), finished_at=end)
+    run = Attempt(1, started_at=format_time(EPOCH - 60 - seconds), finished_at=end,
+                  reason="Succeeded")  # fmt: skip
     done = (Condition(type="Succeeded", status="True"),)
     status = {"attempts": (run,), "finished_at": end}
-    return _of(user, make_job(f"past-{user}-{number}", conditions=done, status=status))
+    name = f"{stem}-{number}-{count}-{user}"
+    return _of(user, make_job(name, count=count, conditions=done, status=status))
 
 
 def _preempt(state: PlacementState, job: Job) -> float:

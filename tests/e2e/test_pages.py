@@ -25,7 +25,7 @@ PAGES = sorted(
 )
 #: Language, "cluster" for commands on a cluster of the reader's, file, and content.
 BLOCK = re.compile(r"^```(\S+)( cluster)?(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-EXIT_CODE = re.compile(r"# exit code (\d+)$")
+EXIT_CODE, SAYS = re.compile(r"# exit code (\d+)$"), re.compile(r'# "(.+)"$')
 COMMAND_SECONDS_MAX = 90.0
 
 
@@ -55,7 +55,10 @@ def run_page(text: str, shell: Shell, *, kubeconfig: Path | None = None) -> list
             )  # fmt: skip
             wanted = EXIT_CODE.search(command)
             code = int(wanted[1]) if wanted else 0
-            assert done.returncode == code, f"{command}\n{done.stdout}{done.stderr}"
+            output = done.stdout + done.stderr
+            assert done.returncode == code, f"{command}\n{output}"
+            if said := SAYS.search(command):
+                assert said[1] in output, f"{command}\n{output}"
             commands.append(command)
     return commands
 

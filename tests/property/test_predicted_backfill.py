@@ -5,22 +5,27 @@ bounded where they do not.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Iterator
 from math import inf
 
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.unit.decide.past_jobs import of, past
 
 from fairlead.api.core import Node
 from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.times import format_time
+from fairlead.decide import run_times
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.run_times import SAMPLES_MIN
+from fairlead.decide.run_times import Likeness
+from fairlead.model.cluster import ClusterState
 from fairlead.model.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
@@ -32,32 +37,32 @@ GPUS = st.sampled_from([1, 2, 3, 4, 8])
 NEVER = PlacementPolicy(starvation_seconds=0.0, predictions_seconds_max=0.0)
 ALWAYS = PlacementPolicy(starvation_seconds=0.0, predictions_seconds_max=inf)
 BOUND = 500.0
-HOUR = 3600.0
+#: So many past jobs that all ran equally long predict that the next one does. Few, for speed.
+FEW = 3
 
 
-def of(user: str, job: Job) -> Job:
-    return replace(job, metadata=replace(job.metadata, annotations={SUBMITTED_BY: user}))
+@pytest.fixture(autouse=True, scope="module")
+def few_past_jobs_are_enough() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_times, "SAMPLES_MIN", FEW)
+        yield
 
 
-def past(user: str, seconds: float) -> list[Job]:
-    """As many jobs of a user as make a prediction, each of which ran for so long."""
-    end = format_time(EPOCH - HOUR)
-    run = Attempt(1, started_at=format_time(EPOCH - HOUR - seconds), finished_at=end)
-    status = {"attempts": (run,), "finished_at": end}
-    done = (Condition(type="Succeeded", status="True"),)
-    return [
-        of(user, make_job(f"past-{user}-{n}", conditions=done, status=status))
-        for n in range(SAMPLES_MIN)
-    ]
+def seconds_of(job: Job) -> int:
+    """How long all jobs of its user ran."""
+    return int(job.metadata.annotations[SUBMITTED_BY].removeprefix("user-"))
 
 
-PAST = [job for seconds in RUNS for job in past(f"user-{seconds}", seconds)]
+def past_of(jobs: Iterable[Job], count: int = FEW) -> list[Job]:
+    """Past jobs that are like these."""
+    entries = ClusterState.of(jobs=jobs).jobs.values()
+    kinds = {Likeness.of(entry): entry.job for entry in entries}
+    return [each for job in kinds.values() for each in past(job, seconds_of(job), count=count)]
 
 
 def with_limit(job: Job) -> Job:
     """The same job with a time limit that it uses."""
-    user = job.metadata.annotations[SUBMITTED_BY]
-    limit = int(user.removeprefix("user-")) - GRACE_SECONDS_DEFAULT
+    limit = seconds_of(job) - GRACE_SECONDS_DEFAULT
     return replace(job, spec=replace(job.spec, time_limit_seconds=limit))
 
 
@@ -108,7 +113,7 @@ def test_past_jobs_that_tell_the_truth_are_as_good_as_time_limits(
     """With time limits the start of the head is bounded, and no later job delays it."""
     nodes, older, waiting = queue
     running = list(placed_of(nodes, older, EPOCH, NEVER).values())
-    jobs = [*PAST, *running, *waiting]
+    jobs = [*past_of((*older, *waiting)), *running, *waiting]
     found = placed_of(nodes, jobs, EPOCH + 1, ALWAYS)
     stated = placed_of(nodes, [with_limit(job) for job in (*running, *waiting)], EPOCH + 1, NEVER)
     assert {name: job.status.placement for name, job in found.items()} == {
@@ -122,8 +127,8 @@ def test_past_jobs_that_tell_the_truth_are_as_good_as_time_limits(
 class World:
     """A cluster in which jobs end as they do, whatever past jobs tell."""
 
-    def __init__(self, nodes: list[Node], policy: PlacementPolicy) -> None:
-        self._state, self._policy = PlacementState.of(nodes, PAST), policy
+    def __init__(self, nodes: list[Node], policy: PlacementPolicy, past_jobs: list[Job]) -> None:
+        self._state, self._policy = PlacementState.of(nodes, past_jobs), policy
         self._ends: list[tuple[float, str, Job]] = []
         self._runs: dict[str, float] = {}
         #: When each job started, and ends.
@@ -140,7 +145,7 @@ class World:
             end, _, job = heapq.heappop(self._ends)
             done = (*job.status.conditions, Condition(type="Succeeded", status="True"))
             ran = Attempt(1, started_at=format_time(self.spans[job.metadata.name][0]),
-                          finished_at=format_time(end))  # fmt: skip
+                          finished_at=format_time(end), reason="Succeeded")  # fmt: skip
             status = replace(job.status, conditions=done, placement=None, attempts=(ran,),
                              finished_at=format_time(end))  # fmt: skip
             self._state.cluster.job_changed(replace(job, status=status))
@@ -161,16 +166,21 @@ def a_stream(bound: float, runs: list[tuple[int, float]], *, until: float) -> Wo
     a run time of its own; half of the nodes are in use when it comes.
     """
     policy = PlacementPolicy(starvation_seconds=0.0, predictions_seconds_max=bound)
-    world = World([make_node(f"n{i}") for i in range(4)], policy)
-    for number in range(2):
-        world.submit(of("user-300", make_job(f"first-{number}", created=EPOCH - 1)), 700.0)
+    firsts = [of("user-300", make_job(f"first-{n}", created=EPOCH - 1)) for n in range(2)]
+    head = of("user-1000", make_job("head", count=4, created=EPOCH))
+    later = [
+        (of(f"user-{seconds}", make_job(f"z{n}", created=EPOCH + 30.0 * n)), run_seconds)
+        for n, (seconds, run_seconds) in enumerate(runs * int(until / 30 / len(runs)))
+    ]
+    told = past_of([*firsts, head, *(job for job, _ in later)], count=20)
+    world = World([make_node(f"n{i}") for i in range(4)], policy, told)
+    for job in firsts:
+        world.submit(job, 700.0)
     world.decide(EPOCH)
-    world.submit(of("user-1000", make_job("head", count=4, created=EPOCH)), 100.0)
-    for number, (seconds, run_seconds) in enumerate(runs * int(until / 30 / len(runs))):
-        now = EPOCH + 30.0 * number
-        job = of(f"user-{seconds}", make_job(f"z{number}", created=now))
+    world.submit(head, 100.0)
+    for number, (job, run_seconds) in enumerate(later):
         world.submit(job, run_seconds)
-        world.decide(now)
+        world.decide(EPOCH + 30.0 * number)
     return world
 
 

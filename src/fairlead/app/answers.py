@@ -43,8 +43,8 @@ from fairlead.model.node_health import NodeHealth
 #: part in so many of the process, however many ask.
 FORECAST_KEPT_RATIO = 20.0
 FORECAST_KEPT_SECONDS_MAX = 5.0
-#: The expected start takes as long as so many forecasts; it is left out where that is longer.
-EXPECTED_RUNS = 20
+#: The expected start takes up to so many forecasts, and is left out where that is longer.
+EXPECTED_RUNS = 40
 
 
 class Explained(msgspec.Struct, frozen=True, rename="camel"):

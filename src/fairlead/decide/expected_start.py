@@ -1,10 +1,14 @@
-"""Between when and when a waiting job starts, if jobs run for as long as past ones did.
+"""Between when and when a waiting job starts, if jobs run for as long as past ones like them did.
 
 The forecast is made several times, each with other ends of the jobs that run or come first, drawn
-from the run times of past jobs (`run_times.py`). What comes out lies between its earliest and
-its latest start in about nine of ten cases: the draws of a job are one from each of equal parts
-of its distribution, in random order, and of 20 values the least and the greatest have 19 of 21
-parts of the next one between them.
+from the run times of past jobs (`run_times.py`). The draws of a job are one from each of equal
+parts of its distribution, in random order, and of 20 values the least and the greatest have 19 of
+21 parts of the next one between them.
+
+Of a job of which too few alike ones have ended, nothing but its time limit is known. Where there
+are such jobs, all draws are made twice: once as if these end as soon as they can, and once as if
+they use their limits. The range covers both. How often starts lie within it is measured with
+recorded loads (`tools/measure_forecasts.py`).
 
 As in the forecast, no job that comes first is submitted, released or restarted meanwhile.
 """
@@ -14,16 +18,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from math import inf
 
 from fairlead.decide.forecast import Forecast, forecast
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.run_times import RunTimes, elapsed_before, run_seconds
+from fairlead.decide.run_times import Likeness, RunTimes, elapsed_before, run_seconds
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import JobEntry
 
-#: Forecasts that are made.
+#: Forecasts that are made, and as many again where some jobs are not predicted.
 DRAWS = 20
+#: The least time that a job takes.
+_SECONDS_MIN = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,12 @@ class ExpectedStart:
     #: Past jobs whose run times were learned from.
     past_jobs: int
 
+    def says_more(self, now: float, bound: float | None) -> bool:
+        """True unless it says no more than that the job starts between now and the bound."""
+        if bound is None or self.latest < bound:
+            return True
+        return now + _SECONDS_MIN < self.earliest < bound
+
 
 def expected_start(
     state: PlacementState,
@@ -47,22 +60,40 @@ def expected_start(
 ) -> ExpectedStart | None:
     """Return when a waiting job starts, by the run times of the jobs in the state that have ended.
 
-    None where these are too few, or where run times alone do not say it: it preempts others, comes
-    after a job that waits for another one, or more jobs end before than a forecast looks at; and
-    once `is_late`. The same state gives the same answer.
+    None where none of the jobs before it is like enough of these, or where run times alone do not
+    say it: it preempts others, comes after a job that waits for another one, waits for one without
+    a limit that is not predicted, or more jobs end before than a forecast looks at; and once
+    `is_late`. The same state gives the same answer.
     """
     times = state.run_times
-    ends, starts = _DrawnEnds(times, is_late), list[float]()
-    for ends.draw in range(DRAWS if times.is_enough else 0):
-        found = forecast(state, key, now, policy, ends=ends)
-        if not isinstance(found, Forecast):
-            return None
-        starts.append(found.may_start_by)
-    if not starts:
+    if not times.is_enough:
+        return None
+    ends = _DrawnEnds(times, is_late, is_late_end=True)
+    starts = _drawn(state, key, now, policy, ends=ends)
+    if starts and ends.has_unknown:
+        soon = _DrawnEnds(times, is_late, is_late_end=False)
+        early = _drawn(state, key, now, policy, ends=soon)
+        starts = early and starts + early
+    if not starts or not ends.learned:
         return None
     starts.sort()
-    middle = (starts[(DRAWS - 1) // 2] + starts[DRAWS // 2]) / 2
-    return ExpectedStart(starts[0], middle, starts[-1], times.count)
+    half = len(starts) // 2
+    middle = (starts[half - 1] + starts[half]) / 2
+    count = sum(map(times.count, ends.learned))
+    return ExpectedStart(starts[0], middle, starts[-1], count)
+
+
+def _drawn(
+    state: PlacementState, key: ObjectKey, now: float, policy: PlacementPolicy, *, ends: _DrawnEnds
+) -> list[float]:
+    """Return the start in each draw; empty where there is none in some."""
+    starts: list[float] = []
+    for ends.draw in range(DRAWS):
+        found = forecast(state, key, now, policy, ends=ends)
+        if not isinstance(found, Forecast):
+            return []
+        starts.append(found.may_start_by)
+    return starts
 
 
 @dataclass(slots=True)
@@ -71,22 +102,38 @@ class _DrawnEnds:
 
     times: RunTimes
     is_late: Callable[[], bool]
+    #: Jobs that are not predicted use their limits; else they end as soon as they can.
+    is_late_end: bool
     draw: int = 0
-    _orders: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    #: What predicted jobs are like, and whether there was one that is not predicted.
+    learned: dict[Likeness, None] = field(default_factory=dict[Likeness, None])
+    has_unknown: bool = False
+    _seen: dict[str, tuple[Likeness, list[int]]] = field(
+        default_factory=dict[str, "tuple[Likeness, list[int]]"]
+    )
 
     def running(self, entry: JobEntry, now: float) -> float | None:
-        end, limit = now + self._remaining(entry, run_seconds(entry.job, now)), entry.ends_at
-        return end if limit is None else min(end, max(limit, now))
+        limit = entry.ends_at
+        seconds = self._remaining(entry, run_seconds(entry.job, now))
+        end = now + seconds if limit is None else min(now + seconds, max(limit, now))
+        return end if end < inf else None
 
     def starting(self, entry: JobEntry, at: float) -> float | None:
-        return at + min(self._remaining(entry, elapsed_before(entry.job)), entry.hold_seconds)
+        seconds = self._remaining(entry, elapsed_before(entry.job))
+        end = at + min(seconds, entry.hold_seconds)
+        return end if end < inf else None
 
     def _remaining(self, entry: JobEntry, elapsed: float) -> float:
         uid = entry.job.metadata.uid
-        order = self._orders.get(uid)
-        if order is None:
-            order = self._orders[uid] = _shuffled(uid)
-        return self.times.remaining(entry, elapsed, (order[self.draw] + 0.5) / DRAWS)
+        if uid not in self._seen:
+            self._seen[uid] = Likeness.of(entry), _shuffled(uid)
+        likeness, order = self._seen[uid]
+        seconds = self.times.remaining(likeness, elapsed, (order[self.draw] + 0.5) / DRAWS)
+        if seconds is None:
+            self.has_unknown = True
+            return inf if self.is_late_end else _SECONDS_MIN
+        self.learned[likeness] = None
+        return seconds
 
 
 def _shuffled(uid: str) -> list[int]:

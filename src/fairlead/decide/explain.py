@@ -131,7 +131,7 @@ class Explanation:
     #: Of a job that stops its own pods, of one that waits those on nodes that it could use.
     overdue: tuple[OverduePod, ...] = ()
     forecast: Forecast | Preemption | Unknown | None = None
-    #: By the run times of past jobs, where that was asked and there are enough.
+    #: By the run times of past jobs, where that was asked and they say more than the forecast.
     expected: ExpectedStart | None = None
     suggestions: tuple[Suggestion, ...] = ()
     #: Of a job that may not borrow nodes of other teams for now.
@@ -151,7 +151,7 @@ def explain(
     """Return why a job is where it is; None when it is unknown or has ended.
 
     `policy` is the scheduler's; by default the planner's own defaults. With `is_late`
-    the expected start is asked as well, which takes as long as twenty forecasts, until it is true.
+    the expected start is asked as well, which takes up to forty forecasts, until it is true.
     Who asks about many jobs gives the same `forecasts` of this state, instant and policy each time.
     Changes are tried while `may_try` is true.
     """
@@ -190,7 +190,9 @@ def explain(
         return explanation
     if is_late is not None and not isinstance(awaited, Preemption):
         found = expected_start(state, key, now, policy, is_late=is_late)
-        explanation = replace(explanation, expected=found)
+        bound = awaited.may_start_by if isinstance(awaited, Forecast) else None
+        if found is not None and found.says_more(now, bound):
+            explanation = replace(explanation, expected=found)
     overdue = tuple(islice(overdue_for(state.cluster, gang, now), HOLDERS_MAX))
     holders = _holders(state, verdict, gang)
     return replace(explanation, holders=holders, overdue=overdue, forecast=awaited)

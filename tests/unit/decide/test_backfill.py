@@ -24,7 +24,6 @@ from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
-from fairlead.decide.run_times import SAMPLES_MIN
 from fairlead.decide.verdict import Decision
 from fairlead.model.objects import Objects
 from fairlead.model.windows import GRACE_SECONDS_DEFAULT
@@ -285,40 +284,44 @@ def test_the_start_of_the_head_is_calculated_again_when_a_node_or_an_end_changes
 PREDICTED = PlacementPolicy(starvation_seconds=0.0, predictions_seconds_max=600.0)
 
 
-HOURLY = [*past("ana", 3600), *past("ben", 3601)]
+RUNS = of("ana", running("r", "a", limit=None))
+HOURLY = [
+    *past(RUNS, 3600),
+    *past(of("ana", later("j", None)), 3600),
+    *past(of("ben", later("j", None)), 3601),
+]
 
 
 def test_without_limits_jobs_count_by_the_run_times_of_past_ones() -> None:
-    runs = of("ana", running("r", "a", limit=None))
     for user, starts in (("ana", True), ("ben", False)):
-        small = of(user, later("small", None))
-        decision = decided(NODES, *HOURLY, runs, HEAD, small, policy=PREDICTED)
-        assert placed(decision) == ({"small": ("b",)} if starts else {})
+        small = of(user, later("j", None))
+        decision = decided(NODES, *HOURLY, RUNS, HEAD, small, policy=PREDICTED)
+        assert placed(decision) == ({"j": ("b",)} if starts else {})
         assert decision.wake_at == EPOCH + 3600  # then it is predicted again
-    verdict = decision.verdicts["default", "small"]
+    verdict = decision.verdicts["default", "j"]
     assert verdict.reason is Reason.BEHIND_EXPECTED_START
     assert verdict.facts == {"job": "default/head", "starts_by": format_time(EPOCH + 3600)}
 
 
 def test_predictions_end_with_their_bound() -> None:
     """It counts from when room was first kept for the job from another one."""
-    runs, small = of("ana", running("r", "a", limit=None)), of("cid", later("small", None))
-    state = PlacementState.of(NODES, [*HOURLY, *past("cid", 60), runs, HEAD, small])
+    small = of("cid", later("small", None))
+    state = PlacementState.of(NODES, [*HOURLY, *past(small, 60), RUNS, HEAD, small])
     for seconds in (0, 599):
         assert placed(decide(state, PREDICTED, EPOCH + seconds)) == {"small": ("b",)}
     decision = decide(state, PREDICTED, EPOCH + 600)
     assert placed(decision) == {}
     assert decision.verdicts["default", "small"].reason is Reason.BEHIND_EARLIER_JOB
     state.cluster.job_changed(running("head", "a", "b", limit=None))
-    state.cluster.job_deleted(runs.metadata.key)
+    state.cluster.job_deleted(RUNS.metadata.key)
     state.cluster.job_changed(HEAD)  # it waits again
-    state.cluster.job_changed(runs)
+    state.cluster.job_changed(RUNS)
     assert placed(decide(state, PREDICTED, EPOCH + 600)) == {"small": ("b",)}
 
 
 def test_a_replay_knows_since_when_room_is_kept() -> None:
-    runs, small = of("ana", running("r", "a", limit=None)), of("cid", later("small", None))
-    jobs = (*HOURLY, *past("cid", 60), runs, HEAD, small)
+    small = of("cid", later("small", None))
+    jobs = (*HOURLY, *past(small, 60), RUNS, HEAD, small)
     state = PlacementState.of(NODES, jobs)
     decide(state, PREDICTED, EPOCH)
     recall = Recall()
@@ -335,8 +338,7 @@ def test_a_replay_knows_since_when_room_is_kept() -> None:
 def test_an_exceeded_prediction_is_corrected() -> None:
     """The job that was to end at an hour goes on: for how long, no past job tells."""
     policy = PlacementPolicy(starvation_seconds=0.0, predictions_seconds_max=inf)
-    runs, long = of("ana", running("r", "a", limit=None)), later("long", HOUR)
-    state = PlacementState.of(NODES, [*HOURLY[:SAMPLES_MIN], runs, HEAD, long])
+    state = PlacementState.of(NODES, [*past(RUNS, 3600), RUNS, HEAD, later("long", HOUR)])
     for seconds, starts in ((0, True), (1, False), (3599, False), (3600, True)):
         found = placed(decide(state, policy, EPOCH + seconds))
         assert found == ({"long": ("b",)} if starts else {})
@@ -344,8 +346,7 @@ def test_an_exceeded_prediction_is_corrected() -> None:
 
 def test_a_job_that_past_jobs_tell_to_be_short_passes_equal_ones() -> None:
     jobs = [of("ana" if i == 5 else "ben", later(f"j{i}", None, after=i)) for i in range(1, 9)]
-    runs = of("ana", running("r", "a", limit=None))
-    decision = decided(NODES, *HOURLY, runs, HEAD, *jobs, policy=PREDICTED)
+    decision = decided(NODES, *HOURLY, RUNS, HEAD, *jobs, policy=PREDICTED)
     assert placed(decision) == {"j5": ("b",)}
 
 
@@ -355,6 +356,6 @@ def test_a_job_that_goes_on_from_a_checkpoint_is_predicted_by_what_is_left() -> 
     for saved, starts in ((7, True), (None, False)):
         ran = Attempt(1, started_at=format_time(EPOCH - 1800), finished_at=format_time(EPOCH))
         status = {"attempts": (ran,), "progress": Progress(checkpoint_step=saved)}
-        small = of("ana", make_job("small", created=EPOCH + 1, attempt=2, status=status))
+        small = of("ana", make_job("j", created=EPOCH + 1, attempt=2, status=status))
         decision = decided(NODES, *HOURLY, runs, HEAD, small, policy=PREDICTED)
-        assert placed(decision) == ({"small": ("b",)} if starts else {})
+        assert placed(decision) == ({"j": ("b",)} if starts else {})

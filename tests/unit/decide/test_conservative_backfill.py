@@ -207,10 +207,10 @@ def test_without_limits_jobs_count_by_the_run_times_of_past_ones() -> None:
     """The same as with limits of an hour; a job of two hours is over before the second one."""
     jobs = [of("ana", replace(job, spec=replace(job.spec, time_limit_seconds=None)))
             for job in (RUNS, FIRST, SECOND)]  # fmt: skip
-    pasts = [*past("ana", 3600), *past("ben", 7200), *past("cid", 7201)]
-    for user, starts in (("ben", True), ("cid", False)):
+    pasts = [each for job in jobs for each in past(job, 3600)]
+    for user, seconds, starts in (("ben", 7200, True), ("cid", 7201, False)):
         late = of(user, waiting("late", 1, None, after=3))
-        decision = decided(*pasts, *jobs, late)
+        decision = decided(*pasts, *past(late, seconds), *jobs, late)
         assert started(decision) == ({"late"} if starts else set())
     verdict = decision.verdicts["default", "late"]
     assert verdict.reason is Reason.BEHIND_EXPECTED_START

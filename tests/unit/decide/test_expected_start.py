@@ -27,11 +27,12 @@ def attempt(start: float, end: float | None = None) -> Attempt:
     )
 
 
-def past(count: int = PAST) -> list[Job]:
+def past(count: int = PAST, *, members: int = 1, limit: int | None = None) -> list[Job]:
     return [
         make_job(
-            f"past-{n}", conditions=(Condition(type="Succeeded", status="True"),),
-            status={"attempts": (attempt(0, 1010 + 10 * n),),
+            f"a-{1000 + n}", count=members, time_limit_seconds=limit,
+            conditions=(Condition(type="Succeeded", status="True"),),
+            status={"attempts": (replace(attempt(0, 1010 + 10 * n), reason="Succeeded"),),
                     "finished_at": format_time(EPOCH + 1010 + 10 * n)},
         )
         for n in range(count)
@@ -57,7 +58,7 @@ def expect(
 
 
 def test_it_starts_when_the_job_that_holds_its_nodes_is_expected_to_end() -> None:
-    found = expect(*past(), running("a", "node-0000", "node-0001"), make_job("j"))
+    found = expect(*past(members=2), running("a", "node-0000", "node-0001"), make_job("j"))
     assert found is not None
     assert found.past_jobs == PAST
     # Of 100 sorted runs the quantiles 1/40 and 39/40 are those at places 1.525 and 97.475.
@@ -76,15 +77,55 @@ def test_the_first_of_several_to_end_is_expected_sooner() -> None:
     assert four.latest < one.latest
 
 
+def test_jobs_unlike_those_that_have_ended_say_nothing() -> None:
+    """Gangs of an hour, of which one waits: toy jobs, of another name, say nothing about them."""
+    holders = [running(f"sweep-{n}", f"node-000{n}", limit=3600) for n in range(4)]
+    ahead = [make_job(f"sweep-1{n}", created=EPOCH - 1, time_limit_seconds=3600) for n in range(8)]
+    waits = make_job("j", time_limit_seconds=3600)
+    assert expect(*past(), *holders, *ahead, waits, nodes=4) is None
+
+
+def test_of_jobs_that_are_not_predicted_nothing_but_the_limit_is_known() -> None:
+    """Two jobs hold a node each; the one that is not predicted may end at once, or at its limit."""
+    learned, other = running("a", "node-0000"), running("b", "node-0001", limit=1200)
+    one = expect(*past(), learned, other, make_job("j"))
+    assert one is not None
+    assert one.past_jobs == PAST
+    assert one.earliest == NOW + 1.0
+    assert EPOCH + 1220 < one.latest <= EPOCH + 1230  # its limit and its grace period
+    both = expect(*past(), learned, other, make_job("j", count=2))
+    assert both is not None
+    assert (both.earliest, both.latest) == (EPOCH + 1025.25, EPOCH + 1984.75)
+    endless = running("b", "node-0001")
+    assert expect(*past(), learned, endless, make_job("j", count=2)) is None
+    either = expect(*past(), learned, endless, make_job("j"))
+    assert either is not None
+    assert (either.earliest, either.latest) == (NOW + 1.0, EPOCH + 1984.75)
+
+
+@pytest.mark.parametrize(
+    ("earliest", "latest", "bound", "says_more"),
+    [
+        (1.0, 3600.0, 3600.0, False), (1.0, 3599.0, 3600.0, True), (60.0, 3600.0, 3600.0, True),
+        (3600.0, 3600.0, 3600.0, False), (1.0, 3600.0, None, True),
+    ],
+)  # fmt: skip
+def test_a_range_from_now_to_the_bound_says_no_more_than_the_bound(
+    earliest: float, latest: float, bound: float | None, *, says_more: bool
+) -> None:
+    found = ExpectedStart(NOW + earliest, NOW + earliest, NOW + latest, 20)
+    assert found.says_more(NOW, bound if bound is None else NOW + bound) is says_more
+
+
 def test_no_job_is_expected_to_run_beyond_its_limit() -> None:
-    found = expect(*past(), running("a", "node-0000", limit=1100), make_job("j"), nodes=1)
+    found = expect(*past(limit=1100), running("a", "node-0000", limit=1100), make_job("j"), nodes=1)
     assert found is not None
     assert found.latest == EPOCH + 1130  # and its grace period
     assert found.earliest - EPOCH == pytest.approx(1025.25)
 
 
 def test_jobs_ahead_run_first_for_as_long_as_such_jobs_do() -> None:
-    ahead = make_job("ahead", created=EPOCH - 1)
+    ahead = make_job("a-9", created=EPOCH - 1)
     found = expect(*past(), running("a", "node-0000"), ahead, make_job("j"), nodes=1)
     assert found is not None
     assert NOW + 1010 < found.earliest < found.latest < NOW + 1000 + 2 * 2010
@@ -94,7 +135,7 @@ def test_a_job_with_a_checkpoint_goes_on_where_it_was() -> None:
     medians: list[float] = []
     for progress in (None, Progress(checkpoint_step=5)):
         status = {"attempts": (attempt(0, 900),), "progress": progress}
-        ahead = make_job("ahead", created=EPOCH - 1, attempt=2, status=status)
+        ahead = make_job("a-9", created=EPOCH - 1, attempt=2, status=status)
         found = expect(*past(), running("a", "node-0000"), ahead, make_job("j"), nodes=1)
         assert found is not None
         medians.append(found.median)

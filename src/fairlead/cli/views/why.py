@@ -231,11 +231,11 @@ def _expected(found: ExpectedStart | None, now: float) -> list[str]:
     first, middle, last = (
         duration(max(at - now, 0.0)) for at in (found.earliest, found.median, found.latest)
     )
-    past = f"the {found.past_jobs:,} that have ended"
+    past = f"{found.past_jobs:,} past jobs like them"
     when = f"in {first}" if first == last else f"in {first} to {last}, about {middle}"
     return [
-        _line("expected", f"{when}; 9 of 10 such ranges are right"),
-        _line("", f"if jobs run for as long as {past} and no other job comes first"),
+        _line("expected", when),
+        _line("", f"if jobs run for as long as {past} did and no other job comes first"),
     ]
 
 

@@ -16,17 +16,20 @@ class EndReason(Enum):
 
     _value_: str
     cause: Cause | None
+    #: The program ended by itself, or at its limit: it would have run for no longer.
+    is_own: bool
 
-    def __new__(cls, value: str, cause: Cause | None) -> Self:
+    def __new__(cls, value: str, cause: Cause | None, is_own: bool = False) -> Self:  # noqa: FBT001, FBT002
         """Make a member."""
         reason = object.__new__(cls)
         reason._value_, reason.cause = value, cause
+        reason.is_own = is_own or cause is Cause.USER
         return reason
 
-    SUCCEEDED = "Succeeded", None
+    SUCCEEDED = "Succeeded", None, True
     SUSPENDED = "Suspended", None
     CANCELLED = "Cancelled", None
-    TIME_LIMIT = "TimeLimit", None
+    TIME_LIMIT = "TimeLimit", None, True
     SPEC_CHANGED = "SpecChanged", None
     EXIT_CODE = "ExitCode", Cause.USER
     CRASHED = "Crashed", Cause.USER
@@ -60,11 +63,20 @@ class EndReason(Enum):
     #: The API server does not accept the status of the job.
     STATUS_REFUSED = "StatusRefused", Cause.INFRASTRUCTURE
     # Of groups of other tools' pods only, which have no limits on failures: their tools do.
-    FAILED = "Failed", None
+    FAILED = "Failed", None, True
     #: So often not bound that the whole group waits again.
     WAITS_AGAIN = "WaitsAgain", None
     MEMBERS_GONE = "MembersGone", None
     DELETED = "Deleted", None
+
+
+#: What newer versions write is not known here, and not among these.
+_OWN = frozenset(reason.value for reason in EndReason if reason.is_own)
+
+
+def is_own_end(attempt: Attempt) -> bool:
+    """True for an attempt whose program ended by itself, or at its limit."""
+    return attempt.cause is Cause.USER or attempt.reason in _OWN
 
 
 #: So many attempts in a row whose members all say that another one ended are the program's fault.
