@@ -1,15 +1,27 @@
-"""How long people wait for the command line, and for a cluster to come up."""
+"""How long people wait for the command line, and for a cluster to come up; what the table of many
+ended jobs costs.
+"""
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 
+import msgspec
+
 from bench.cluster import cluster
-from bench.harness import Report, slowness
+from bench.harness import Report, cpu_slowness, slowness
+from fairlead.api.job import Attempt, Job
+from fairlead.api.meta import Condition
+from fairlead.api.times import format_time
+from fairlead.cli.table import render_table
+from fairlead.cli.views.jobs import COLUMNS, JobChoice, choose_jobs, job_rows
+from fairlead.testing.builders import EPOCH, make_job
 
 HELP_RUNS = 10
 FLEETS = ((200, 3), (7_500, 1))  # virtual nodes, repeats
+ENDED, ENDED_ROUNDS = 10_000, 5
 
 
 def run(report: Report) -> None:
@@ -32,3 +44,33 @@ def run(report: Report) -> None:
                 taken_seconds = made.up("--nodes", str(nodes))
                 starts.append(taken_seconds / ((slow + slowness()) / 2))
         report.add(f"cli.up_{nodes}", statistics.median(starts), "s")
+    _ended(report)
+
+
+def _ended(report: Report) -> None:
+    """Report what `ps --all` does with each ended job once it has the list, beside decoding that
+    without types.
+    """
+    listed = b"[" + b",".join(msgspec.json.encode(_job(i)) for i in range(ENDED)) + b"]"
+    decoder, costs, ratios = msgspec.json.Decoder(list[Job]), list[float](), list[float]()
+    decoder.decode(listed)
+    for _ in range(ENDED_ROUNDS):
+        gc.collect()
+        start = time.process_time()
+        chosen = choose_jobs(decoder.decode(listed), JobChoice(shows_all=True))
+        render_table(COLUMNS, job_rows(chosen, EPOCH, is_up=True), width=None, wide=False)
+        costs.append(time.process_time() - start)
+        start = time.process_time()
+        msgspec.json.decode(listed)
+        ratios.append(costs[-1] / (time.process_time() - start))
+    report.add("cli.ps_ended_ratio", statistics.median(ratios), "x bare")
+    each = statistics.median(costs) / ENDED / cpu_slowness()
+    report.add("cli.ps_ended", each * 1e6, "us CPU")
+
+
+def _job(number: int) -> Job:
+    begun, ended = format_time(EPOCH - 600), format_time(EPOCH - 60 + number % 50)
+    run = Attempt(1, started_at=begun, finished_at=ended)
+    done = (Condition("Succeeded", "True", last_transition_time=ended),)
+    status = {"attempts": (run,), "started_at": begun, "finished_at": ended, "state": "Succeeded"}
+    return make_job(f"train-{number}", gpus=1, conditions=done, status=status)

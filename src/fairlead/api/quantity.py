@@ -70,6 +70,9 @@ def to_base(resource: str, text: str | float) -> int:
 
     Rounded away from zero, and cut off at ±AMOUNT_MAX: the API server keeps 64-bit integers too.
     """
+    if type(text) is int:  # as most GPUs are written
+        amount = text * 1000 if resource == CPU else text
+        return max(min(amount, AMOUNT_MAX), -AMOUNT_MAX)
     return _text_to_base(resource, text) if type(text) is str else _to_base(resource, text)
 
 

@@ -74,7 +74,10 @@ class _Wrapper(textwrap.TextWrapper):
     wordsep_simple_re = re.compile(r"([\t\n\v\f\r ]+|(?<=,)(?=\S))")
 
 
+_DIGITS = re.compile(r"(\d+)")
+
+
 def natural(text: str) -> tuple[tuple[int, str], ...]:
     """Return a key that sorts numbers in names by their value: sweep-9 before sweep-10."""
-    parts = re.split(r"(\d+)", text)
+    parts = _DIGITS.split(text)
     return tuple((int(part), "") if part.isdecimal() else (0, part) for part in parts)

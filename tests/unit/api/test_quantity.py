@@ -63,3 +63,12 @@ def test_resources_to_base_leaves_zeros_out_and_sorts() -> None:
     assert list(amounts.items()) == [("a", 1), ("memory", 1024)]
     assert quantity.humanize("memory", 2**30 * 3 // 2) == "1.5Gi"
     assert quantity.humanize("cpu", 1500) == "1.5"
+
+
+@pytest.mark.parametrize("number", [0, 1, -3, 2**63 - 1, 2**63, -(2**70), 10**30])
+@pytest.mark.parametrize("resource", ["cpu", "memory", "nvidia.com/gpu"])
+def test_a_number_is_the_amount_that_its_text_is(resource: str, number: int) -> None:
+    if abs(number) < 2**63:
+        assert quantity.to_base(resource, number) == quantity.to_base(resource, str(number))
+    else:
+        assert abs(quantity.to_base(resource, number)) == 2**63 - 1

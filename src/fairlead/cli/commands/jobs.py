@@ -67,14 +67,12 @@ def ps(
     user = submitter_name(api) if is_mine else user
     choice = JobChoice(shows_all, in_states, user)
     space = "" if common_.all_namespaces else common_.space(api.connection.namespace)
-    raw = api.list(JOBS.raw, namespace=space)
-    if not raw and space:
+    jobs, stored = _listed(api, space, as_stored=common_.is_structured)
+    if not jobs and space:
         require_namespace(api, space)
-    typed = [(_typed(item), item) for item in raw]
-    chosen = choose_jobs((job for job, _ in typed), choice)
+    chosen = choose_jobs(jobs, choice)
     if common_.is_structured:
-        by_uid = {job.metadata.uid: item for job, item in typed}
-        common_.structured([by_uid[job.metadata.uid] for job in chosen])
+        common_.structured([stored[job.metadata.uid] for job in chosen])
         return
     if common_.format is Format.NAME:
         common_.emit(name_lines(chosen))
@@ -117,7 +115,16 @@ def _owners(common_: Common, api: Api, jobs: Sequence[Job]) -> Owners | None:
         return None
 
 
-def _typed(item: dict[str, Any]) -> Job:
+def _listed(
+    api: Api, space: str, *, as_stored: bool
+) -> tuple[Sequence[Job], dict[str, dict[str, Any]]]:
+    """Return the jobs of a namespace, and if asked each as it is stored, by uid.
+
+    That takes seven times as long as the jobs alone, of which thousands may have ended.
+    """
+    if not as_stored:
+        return api.list(JOBS, namespace=space), {}
     import msgspec
 
-    return msgspec.convert(item, Job)
+    typed = [(msgspec.convert(item, Job), item) for item in api.list(JOBS.raw, namespace=space)]
+    return [job for job, _ in typed], {job.metadata.uid: item for job, item in typed}
