@@ -327,7 +327,7 @@ def test_everybody_comes_over_tls_and_no_url_holds_the_token(shell: Shell) -> No
     assert token not in told
     kubeconfig = shell.data / "kubeconfig"
     text = kubeconfig.read_text()
-    assert text.count(token) == text.count(f'token: "{token}"') == 1
+    assert text.count(token) == text.count(f'"token": "{token}"') == 1
     command = [sys.executable, "-c", CLIENT, str(kubeconfig)]
     client = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert client.stdout == "ADDED v\n", client.stderr

@@ -100,7 +100,7 @@ def test_a_replica_in_a_pod_works_in_the_namespace_of_the_pod_and_leaves_slowly(
 
 
 def test_jobs_that_have_ended_are_not_deleted_unasked_either() -> None:
-    inventory = Inventory((), jobs=(to_wire(failed("a", 1)),), group_jobs=(), gated=())
+    inventory = Inventory((), jobs=(to_wire(failed("a", 1)),), group_jobs=(), pools=(), gated=())
     with pytest.raises(CliError, match="1 jobs are there, 0 of them have not ended"):
         _refuse(inventory, UninstallOptions("fairlead-system"), is_deleting=False)
     _refuse(inventory, UninstallOptions("fairlead-system"), is_deleting=True)

@@ -43,7 +43,8 @@ def done_seats(job: Job, ended: Iterable[Member], live: Iterable[Member]) -> dic
 def waiting_done(job: Job, census: Census) -> dict[Seat, None]:
     """Return which done seats of a group without live members need no new member.
 
-    Members that are there again take seats first. A role that none of them is of must be stated by
+    Members that are there again take seats first, but for those that a group was scaled up by: the
+    job has no seats for these yet. A role that none of them is of must be stated by
     a pod that ended, or it is only the job that says what it asks for.
     """
     roles, coming = roles_by_shape(job), dict[str, list[int | None]]()
@@ -58,7 +59,8 @@ def waiting_done(job: Job, census: Census) -> dict[Seat, None]:
         is_stated = any(m.role == role.name and asks_alike(asked, m.pod.spec) for m in census.ended)
         if there or is_stated:
             kept = [s for s in census.done if s[0] == role.name and s[1] not in there]
-            out.update(dict.fromkeys(kept[: max(0, role.count - len(there))]))
+            seated = [index for index in there if index is None or index < role.count]
+            out.update(dict.fromkeys(kept[: max(0, role.count - len(seated))]))
     return out
 
 

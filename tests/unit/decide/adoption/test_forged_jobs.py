@@ -272,6 +272,15 @@ def test_what_ended_well_is_remembered_and_fills_its_seat_when_the_group_gathers
     assert (again.attempt, again.done) == (2, frozenset())
 
 
+def test_what_is_done_counts_beside_members_that_a_group_was_scaled_up_by() -> None:
+    seats = (EmptySeats("worker", done=(1,)),)
+    job = replace(running(), status=replace(running().status, seats=seats, placement=None))
+    waits = replace(job, status=written(view(released(job, 0, "n0"), job=job)))
+    four = Facts(uid="uid-web", roles={"worker": 4})
+    (made,) = acts(DeleteJob, view(gated(0), gated(2), gated(3), job=waits, facts=four))
+    assert made.job.metadata.name == waits.metadata.name
+
+
 def test_what_is_done_when_the_others_start_again_needs_no_node() -> None:
     job = stand_in(attempt=2, admitted=True)
     seats = (EmptySeats("worker", done=(1,)),)
