@@ -4,9 +4,9 @@
     POST /fairlead/v1/fit        {"job"}                  whether a job would fit
     POST /fairlead/v1/teams      {}                       what each team uses
 
-The cluster of `fairlead up` answers them to who has its token, a replica on a real cluster to those
-whom the archive's guard lets (`archive_api.py`); the answers are the same. They are computed in the
-loop that decides, one at a time, and for each second of them the loop has some for all else.
+The cluster of `fairlead up` answers them to the holder of its token, a replica on a real cluster to
+those that the archive's guard admits (`archive_api.py`); the answers are the same. They are
+computed in the loop that decides, one at a time, with pauses in which the loop does its other work.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.app.test_archive import Reviewer, archive, get, proxied
 
-from fairlead.api.job import ROLES_MAX
+from fairlead.api.job import ROLES_MAX, Job
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.node_pool import (
@@ -114,6 +116,50 @@ def test_an_answer_changes_nothing_that_a_decision_sees() -> None:
     answers.dry_run(make_job("next", namespace="a", count=9), NOW)
     decisions = [decide(each.state, PlacementPolicy(), NOW + 1) for each in (answers, other)]
     assert decisions[0] == decisions[1]
+
+
+def test_questions_about_ever_other_jobs_leave_no_memory_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A user asks without storing anything, so no quota bounds what his questions are about."""
+    for bound in ("fits.ROWS_MAX", "fits._MASKS_SPARE_MAX", "nodes._VECTORS_MAX"):
+        monkeypatch.setattr(f"fairlead.model.{bound}", 32)
+
+    def asked(number: int) -> Job:
+        labels, ask = {"app": f"a{number}"}, {"cpu": "1", "nvidia.com/gpu": "1"}
+        near = {"topologyKey": f"zone-{number}", "labelSelector": {"matchLabels": labels}}
+        liked = {"matchExpressions": [{"key": f"p{number}", "operator": "Exists"}]}
+        spec: dict[str, Any] = {
+            "containers": [{"name": "main", "image": f"i{number}", "resources": {"limits": ask}}],
+            "tolerations": [{"key": f"t{number}", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 1, "preference": liked}]}},
+        }  # fmt: skip
+        if number % 3 == 0:
+            spec["nodeSelector"] = {f"key-{number}": "x"}
+        if number % 3 == 1:
+            required = "requiredDuringSchedulingIgnoredDuringExecution"
+            spec["affinity"]["podAntiAffinity"] = {required: [near]}
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        role = {"name": "worker", "count": 1 + number % 9, "template": template}
+        metadata = {"name": f"n{number}", "namespace": f"space-{number % 7}"}
+        return msgspec.convert({"metadata": metadata, "spec": {"roles": [role]}}, Job)
+
+    answers, reasons = answers_on(ClusterState.of(make_nodes(20))), set[Reason]()
+    for number in range(200):  # as many as may be remembered
+        reasons.add(answers.dry_run(asked(number), NOW).verdict.reason)
+    assert len(reasons) > 1
+    assert Reason.PLACED in reasons
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(200, 500):
+            answers.dry_run(asked(number), NOW)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0]
+        assert grown < 300 * 300
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_is_known_beside_the_state_goes_with_the_answer() -> None:
