@@ -184,6 +184,21 @@ fairlead.cli.main.main()
     assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 130
 
 
+def test_a_second_ctrl_c_while_the_process_ends_leaves_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "again.py").write_text("""
+import os, signal, threading
+import fairlead.cli.app, fairlead.cli.main
+def run(arguments):
+    threading._register_atexit(os.kill, os.getpid(), signal.SIGINT)  # as pools of processes do
+    raise KeyboardInterrupt
+fairlead.cli.app.run = run
+fairlead.cli.main.main()
+""")
+    command = [sys.executable, "-m", "again"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_down_never_signals_a_process_that_merely_has_the_number(shell: Shell) -> None:
     shell.data.mkdir()
     record = {"pid": os.getpid(), "startTicks": 1, "bootId": "x", "server": "http://x",

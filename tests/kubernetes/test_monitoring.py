@@ -11,7 +11,7 @@ import asyncio
 import json
 import subprocess
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +132,12 @@ async def static_pool(client: HttpClient, directory: Path) -> AsyncGenerator[Non
         "template": {"resources": {"example.com/none": 1}},
     }  # fmt: skip
     await client.create(NODE_POOLS, {"metadata": {"name": "static"}, "spec": spec})
-    yield
-    await client.delete(NODE_POOLS, "static")
+    try:
+        yield
+    finally:  # whoever would release it has ended before
+        await client.delete(NODE_POOLS, "static")
+        with suppress(NotFound):
+            await client.patch(NODE_POOLS, "static", {"metadata": {"finalizers": None}})
 
 
 async def sees_clearly(client: HttpClient) -> bool:

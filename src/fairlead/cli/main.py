@@ -18,6 +18,7 @@ INTERRUPTED = 130
 def main() -> NoReturn:
     """Run `fairlead` with `sys.argv` and end the process."""
     import atexit
+    import signal
 
     code = 0
 
@@ -29,6 +30,8 @@ def main() -> NoReturn:
 
     atexit.register(leave)  # the first one, so the last to be called
     code = guarded(sys.argv[1:])
+    # Nothing is left that could catch an interrupt: `timeout` sends one to us and one to our group.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

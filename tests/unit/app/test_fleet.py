@@ -56,6 +56,8 @@ def test_the_first_pool_buys_for_what_has_waited_before_it() -> None:
                 fleets = (await world.client.list(FLEETS)).items
                 said.update(fleet_note(fleet) for fleet in fleets)
             assert said == {""}, "nothing alarming while there is nothing to remove"
+            (fleet,) = (await world.client.list(FLEETS)).items
+            assert fleet.status.since is not None, "all is in sight since the first look"
             assert world.cloud.launched == 2
 
     run(main())

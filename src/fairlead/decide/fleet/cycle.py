@@ -362,15 +362,15 @@ class _Cycle:
             blind=blind,
             unmanaged=unmanaged(self.view),
             message="; ".join(finding.message for finding in findings),
-            since=status.since if blind == status.blind else at,
+            since=status.since if status.since and blind == status.blind else at,
         )
         is_counting = status.removed or any(map(counts_time, self.view.pools))
         is_old = ledger.clock - status.clock >= self.policy.ledger_seconds and is_counting
         if granted or grants != status.grants or is_old:
             booked = ledger.with_removed(removal.charge for removal in granted)
             new = replace(new, clock=booked.clock, removed=booked.removed)
-        is_changed = granted or is_old or (grants, blind, new.unmanaged) != (
-            status.grants, status.blind, status.unmanaged
+        is_changed = granted or is_old or (grants, blind, new.since, new.unmanaged) != (
+            status.grants, status.blind, status.since, status.unmanaged
         )  # fmt: skip
         if is_changed:
             said = unmanaged_changed(status, new.unmanaged, at)
