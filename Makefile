@@ -6,8 +6,8 @@ READY := $(VENV)/.ready
 TESTS ?= tests
 # Twice the cores of a small machine: tests of whole clusters mostly wait. They come first, so that short ones fill the end.
 WORKERS ?= 4
-# A control plane and what acts on it keep two cores busy; tests on real nodes and of the API mostly wait: they run beside each other.
-PLANES ?= $(shell echo $$(( ($$(nproc) + 1) / 2 )))
+# A control plane and what acts on it wait for each other half of the time: one on each core. Tests on real nodes and of the API mostly wait.
+PLANES ?= $(shell nproc)
 
 # Images of Python set it. Tests start hundreds of processes: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
