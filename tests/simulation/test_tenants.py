@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -27,7 +28,7 @@ from fairlead.runtime.history import HistoryQuery, JobRecord
 from fairlead.runtime.mirror import Change
 from fairlead.sim.stock_scheduler import StockScheduler
 from fairlead.sim.tenants import runs, world
-from fairlead.sim.tenants.bodies import create, job, member_labels, owned, patch, pod
+from fairlead.sim.tenants.bodies import create, gated, job, member_labels, owned, patch, pod
 from fairlead.sim.tenants.calls import TENANT, Call, Verb
 from fairlead.sim.tenants.cel import EvaluationError, UnknownExpression, compiled
 from fairlead.sim.tenants.runs import explored, hash_of, play
@@ -45,6 +46,28 @@ def test_what_a_tenant_draws_harms_no_other() -> None:
     assert {"ok", "Forbidden", "Invalid", "NotFound", "InternalError"} <= {
         outcome.partition(":")[0] for outcome in outcomes
     }
+
+
+def test_a_pod_that_is_given_another_controller_is_no_member_that_gives_way() -> None:
+    """The claim of its gang ends within a minute; the pod itself stays, as a plain one may."""
+    set_, daemons = (
+        owned(gated("mine-0", 1, size="1", seconds=600), "apps/v1", kind, name="x", uid="u")
+        for kind in ("ReplicaSet", "DaemonSet")
+    )
+    taken = {"metadata": {"ownerReferences": daemons["metadata"]["ownerReferences"]}}
+    calls = (
+        create("pods", set_), create("pods", pod("plain", 8, seconds=600)),
+        patch("pods", "mine-0", taken, wait=0.05), patch("pods", "none", {}, wait=1.5),
+        patch("pods", "none", {}), patch("pods", "none", {}, wait=90.0),
+    )  # fmt: skip
+    seed = next(
+        seed for seed in (f"test/{number}" for number in itertools.count())
+        if (shape := world.Shape.of(seed)).preempts_adopted and not shape.has_team
+    )  # fmt: skip
+    result = play(seed, [(), (), (), (), (), calls])
+    assert result.broken == ""
+    outcomes = [outcome.partition(":")[0] for outcome in result.played.outcomes[-1]]
+    assert outcomes == ["ok", "ok", "ok", "NotFound", "NotFound", "NotFound"]
 
 
 def test_equal_seeds_give_equal_logs() -> None:

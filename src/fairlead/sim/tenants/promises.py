@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from fairlead.api import names
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
-from fairlead.api.meta import is_true
+from fairlead.api.meta import OwnerReference, is_true
 from fairlead.api.placement import nodes_of
 from fairlead.api.quantity import GPU, resources_to_base
 from fairlead.api.team import Team
@@ -70,6 +70,19 @@ class _Gang:
     is_adopted: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _TenantPod:
+    """A pod of the tenant. One that was given another controller has left its gang, and is a plain
+    pod, whatever its labels say: it gives way to nothing, and counts for his quota as before.
+    """
+
+    node: str
+    gpus: int
+    gang_uid: str
+    controller: OwnerReference | None
+    has_left: bool
+
+
 @dataclass(slots=True)
 class Promises(Observer):
     """Feed it with every change of a job, a pod, a node and a team; PromiseBroken at the write.
@@ -88,9 +101,7 @@ class Promises(Observer):
     _owner: dict[str, str] = field(default_factory=dict[str, str])
     _size: dict[str, int] = field(default_factory=dict[str, int])
     _gangs: dict[ObjectKey, _Gang] = field(default_factory=dict[ObjectKey, _Gang])
-    _pods: dict[ObjectKey, tuple[str, int, str]] = field(
-        default_factory=dict[ObjectKey, tuple[str, int, str]]
-    )
+    _pods: dict[ObjectKey, _TenantPod] = field(default_factory=dict[ObjectKey, _TenantPod])
     _over_since: float | None = None
     #: Gated pods of others, and since when each waits.
     _guests: dict[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
@@ -128,14 +139,16 @@ class Promises(Observer):
             else:
                 self._guests.pop(key, None)
             return
-        self._pods.pop(key, None)
+        before = self._pods.pop(key, None)
         if new is None or new.is_terminal:
             return
         if new.spec.node_name:
             self._check_node(new.spec.node_name, f"pod {key[0]}/{key[1]}")
         gpus = sum(requests_of((c,)).get(GPU, 0) for c in new.spec.containers)
+        controller = next((o for o in new.metadata.owner_references if o.controller), None)
         uid = new.metadata.labels.get(names.JOB_UID, "")
-        self._pods[key] = (new.spec.node_name, gpus, uid)
+        left = before is not None and (before.has_left or before.controller != controller)
+        self._pods[key] = _TenantPod(new.spec.node_name, gpus, uid, controller, left)
 
     def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
         """Judge a job of his by where it is, and one of others by what becomes of it."""
@@ -243,7 +256,10 @@ class Promises(Observer):
         kept = {
             node for gang in self._gangs.values() if gang.uid not in giving for node in gang.nodes
         }
-        kept |= {node for node, gpus, uid in self._pods.values() if gpus and uid not in giving}
+        kept |= {
+            pod.node for pod in self._pods.values()
+            if pod.gpus and (pod.has_left or pod.gang_uid not in giving)
+        }  # fmt: skip
         return any(node not in kept for node in self.nodes_of(""))
 
     # At rest
