@@ -18,13 +18,12 @@ from fairlead.api.job import Job, JobSpec, Restart, RestartPolicy, Role
 from fairlead.api.job_mounts import mount_of, volume_of
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pod_parts import ConfigMapVolumeSource
-from fairlead.cli.request import JobRequest, Target, clean_name
+from fairlead.cli.request import ROLE, JobRequest, Target, clean_name
 
 SCRIPT_BYTES_MAX = 512 * 1024
 SCRIPT_MOUNT = "/etc/fairlead-script"
 SCRIPT_VOLUME = "script"
 MOUNT_VOLUME = "mount"
-ROLE = "worker"
 CONTAINER = "main"
 SIMULATE_SECONDS = f"{names.GROUP}/simulate-seconds"
 SHELL = "/bin/sh"

@@ -8,17 +8,28 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.api import quantity
-from fairlead.api.job import MEMBERS_MAX, After, AfterState, Checkpoint
+from fairlead.api.core import PodTemplate
+from fairlead.api.job import (
+    MEMBERS_MAX,
+    After,
+    AfterState,
+    Checkpoint,
+    JobSpec,
+    Restart,
+    Role,
+)
 from fairlead.api.job_mounts import JobMount
 from fairlead.api.selectors import is_label_value, is_qualified_name
 from fairlead.api.topology import Topology
+from fairlead.api.validate import job_name_max
 from fairlead.cli.flags import Flag, FlagValue, FlagValues
 from fairlead.cli.mounts import MountError, parse_checkpoint, parse_mount
 from fairlead.cli.text import parse_duration
 from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
 
-NAME_LENGTH_MAX = 52  # leaves room for "-<attempt>-<role>-<index>" in a 63 character label
+#: The one role of a submitted job.
+ROLE = "worker"
 GPUS_MAX = 1_000
 RETRIES_MAX = 1_000
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
@@ -197,17 +208,11 @@ class _Reader:
         return clean_name(given.value) if given is not None and given.is_in_file else None
 
     def name(self) -> str | None:
-        """Return the name of the command line: a DNS label, short enough for its pods' labels."""
+        """Return the name of the command line; how long it may be, the API says."""
         given = self.last(Flag.NAME)
         if given is None or given.is_in_file:
             return None
-        if len(given.value) > NAME_LENGTH_MAX:
-            self.complain(
-                given,
-                f"'{given.value}' has {len(given.value)} characters; "
-                f"at most {NAME_LENGTH_MAX} are possible",
-            )
-        elif not _NAME.match(given.value):
+        if not _NAME.match(given.value):
             help_ = f"for example {clean_name(given.value)}"
             self.complain(
                 given, f"'{given.value}' must consist of a-z, 0-9 and dashes, no dash at its ends",
@@ -396,6 +401,11 @@ def parse_request(
 
 
 def clean_name(text: str) -> str:
-    """Return the nearest valid job name: lower case, other characters as dashes; "job" if none."""
-    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[: NAME_LENGTH_MAX - 6].strip("-")
-    return name or "job"
+    """Return the nearest valid job name: lower case, other characters as dashes; "job" if none.
+
+    It is short enough for the name and number of every job that `submit` can ask for.
+    """
+    role = Role(ROLE, PodTemplate(), count=MEMBERS_MAX)
+    largest = JobSpec(roles=(role,), restart=Restart(limit=RETRIES_MAX))
+    most = job_name_max(largest) - len("-99999")
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:most].strip("-") or "job"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.api.core import Toleration
-from fairlead.api.job import AfterState, RestartPolicy
+from fairlead.api.job import MEMBERS_MAX, AfterState, RestartPolicy
 from fairlead.api.topology import Topology
 from fairlead.api.validate import validate_job
 from fairlead.cli.flags import Flag, FlagValue
@@ -21,7 +21,7 @@ from fairlead.cli.jobspec import (
     next_name,
     to_manifest,
 )
-from fairlead.cli.request import JobRequest, Target, parse_request
+from fairlead.cli.request import RETRIES_MAX, JobRequest, Target, parse_request
 from fairlead.cli.submission import Naming, pick_name
 
 ORIGIN = Origin("/home/ana/vision", "ana", {"PATH": "/venv/bin:/bin", "SECRET": "x"})
@@ -201,10 +201,27 @@ def test_retries_are_restarts_after_failures_of_the_program() -> None:
 @pytest.mark.parametrize(
     ("name", "base"),
     [("train.sh", "train"), ("My Script_v2.py", "my-script-v2"), ("___", "job"),
-     ("x" * 90, "x" * 46)],
+     ("x" * 90, "x" * 39)],
 )  # fmt: skip
 def test_a_scripts_name_becomes_a_jobs_name(name: str, base: str) -> None:
     assert base_name(Program((), Script(name, ""))) == base
+
+
+def test_every_numbered_name_of_a_long_script_is_one_that_the_api_takes() -> None:
+    base = base_name(Program((), Script("x" * 90, "")))
+    request = JobRequest(members=MEMBERS_MAX, retries=RETRIES_MAX)
+    for name in (next_name(base, []), next_name(base, [f"{base}-99998"])):
+        assert validate_job(to_manifest(build_job(name, request, Program(("x",)), ORIGIN))) == []
+
+
+def test_a_name_on_the_command_line_may_be_as_long_as_the_api_allows_for_this_job() -> None:
+    for members, most in ((1, 49), (10, 49), (1_000, 47), (1_001, 46)):
+        for length, is_valid in ((most, True), (most + 1, False)):
+            request, problems = parse(nodes=str(members), name="x" * length)
+            assert problems == []
+            job = build_job(request.name or "", request, Program(("x",)), ORIGIN)
+            paths = [each.field for each in validate_job(to_manifest(job))]
+            assert paths == ([] if is_valid else ["metadata.name"])
 
 
 def test_levels_of_the_topology_are_read_together_and_every_mistake_is_reported() -> None:
