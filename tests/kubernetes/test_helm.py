@@ -17,17 +17,10 @@ from tests.kubernetes.operating import http_client
 from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_install import run_cli
 
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound
-from fairlead.install.manifests import (
-    NAME,
-    NAMESPACE,
-    Install,
-    Manifest,
-    label_of,
-    manifests,
-    path_of,
-)
+from fairlead.install.manifests import NAME, Install, Manifest, label_of, manifests, path_of
 from fairlead.install.values import Values, load_values
 from fairlead.kube.client import HttpClient
 from fairlead.runtime.client import PatchType
@@ -154,7 +147,7 @@ def without_labels_of_the_release(manifest: Manifest) -> Manifest:
 def test_the_chart_renders_what_the_command_applies(helm: str, tmp_path: Path, name: str) -> None:
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(CHOICES[name]))
-    text = run(helm, "template", "fairlead", str(CHART), "-n", NAMESPACE, "-f", str(values),
+    text = run(helm, "template", "fairlead", str(CHART), "-n", OWN_NAMESPACE, "-f", str(values),
                home=tmp_path)  # fmt: skip
     rendered = {
         label_of(each): without_labels_of_the_release(each)
@@ -163,7 +156,7 @@ def test_the_chart_renders_what_the_command_applies(helm: str, tmp_path: Path, n
     }
     chosen = Install(values=load_values(values))
     wanted = {label_of(each): without_labels_of_the_release(each) for each in manifests(chosen)}
-    del wanted[f"Namespace {NAMESPACE}"]  # helm install --create-namespace
+    del wanted[f"Namespace {OWN_NAMESPACE}"]  # helm install --create-namespace
     assert rendered.keys() == wanted.keys()
     for label, manifest in wanted.items():
         assert rendered[label] == manifest, label
@@ -246,7 +239,7 @@ async def test_it_is_installed_upgraded_and_removed_and_jobs_outlive_it(
     cluster: ControlPlane, helm: str, tmp_path: Path
 ) -> None:
     client = http_client(cluster)
-    access = ("--kubeconfig", str(cluster.kubeconfig()), "-n", NAMESPACE)
+    access = ("--kubeconfig", str(cluster.kubeconfig()), "-n", OWN_NAMESPACE)
     made = {label_of(each): each for each in manifests(Install())}
     kinds = [made.pop(label) for label in list(made) if label.startswith("CustomResourceD")]
     try:
@@ -266,7 +259,7 @@ async def test_it_is_installed_upgraded_and_removed_and_jobs_outlive_it(
         assert "helm upgrade fairlead brings its own" in checked.stderr
         changed = run_cli(cluster, "install", "--check", "--replicas", "3")
         differing = [line for line in changed.stdout.splitlines() if line.endswith(": differs")]
-        assert differing == [f"Deployment {NAMESPACE}/{NAME}: differs"]
+        assert differing == [f"Deployment {OWN_NAMESPACE}/{NAME}: differs"]
 
         asks = made["MutatingWebhookConfiguration fairlead"]
         hooks = [{"name": each["name"], "clientConfig": {"caBundle": "QQ=="}}
@@ -284,10 +277,10 @@ async def test_it_is_installed_upgraded_and_removed_and_jobs_outlive_it(
         run(helm, "upgrade", "fairlead", str(CHART), "--set", "replicas=3", *access,
             "--set", "podDisruptionBudget.enabled=false", "--set", "webhook.enabled=false",
             home=tmp_path)  # fmt: skip
-        deployment = await find(client, made[f"Deployment {NAMESPACE}/{NAME}"])
+        deployment = await find(client, made[f"Deployment {OWN_NAMESPACE}/{NAME}"])
         assert deployment is not None
         assert deployment["spec"]["replicas"] == 3
-        assert await find(client, made[f"PodDisruptionBudget {NAMESPACE}/{NAME}"]) is None
+        assert await find(client, made[f"PodDisruptionBudget {OWN_NAMESPACE}/{NAME}"]) is None
         # nobody runs our pods here: were the server still to ask them, it would refuse the job
         assert await find(client, made["ValidatingWebhookConfiguration fairlead"]) is None
 
@@ -303,7 +296,7 @@ async def test_it_is_installed_upgraded_and_removed_and_jobs_outlive_it(
         assert "helm uninstall fairlead" in refused.stderr
 
         run(helm, "uninstall", "fairlead", *access, home=tmp_path)
-        del made[f"Namespace {NAMESPACE}"]  # Helm leaves namespaces alone
+        del made[f"Namespace {OWN_NAMESPACE}"]  # Helm leaves namespaces alone
         assert [label for label, each in made.items() if await find(client, each)] == []
         for kind in kinds:
             kept = await find(client, kind)

@@ -30,7 +30,8 @@ from tests.kubernetes.operating import http_client
 from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_install import run_cli
 
-from fairlead.install.manifests import NAME, NAMESPACE, Install, manifests
+from fairlead.api.names import OWN_NAMESPACE
+from fairlead.install.manifests import NAME, Install, manifests
 
 pytestmark = pytest.mark.kubernetes
 MOUNTED_SETTINGS = "/etc/fairlead/settings.yaml"
@@ -117,7 +118,7 @@ def build(place: Path) -> Path:
 
 async def request_token(cluster: ControlPlane) -> str:
     client = http_client(cluster)
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
+    path = f"/api/v1/namespaces/{OWN_NAMESPACE}/serviceaccounts/{NAME}/token"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     try:
         answer = await client.request("POST", path, body=msgspec.json.encode(body))
@@ -131,7 +132,7 @@ def write_account(cluster: ControlPlane, directory: Path) -> None:
     directory.mkdir()
     (directory / "token").write_text(asyncio.run(request_token(cluster)))
     (directory / "ca.crt").write_bytes(cluster.ca_file.read_bytes())
-    (directory / "namespace").write_text(NAMESPACE)
+    (directory / "namespace").write_text(OWN_NAMESPACE)
 
 
 def write_settings(directory: Path) -> Path:
@@ -201,7 +202,7 @@ def test_the_locked_environment_runs_the_controller_as_the_pod_does(
         "PATH": "/usr/bin:/bin",
         "HOME": "/nonexistent",
         "POD_NAME": "pod-1",
-        "POD_NAMESPACE": NAMESPACE,
+        "POD_NAMESPACE": OWN_NAMESPACE,
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     if is_able_to_close_in():

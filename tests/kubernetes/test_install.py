@@ -59,7 +59,7 @@ from fairlead.app.controllers import Policies
 from fairlead.app.messages import ACCOUNT, TOKEN_HEADER
 from fairlead.app.operator import Operator, OperatorSettings
 from fairlead.app.replica import LogSource, ReplicaSettings
-from fairlead.cli.archive import TOKEN_PATH
+from fairlead.cli.archive import token_path
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.lease import LeaseTimes
 from fairlead.decide.pinning import Binding
@@ -465,7 +465,8 @@ async def ask_archive(client: HttpClient, replica: Operator) -> None:
     assert replica.webhook is not None
     url = f"https://127.0.0.1:{replica.webhook.port}/fairlead/v1/history"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    for path, code in ((TOKEN_PATH, 200), (TOKEN_PATH.replace(ACCOUNT, NAME), 200), ("", 401)):
+    token = token_path(names.OWN_NAMESPACE)
+    for path, code in ((token, 200), (token.replace(ACCOUNT, NAME), 200), ("", 401)):
         headers: dict[str, str] = {}
         if path:
             answer = await client.request("POST", path, body=msgspec.json.encode(body))

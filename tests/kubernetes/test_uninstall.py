@@ -15,13 +15,14 @@ from tests.kubernetes.test_install import accountant, install, operator, run_cli
 from tests.kubernetes.webhook_route import FLAG
 
 from fairlead.api import names
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NAMESPACES, NODE_POOLS, PODS
 from fairlead.api.status import NotFound
-from fairlead.install.manifests import NAME, NAMESPACE, Install, manifests, path_of
+from fairlead.install.manifests import NAME, Install, manifests, path_of
 from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes
-NAMESPACE_PATH = f"/api/v1/namespaces/{NAMESPACE}"
+NAMESPACE_PATH = f"/api/v1/namespaces/{OWN_NAMESPACE}"
 CONTAINERS = {"containers": [{"name": "c", "image": "i"}]}
 
 
@@ -87,7 +88,7 @@ async def test_jobs_are_neither_deleted_nor_left_waiting_unless_that_was_said(
     said = run_cli(cluster, "uninstall", "--keep-crds", "--dry-run").stdout
     assert "Job default/one: would lose its finalizer and stay" in said
     assert "Pod default/gated: would lose its gate" in said
-    assert f"Namespace {NAMESPACE}: would be deleted" in said
+    assert f"Namespace {OWN_NAMESPACE}: would be deleted" in said
     assert len(await finalizers_of(client, "one")) == 2, "a dry run wrote"
 
     done = run_cli(cluster, "uninstall", "--keep-crds", "--yes")
@@ -114,7 +115,7 @@ async def test_running_jobs_are_ended_by_the_controllers_before_these_go(
         # nobody runs deployments here: say that the replicas are there, as they are
         status = {"status": {"replicas": 2, "availableReplicas": 2, "readyReplicas": 2}}
         await client.request(
-            "PATCH", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{NAME}/status",
+            "PATCH", f"/apis/apps/v1/namespaces/{OWN_NAMESPACE}/deployments/{NAME}/status",
             body=msgspec.json.encode(status), content_type="application/merge-patch+json",
         )  # fmt: skip
         done = await asyncio.to_thread(run_cli, cluster, "uninstall", "--delete-jobs", "--yes")
@@ -127,8 +128,8 @@ async def test_running_jobs_are_ended_by_the_controllers_before_these_go(
         assert all(line.startswith("ValidatingAdmissionPolicy") for line in lines[2:8])
         assert lines[8] == "Job default/running: deleted"
         assert "Job default/running: finalizer removed" not in lines, "the controllers did that"
-        assert lines[9] == f"Deployment {NAMESPACE}/{NAME}: deleted"
-        assert f"Secret {NAMESPACE}/fairlead-webhook: deleted" in lines
+        assert lines[9] == f"Deployment {OWN_NAMESPACE}/{NAME}: deleted"
+        assert f"Secret {OWN_NAMESPACE}/fairlead-webhook: deleted" in lines
     await until(lambda: all_gone(client), 30)
 
 
@@ -156,7 +157,7 @@ async def test_pods_are_let_in_at_every_moment_of_an_uninstallation(
                 removing = group.create_task(
                     asyncio.to_thread(run_cli, cluster, "uninstall", "--yes")
                 )
-                deployment = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{NAME}"
+                deployment = f"/apis/apps/v1/namespaces/{OWN_NAMESPACE}/deployments/{NAME}"
                 await until(lambda: is_gone(client, deployment), 30)
             # the replica ends, as its kubelet would have it; the uninstallation goes on
             done = await removing
@@ -236,9 +237,9 @@ async def test_what_others_made_stays(cluster: ControlPlane, client: HttpClient)
     labels = {"metadata": {"labels": {"app.kubernetes.io/part-of": None}}}
     await client.request("PATCH", f"{path}/fairlead-view", body=msgspec.json.encode(labels),
                          content_type="application/merge-patch+json")  # fmt: skip
-    await client.create(CONFIG_MAPS, {"metadata": {"name": "theirs"}}, namespace=NAMESPACE)
+    await client.create(CONFIG_MAPS, {"metadata": {"name": "theirs"}}, namespace=OWN_NAMESPACE)
     done = run_cli(cluster, "uninstall", "--yes")
     assert done.returncode == 0, done.stderr
-    assert f"Namespace {NAMESPACE}: kept: configmaps/theirs" in done.stdout
+    assert f"Namespace {OWN_NAMESPACE}: kept: configmaps/theirs" in done.stdout
     assert not await is_gone(client, f"{path}/fairlead-view")
     assert not await is_gone(client, f"{NAMESPACE_PATH}/configmaps/theirs")

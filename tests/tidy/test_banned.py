@@ -7,6 +7,8 @@ import ast
 import pytest
 from tests.tidy.sources import ROOT, calls, modules, name, nodes
 
+from fairlead.api.names import OWN_NAMESPACE
+
 #: What a command runs without an event loop.
 BLOCKING = ("cli/", "install/", "app/launch.py")
 #: Read YAML by its events, with bounds; and the manifests that are our own text.
@@ -144,6 +146,18 @@ def test_type_ignores_give_their_reason() -> None:
         if "type: ignore" in line and line.split("type: ignore", 1)[1].count("#") == 0
     ]
     assert found == []
+
+
+def test_the_usual_namespace_is_written_once() -> None:
+    """Everything else says `names.OWN_NAMESPACE`, or finds where Fairlead was installed."""
+    found: list[str] = []
+    for path in modules():
+        words = {node.value for node in nodes(path) if isinstance(node, ast.Expr)}
+        found += [
+            name(path) for node in nodes(path) if isinstance(node, ast.Constant)
+            and OWN_NAMESPACE in str(node.value) and node not in words
+        ]  # fmt: skip
+    assert found == ["api/names.py"]
 
 
 def test_no_constant_is_bound_twice() -> None:

@@ -119,3 +119,5 @@ EXIT_STOPPED = 75
 EXIT_UNAVAILABLE = 69
 
 DEFAULT_NAMESPACE = "default"
+#: Where Fairlead's own pods are, unless another namespace was chosen.
+OWN_NAMESPACE = "fairlead-system"

@@ -25,9 +25,8 @@ FIT_PATH = "/fairlead/v1/fit"
 TEAMS_PATH = "/fairlead/v1/teams"
 #: The API server keeps the Authorization header of what it proxies to itself.
 TOKEN_HEADER = "X-Fairlead-Token"  # noqa: S105 - the name of a header
-#: Namespace and name of the ConfigMap of `fairlead install` with the controllers' settings, and its
-#: key.
-SETTINGS_KEY = ("fairlead-system", "fairlead-settings")
+#: The ConfigMap of `fairlead install` with the controllers' settings, and its key.
+SETTINGS_NAME = "fairlead-settings"
 SETTINGS_FILE = "settings.yaml"
 #: The reason of an answer that another replica has. A Service leads to any of at most ten.
 NOT_LEADER = "NotLeader"

@@ -24,7 +24,6 @@ from fairlead.runtime.logs import LogFormat, LogLevel, configure
 
 #: What is kept of logs in memory, below the limit of `history.memory.BYTES_MAX` for all.
 IN_MEMORY = KeeperOptions(member_bytes_max=256 << 10, attempt_bytes_max=16 << 20)
-NAMESPACE_DEFAULT = "fairlead-system"
 #: Actions of all controllers and their events, side by side, with room for the lease.
 CONNECTIONS_MAX = 160
 IDENTITY_BYTES = 4

@@ -27,6 +27,7 @@ from fairlead.app.messages import (
     Book,
     CutLine,
 )
+from fairlead.cli.installation import own_namespace
 from fairlead.input.errors import CliError, Code, fail
 
 if TYPE_CHECKING:
@@ -34,10 +35,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 URL_VARIABLE = "FAIRLEAD_HISTORY_URL"
-PROXY_PATH = f"/api/v1/namespaces/fairlead-system/services/{PROXIED_NAME}/proxy"
-TOKEN_PATH = f"/api/v1/namespaces/fairlead-system/serviceaccounts/{ACCOUNT}/token"
 TOKEN_SECONDS = 600
 TRIES_MAX = 50
+
+
+def proxy_path(namespace: str) -> str:
+    """Return the path of the Service of an installation in this namespace."""
+    return f"/api/v1/namespaces/{namespace}/services/{PROXIED_NAME}/proxy"
+
+
+def token_path(namespace: str) -> str:
+    """Return where a token of the account that reads all of the archive is asked for."""
+    return f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token"
 
 
 class _TokenStatus(msgspec.Struct, frozen=True):
@@ -140,7 +149,9 @@ class Archive:
             return api.request("POST", path, body=question).body
         except (NotFound, Forbidden):  # not a cluster of fairlead up
             with _refusals():
-                headers, path = {TOKEN_HEADER: self._token(api)}, PROXY_PATH + path
+                namespace = own_namespace(api)
+                headers = {TOKEN_HEADER: self._token(api, namespace)}
+                path = proxy_path(namespace) + path
                 return _from_leader(
                     lambda: api.request("POST", path, body=question, headers=headers).body
                 )
@@ -151,13 +162,13 @@ class Archive:
         api = self.api
         assert api is not None
         with _refusals():
-            headers = {TOKEN_HEADER: self._token(api)}
-            yield from _from_leader(
-                lambda: _begun(api.lines(PROXY_PATH + path, query, headers=headers))
-            )
+            namespace = own_namespace(api)
+            headers = {TOKEN_HEADER: self._token(api, namespace)}
+            path = proxy_path(namespace) + path
+            yield from _from_leader(lambda: _begun(api.lines(path, query, headers=headers)))
 
     @staticmethod
-    def _token(api: Api) -> str:
+    def _token(api: Api, namespace: str) -> str:
         """Return a token that says who asks; NoArchive, ApiError."""
         target = api.connection
         if target.impersonate_user:
@@ -169,7 +180,7 @@ class Archive:
             "spec": {"expirationSeconds": TOKEN_SECONDS},
         }  # fmt: skip
         try:
-            answer = api.request("POST", TOKEN_PATH, body=body)
+            answer = api.request("POST", token_path(namespace), body=body)
         except ApiError as error:
             raise NoArchive(
                 f"it takes a token, {target.source} has none, and no other can be had: "

@@ -11,9 +11,10 @@ import msgspec
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.api.status import ApiError
 from fairlead.app.controller_settings import ControllerSettings
-from fairlead.app.messages import SETTINGS_FILE, SETTINGS_KEY, ClusterStatus
+from fairlead.app.messages import SETTINGS_FILE, SETTINGS_NAME, ClusterStatus
 from fairlead.cli.common import Common
 from fairlead.cli.embedded import read_status
+from fairlead.cli.installation import own_namespace
 from fairlead.cli.transport import Api
 from fairlead.input.plain import Unreadable, yaml_document
 
@@ -28,8 +29,7 @@ def read_settings(api: Api, status: ClusterStatus | None) -> ControllerSettings 
     try:
         if status is not None:
             return msgspec.convert(status.settings, ControllerSettings)
-        namespace, name = SETTINGS_KEY
-        found = api.get(CONFIG_MAPS, name, namespace=namespace)
+        found = api.get(CONFIG_MAPS, SETTINGS_NAME, namespace=own_namespace(api))
         return msgspec.convert(yaml_document(found.data[SETTINGS_FILE]), ControllerSettings)
     except (ApiError, KeyError, Unreadable, msgspec.ValidationError):
         return None

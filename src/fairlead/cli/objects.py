@@ -18,7 +18,7 @@ from fairlead.api.resources import (
     Resource,
 )
 from fairlead.api.status import Forbidden, NotFound
-from fairlead.app.messages import SETTINGS_KEY
+from fairlead.cli.installation import own_namespace
 from fairlead.cli.transport import Api
 from fairlead.model.cluster import ClusterState
 from fairlead.model.objects import Objects
@@ -37,12 +37,13 @@ def read_objects(api: Api) -> Objects:
         tuple(api.list(NODES)), tuple(api.list(JOBS)), tuple(api.list(PODS)),
         _if_open(api, PRIORITY_CLASSES), _if_open(api, TEAMS) or (),
         _if_open(api, RESOURCE_QUOTAS) or (), _if_open(api, NODE_POOLS) or (),
+        balloon_namespace=own_namespace(api),
     )  # fmt: skip
 
 
 def read_state(objects: Objects, levels: Sequence[Level], now: float) -> ClusterState:
     """Return the cluster as the scheduler would see it now, with these levels of the topology."""
-    state = objects.state(levels, balloon_namespace=SETTINGS_KEY[0])
+    state = objects.state(levels)
     state.advance_shares(now)
     return state
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.status import (
     AlreadyExists,
     ApiError,
@@ -56,7 +57,7 @@ def _help(error: ApiError) -> tuple[str, ...]:
         return ("fairlead status prints the kubeconfig of the cluster on this machine",)
     if isinstance(error, InternalError) and _WEBHOOK in error.message:
         return ("the API server does not reach an admission webhook: see whether its pods run, for "
-                "Fairlead's own: kubectl -n fairlead-system get pods",)  # fmt: skip
+                f"Fairlead's own: kubectl -n {OWN_NAMESPACE} get pods",)  # fmt: skip
     if isinstance(error, (Conflict, Unavailable)):
         return ("run the command again",)
     return ()

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from fairlead import __version__
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.input.sections import description_of, fields_of, is_section, plain
 from fairlead.input.yamlwrite import to_yaml
-from fairlead.install.manifests import CHART, NAMESPACE, templates
+from fairlead.install.manifests import CHART, templates
 from fairlead.install.values import Values
 
 #: The sources are `src/fairlead/install/chart/` and the types of the values.
@@ -97,7 +98,7 @@ def _readme(defaults: Mapping[str, Any]) -> str:
 
 # Fairlead's Helm chart
 
-    helm install fairlead deploy/helm/fairlead -n {NAMESPACE} --create-namespace \\
+    helm install fairlead deploy/helm/fairlead -n {OWN_NAMESPACE} --create-namespace \\
       --set image.repository=REGISTRY/fairlead
 
 One release per cluster: its objects have fixed names. The same objects as `fairlead install`, from

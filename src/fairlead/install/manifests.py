@@ -36,7 +36,6 @@ from fairlead.webhook.policies import BINDING, POLICY, policies
 Manifest = dict[str, Any]
 
 NAME = "fairlead-controller"
-NAMESPACE = "fairlead-system"
 HISTORY = "fairlead-history"
 PART_OF = ("app.kubernetes.io/part-of", "fairlead")
 #: The chart's own files; `templates/` has one object in each.
@@ -59,7 +58,7 @@ _KEPT_KINDS = frozenset({"CustomResourceDefinition", "PersistentVolumeClaim"})
 class Install:
     """An installation: where, and what was chosen."""
 
-    namespace: str = NAMESPACE
+    namespace: str = names.OWN_NAMESPACE
     values: Values = field(default_factory=Values)
     #: The release of Helm whose objects these are; "" for those of `fairlead install`.
     helm_release: str = ""

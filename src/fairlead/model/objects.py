@@ -32,15 +32,15 @@ class Objects:
     teams: tuple[Team, ...] = ()
     quotas: tuple[ResourceQuota, ...] = ()
     pools: tuple[NodePool, ...] = ()
+    #: Where balloons are; see `model/balloons.py`.
+    balloon_namespace: str = ""
 
-    def state(
-        self, levels: Sequence[Level], *, balloon_namespace: str = "", contains: bool = False
-    ) -> ClusterState:
+    def state(self, levels: Sequence[Level], *, contains: bool = False) -> ClusterState:
         """Return the cluster that these objects are; see `ClusterState.of`."""
         classes = self.priority_classes
         return ClusterState.of(
             self.nodes, self.jobs, self.pods,
             None if classes is None else PriorityTable(classes),
             teams=self.teams, pools=self.pools, quotas=self.quotas, levels=levels,
-            balloon_namespace=balloon_namespace, contains=contains,
+            balloon_namespace=self.balloon_namespace, contains=contains,
         )  # fmt: skip

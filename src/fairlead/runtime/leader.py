@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
 from fairlead.api.core import Lease
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.resources import LEASES
 from fairlead.api.status import (
     AlreadyExists,
@@ -51,7 +52,7 @@ class LeaderOptions:
     """Which lease, how it lives, and limits."""
 
     name: str = "fairlead-controller"
-    namespace: str = "fairlead-system"
+    namespace: str = OWN_NAMESPACE
     times: LeaseTimes = field(default_factory=LeaseTimes)
     #: Part of each wait that is random, so that candidates do not act in step.
     jitter: float = 0.2

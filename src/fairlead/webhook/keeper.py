@@ -22,6 +22,7 @@ from typing import Any
 
 from fairlead.api.core import Secret
 from fairlead.api.meta import ObjectMeta
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.resources import SECRETS, Resource
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound
 from fairlead.api.webhooks import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
@@ -58,9 +59,9 @@ class KeeperOptions:
     A look must come several times within `times.overlap_seconds`.
     """
 
-    namespace: str = "fairlead-system"
+    namespace: str = OWN_NAMESPACE
     secret: str = "fairlead-webhook"  # noqa: S105 # a name
-    hosts: tuple[str, ...] = ("fairlead-webhook.fairlead-system.svc",)
+    hosts: tuple[str, ...] = (f"fairlead-webhook.{OWN_NAMESPACE}.svc",)
     labels: dict[str, str] = field(
         default_factory=lambda: {"app.kubernetes.io/part-of": "fairlead"}
     )

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from fairlead.api.core import PriorityClass
 from fairlead.api.job_defaults import JobTerms
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.team import Team
 from fairlead.decide.admission.pod_gates import Rules, system_with
 from fairlead.model.node_teams import NODE_OUTLINES
@@ -36,7 +37,7 @@ class WebhookOptions:
 
     host: str = "0.0.0.0"  # noqa: S104 # API servers come from outside the pod
     port: int = PORT
-    namespace: str = "fairlead-system"
+    namespace: str = OWN_NAMESPACE
     #: Namespaces of the cluster's own components, beside kube-system.
     system_namespaces: tuple[str, ...] = ()
     #: What the settings of the cluster say of its jobs.

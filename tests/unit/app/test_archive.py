@@ -52,13 +52,14 @@ from fairlead.app.archive_query import history_query, log_query
 from fairlead.app.messages import Book
 from fairlead.cli.archive import (
     NOT_LEADER,
-    PROXY_PATH,
     TOKEN_HEADER,
-    TOKEN_PATH,
     TRIES_MAX,
     Archive,
     NoArchive,
+    proxy_path,
+    token_path,
 )
+from fairlead.cli.installation import BINDING_PATH
 from fairlead.cli.transport import Api
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.decision_log import Cycle, DecisionLog
@@ -404,19 +405,23 @@ class Proxy:
     """An API server in front of the archive: takes credentials off what it passes on."""
 
     archive: str
+    #: Where Fairlead is installed.
+    namespace: str = "ml-platform"
     #: How many answers come from replicas that do not lead.
     elsewhere: int = 0
     may_create_tokens: bool = True
     asked: list[str] = field(default_factory=list[str])
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path == BINDING_PATH:
+            return web.json_response({"subjects": [{"namespace": self.namespace}]})
         self.asked.append(f"{request.method} {request.path}")
-        if request.path == TOKEN_PATH:
+        if request.path == token_path(self.namespace):
             if not self.may_create_tokens:
                 status = Forbidden("may not create serviceaccounts/token").status
                 return web.Response(status=403, body=status.encode())
             return web.json_response({"status": {"token": "token-root"}}, status=201)
-        if not request.path.startswith(PROXY_PATH):
+        if not request.path.startswith(proxy_path(self.namespace)):
             return web.Response(status=404, body=NotFound("404 page not found").status.encode())
         if self.elsewhere:
             self.elsewhere -= 1
@@ -485,7 +490,7 @@ async def test_what_was_decided_about_the_fleet_is_shown_to_those_who_may_list_n
 async def test_an_administrator_with_a_certificate_takes_a_token_of_the_archives_account() -> None:
     async with proxied() as (proxy, url):
         assert sorted(await history_of(Connection(url, "a kubeconfig"), "")) == ["a", "b"]
-        assert proxy.asked[0] == f"POST {TOKEN_PATH}"
+        assert proxy.asked[0] == f"POST {token_path(proxy.namespace)}"
         proxy.may_create_tokens = False
         with pytest.raises(NoArchive, match="it takes a token, a kubeconfig has none, and no oth"):
             await history_of(Connection(url, "a kubeconfig"), "")

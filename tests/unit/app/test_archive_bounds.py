@@ -94,7 +94,7 @@ async def test_an_answer_that_is_too_large_ends_with_a_line_that_the_command_sho
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(archive, "PROXY_PATH", "")
+    monkeypatch.setattr(archive, "proxy_path", lambda _: "")
     history, logs = stores
     for number in range(50):
         await history.record(record(f"job-{number}", ended=number))

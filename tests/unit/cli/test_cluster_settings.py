@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from fairlead.api.core import ConfigMap
 from fairlead.api.meta import ObjectMeta
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.app.controller_settings import ControllerSettings, PlacementSettings
-from fairlead.app.messages import SETTINGS_FILE, SETTINGS_KEY, ClusterStatus, NodeCounts
+from fairlead.app.messages import SETTINGS_FILE, SETTINGS_NAME, ClusterStatus, NodeCounts
 from fairlead.cli.cluster_settings import read_settings
+from fairlead.cli.installation import BINDING_PATH, own_namespace
 from fairlead.decide.explain import explain
 from fairlead.decide.forecast import Forecast
 from fairlead.decide.placement.state import PlacementState
 from fairlead.input.sections import plain
 from fairlead.install.manifests import Install, manifests
+from fairlead.install.values import Values, Webhook
+from fairlead.kube.http1 import Answer
 from fairlead.testing.builders import EPOCH, make_job, make_nodes, make_placement
 
 STRICT = ControllerSettings(placement=PlacementSettings(starvation_seconds=0))
 
 
-def _api(answer: object) -> Any:
+def _api(answer: object, installed: Sequence[dict[str, Any]] = ()) -> Any:
+    """Return a server with these objects of an installation, and this answer for its settings."""
+    namespace = next(
+        (each["metadata"]["namespace"] for each in installed if each["kind"] == "Deployment"),
+        OWN_NAMESPACE,
+    )
+
     def get(_resource: object, name: str, *, namespace: str) -> ConfigMap:
-        assert (namespace, name) == SETTINGS_KEY
+        if namespace != installed_in or name != SETTINGS_NAME:
+            raise NotFound(f"no {namespace}/{name}")
         if isinstance(answer, Exception):
             raise answer
         return ConfigMap(ObjectMeta(name), {SETTINGS_FILE: str(answer)})
 
-    return SimpleNamespace(get=get)
+    def request(method: str, path: str) -> Answer:
+        kind, name = path.split("/")[-2:]
+        for each in installed:
+            if (f"{each['kind'].lower()}s", each["metadata"]["name"]) == (kind, name):
+                return Answer(200, "OK", {}, msgspec.json.encode(each))
+        raise Forbidden(f"may not {method} {path}")
+
+    installed_in = namespace
+    return SimpleNamespace(get=get, request=request)
 
 
 def _status(**more: Any) -> ClusterStatus:
@@ -43,13 +64,34 @@ def test_a_cluster_of_up_says_its_settings_in_its_status() -> None:
 
 
 def test_on_a_kubernetes_cluster_they_are_what_the_installation_wrote() -> None:
-    (made,) = (
-        each for each in manifests(Install()) if each["metadata"]["name"] == SETTINGS_KEY[1]
-        and each["kind"] == "ConfigMap"
+    (made,) = (each for each in manifests(Install()) if each["kind"] == "ConfigMap")
+    assert (made["metadata"]["namespace"], made["metadata"]["name"]) == (
+        OWN_NAMESPACE, SETTINGS_NAME,
     )  # fmt: skip
-    assert made["metadata"]["namespace"] == SETTINGS_KEY[0]
     assert read_settings(_api(made["data"][SETTINGS_FILE]), None) == ControllerSettings()
     assert read_settings(_api("placement: {starvationSeconds: 0}"), None) == STRICT
+
+
+def test_they_are_found_in_whatever_namespace_fairlead_was_installed_in() -> None:
+    objects = manifests(Install("ml-platform"))
+    api = _api("placement: {starvationSeconds: 0}", objects)
+    assert own_namespace(api) == "ml-platform"
+    assert read_settings(api, None) == STRICT
+
+
+def test_every_user_may_read_what_names_the_namespace() -> None:
+    kind, name = BINDING_PATH.split("/")[-2:]
+    objects = manifests(Install("ml-platform", Values(webhook=Webhook(enabled=False))))
+    (role,) = (
+        each["metadata"]["name"] for each in objects if each["kind"] == "ClusterRole"
+        and {"apiGroups": ["rbac.authorization.k8s.io"], "resources": [kind], "verbs": ["get"],
+             "resourceNames": [name]} in each["rules"]
+    )  # fmt: skip
+    (everyone,) = (
+        each["subjects"] for each in objects if each["kind"] == "ClusterRoleBinding"
+        and each["roleRef"]["name"] == role
+    )  # fmt: skip
+    assert [each["name"] for each in everyone] == ["system:authenticated"]
 
 
 @pytest.mark.parametrize(

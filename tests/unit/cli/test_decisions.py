@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.status import ApiError, Expired, Forbidden, NotFound
 from fairlead.app.decision_file import write_lines
 from fairlead.app.messages import DECISIONS_PATH
 from fairlead.cli.app import run
-from fairlead.cli.archive import PROXY_PATH
+from fairlead.cli.archive import proxy_path
 from fairlead.cli.common import Common
 from fairlead.cli.transport import Api
 from fairlead.controllers.decision_log import Cycle
@@ -21,6 +22,7 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.snapshot import Carried, Snapshot
 from fairlead.decide.placement.state import PlacementState
+from fairlead.kube.http1 import Answer
 from fairlead.kube.kubeconfig import Connection
 from fairlead.model.objects import Objects
 from fairlead.testing.builders import EPOCH, make_job, make_nodes
@@ -44,6 +46,9 @@ class Server(Api):
     def token(self) -> str:
         return "token"
 
+    def request(self, *_: object, **__: object) -> Answer:
+        raise Forbidden("may not get clusterrolebindings")
+
     def lines(
         self, path: str, query: Mapping[str, str], *, headers: Mapping[str, str] | None = None
     ) -> Iterator[bytes]:
@@ -56,7 +61,7 @@ class Server(Api):
 
 def serve(monkeypatch: pytest.MonkeyPatch, **answers: list[bytes] | ApiError) -> Server:
     """Let commands ask a server; keys are "own" and "proxied", with "_7" of that decision."""
-    bases = {"own": DECISIONS_PATH, "proxied": PROXY_PATH + DECISIONS_PATH}
+    bases = {"own": DECISIONS_PATH, "proxied": proxy_path(OWN_NAMESPACE) + DECISIONS_PATH}
     by_path: dict[str, list[bytes] | ApiError] = {}
     for name, answer in answers.items():
         base, _, number = name.partition("_")

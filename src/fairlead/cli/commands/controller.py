@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.cli.common import Common, common
 from fairlead.cli.connect import Choice, replica_connection
 from fairlead.input.errors import Code, Exit, fail
@@ -94,7 +95,6 @@ def controller(
     from fairlead.app.controller_settings import load_settings
     from fairlead.app.operator import OperatorSettings
     from fairlead.app.operator_process import (
-        NAMESPACE_DEFAULT,
         identity_of,
         run_operator,
     )
@@ -112,7 +112,7 @@ def controller(
     policies = load_settings(settings_file).policies(jobs)
     choice = Choice(common_.kubeconfig, common_.context)
     connection = replica_connection(choice, os.environ)
-    namespace = common_.namespace or os.environ.get("POD_NAMESPACE") or NAMESPACE_DEFAULT
+    namespace = common_.namespace or os.environ.get("POD_NAMESPACE") or OWN_NAMESPACE
     policies = policies.with_balloons(namespace, Binding(binding))
     settings = OperatorSettings(
         ReplicaSettings(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.cli.common import Common, Format, common, dump
 from fairlead.input.errors import CliError, Code, Exit, fail
 
@@ -53,7 +54,7 @@ def install(
     CRDs, a namespace (-n, default fairlead-system), a service account with the least rights, two
     replicas of `fairlead controller`, and a Service for their metrics.
     """
-    from fairlead.install.manifests import NAMESPACE, Install, manifests
+    from fairlead.install.manifests import Install, manifests
 
     if is_dry and is_check:
         raise fail(Code.BAD_COMBINATION, "--dry-run and --check do not go together")
@@ -61,7 +62,7 @@ def install(
     if is_structured and is_check:
         raise fail(Code.BAD_COMBINATION, "--check prints lines: it does not go with -o")
     values = _values(values_file, image, replicas)
-    chosen = Install(common_.namespace or NAMESPACE, values)
+    chosen = Install(common_.namespace or OWN_NAMESPACE, values)
     if is_structured and is_dry:
         common_.emit(render(manifests(chosen), common_.format))
         return Exit.OK

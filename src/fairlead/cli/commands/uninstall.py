@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.cli.common import Common, common
 from fairlead.input.errors import Code, Exit, fail
 
@@ -48,7 +49,7 @@ def uninstall(
     first; then no job keeps Fairlead's finalizer and no pod its scheduling gate.
     """
     from fairlead.install.installer import check_access
-    from fairlead.install.manifests import NAMESPACE, Install
+    from fairlead.install.manifests import Install
     from fairlead.install.remover import UninstallOptions, steps, take_inventory
     from fairlead.install.remover import uninstall as remove_all
 
@@ -57,7 +58,7 @@ def uninstall(
             Code.BAD_COMBINATION, "--keep-crds and --delete-jobs do not go together",
             help=("fairlead cancel ends single jobs",),
         )  # fmt: skip
-    options = UninstallOptions(common_.namespace or NAMESPACE, keep_crds, timeout_seconds)
+    options = UninstallOptions(common_.namespace or OWN_NAMESPACE, keep_crds, timeout_seconds)
     with closing(common_.connect()) as api:
         check_access(api, Install(options.namespace))
         inventory = take_inventory(api, options)

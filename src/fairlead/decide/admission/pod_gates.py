@@ -24,8 +24,6 @@ MIRROR = "kubernetes.io/config.mirror"
 SCHEDULER = "default-scheduler"
 #: Namespaces whose pods a cluster cannot start without.
 SYSTEM_NAMESPACES = frozenset({"kube-system"})
-#: Where Fairlead's own pods are, unless another namespace was chosen.
-OWN_NAMESPACE = "fairlead-system"
 
 Operation = Mapping[str, Any]  # one operation of a JSON patch (RFC 6902)
 
@@ -106,7 +104,7 @@ class Rules:
     """What differs between installations."""
 
     #: Namespace of Fairlead's own pods: they cannot wait for themselves.
-    own_namespace: str = OWN_NAMESPACE
+    own_namespace: str = names.OWN_NAMESPACE
     scheduler_names: frozenset[str] = frozenset({SCHEDULER})
     #: Namespaces of the cluster's own components: their pods may be on nodes of every team.
     system_namespaces: frozenset[str] = SYSTEM_NAMESPACES

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlead.decide.admission.pod_gates import OWN_NAMESPACE, Rules, system_with
+from fairlead.api.names import OWN_NAMESPACE
+from fairlead.decide.admission.pod_gates import Rules, system_with
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.doctor.check import Check, Severity
 from fairlead.doctor.facts import Source
 from fairlead.doctor.monitoring.query import JOBS, query_of
@@ -46,34 +47,34 @@ OWN: tuple[Alert, ...] = (
         "FairleadMissing", "absent(fairlead_build_info)", 10, Severity.CRITICAL,
         "No Fairlead controller is scraped",
         "Either no controller runs, and then no job is placed, or Prometheus does not reach it.",
-        "kubectl get pods -n fairlead-system\n"
+        f"kubectl get pods -n {OWN_NAMESPACE}\n"
         "then the Service and metrics.serviceMonitor of the installation",
     ),
     Alert(
         "FairleadNoLeader", "sum(fairlead_leader) < 1", 5, Severity.CRITICAL,
         "No replica of Fairlead leads",
         "Without a leader no job is placed, started or restarted.",
-        "kubectl get lease -n fairlead-system; kubectl logs -n fairlead-system deploy/"
+        f"kubectl get lease -n {OWN_NAMESPACE}; kubectl logs -n {OWN_NAMESPACE} deploy/"
         "fairlead-controller",
     ),
     Alert(
         "FairleadSeveralLeaders", "sum(fairlead_leader) > 1", 2, Severity.WARNING,
         "Several replicas of Fairlead say that they lead",
         "Writes of an old leader are fenced, so no harm follows; it does not see its lease.",
-        "kubectl get lease -n fairlead-system -o yaml, and the clocks of both nodes",
+        f"kubectl get lease -n {OWN_NAMESPACE} -o yaml, and the clocks of both nodes",
     ),
     Alert(
         "FairleadCrashes", "sum by (service) (increase(fairlead_service_crashes_total[15m])) > 0",
         0, Severity.WARNING, "A part of the Fairlead controller was restarted after a fault",
         "The part starts again with fresh state; while it crashes, its work waits.",
-        "kubectl logs -n fairlead-system deploy/fairlead-controller | grep -A30 crashed",
+        f"kubectl logs -n {OWN_NAMESPACE} deploy/fairlead-controller | grep -A30 crashed",
     ),
     Alert(
         "FairleadMirrorLags", "max by (kind) (fairlead_mirror_lag_seconds) > 180", 5,
         Severity.WARNING, "Fairlead has not heard of a kind of objects for minutes",
         "Decisions rest on what the controllers last saw. The API server sends a bookmark at least "
         "once a minute, so silence means a watch that is cut or refused.",
-        "kubectl logs -n fairlead-system deploy/fairlead-controller\n"
+        f"kubectl logs -n {OWN_NAMESPACE} deploy/fairlead-controller\n"
         "fairlead doctor --only 'API-*'",
     ),
     Alert(
@@ -145,7 +146,7 @@ OWN: tuple[Alert, ...] = (
         "(rate(fairlead_fleet_cloud_call_duration_seconds_count[15m]))", 15,
         Severity.WARNING, "A fifth of the calls to a provider of machines fail",
         "Nodes are bought late, and none is removed while lists are stale.",
-        "fairlead fleet; kubectl logs -n fairlead-system deploy/fairlead-controller",
+        f"fairlead fleet; kubectl logs -n {OWN_NAMESPACE} deploy/fairlead-controller",
     ),
     Alert(
         "FairleadRemovalsAtCeiling",
@@ -166,7 +167,7 @@ OWN: tuple[Alert, ...] = (
         "> 0.2 * sum by (controller, action) (rate(fairlead_actions_total[15m]))",
         15, Severity.WARNING, "A fifth of a controller's writes fail for good",
         "Usually a right that is missing, a quota, or a policy that refuses the objects.",
-        "kubectl logs -n fairlead-system deploy/fairlead-controller; fairlead install --dry-run",
+        f"kubectl logs -n {OWN_NAMESPACE} deploy/fairlead-controller; fairlead install --dry-run",
     ),
     Alert(
         "FairleadDecidesSlowly",
@@ -185,7 +186,7 @@ OWN: tuple[Alert, ...] = (
         "FairleadEventsDropped", "sum(rate(fairlead_events_dropped_total[15m])) > 0.1", 30,
         Severity.INFO, "Fairlead cannot write its Events",
         "Users miss explanations in `kubectl describe`; `fairlead why` still has them.",
-        "kubectl auth can-i create events --as system:serviceaccount:fairlead-system:fairlead-"
+        f"kubectl auth can-i create events --as system:serviceaccount:{OWN_NAMESPACE}:fairlead-"
         "controller; etcd of events (ETCD-16)",
     ),
     Alert(
@@ -200,7 +201,7 @@ OWN: tuple[Alert, ...] = (
         "min(fairlead_webhook_certificate_expiry_timestamp_seconds > 0) - time() < 7 * 86400", 60,
         Severity.CRITICAL, "The certificate of Fairlead's webhook ends within a week",
         "It is renewed long before, so the renewal fails. Then the webhook is not reached.",
-        "kubectl logs -n fairlead-system deploy/fairlead-controller | grep -i certificate",
+        f"kubectl logs -n {OWN_NAMESPACE} deploy/fairlead-controller | grep -i certificate",
     ),
     Alert(
         "FairleadDoctorCritical",
@@ -215,7 +216,7 @@ OWN: tuple[Alert, ...] = (
         "max(time() - fairlead_doctor_examination_timestamp_seconds) > 3600", 15,
         Severity.WARNING, "The doctor has not examined the control plane for an hour",
         "Its examinations fail or hang, so its report is stale and no other part acts on it.",
-        "kubectl logs -n fairlead-system deploy/fairlead-controller | grep -i doctor",
+        f"kubectl logs -n {OWN_NAMESPACE} deploy/fairlead-controller | grep -i doctor",
     ),
     Alert(
         "FairleadStoreNotCompacted", "max(fairlead_store_compaction_failing) == 1", 15,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
+from fairlead.api import names
 from fairlead.api.core import Node, Taint
 from fairlead.api.job import Attempt, Job
-from fairlead.api.meta import Condition
+from fairlead.api.meta import Condition, OwnerReference
 from fairlead.api.names import TEAM
 from fairlead.api.team import Team
 from fairlead.api.times import format_time
@@ -14,7 +18,14 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.teams.whatif import NodeMove, Reclaim, SharesPlan, plan_shares
 from fairlead.model.objects import Objects
-from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team
+from fairlead.testing.builders import (
+    EPOCH,
+    make_job,
+    make_node,
+    make_placement,
+    make_pod,
+    make_team,
+)
 
 NOW = EPOCH + 3600
 
@@ -64,6 +75,20 @@ def test_the_plan_of_the_teams_that_there_are_changes_nothing() -> None:
     found = planned(objects(nodes, jobs, BEFORE), *BEFORE)
     assert (found.moves, found.borrowers, found.reclaimed) == ((), (), ())
     assert [share.nodes for share in found.results["a"]] == [2]
+
+
+def test_a_balloon_keeps_no_job_from_a_node_that_changes_hands() -> None:
+    owner = OwnerReference(names.API_VERSION, "NodePool", "h100", "uid-h100", controller=True)
+    balloon = make_pod("balloon", node="n0", gpus=8, namespace="ours")
+    meta = structs.replace(balloon.metadata, owner_references=(owner,))
+    balloon = structs.replace(balloon, metadata=meta)
+    before = [make_team("a", nodes=1), make_team("b")]
+    mine = make_job("mine", namespace="b", gpus=8, spec={"team": "b"})
+    given = objects([owned("n0", "a")], [mine], before)
+    given = replace(given, pods=(balloon,))
+    after = (make_team("a"), make_team("b", nodes=1))
+    assert planned(given, *after).started == ()
+    assert planned(replace(given, balloon_namespace="ours"), *after).started == (("b", "mine"),)
 
 
 def test_a_job_starts_where_its_team_gets_a_node_and_one_that_loses_its_team_waits() -> None:
