@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
+from fairlead.api.cluster_report import ReportCondition
 from fairlead.doctor.facts import Facts, NotSeen, Reading, Source
 
 
@@ -84,6 +85,8 @@ class Check:
     side: Side = Side.ABOVE
     unit: str = ""
     growth: int = 0
+    #: The condition of the ClusterReport that its critical findings make true.
+    condition: ReportCondition | None = None
 
     @property
     def worst(self) -> Severity:

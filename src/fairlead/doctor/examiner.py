@@ -33,7 +33,7 @@ from fairlead.doctor.readers.flags import flags_of_objects
 from fairlead.doctor.readers.pages import Samples, Target, page_target
 from fairlead.doctor.readers.prometheus import PrometheusAnswers
 from fairlead.doctor.readers.web import Web, mounted_access
-from fairlead.doctor.registry import CHECKS, wanted_samples
+from fairlead.doctor.registry import BEHIND, CHECKS, wanted_samples
 from fairlead.runtime.clock import Clock
 
 #: Larger pages are parsed in a thread, so that the controllers go on meanwhile.
@@ -223,5 +223,5 @@ def _examination(report: Report, *, at: float, requests: int) -> Examination:
     return Examination(
         at, found, tuple(each.check.id for each in report.unknown),
         tuple(each.check.id for each in report.passed),
-        sum((report.left_out or {}).values()), report.nodes, requests,
+        sum((report.left_out or {}).values()), report.nodes, requests, BEHIND,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fairlead.api.cluster_report import ReportCondition
 from fairlead.doctor.check import Check
 from fairlead.doctor.checks import (
     apiserver,
@@ -37,6 +38,11 @@ CHECKS: tuple[Check, ...] = (
 #: Those that an audit log alone can answer.
 AUDIT_CHECKS: tuple[Check, ...] = audit.CHECKS
 BY_ID: dict[str, Check] = {check.id: check for check in CHECKS}
+#: The checks behind each condition of the report.
+BEHIND: dict[ReportCondition, tuple[str, ...]] = {
+    condition: tuple(check.id for check in CHECKS if check.condition is condition)
+    for condition in ReportCondition
+}
 
 #: Sample names that measures read which are functions rather than expressions.
 MORE_SAMPLES: tuple[tuple[Source, str], ...] = (

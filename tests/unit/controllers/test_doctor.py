@@ -22,6 +22,7 @@ from fairlead.controllers.doctor import DoctorController
 from fairlead.decide.doctor.examination import Examination, Found
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.doctor.examiner import Examiner
+from fairlead.doctor.registry import BEHIND
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
@@ -138,7 +139,7 @@ class Results:
         await asyncio.sleep(self.seconds)
         if self.is_broken:
             raise ValueError("a check that raises")
-        return Examination(self.clock.now(), self.found, passed=("ETCD-08",))
+        return Examination(self.clock.now(), self.found, passed=("ETCD-08",), behind=BEHIND)
 
 
 def test_without_metrics_their_checks_are_unknown_and_never_passed() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from msgspec.structs import replace
 
@@ -15,16 +17,19 @@ from fairlead.api.cluster_report import (
 from fairlead.api.meta import ObjectMeta, find_condition
 from fairlead.api.times import format_time
 from fairlead.decide.doctor.actions import ChangeKind, CreateReport, WriteReport
-from fairlead.decide.doctor.decide import CONDITIONS, decide_report, report_status
+from fairlead.decide.doctor.decide import decide_report, report_status
 from fairlead.decide.doctor.examination import Examination, Found
 from fairlead.decide.doctor.policy import DoctorPolicy
-from fairlead.doctor.registry import BY_ID
+from fairlead.doctor.check import Severity as Harm
+from fairlead.doctor.registry import BEHIND, BY_ID
 from fairlead.testing.builders import EPOCH
 
 POLICY = DoctorPolicy()
 FULL = Found("ETCD-04", Severity.CRITICAL, "etcd-0", "close to its quota", "0.91")
 ODD = Found("ETCD-17", Severity.WARNING, "kube-apiserver", "odd interval", "10m")
-PASSED = tuple(check for checks in CONDITIONS.values() for check in checks)
+PASSED = tuple(check for checks in BEHIND.values() for check in checks)
+
+examined = partial(Examination, behind=BEHIND)
 
 
 def report_of(examination: Examination) -> ClusterReport:
@@ -47,14 +52,14 @@ def status_of(examination: Examination, type_: ReportCondition) -> str:
 
 
 def test_the_report_is_created_before_it_is_written() -> None:
-    assert decide_report(None, Examination(EPOCH), POLICY) == (CreateReport(),)
+    assert decide_report(None, examined(EPOCH), POLICY) == (CreateReport(),)
 
 
 def test_numbers_that_change_are_no_reason_to_write_but_a_confirmation_is_due() -> None:
-    report = report_of(Examination(EPOCH, (FULL,)))
+    report = report_of(examined(EPOCH, (FULL,)))
     other = Found("ETCD-04", Severity.CRITICAL, "etcd-0", "close to its quota", "0.92")
-    assert written(report, Examination(EPOCH + 300, (other,))) is None
-    late = written(report, Examination(EPOCH + 900, (other,)))
+    assert written(report, examined(EPOCH + 300, (other,))) is None
+    late = written(report, examined(EPOCH + 900, (other,)))
     assert late is not None
     assert late.changes == ()
     assert late.status.findings[0].evidence == "0.92"
@@ -62,30 +67,30 @@ def test_numbers_that_change_are_no_reason_to_write_but_a_confirmation_is_due() 
 
 
 def test_a_report_from_the_future_is_replaced() -> None:
-    report = report_of(Examination(EPOCH + 3600, (FULL,)))
-    assert written(report, Examination(EPOCH, (FULL,))) is not None
+    report = report_of(examined(EPOCH + 3600, (FULL,)))
+    assert written(report, examined(EPOCH, (FULL,))) is not None
 
 
 def test_a_finding_begins_worsens_and_ends_once_each() -> None:
-    report = report_of(Examination(EPOCH, (ODD,)))
-    began = written(report, Examination(EPOCH + 300, (FULL, ODD)))
+    report = report_of(examined(EPOCH, (ODD,)))
+    began = written(report, examined(EPOCH + 300, (FULL, ODD)))
     assert began is not None
     assert [(c.kind, c.finding.check) for c in began.changes] == [(ChangeKind.BEGAN, "ETCD-04")]
     assert (began.status.critical, began.status.warning) == (1, 1)
-    ended = written(replace(report, status=began.status), Examination(EPOCH + 600))
+    ended = written(replace(report, status=began.status), examined(EPOCH + 600))
     assert ended is not None
     assert [(c.kind, c.finding.check) for c in ended.changes] == [
         (ChangeKind.ENDED, "ETCD-04"), (ChangeKind.ENDED, "ETCD-17"),
     ]  # fmt: skip
     worse = Found("ETCD-17", Severity.CRITICAL, "kube-apiserver")
-    changed = written(report, Examination(EPOCH + 300, (worse,)))
+    changed = written(report, examined(EPOCH + 300, (worse,)))
     assert changed is not None
     assert changed.changes == ()
 
 
 def test_a_check_that_is_no_longer_seen_has_not_passed_and_its_finding_has_not_ended() -> None:
-    report = report_of(Examination(EPOCH, (FULL,), passed=("ETCD-08",)))
-    blind = Examination(EPOCH + 300, unknown=("ETCD-04",), passed=("ETCD-08",))
+    report = report_of(examined(EPOCH, (FULL,), passed=("ETCD-08",)))
+    blind = examined(EPOCH + 300, unknown=("ETCD-04",), passed=("ETCD-08",))
     action = written(report, blind)
     assert action is not None
     assert [c.kind for c in action.changes] == [ChangeKind.NOT_SEEN]
@@ -97,18 +102,18 @@ def test_a_check_that_is_no_longer_seen_has_not_passed_and_its_finding_has_not_e
 
 def test_conditions_are_false_only_when_each_of_their_checks_has_passed() -> None:
     nearly_full = ReportCondition.ETCD_NEARLY_FULL
-    assert status_of(Examination(EPOCH, passed=PASSED), nearly_full) == "False"
-    assert status_of(Examination(EPOCH, (FULL,), unknown=("ETCD-08",)), nearly_full) == "True"
-    assert status_of(Examination(EPOCH, unknown=("ETCD-08",)), nearly_full) == "Unknown"
+    assert status_of(examined(EPOCH, passed=PASSED), nearly_full) == "False"
+    assert status_of(examined(EPOCH, (FULL,), unknown=("ETCD-08",)), nearly_full) == "True"
+    assert status_of(examined(EPOCH, unknown=("ETCD-08",)), nearly_full) == "Unknown"
     mild = Found("ETCD-04", Severity.WARNING, "etcd-0")
-    assert status_of(Examination(EPOCH, (mild,), passed=("ETCD-08",)), nearly_full) == "False"
+    assert status_of(examined(EPOCH, (mild,), passed=("ETCD-08",)), nearly_full) == "False"
     # A check that is in no result was not evaluated, so nothing is known about it.
-    assert status_of(Examination(EPOCH), nearly_full) == "Unknown"
+    assert status_of(examined(EPOCH), nearly_full) == "Unknown"
 
 
 def test_a_condition_keeps_the_instant_of_its_transition() -> None:
-    first = report_status(ClusterReportStatus(), Examination(EPOCH, (FULL,)))
-    second = report_status(first, Examination(EPOCH + 900, (FULL,)))
+    first = report_status(ClusterReportStatus(), examined(EPOCH, (FULL,)))
+    second = report_status(first, examined(EPOCH + 900, (FULL,)))
     condition = find_condition(second.conditions, "EtcdNearlyFull")
     assert condition is not None
     assert condition.last_transition_time == format_time(EPOCH)
@@ -119,12 +124,12 @@ def test_the_size_is_bounded_and_what_has_no_room_has_not_ended() -> None:
         Found("API-22", Severity.CRITICAL, f"webhook-{i:04}" + "x" * 900, "t" * 900, "e" * 9000)
         for i in range(1000)
     )
-    report = report_of(Examination(EPOCH, many, unknown=tuple(f"X-{i}" for i in range(9999))))
+    report = report_of(examined(EPOCH, many, unknown=tuple(f"X-{i}" for i in range(9999))))
     assert len(report.status.findings) == FINDINGS_MAX
     assert report.status.left_out == 1000 - FINDINGS_MAX
     assert len(msgspec.json.encode(report)) < 100_000
     before = tuple(Found("API-22", Severity.WARNING, f"old-{i}") for i in range(FINDINGS_MAX))
-    crowded = written(report_of(Examination(EPOCH, before)), Examination(EPOCH + 1, many + before))
+    crowded = written(report_of(examined(EPOCH, before)), examined(EPOCH + 1, many + before))
     assert crowded is not None
     assert {change.kind for change in crowded.changes} == {ChangeKind.BEGAN}
     assert len(crowded.changes) == POLICY.events_max
@@ -132,13 +137,23 @@ def test_the_size_is_bounded_and_what_has_no_room_has_not_ended() -> None:
 
 def test_a_finding_that_an_examination_had_no_room_for_has_not_ended() -> None:
     old = Found("ETCD-04", Severity.CRITICAL, "etcd-1")
-    report = report_of(Examination(EPOCH, (FULL, old, ODD)))
-    cut = written(report, Examination(EPOCH + 300, (FULL,), left_out=1))
+    report = report_of(examined(EPOCH, (FULL, old, ODD)))
+    cut = written(report, examined(EPOCH + 300, (FULL,), left_out=1))
     assert cut is not None
     assert [(c.kind, c.finding.check) for c in cut.changes] == [(ChangeKind.ENDED, "ETCD-17")]
 
 
-def test_the_checks_behind_the_conditions_exist_and_reach_the_severity() -> None:
-    for checks in CONDITIONS.values():
-        for id_, severity in checks.items():
-            assert BY_ID[id_].worst.name == severity.name
+def test_every_condition_has_checks_and_each_can_make_it_true() -> None:
+    for condition in ReportCondition:
+        for check in BEHIND[condition]:
+            assert BY_ID[check].worst is Harm.CRITICAL
+            finding = Found(check, Severity.CRITICAL, "x")
+            others = tuple(each for each in PASSED if each != check)
+            assert status_of(examined(EPOCH, (finding,), passed=others), condition) == "True"
+            assert status_of(examined(EPOCH, passed=others), condition) == "Unknown"
+        assert status_of(examined(EPOCH, passed=PASSED), condition) == "False"
+
+
+def test_a_condition_that_no_check_is_behind_is_unknown() -> None:
+    examination = Examination(EPOCH, passed=PASSED)
+    assert {status_of(examination, each) for each in ReportCondition} == {"Unknown"}

@@ -34,20 +34,6 @@ from fairlead.decide.doctor.actions import (
 from fairlead.decide.doctor.examination import Examination, Found
 from fairlead.decide.doctor.policy import DoctorPolicy
 
-#: The checks behind each condition, and from which severity on a finding counts.
-CONDITIONS: Mapping[ReportCondition, Mapping[str, Severity]] = {
-    ReportCondition.ETCD_NEARLY_FULL: {
-        "ETCD-04": Severity.CRITICAL,  # the database is close to its quota
-        "ETCD-08": Severity.CRITICAL,  # an active NOSPACE alarm
-    },
-    ReportCondition.API_SERVER_DEGRADED: {
-        "API-03": Severity.CRITICAL,  # what the cluster depends on is rejected
-        "API-01": Severity.CRITICAL,  # many requests are answered 429
-        "API-02": Severity.CRITICAL,  # server errors
-        "ETCD-09B": Severity.CRITICAL,  # a member of etcd has no leader
-    },
-}
-_ORDER = tuple(Severity)
 #: What identifies a finding from one report to the next.
 _Key = tuple[str, str]
 
@@ -102,24 +88,24 @@ def _finding(found: Found, since: Mapping[_Key, str | None], at: str) -> ReportF
 
 
 def _condition(type_: ReportCondition, examination: Examination, at: str) -> Condition:
-    """Return True with the first finding, Unknown while a check is not seen, else False."""
-    checks = CONDITIONS[type_]
+    """Return True with the first critical finding of a check behind it.
+
+    Else Unknown while such a check is not seen, or there is none, else False.
+    """
+    checks = examination.behind.get(type_, ())
     evaluated = {*examination.passed, *(each.check for each in examination.found)}
-    bad = [each for each in examination.found if _counts(each, checks)]
+    bad = [each for each in examination.found if each.check in checks
+           and each.severity is Severity.CRITICAL]  # fmt: skip
     if bad:
         text = f"{bad[0].check} {bad[0].subject}: {bad[0].evidence}"
         status, reason, message = "True", "FindingsPresent", text[:TEXT_MAX]
-    elif missing := [check for check in checks if check not in evaluated]:
+    elif not evaluated.issuperset(checks) or not checks:
         status, reason = "Unknown", "NotSeen"
+        missing = [check for check in checks if check not in evaluated]
         message = f"not seen: {', '.join(missing)}"
     else:
         status, reason, message = "False", "ChecksPassed", ""
     return Condition(type_.value, status, reason, message, last_transition_time=at)
-
-
-def _counts(found: Found, checks: Mapping[str, Severity]) -> bool:
-    least = checks.get(found.check)
-    return least is not None and _ORDER.index(found.severity) <= _ORDER.index(least)
 
 
 def _substance(status: ClusterReportStatus) -> object:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from fairlead.api.cluster_report import Severity
+from fairlead.api.cluster_report import ReportCondition, Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +34,7 @@ class Examination:
     left_out: int = 0
     nodes: int | None = None
     requests: int = 0
+    #: The checks whose critical findings make each condition of the report true.
+    behind: Mapping[ReportCondition, tuple[str, ...]] = field(
+        default_factory=dict[ReportCondition, tuple[str, ...]]
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairlead.api.cluster_report import ReportCondition
 from fairlead.doctor.check import IS_WARNING, Check, Reading, critical, info, warning
 from fairlead.doctor.expressions import (
     CodeShare,
@@ -139,6 +140,7 @@ CHECKS: tuple[Check, ...] = (
         "kubectl get flowschemas,prioritylevelconfigurations\n"
         "fairlead doctor audit FILE --flow-schema   # isolates the caller that fills the level",
         "Kubernetes API priority and fairness", unit="/s",
+        condition=ReportCondition.API_SERVER_DEGRADED,
     ),
     Check(
         "API-01", "The API server answers 429", A,
@@ -147,7 +149,7 @@ CHECKS: tuple[Check, ...] = (
         (warning(0.0), critical(10.0)),
         "Clients are turned away and come back later, often all at once.",
         "fairlead doctor audit FILE   # names the caller that fills the priority level",
-        "OpenAI 2021", unit="/s",
+        "OpenAI 2021", unit="/s", condition=ReportCondition.API_SERVER_DEGRADED,
     ),
     Check(
         "API-02", "The API server answers with server errors", A,
@@ -156,6 +158,7 @@ CHECKS: tuple[Check, ...] = (
         "The error budget of 99.9 % is used up; look for webhooks, aggregated APIs and etcd.",
         "kubectl get --raw '/readyz?verbose'; then API-21, API-23 and ETCD-01",
         "kubernetes-mixin; OpenAI 2021", unit="share",
+        condition=ReportCondition.API_SERVER_DEGRADED,
     ),
     Check(
         "NET-09", "Clients still watch Endpoints", A, endpoints_watchers,

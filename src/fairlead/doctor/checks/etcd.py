@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairlead.api.cluster_report import ReportCondition
 from fairlead.doctor.check import (
     IS_CRITICAL,
     IS_INFO,
@@ -151,6 +152,7 @@ CHECKS: tuple[Check, ...] = (
         "At the quota the cluster is read-only: node heartbeats fail, and an autoscaler may then "
         "remove every worker.",
         QUOTA_FIX, "etcd documentation, system limits; OpenAI 2018", unit="share", growth=1,
+        condition=ReportCondition.ETCD_NEARLY_FULL,
     ),
     Check(
         "ETCD-06", "The etcd database reaches its quota soon", (*E, Source.RECORDED),
@@ -170,14 +172,14 @@ CHECKS: tuple[Check, ...] = (
         "ETCD-08", "etcd has an active NOSPACE alarm", E,
         Value(Source.ETCD, ALARM), IS_CRITICAL,
         "Every write is refused until the alarm is disarmed by hand.",
-        QUOTA_FIX, "etcd FAQ", unit="bool",
+        QUOTA_FIX, "etcd FAQ", unit="bool", condition=ReportCondition.ETCD_NEARLY_FULL,
     ),
     Check(
         "ETCD-09B", "An etcd member has no leader", E,
         Value(Source.ETCD, "etcd_server_has_leader"), (critical(1.0),),
         "Without a leader the member serves no consistent read and no write.",
         "etcdctl endpoint status --cluster -w table   # find the member, then its disk and network",
-        "etcd mixin etcdNoLeader", Side.BELOW,
+        "etcd mixin etcdNoLeader", Side.BELOW, condition=ReportCondition.API_SERVER_DEGRADED,
     ),
     Check(
         "ETCD-01", "etcd writes its log slowly", E,
