@@ -31,7 +31,7 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fair_share import FairShareOrder
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.reasons import BEHIND, Outcome, Reason
+from fairlead.decide.reasons import Outcome, Reason, Trait
 from fairlead.model.cluster import ClusterState
 from fairlead.model.objects import Objects
 from fairlead.model.phase import Phase, phase_of
@@ -205,8 +205,8 @@ def like(job: Job) -> Job:
 
 #: Of jobs that would start but for others, and of those that others leave room for.
 OF_THE_QUEUE = (
-    *BEHIND, Reason.PREEMPTING, Reason.WAITING_FOR_CHECKPOINT, Reason.RESERVED,
-    Reason.PENDING_EVALUATION,
+    *(reason for reason in Reason if reason.has(Trait.WOULD_FIT)), Reason.PREEMPTING,
+    Reason.WAITING_FOR_CHECKPOINT, Reason.RESERVED, Reason.PENDING_EVALUATION,
 )  # fmt: skip
 
 #: Of jobs that have to wait wherever they stand in the queue.

@@ -23,7 +23,6 @@ from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus
 from fairlead.api.resources import FLEETS, NODE_POOLS, NODES
 from fairlead.api.status import AlreadyExists, ApiError
-from fairlead.api.times import parse_time
 from fairlead.api.validate_pool import validate_pool
 from fairlead.cloud.provider import (
     CloudError,
@@ -56,7 +55,6 @@ from fairlead.decide.fleet.actions import (
 from fairlead.decide.fleet.cycle import Report, decide_fleet
 from fairlead.decide.fleet.decisions import with_decisions
 from fairlead.decide.fleet.pool_status import answered, refused
-from fairlead.decide.fleet.purchases import BUYABLE
 from fairlead.decide.fleet.view import (
     FleetMemory,
     FleetPolicy,
@@ -65,11 +63,10 @@ from fairlead.decide.fleet.view import (
     PoolView,
     about,
 )
-from fairlead.decide.placement.patience import confined_at
+from fairlead.decide.fleet.waiting import gangs_in_order, lacks_nodes
 from fairlead.decide.rails.sight import Pulse
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.model.gangs import GangRequest, JobKey
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.gangs import JobKey
 from fairlead.model.pool_nodes import PoolNodes
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
@@ -125,7 +122,8 @@ class FleetController:
         self._policy = policy or FleetPolicy()
         self._memory = FleetMemory()
         self._nodes = nodes or PoolNodes()
-        self._waiting: dict[JobKey, Job] = {}
+        #: Jobs that more nodes could place.
+        self._waiting: dict[JobKey, None] = {}
         #: Since when jobs have lacked nodes for which no launch call was sent.
         self._lacking_since: dict[JobKey, float] = {}
         #: No decision before this instant of the loop. Whether something has changed since the last
@@ -186,17 +184,14 @@ class FleetController:
         self._is_changed = True
         job = change.new
         self._nodes.job_changed(change.key, job, self._instant())
-        verdict = job.status.verdict if job is not None else None
-        is_buyable = verdict is not None and verdict.reason in BUYABLE
-        if job is not None and is_buyable and phase_of(job) is Phase.QUEUED:
-            if change.key not in self._waiting:
-                instant = self._lacking_since[change.key] = self._instant()
-                soon = max(instant + _SOON_SECONDS, self._decided_at + _DEMAND_SECONDS)
-                self._next_at = min(self._next_at, soon)
-            self._waiting[change.key] = job
-        else:
+        if job is None or not lacks_nodes(job):
             self._waiting.pop(change.key, None)
             self._lacking_since.pop(change.key, None)
+        elif change.key not in self._waiting:
+            self._waiting[change.key] = None
+            instant = self._lacking_since[change.key] = self._instant()
+            soon = max(instant + _SOON_SECONDS, self._decided_at + _DEMAND_SECONDS)
+            self._next_at = min(self._next_at, soon)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         self._is_changed = True
@@ -278,7 +273,7 @@ class FleetController:
         pulse = self._pulse = self._pulse.aged(instant)
         return FleetView(
             fleet=fleet, pools=pools, nodes=self._nodes, state=self._world.state,
-            waiting=self._gangs(now), now=now, instant=instant,
+            waiting=gangs_in_order(self._world.state, self._waiting, now), now=now, instant=instant,
             nodes_age_seconds=float("inf") if contact is None else contact,
             api_latency_seconds=pulse.latency_seconds, api_error_share=pulse.error_share,
             report=None if self._reports is None else self._reports.get("", REPORT_NAME),
@@ -311,24 +306,6 @@ class FleetController:
             raise error
         entry = self._set_aside.note(NODE_POOLS, pool.metadata, Stage.DECIDE, error)
         self._faults[fault.pool] = (version, f"set aside: {entry.fault}")
-
-    def _gangs(self, now: float) -> list[tuple[JobKey, GangRequest]]:
-        """Return the gangs that more nodes could place: by priority, then by age.
-
-        One that backs off from borrowing has no use for idle nodes of other teams, so nodes may be
-        bought for it.
-        """
-        out: list[tuple[int, float, JobKey, GangRequest]] = []
-        for key, job in self._waiting.items():
-            entry = self._world.state.jobs.get(key)
-            created = job.metadata.creation_timestamp
-            if entry is None or not isinstance(entry.gang, GangRequest) or created is None:
-                continue
-            priority = entry.priority if isinstance(entry.priority, int) else 0
-            gang = confined_at(job, entry.gang, now)
-            out.append((-priority, parse_time(created), key, gang))
-        out.sort(key=_order)
-        return [(key, gang) for _, _, key, gang in out]
 
     # Actions
 
@@ -493,7 +470,3 @@ class FleetController:
                 raise error
             case _:
                 assert_never(action)
-
-
-def _order(entry: tuple[int, float, JobKey, GangRequest]) -> tuple[int, float, JobKey]:
-    return entry[:3]

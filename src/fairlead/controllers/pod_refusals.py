@@ -118,9 +118,8 @@ class PodProbes:
                 if refusal is None or (error.retryable and not isinstance(error, InternalError)):
                     raise
                 break
-        if refusal in (Refusal.POD_REJECTED, Refusal.NAME_TAKEN):
-            refusal, message = None, ""
-        self._answers[job.metadata.uid] = Probe(self._clock.now(), refusal, message)
+        waits_for = refusal.value.refused if refusal is not None else None
+        self._answers[job.metadata.uid] = Probe(self._clock.now(), waits_for, message)
 
 
 def refusal_of(error: ApiError) -> Refusal | None:

@@ -38,7 +38,7 @@ from fairlead.decide.placement.quota import held_verdict, quota_verdict
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import eligible_nodes, resource_order
 from fairlead.decide.placement.whatif import would_fit
-from fairlead.decide.reasons import BEHIND, Outcome, Reason, resource_word
+from fairlead.decide.reasons import Outcome, Reason, Trait, resource_word
 from fairlead.decide.suggestions import Suggestion, suggestions
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
@@ -48,30 +48,6 @@ from fairlead.model.phase import Phase, is_failing, phase_of
 
 AHEAD_MAX = 10
 HOLDERS_MAX = 10
-
-_CAPACITY_REASONS = (
-    Reason.INSUFFICIENT_CAPACITY,
-    Reason.FRAGMENTED,
-    Reason.TOPOLOGY_UNAVAILABLE,
-    Reason.SLICES_UNAVAILABLE,
-    Reason.AWAITING_PREFERRED,
-    Reason.BORROW_BACK_OFF,
-    *BEHIND,
-    Reason.BEHIND_TEAM_JOB,
-)
-#: Of jobs that wait for others of their team or user to end.
-_LIMITS = (Reason.RUNNING_LIMIT, Reason.GPU_LIMIT)
-#: Of jobs that wait for the time of some nodes.
-_CLOSED = (Reason.MAINTENANCE, Reason.RESERVED_FOR_OTHERS, Reason.AWAITING_RESERVATION)
-_PREEMPTING = (Reason.PREEMPTING, Reason.WAITING_FOR_CHECKPOINT)
-#: Reasons that only the scheduler can know: explained as it wrote them.
-_WRITTEN = frozenset((
-    *_PREEMPTING, Reason.RESERVED, Reason.DEFRAGMENTING, Reason.REPAIRING, *BEHIND,
-    Reason.PRIORITY_CLASS_MISSING, Reason.PRIORITY_CLASS_RESERVED, Reason.BORROW_LIMIT,
-    Reason.TEAM_NOT_OPEN, Reason.TEAM_AMBIGUOUS, Reason.RUNNING_LIMIT, Reason.GPU_LIMIT,
-    Reason.GPU_BUDGET, Reason.QUEUE_LIMIT, Reason.BEHIND_TEAM_JOB, Reason.AWAITING_QUOTA,
-))  # fmt: skip
-_KNOWN = frozenset(reason.value for reason in Reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +146,7 @@ def explain(
     verdict = _waiting_verdict(state, entry, gang, now=now, forecasts=forecasts)
     verdict = with_end(verdict, entry, now)
     open_to = gang if verdict.reason is Reason.BORROW_BACK_OFF else gang.accepting
-    if verdict.reason in _CLOSED:
+    if verdict.reason.has(Trait.IS_TIMED):
         open_to = open_to.instant
     changes = suggestions(state, entry, verdict, policy, now=now, may_try=may_try)
     explanation = Explanation(
@@ -182,9 +158,9 @@ def explain(
         suggestions=tuple(changes),
         borrower_backoff=borrower_backoff(entry.job.status) if gang.borrowing else None,
     )
-    if verdict.reason in (*_CAPACITY_REASONS, *_LIMITS, *_CLOSED):
+    if verdict.reason.has(Trait.HAS_FORECAST):
         awaited = forecasts.of(key)
-    elif verdict.reason in _PREEMPTING:
+    elif verdict.reason.has(Trait.HAS_VICTIMS):
         awaited = Preemption.of(state, key, now, verdict.blockers)
     else:
         return explanation
@@ -334,7 +310,7 @@ def _waiting_verdict(
 ) -> Verdict:
     """Return the planner's verdict now; what the scheduler wrote where only it can know."""
     written = _written(entry.job.status)
-    if written is not None and written.reason in _WRITTEN:
+    if written is not None and written.reason.has(Trait.WRITTEN_ONLY):
         return written
     verdict = would_fit(state.cluster, gang)
     is_fit = verdict.reason is Reason.PLACED
@@ -354,13 +330,13 @@ def _waiting_verdict(
 def _written(status: JobStatus) -> Verdict | None:
     """Return the verdict in the status of a job; None without one that is known here."""
     written, nomination, blockers = status.verdict, status.nomination, list[ObjectKey]()
-    if written is None or written.reason not in _KNOWN:
+    reason = Reason.of(written.reason) if written is not None else None
+    if written is None or reason is None:
         return None
-    reason = Reason(written.reason)
-    if reason in (*BEHIND, Reason.BEHIND_TEAM_JOB):
+    if reason.has(Trait.HAS_JOB_AHEAD):
         namespace, _, name = str(written.facts.get("job", "")).partition("/")
         blockers = [(namespace, name)]
-    if reason in _PREEMPTING and nomination is not None:
+    if reason.has(Trait.HAS_VICTIMS) and nomination is not None:
         blockers = [(victim.namespace, victim.name) for victim in nomination.victims]
     return Verdict(reason, dict(written.facts), tuple(blockers))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import Enum
+from enum import Enum, Flag, auto
 from typing import Self
 
 from fairlead.api.quantity import CPU, GPU, humanize
@@ -25,286 +25,326 @@ class Outcome(Enum):
     IMPOSSIBLE = "Impossible"  # the request itself must change
 
 
+class Trait(Flag):
+    """What follows from a reason, for those who read verdicts."""
+
+    #: More nodes could place the job: pools buy them.
+    NODES_HELP = auto()
+    #: Enough of what it asks for is free, but it may not use that, or not as it lies.
+    HAS_ROOM = auto()
+    #: When it starts follows from the ends of other jobs, or from the time of nodes.
+    HAS_FORECAST = auto()
+    #: It waits for the time of some nodes.
+    IS_TIMED = auto()
+    #: Its place is kept for it until jobs of lower priority have left it.
+    HAS_VICTIMS = auto()
+    #: The fact `job` names the job ahead that it waits for.
+    HAS_JOB_AHEAD = auto()
+    #: It would fit but for jobs at the head of the queue.
+    WOULD_FIT = auto()
+    #: Room is kept for the job ahead until the fact `starts_by`.
+    ROOM_KEPT = auto()
+    #: Only the scheduler can know it: it is explained as it was written.
+    WRITTEN_ONLY = auto()
+
+
+_NONE = Trait(0)
+_CAPACITY = Trait.NODES_HELP | Trait.HAS_FORECAST
+_LIMIT = Trait.HAS_ROOM | Trait.HAS_FORECAST | Trait.WRITTEN_ONLY
+_BEHIND = _CAPACITY | Trait.HAS_ROOM | Trait.HAS_JOB_AHEAD | Trait.WRITTEN_ONLY
+
+
 class Reason(Enum):
     """Why. CamelCase, stable, used as a metric label and in conditions.
 
-    `severity` orders reasons when several hold (higher wins); `template` is a str.format text.
+    `severity` orders reasons when several hold (higher wins); `traits` are what others do because
+    of it; `template` is a str.format text.
     """
 
     _value_: str
     outcome: Outcome
     severity: int
+    traits: Trait
     template: str
 
-    def __new__(cls, value: str, outcome: Outcome, severity: int, template: str) -> Self:
+    def __new__(
+        cls, value: str, meaning: tuple[Outcome, Trait], severity: int, template: str
+    ) -> Self:
         """Make a member."""
         reason = object.__new__(cls)
         reason._value_ = value
-        reason.outcome, reason.severity, reason.template = outcome, severity, template
+        reason.outcome, reason.traits = meaning
+        reason.severity, reason.template = severity, template
         return reason
 
-    PLACED = "Placed", Outcome.PLACED, 0, "placed on {nodes_used} nodes"
+    def has(self, trait: Trait) -> bool:
+        """True when this follows from the reason."""
+        return trait in self.traits
+
+    @staticmethod
+    def of(value: str) -> Reason | None:
+        """Return the reason that is written so; None for one that this version does not know."""
+        return _BY_VALUE.get(value)
+
+    PLACED = "Placed", (Outcome.PLACED, _NONE), 0, "placed on {nodes_used} nodes"
     PENDING_EVALUATION = (
-        "PendingEvaluation", Outcome.WAITING, 10,
+        "PendingEvaluation", (Outcome.WAITING, _NONE), 10,
         "not evaluated yet; {ahead} jobs are ahead in the queue",
     )  # fmt: skip
     BACKING_OFF = (
-        "BackingOff", Outcome.WAITING, 20,
+        "BackingOff", (Outcome.WAITING, _NONE), 20,
         "restarts as attempt {attempt} after a back-off of {backoff_seconds}",
     )  # fmt: skip
     RESTARTING = (
-        "Restarting", Outcome.WAITING, 20,
+        "Restarting", (Outcome.WAITING, _NONE), 20,
         "{cause}; it restarts once its members have ended: {members} have not",
     )  # fmt: skip
     STOPPING = (
-        "Stopping", Outcome.WAITING, 20,
+        "Stopping", (Outcome.WAITING, _NONE), 20,
         "{cause}; it ends once its members have ended: {members} have not",
     )  # fmt: skip
-    DEPENDENCY = "Dependency", Outcome.WAITING, 20, "waits for job {job} to be {state}"
+    DEPENDENCY = "Dependency", (Outcome.WAITING, _NONE), 20, "waits for job {job} to be {state}"
     DEPENDENCY_MISSING = (
-        "DependencyMissing", Outcome.WAITING, 20,
+        "DependencyMissing", (Outcome.WAITING, _NONE), 20,
         "waits for job {job} to be {state}, but there is no such job at present; submit it, or "
         "cancel this one",
     )  # fmt: skip
     GROUP_INCOMPLETE = (
-        "GroupIncomplete", Outcome.WAITING, 20,
+        "GroupIncomplete", (Outcome.WAITING, _NONE), 20,
         "{members_present} of {members} members exist; {owner} creates the others",
     )  # fmt: skip
     GROUP_HELD = (
-        "GroupHeld", Outcome.WAITING, 20,
+        "GroupHeld", (Outcome.WAITING, _NONE), 20,
         "all {members} members of {owner} exist, but another controller holds some of them by its "
         "own scheduling gate and has to let them in first",
     )  # fmt: skip
     REPAIRING = (
-        "Repairing", Outcome.WAITING, 30,
+        "Repairing", (Outcome.WAITING, Trait.WRITTEN_ONLY), 30,
         "keeps the nodes of {members_kept} of {members} members; no replacement yet for "
         "{nodes_lost} nodes, lost or cordoned",
     )  # fmt: skip
     PREEMPTING = (
-        "Preempting", Outcome.WAITING, 25,
+        "Preempting", (Outcome.WAITING, Trait.HAS_VICTIMS | Trait.WRITTEN_ONLY), 25,
         "its place on {nodes} nodes is kept for it; waits for {victims} jobs of lower priority to "
         "end there",
     )  # fmt: skip
     WAITING_FOR_CHECKPOINT = (
-        "WaitingForCheckpoint", Outcome.WAITING, 25,
+        "WaitingForCheckpoint", (Outcome.WAITING, Trait.HAS_VICTIMS | Trait.WRITTEN_ONLY), 25,
         "its place on {nodes} nodes is kept for it; waits for {victims} jobs of lower priority to "
         "end there, {saving} of them after a checkpoint",
     )  # fmt: skip
     DEFRAGMENTING = (
-        "Defragmenting", Outcome.WAITING, 25,
+        "Defragmenting", (Outcome.WAITING, Trait.WRITTEN_ONLY), 25,
         "its place on {nodes} nodes is kept for it; waits for {moves} jobs to leave it for other "
         "nodes, which are kept for them",
     )  # fmt: skip
     RESERVED = (
-        "Reserved", Outcome.WAITING, 25,
+        "Reserved", (Outcome.WAITING, Trait.WRITTEN_ONLY), 25,
         "its place on {nodes} nodes is kept for it; waits for the last pods there to end",
     )  # fmt: skip
     PLACE_WITHDRAWN = (
-        "PlaceWithdrawn", Outcome.WAITING, 20,
+        "PlaceWithdrawn", (Outcome.WAITING, _NONE), 20,
         "its place of {placed_at} was not confirmed before node {node} ceased to take pods; it is "
         "placed again",
     )  # fmt: skip
     PREEMPTED = (
-        "Preempted", Outcome.WAITING, 30,
+        "Preempted", (Outcome.WAITING, _NONE), 30,
         "gives its nodes back for job {job} of priority {priority}",
     )  # fmt: skip
     MOVED = (
-        "Moved", Outcome.WAITING, 30,
+        "Moved", (Outcome.WAITING, _NONE), 30,
         "moves to other nodes, which are kept for it, to make room for job {job}",
     )  # fmt: skip
     CONSOLIDATED = (
-        "Consolidated", Outcome.WAITING, 30,
+        "Consolidated", (Outcome.WAITING, _NONE), 30,
         "moves to other nodes, which are kept for it, so that {nodes} nodes of its pool can be "
         "removed: {shown}",
     )  # fmt: skip
     BEHIND_EARLIER_JOB = (
-        "BehindEarlierJob", Outcome.WAITING, 35,
+        "BehindEarlierJob", (Outcome.WAITING, _BEHIND | Trait.WOULD_FIT), 35,
         "fits now, but job {job} is ahead in the queue and needs the room",
     )  # fmt: skip
     BEHIND_RESERVATION = (
-        "BehindReservation", Outcome.WAITING, 35,
+        "BehindReservation", (Outcome.WAITING, _BEHIND | Trait.WOULD_FIT | Trait.ROOM_KEPT), 35,
         "fits now, but the room is kept for job {job}, which is ahead in the queue and starts by "
         "{starts_by}; jobs whose time limits end before may start now",
     )  # fmt: skip
     BEHIND_EXPECTED_START = (
-        "BehindExpectedStart", Outcome.WAITING, 35,
+        "BehindExpectedStart", (Outcome.WAITING, _BEHIND | Trait.WOULD_FIT | Trait.ROOM_KEPT), 35,
         "fits now, but the room is kept for job {job}, which is ahead in the queue and is expected "
         "to start by {starts_by}, going by the run times of past jobs; jobs that end before by "
         "their time limits, or without one by the run times of jobs like them, may start now",
     )  # fmt: skip
     BEHIND_TEAM_JOB = (
-        "BehindTeamJob", Outcome.WAITING, 35,
+        "BehindTeamJob", (Outcome.WAITING, _BEHIND), 35,
         "its team starts jobs in strict order, and job {job}, which is ahead, waits for nodes that "
         "it could use",
     )  # fmt: skip
     AWAITING_QUOTA = (
-        "AwaitingQuota", Outcome.WAITING, 40,
+        "AwaitingQuota", (Outcome.WAITING, Trait.HAS_ROOM | Trait.WRITTEN_ONLY), 40,
         "the quota of its namespace has no room for it, so it keeps no nodes from other jobs: "
         "{message}",
     )  # fmt: skip
     INSUFFICIENT_CAPACITY = (
-        "InsufficientCapacity", Outcome.WAITING, 40,
+        "InsufficientCapacity", (Outcome.WAITING, _CAPACITY), 40,
         "needs {asked} {resource}, {free} of {total} are free: {short} short",
     )  # fmt: skip
     FRAGMENTED = (
-        "Fragmented", Outcome.WAITING, 45,
+        "Fragmented", (Outcome.WAITING, _CAPACITY | Trait.HAS_ROOM), 45,
         "{free} {resource} are free, but in pieces: room for {members_fit} of {members} members",
     )  # fmt: skip
     TOPOLOGY_UNAVAILABLE = (
-        "TopologyUnavailable", Outcome.WAITING, 45,
+        "TopologyUnavailable", (Outcome.WAITING, _CAPACITY | Trait.HAS_ROOM), 45,
         "no {topology_key} has room for all {members} members; the best has room for {members_fit}",
     )  # fmt: skip
     SLICES_UNAVAILABLE = (
-        "SlicesUnavailable", Outcome.WAITING, 45,
+        "SlicesUnavailable", (Outcome.WAITING, _CAPACITY | Trait.HAS_ROOM), 45,
         "in slices of {slice_size} members, each in one {slice_level}, {within} has room for "
         "{members_fit} of {members} members",
     )  # fmt: skip
     AWAITING_PREFERRED = (
-        "AwaitingPreferred", Outcome.WAITING, 30,
+        "AwaitingPreferred", (Outcome.WAITING, Trait.HAS_ROOM | Trait.HAS_FORECAST), 30,
         "waits for one {topology_key} until {until}, then takes {then}; the best of {domains} has "
         "room for {members_fit} of {members} members",
     )  # fmt: skip
     NEIGHBOURS_IN_THE_WAY = (
-        "NeighboursInTheWay", Outcome.WAITING, 45,
+        "NeighboursInTheWay", (Outcome.WAITING, Trait.NODES_HELP | Trait.HAS_ROOM), 45,
         "there are free nodes, but {rules} of its pods and of those that run allow only "
         "{members_fit} of {members} members",
     )  # fmt: skip
     MAINTENANCE = (
-        "Maintenance", Outcome.WAITING, 50,
+        "Maintenance", (Outcome.WAITING, _CAPACITY | Trait.IS_TIMED), 50,
         "it cannot start on {nodes} nodes, in whose maintenance it could still run; the first one "
         "is {window}",
     )  # fmt: skip
     RESERVED_FOR_OTHERS = (
-        "ReservedForOthers", Outcome.WAITING, 50,
+        "ReservedForOthers", (Outcome.WAITING, _CAPACITY | Trait.IS_TIMED), 50,
         "it cannot start on {nodes} nodes, which are reserved while it could still run; the first "
         "reservation to end is {reservation}, {window}",
     )  # fmt: skip
     AWAITING_RESERVATION = (
-        "AwaitingReservation", Outcome.WAITING, 50,
+        "AwaitingReservation", (Outcome.WAITING, Trait.HAS_FORECAST | Trait.IS_TIMED), 50,
         "waits for its reservation {reservation} of {nodes} nodes, {window}",
     )  # fmt: skip
     RESERVATION_ENDED = (
-        "ReservationEnded", Outcome.BLOCKED, 60,
+        "ReservationEnded", (Outcome.BLOCKED, _NONE), 60,
         "its reservation {reservation} is over ({window}): let the job name another one, or none",
     )  # fmt: skip
     NO_SUCH_RESERVATION = (
-        "NoSuchReservation", Outcome.BLOCKED, 60,
+        "NoSuchReservation", (Outcome.BLOCKED, _NONE), 60,
         "there is no reservation {reservation}: let the job name another one, or none; fairlead "
         "reservations lists them",
     )  # fmt: skip
     NODES_UNAVAILABLE = (
-        "NodesUnavailable", Outcome.WAITING, 50,
+        "NodesUnavailable", (Outcome.WAITING, Trait.NODES_HELP), 50,
         "it cannot use {which} for now; the others, empty, hold {members_fit} of {members} members",
     )  # fmt: skip
     DEPENDENCY_FAILED = (
-        "DependencyFailed", Outcome.BLOCKED, 60,
+        "DependencyFailed", (Outcome.BLOCKED, _NONE), 60,
         "starts only after job {job} is {wanted}, but it ended as {state}",
     )  # fmt: skip
-    HELD = "Held", Outcome.BLOCKED, 60, "waits until it is released (fairlead release)"
+    HELD = "Held", (Outcome.BLOCKED, _NONE), 60, "waits until it is released (fairlead release)"
     QUOTA_EXCEEDED = (
-        "QuotaExceeded", Outcome.BLOCKED, 60,
+        "QuotaExceeded", (Outcome.BLOCKED, Trait.HAS_ROOM), 60,
         "a quota refuses its pods; it is tried again by itself: {message}",
     )  # fmt: skip
     POLICY_REFUSED = (
-        "PolicyRefused", Outcome.BLOCKED, 60,
+        "PolicyRefused", (Outcome.BLOCKED, _NONE), 60,
         "a policy refuses its pods; it is tried again by itself: {message}",
     )  # fmt: skip
     POD_HELD_BACK = (
-        "PodHeldBack", Outcome.WAITING, 50,
+        "PodHeldBack", (Outcome.WAITING, _NONE), 50,
         "the API server takes none of its pods now: {message}",
     )  # fmt: skip
     PRIORITY_CLASS_MISSING = (
-        "PriorityClassMissing", Outcome.BLOCKED, 60,
+        "PriorityClassMissing", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
         "there is no PriorityClass {priority_class}; kubectl get priorityclasses lists those there "
         "are",
     )  # fmt: skip
     PRIORITY_CLASS_RESERVED = (
-        "PriorityClassReserved", Outcome.BLOCKED, 60,
+        "PriorityClassReserved", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
         "PriorityClass {priority_class} is reserved for the cluster's own components",
     )  # fmt: skip
     BORROW_LIMIT = (
-        "BorrowLimit", Outcome.WAITING, 40,
+        "BorrowLimit", (Outcome.WAITING, Trait.HAS_ROOM | Trait.WRITTEN_ONLY), 40,
         "would fit on idle nodes of other teams, but a limit on borrowing or lending is reached; "
         "team {team} borrows {borrowed} nodes",
     )  # fmt: skip
     BORROW_BACK_OFF = (
-        "BorrowBackOff", Outcome.WAITING, 40,
+        "BorrowBackOff", (Outcome.WAITING, _CAPACITY | Trait.HAS_ROOM), 40,
         "would fit on idle nodes of other teams, but gave way {times} times in a row on such nodes "
         "without a new checkpoint; borrows again at {until}",
     )  # fmt: skip
     RUNNING_LIMIT = (
-        "RunningLimit", Outcome.WAITING, 40,
+        "RunningLimit", (Outcome.WAITING, _LIMIT), 40,
         "{account} has nodes for {running} jobs, of at most {limit}; it may start when one of them "
         "ends",
     )  # fmt: skip
     GPU_LIMIT = (
-        "GPULimit", Outcome.WAITING, 40,
+        "GPULimit", (Outcome.WAITING, _LIMIT), 40,
         "asks for {gpus} GPUs; {account} holds {gpus_held} of at most {limit}",
     )  # fmt: skip
     GPU_BUDGET = (
-        "GPUBudget", Outcome.WAITING, 40,
+        "GPUBudget", (Outcome.WAITING, Trait.HAS_ROOM | Trait.WRITTEN_ONLY), 40,
         "team {team} has used its budget of {limit} GPU-hours; what it used counts half after "
         "{days} days, so it may start once it counts less",
     )  # fmt: skip
     QUEUE_LIMIT = (
-        "QueueLimit", Outcome.WAITING, 40,
+        "QueueLimit", (Outcome.WAITING, Trait.HAS_ROOM | Trait.WRITTEN_ONLY), 40,
         "{account} may have {limit} {kind} jobs; it joins the queue when one of them has {event}",
     )  # fmt: skip
     TEAM_NOT_OPEN = (
-        "TeamNotOpen", Outcome.BLOCKED, 60,
+        "TeamNotOpen", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
         "its namespace does not belong to team {team}; open to it: {open}",
     )  # fmt: skip
     TEAM_AMBIGUOUS = (
-        "TeamAmbiguous", Outcome.BLOCKED, 60,
+        "TeamAmbiguous", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
         "its namespace belongs to several teams, so it must name one in spec.team: {open}",
     )  # fmt: skip
     GROUP_UNGATED = (
-        "GroupUngated", Outcome.BLOCKED, 60,
+        "GroupUngated", (Outcome.BLOCKED, _NONE), 60,
         "{ungated} of its pods were created without a gate, so the group cannot start together: "
         "delete them, and {owner} creates new ones",
     )  # fmt: skip
     NO_MATCHING_NODE = (
-        "NoMatchingNode", Outcome.IMPOSSIBLE, 70,
+        "NoMatchingNode", (Outcome.IMPOSSIBLE, Trait.NODES_HELP), 70,
         "none of {nodes} nodes matches the node selector and tolerations of role {role}",
     )  # fmt: skip
     EXCEEDS_CLUSTER = (
-        "ExceedsCluster", Outcome.IMPOSSIBLE, 80,
+        "ExceedsCluster", (Outcome.IMPOSSIBLE, Trait.NODES_HELP), 80,
         "needs room for {members} members; all matching nodes, empty, hold {members_fit}",
     )  # fmt: skip
     TOO_FEW_APART = (
-        "TooFewApart", Outcome.IMPOSSIBLE, 82,
+        "TooFewApart", (Outcome.IMPOSSIBLE, Trait.NODES_HELP), 82,
         "{rules} of its pods allow only {members_fit} of {members} members on all matching nodes, "
         "empty",
     )  # fmt: skip
     NO_DOMAIN_FITS = (
-        "NoDomainFits", Outcome.IMPOSSIBLE, 85,
+        "NoDomainFits", (Outcome.IMPOSSIBLE, Trait.NODES_HELP), 85,
         "needs room for {members} members in one {topology_key}; the largest of {domains}, empty, "
         "holds {members_fit}",
     )  # fmt: skip
     NO_SLICES_FIT = (
-        "NoSlicesFit", Outcome.IMPOSSIBLE, 85,
+        "NoSlicesFit", (Outcome.IMPOSSIBLE, Trait.NODES_HELP), 85,
         "in slices of {slice_size} members, each in one {slice_level}, {within}, empty, has room "
         "for {members_fit} of {members} members",
     )  # fmt: skip
     NO_SUCH_TOPOLOGY = (
-        "NoSuchTopology", Outcome.IMPOSSIBLE, 86,
+        "NoSuchTopology", (Outcome.IMPOSSIBLE, Trait.NODES_HELP), 86,
         "needs its {members} members in one {topology_key}, but no node has that label",
     )  # fmt: skip
     NO_NODE_SHAPE_FITS = (
-        "NoNodeShapeFits", Outcome.IMPOSSIBLE, 90,
+        "NoNodeShapeFits", (Outcome.IMPOSSIBLE, Trait.NODES_HELP), 90,
         "a member of role {role} needs {asked} {resource}; the largest node has {largest}",
     )  # fmt: skip
-    INVALID_REQUEST = "InvalidRequest", Outcome.IMPOSSIBLE, 100, "invalid request: {field}"
+    INVALID_REQUEST = "InvalidRequest", (Outcome.IMPOSSIBLE, _NONE), 100, "invalid request: {field}"
     SET_ASIDE = (
-        "SetAside", Outcome.IMPOSSIBLE, 110,
+        "SetAside", (Outcome.IMPOSSIBLE, _NONE), 110,
         "set aside, as it cannot be {stage}: {fault}; it is looked at again when it changes",
     )  # fmt: skip
 
 
-#: Reasons of jobs that would fit but for the job at the head of the queue.
-RESERVED_UNTIL = (Reason.BEHIND_RESERVATION, Reason.BEHIND_EXPECTED_START)
-BEHIND = (Reason.BEHIND_EARLIER_JOB, *RESERVED_UNTIL)
-
+_BY_VALUE = {reason.value: reason for reason in Reason}
 
 #: Facts that are amounts of the fact `resource`, in base units.
 AMOUNT_FACTS = ("asked", "free", "total", "short", "largest")

@@ -20,7 +20,7 @@ from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import resource_order
 from fairlead.decide.placement.whatif import fits_now, would_fit
-from fairlead.decide.reasons import RESERVED_UNTIL, Reason, resource_word
+from fairlead.decide.reasons import Reason, Trait, resource_word
 from fairlead.decide.verdict import Verdict
 from fairlead.decide.words import duration
 from fairlead.model.cluster import ClusterState
@@ -76,7 +76,7 @@ def suggestions(
     tries = _Tries(state, entry, policy, now, may_try)
     if verdict.reason is Reason.RESERVED_FOR_OTHERS:
         yield from tries.reservations()
-    if verdict.reason in RESERVED_UNTIL:
+    if verdict.reason.has(Trait.ROOM_KEPT):
         yield from tries.limits([parse_time(str(verdict.facts["starts_by"]))])
     elif verdict.reason in (Reason.RESERVED_FOR_OTHERS, Reason.MAINTENANCE):
         yield from tries.limits(state.cluster.table.windows.starts(now)[::-1])

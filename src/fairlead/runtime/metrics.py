@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from fairlead.api.job import Job, JobState
 from fairlead.api.team import Team
-from fairlead.decide.reasons import BEHIND, Reason
+from fairlead.decide.reasons import Reason, Trait
 from fairlead.runtime.doctor_metrics import DoctorMetrics
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.fleet_metrics import FleetMetrics
@@ -34,17 +34,6 @@ _STATES = frozenset(state.value for state in JobState)
 _WAITING = frozenset(
     state.value for state in (JobState.WAITING, JobState.HELD, JobState.RESTARTING)
 )
-_REASONS = frozenset(reason.value for reason in Reason)
-#: Verdicts of jobs for which enough is free, but which may not use it, or not as it lies.
-_WITH_ROOM = frozenset(
-    reason.value
-    for reason in (
-        *BEHIND, Reason.FRAGMENTED, Reason.TOPOLOGY_UNAVAILABLE,
-        Reason.SLICES_UNAVAILABLE, Reason.AWAITING_PREFERRED, Reason.BEHIND_TEAM_JOB,
-        Reason.AWAITING_QUOTA, Reason.QUOTA_EXCEEDED, Reason.BORROW_LIMIT, Reason.BORROW_BACK_OFF,
-        Reason.RUNNING_LIMIT, Reason.GPU_LIMIT, Reason.GPU_BUDGET, Reason.QUEUE_LIMIT,
-    )
-)  # fmt: skip
 #: Teams with series of their own; administrators name them, so there are few.
 _TEAMS_MAX = 500
 
@@ -53,7 +42,7 @@ def _cell(job: Job) -> tuple[str, str]:
     """Return a job's state and reason, both from closed sets whatever its status says."""
     state = job.status.state if job.status.state in _STATES else JobState.WAITING.value
     verdict = job.status.verdict
-    if state not in _WAITING or verdict is None or verdict.reason not in _REASONS:
+    if state not in _WAITING or verdict is None or Reason.of(verdict.reason) is None:
         return state, ""
     return state, verdict.reason
 
@@ -252,7 +241,11 @@ class Metrics(Collector):
         yield GaugeMetricFamily(
             "fairlead_jobs_waiting_with_room",
             "Jobs that wait although enough of what they ask for is free.",
-            value=sum(count for (_, reason), count in counts.items() if reason in _WITH_ROOM),
+            value=sum(
+                count
+                for (_, value), count in counts.items()
+                if (reason := Reason.of(value)) is not None and reason.has(Trait.HAS_ROOM)
+            ),
         )
 
     def _teams(self) -> Iterable[Metric]:

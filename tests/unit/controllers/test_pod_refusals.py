@@ -104,6 +104,6 @@ def test_a_job_whose_first_pod_exists_is_still_refused_for_the_others() -> None:
         await probes.ask(ProbePods(job, pods))
         answer = probes.get(job.metadata.uid)
         assert answer is not None
-        assert answer.refusal is QUOTA
+        assert answer.waits_for is QUOTA.value.refused
 
     run(main())

@@ -202,7 +202,9 @@ class World:
             assert action.message[:1].isupper(), f"{action.reason} says nothing: {action.message}"
             self.events.append((action.reason, action.message))
         else:
-            self.probe = Probe(self.now, self.probe_refusal, "full")
+            refusal = self.probe_refusal
+            waits_for = refusal.value.refused if refusal is not None else None
+            self.probe = Probe(self.now, waits_for, "full")
 
     def _uid(self) -> str:
         self.uids += 1

@@ -540,10 +540,10 @@ def test_a_gang_whose_pods_are_refused_gives_its_place_back_at_once(refusal: Ref
     world.run_to(EPOCH)
     assert not world.pods
     [attempt] = world.status.attempts
-    assert (attempt.cause, attempt.reason) == (None, refusal.value)
+    assert (attempt.cause, attempt.reason) == (None, refusal.value.value)
     admitted = find_condition(world.status.conditions, names.ADMITTED)
     assert admitted is not None
-    assert (admitted.status, admitted.reason) == ("False", refusal.value)
+    assert (admitted.status, admitted.reason) == ("False", refusal.value.value)
     assert admitted.message == "exceeded quota: team"
     assert world.status.state == "Waiting"
     assert (world.status.infrastructure_failures, world.status.user_failures) == (0, 0)

@@ -6,7 +6,7 @@ import string
 
 import pytest
 
-from fairlead.decide.reasons import AMOUNT_FACTS, Outcome, Reason, render
+from fairlead.decide.reasons import AMOUNT_FACTS, Outcome, Reason, Trait, render
 from fairlead.decide.verdict import Verdict
 
 #: One set of facts with everything that any template may name.
@@ -29,6 +29,18 @@ FACTS: dict[str, int | float | str | bool] = {
     "reservation": "vision/workshop",
     "window": "from 2026-12-01T08:00:00Z to 2026-12-01T12:00:00Z",
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_what_follows_from_a_reason_rests_on_facts_that_it_has(reason: Reason) -> None:
+    assert not reason.has(Trait.HAS_JOB_AHEAD) or "{job}" in reason.template
+    assert not reason.has(Trait.ROOM_KEPT) or "{starts_by}" in reason.template
+    assert not reason.has(Trait.HAS_VICTIMS) or "{victims}" in reason.template
+    assert Reason.of(reason.value) is reason
+
+
+def test_a_reason_of_a_newer_version_is_not_known() -> None:
+    assert Reason.of("WrittenByANewerVersion") is None
 
 
 @pytest.mark.parametrize("reason", list(Reason))

@@ -43,7 +43,7 @@ def wait_again(group: GroupContext, reason: EndReason, text: str) -> tuple[Actio
         draft = draft.closed(group.end(reason, text))
     times = sum(a.reason == EndReason.WAITS_AGAIN.value for a in draft.status.attempts)
     until = group.now + doubled(policy.again_seconds, times - 1, policy.again_seconds_max)
-    draft = draft.not_admitted(reason.value, text).set(
+    draft = draft.not_admitted(reason, text).set(
         restart_at=format_micro_time(until) if times else None,
         members=MemberCounts(group.job.member_count),
     )

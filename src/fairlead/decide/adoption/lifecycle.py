@@ -199,7 +199,7 @@ def _refuse(group: GroupContext, wake_at: float | None) -> Decision[Action]:
         facts |= {"members_present": present, "members": count}
         is_held = census.is_held and present >= count
         verdict = Verdict(Reason.GROUP_HELD if is_held else Reason.GROUP_INCOMPLETE, facts)
-    draft = group.draft.not_admitted(verdict.reason.value, verdict.message)
+    draft = group.draft.not_admitted(verdict.reason, verdict.message)
     counts = MemberCounts(job.member_count, len(census.gated), len(census.strays))
     draft = draft.set(members=counts)
     draft = draft.state(JobState.HELD if job.spec.suspend else JobState.WAITING)

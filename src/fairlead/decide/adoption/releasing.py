@@ -20,7 +20,7 @@ from fairlead.decide.adoption.ending import decide_idle, next_attempt, wait_agai
 from fairlead.decide.adoption.group_job import deviations, single_member_job
 from fairlead.decide.adoption.members import Member, Seat, fits_members, roles_by_shape
 from fairlead.decide.adoption.view import GroupContext
-from fairlead.decide.attempts.backoff import last_ended_for
+from fairlead.decide.attempts.backoff import last_attempts
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, Note, event
 from fairlead.decide.attempts.seats import covers, seats
@@ -224,7 +224,7 @@ def _not_bound(group: GroupContext, refused: list[Member]) -> tuple[Action, ...]
         f"kube-scheduler refused {plural(len(refused), 'member')} on {_listed(nodes)} for "
         f"{group.policy.bind_patience_seconds:g} s: {why}"
     )
-    earlier = last_ended_for(group.job.status.attempts[:-1], (EndReason.NOT_BOUND.value,))
+    earlier = last_attempts(group.job.status.attempts[:-1], lambda end: end is EndReason.NOT_BOUND)
     if len(earlier) + 1 >= group.policy.refusals_max:
         return wait_again(group, EndReason.WAITS_AGAIN, text)
     return next_attempt(group, EndReason.NOT_BOUND, text, nodes)

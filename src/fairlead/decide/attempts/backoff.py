@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fairlead.api.job import Attempt, JobStatus
 from fairlead.api.times import parse_time
-from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.attempts.end_reason import EndReason, end_of
 
 #: The back-off of a borrower that gave way twice in a row, and the longest one: 13 times or more.
 _BORROWER_SECONDS_FIRST, _BORROWER_SECONDS_MAX = 60.0, 86_400.0
@@ -20,11 +20,14 @@ def doubled(first: float, doublings: int, longest: float) -> float:
     return min(first * 2 ** min(max(doublings, 0), _DOUBLINGS_MAX), longest)
 
 
-def last_ended_for(attempts: Sequence[Attempt], reasons: Collection[str]) -> Sequence[Attempt]:
-    """Return the latest attempts that all ended for one of these reasons, oldest first."""
+def last_attempts(
+    attempts: Sequence[Attempt], ended: Callable[[EndReason], bool]
+) -> Sequence[Attempt]:
+    """Return the latest attempts that all ended in such a way, oldest first."""
     count = 0
     for attempt in reversed(attempts):
-        if attempt.reason not in reasons:
+        end = end_of(attempt)
+        if end is None or not ended(end):
             break
         count += 1
     return attempts[len(attempts) - count :]
@@ -54,7 +57,7 @@ def borrower_backoff(status: JobStatus) -> BorrowerBackOff | None:
     times = 0
     for attempt in reversed(status.attempts):
         is_borrowed = any(held.lender for held in attempt.held)
-        is_counted = is_borrowed and attempt.reason == EndReason.PREEMPTED.value
+        is_counted = is_borrowed and end_of(attempt) is EndReason.PREEMPTED
         if not is_counted or attempt.resumed_from_step != step:
             break
         times += 1

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Self
 
 from fairlead.api.job import Attempt, Cause
+from fairlead.decide.reasons import Reason
 
 
 class EndReason(Enum):
@@ -18,12 +19,16 @@ class EndReason(Enum):
     cause: Cause | None
     #: The program ended by itself, or at its limit: it would have run for no longer.
     is_own: bool
+    #: The API server refuses the pods, so the job waits without nodes, and for this.
+    refused: Reason | None
 
-    def __new__(cls, value: str, cause: Cause | None, is_own: bool = False) -> Self:  # noqa: FBT001, FBT002
+    def __new__(
+        cls, value: str, cause: Cause | None, is_own: bool = False, refused: Reason | None = None  # noqa: FBT001, FBT002
+    ) -> Self:  # fmt: skip
         """Make a member."""
         reason = object.__new__(cls)
         reason._value_, reason.cause = value, cause
-        reason.is_own = is_own or cause is Cause.USER
+        reason.is_own, reason.refused = is_own or cause is Cause.USER, refused
         return reason
 
     SUCCEEDED = "Succeeded", None, True
@@ -37,9 +42,9 @@ class EndReason(Enum):
     DEADLINE_EXCEEDED = "DeadlineExceeded", Cause.USER
     START_FAILED = "StartFailed", Cause.USER
     POD_REJECTED = "PodRejected", Cause.USER
-    POD_HELD_BACK = "PodHeldBack", None
-    QUOTA_EXCEEDED = "QuotaExceeded", None
-    POLICY_REFUSED = "PolicyRefused", None
+    POD_HELD_BACK = "PodHeldBack", None, False, Reason.POD_HELD_BACK
+    QUOTA_EXCEEDED = "QuotaExceeded", None, False, Reason.QUOTA_EXCEEDED
+    POLICY_REFUSED = "PolicyRefused", None, False, Reason.POLICY_REFUSED
     KILLED = "Killed", Cause.INFRASTRUCTURE
     STOPPED = "Stopped", Cause.INFRASTRUCTURE
     PEERS_UNREACHABLE = "PeersUnreachable", Cause.INFRASTRUCTURE
@@ -70,13 +75,28 @@ class EndReason(Enum):
     DELETED = "Deleted", None
 
 
-#: What newer versions write is not known here, and not among these.
-_OWN = frozenset(reason.value for reason in EndReason if reason.is_own)
+_BY_VALUE = {reason.value: reason for reason in EndReason}
+#: Why a job waits whose pods the API server refuses.
+REFUSALS = frozenset(reason.refused for reason in EndReason if reason.refused is not None)
+
+
+def end_of(attempt: Attempt) -> EndReason | None:
+    """Return how an attempt ended; None for one that has not, or in a way that only a newer version
+    knows.
+    """
+    return _BY_VALUE.get(attempt.reason)
+
+
+def refusal_of(attempt: Attempt) -> Reason | None:
+    """Return why the API server refused the pods of an attempt; None where it did not."""
+    end = end_of(attempt)
+    return end.refused if end is not None else None
 
 
 def is_own_end(attempt: Attempt) -> bool:
     """True for an attempt whose program ended by itself, or at its limit."""
-    return attempt.cause is Cause.USER or attempt.reason in _OWN
+    end = end_of(attempt)
+    return attempt.cause is Cause.USER or (end is not None and end.is_own)
 
 
 #: So many attempts in a row whose members all say that another one ended are the program's fault.

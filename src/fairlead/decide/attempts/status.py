@@ -19,18 +19,13 @@ from fairlead.api import names
 from fairlead.api.job import Attempt, Cause, Job, JobState, JobStatus, MemberCounts
 from fairlead.api.meta import Condition, find_condition, is_true, set_condition
 from fairlead.api.times import format_micro_time, format_time, parse_time
-from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.attempts.end_reason import REFUSALS, EndReason
 from fairlead.decide.attempts.notes import Note, event
 from fairlead.decide.attempts.record import End, closed_record, with_attempt
 from fairlead.decide.job_actions import EmitEvent, RecordHistory, WriteJobStatus
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.phase import Phase, phase_of
-
-#: Reasons of the condition Admitted while the API server refuses the job's pods.
-REFUSALS = frozenset(
-    reason.value for reason in (Reason.QUOTA_EXCEEDED, Reason.POLICY_REFUSED, Reason.POD_HELD_BACK)
-)
 
 #: Of a job in these phases no place is kept any more.
 _ENDS_MOVE = (Phase.FINISHED, Phase.STOPPING, Phase.CANCELLING, Phase.HELD)
@@ -86,9 +81,9 @@ class StatusDraft(msgspec.Struct, frozen=True):
         counts = MemberCounts(self.job.member_count)
         return draft.set(attempt=attempt, restart_at=None, members=counts).state(JobState.WAITING)
 
-    def not_admitted(self, reason: str, message: str) -> Self:
+    def not_admitted(self, reason: Reason | EndReason, message: str) -> Self:
         """Give up the claim to a place: the scheduler releases the one that there is."""
-        return self.condition(names.ADMITTED, "False", reason, message)
+        return self.condition(names.ADMITTED, "False", reason.value, message)
 
     # The record of the attempt
 
@@ -185,9 +180,12 @@ class StatusDraft(msgspec.Struct, frozen=True):
 def refusal_verdict(status: JobStatus) -> Verdict | None:
     """Return why the API server refuses the job's pods; None when it does not."""
     admitted = find_condition(status.conditions, names.ADMITTED)
-    if admitted is None or admitted.status != "False" or admitted.reason not in REFUSALS:
+    if admitted is None or admitted.status != "False":
         return None
-    return Verdict(Reason(admitted.reason), {"message": admitted.message})
+    reason = Reason.of(admitted.reason)
+    if reason is None or reason not in REFUSALS:
+        return None
+    return Verdict(reason, {"message": admitted.message})
 
 
 def back_off_verdict(status: JobStatus) -> Verdict | None:

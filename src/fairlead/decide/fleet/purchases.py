@@ -15,23 +15,8 @@ from fairlead.decide.fleet.pool_status import Buy, PoolPlan
 from fairlead.decide.fleet.view import FleetView, about
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.whatif import fits_empty
-from fairlead.decide.reasons import BEHIND, Reason
+from fairlead.decide.reasons import Reason
 from fairlead.model.gangs import GangRequest
-
-#: Verdicts of jobs that more nodes could place. Others wait for a user, a quota or their turn.
-BUYABLE = frozenset(
-    reason.value
-    for reason in (
-        Reason.INSUFFICIENT_CAPACITY, Reason.FRAGMENTED, Reason.TOPOLOGY_UNAVAILABLE,
-        Reason.SLICES_UNAVAILABLE,
-        Reason.NODES_UNAVAILABLE, Reason.MAINTENANCE, Reason.RESERVED_FOR_OTHERS,
-        Reason.NO_MATCHING_NODE,
-        Reason.NO_NODE_SHAPE_FITS,
-        Reason.EXCEEDS_CLUSTER, Reason.NO_SUCH_TOPOLOGY, Reason.NO_DOMAIN_FITS,
-        Reason.NO_SLICES_FIT,
-        *BEHIND, Reason.BEHIND_TEAM_JOB, Reason.BORROW_BACK_OFF,
-    )
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

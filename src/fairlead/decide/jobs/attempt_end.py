@@ -15,7 +15,7 @@ from fairlead.decide.attempts.end_reason import EndReason, cause_of
 from fairlead.decide.attempts.notes import EventReason, Note
 from fairlead.decide.attempts.record import End, template_digest
 from fairlead.decide.attempts.seats import Seat, covers, seats
-from fairlead.decide.attempts.status import REFUSALS, StatusDraft
+from fairlead.decide.attempts.status import StatusDraft
 from fairlead.decide.jobs import members, native, preempted
 from fairlead.decide.jobs.actions import Action
 from fairlead.decide.jobs.closing import closing, closing_nodes
@@ -63,7 +63,7 @@ def find_end(view: JobView, found: Failure | Settling | None) -> AttemptEnd | No
         text = refused.message
         if refused.refusal is Refusal.POD_HELD_BACK:
             text += f" (refused for {duration(view.now - refused.since)})"
-        return AttemptEnd(EndReason(refused.refusal.value), text)
+        return AttemptEnd(refused.refusal.value, text)
     ended = _preempted(view) or _time_end(view) or _closing(view)
     return ended or _cordoned(view) or _vanished(view)
 
@@ -192,7 +192,7 @@ def close_attempt(view: JobView, draft: StatusDraft, end: AttemptEnd) -> tuple[A
         pods_version=view.pods.newest_version,
     )
     draft = draft.closed(closing).set(members=view.member_counts).counted(cause)
-    if reason.value in REFUSALS:
+    if reason.refused is not None:
         wait = delay_seconds(draft.status, view.policy, view.now)
         draft = draft.set(restart_at=format_micro_time(view.now + wait)).state(JobState.STOPPING)
         text = f"The API server refuses pods, so the nodes are given back: {end.message}"

@@ -24,11 +24,11 @@ from fairlead.api import names
 from fairlead.api.job import Attempt, Cause, JobState, JobStatus, MemberCounts, Progress
 from fairlead.api.meta import find_condition, is_true
 from fairlead.api.times import format_micro_time, parse_time
-from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.attempts.end_reason import EndReason, refusal_of
 from fairlead.decide.attempts.notes import EventReason, Note
 from fairlead.decide.attempts.record import new_record, with_attempt
 from fairlead.decide.attempts.seats import covers
-from fairlead.decide.attempts.status import REFUSALS, StatusDraft, back_off_verdict
+from fairlead.decide.attempts.status import StatusDraft, back_off_verdict
 from fairlead.decide.job_actions import DeleteJob, RemoveFinalizer
 from fairlead.decide.jobs import failure_cause, open_attempt, preempted
 from fairlead.decide.jobs.actions import Action, AddFinalizer
@@ -113,7 +113,7 @@ def _waiting(view: JobView, phase: Phase) -> Decision[Action]:
 def _refuse(draft: StatusDraft, verdict: Verdict) -> Decision[Action]:
     """Write why the job may not have a place, once."""
     status = draft.status
-    draft = draft.not_admitted(verdict.reason.value, verdict.message)
+    draft = draft.not_admitted(verdict.reason, verdict.message)
     verdicts = {draft.job.metadata.key: verdict}
     if verdict.reason not in (Reason.HELD, Reason.DEPENDENCY_FAILED):
         return Decision(draft.state(JobState.WAITING).write(), verdicts)
@@ -222,7 +222,7 @@ def _hold(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action]
         text = f"Held: attempt {ended.number} has stopped{_at_step(status)}"
         notes = (Note(EventReason.HELD, text),)
     counts = MemberCounts(view.job.member_count)
-    draft = draft.not_admitted(HELD.reason.value, HELD.message)
+    draft = draft.not_admitted(HELD.reason, HELD.message)
     draft = draft.set(restart_at=None, members=counts).state(JobState.HELD)
     actions = (*draft.write(*notes), *delete_stale_objects(view, keep_attempt=-1))
     return Decision(actions, {view.job.metadata.key: HELD})
@@ -233,8 +233,9 @@ def _retry(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action
     job = view.job
     if job.status.preemption is not None:  # until the scheduler has taken the place back
         return Decision(preempted.give_way(view, draft).write())
-    if ended.reason in REFUSALS:
-        waiting = wait_refused(view, draft, ended)
+    refused = refusal_of(ended)
+    if refused is not None:
+        waiting = wait_refused(view, draft, refused, ended.message)
         if waiting is not None:
             return waiting
     status, now, number = draft.status, view.now, ended.number + 1
@@ -245,7 +246,7 @@ def _retry(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action
         facts = {"attempt": number, "backoff_seconds": max(0, round(wait_until - since))}
         verdict = Verdict(Reason.BACKING_OFF, facts)
         if wait_until - since > view.policy.backoff_hold_seconds:
-            draft = draft.not_admitted(verdict.reason.value, verdict.message)
+            draft = draft.not_admitted(verdict.reason, verdict.message)
         actions = (
             *draft.state(JobState.RESTARTING).write(),
             *delete_stale_objects(view, keep_attempt=-1),

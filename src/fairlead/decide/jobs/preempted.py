@@ -60,5 +60,5 @@ def message(view: JobView) -> str:
 
 def give_way(view: JobView, draft: StatusDraft) -> StatusDraft:
     """Return the status of a job that has no pods to be stopped and wants its place no more."""
-    draft = draft.not_admitted(Reason.PREEMPTED.value, message(view))
+    draft = draft.not_admitted(Reason.PREEMPTED, message(view))
     return draft.state(JobState.WAITING)

@@ -9,17 +9,16 @@ have lasted so far, up to a bound, for as long as the job exists.
 
 from __future__ import annotations
 
-from fairlead.api import names
-from fairlead.api.job import Attempt, JobState, JobStatus, MemberCounts
-from fairlead.api.meta import find_condition
+from fairlead.api.job import JobState, JobStatus, MemberCounts
 from fairlead.api.times import format_micro_time, parse_time
-from fairlead.decide.attempts.backoff import last_ended_for
-from fairlead.decide.attempts.status import REFUSALS, StatusDraft, refusal_verdict
+from fairlead.decide.attempts.backoff import last_attempts
+from fairlead.decide.attempts.status import StatusDraft, refusal_verdict
 from fairlead.decide.jobs import members
 from fairlead.decide.jobs.actions import Action, ProbePods
 from fairlead.decide.jobs.cleanup import delete_stale_objects
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import JobView
+from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision
 
 _DELAY_SECONDS_MIN = 1.0
@@ -33,22 +32,24 @@ def delay_seconds(status: JobStatus, policy: JobsPolicy, now: float) -> float:
     They have lasted since the first of the latest attempts that all ended by a refusal.
     """
     since = now
-    refused = last_ended_for(status.attempts, REFUSALS)
+    refused = last_attempts(status.attempts, lambda end: end.refused is not None)
     if refused and refused[0].begun_at:
         since = parse_time(refused[0].begun_at)
     return min(max(now - since, _DELAY_SECONDS_MIN), policy.refused_backoff_seconds_max)
 
 
-def wait_refused(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action] | None:
+def wait_refused(
+    view: JobView, draft: StatusDraft, reason: Reason, message: str
+) -> Decision[Action] | None:
     """Decide about a job whose latest attempt was refused; None once the next one may begin."""
-    reason, message, status = ended.reason, ended.message, draft.status
-    said = find_condition(status.conditions, names.ADMITTED)
-    if said is not None and said.status == "False" and said.reason in REFUSALS:
-        reason, message = said.reason, said.message  # of a later dry run, perhaps
+    status = draft.status
+    said = refusal_verdict(status)
+    if said is not None:  # of a later dry run, perhaps
+        reason, message = said.reason, str(said.facts["message"])
     wait_until = parse_time(status.restart_at) if status.restart_at else view.now
     probe = view.probe if view.probe is not None and view.probe.at >= wait_until else None
-    if probe is not None and probe.refusal is not None:
-        reason, message = probe.refusal.value, probe.message
+    if probe is not None and probe.waits_for is not None:
+        reason, message = probe.waits_for, probe.message
         wait_until = probe.at + delay_seconds(status, view.policy, probe.at)
     draft = (
         draft.not_admitted(reason, message)

@@ -9,11 +9,13 @@ from enum import Enum
 import msgspec
 
 from fairlead.api.job import Job, MemberCounts, Progress
+from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import member_counts
 from fairlead.decide.attempts.status import StatusDraft
 from fairlead.decide.jobs.pods import AttemptPods, JobPods, MemberPhase, MemberPod
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
+from fairlead.decide.reasons import Reason
 from fairlead.model.windows import Window
 
 
@@ -55,21 +57,24 @@ class Owned:
 
 
 class Refusal(Enum):
-    """Why the API refused a pod: its name, itself, or something else that may change."""
+    """Why the API refused a pod: its name, itself, or something else that may change.
 
-    NAME_TAKEN = "NameTaken"
-    POD_REJECTED = "PodRejected"
-    POD_HELD_BACK = "PodHeldBack"
-    QUOTA_EXCEEDED = "QuotaExceeded"
-    POLICY_REFUSED = "PolicyRefused"
+    The values are the ends of attempts that follow.
+    """
+
+    NAME_TAKEN = EndReason.NAME_TAKEN
+    POD_REJECTED = EndReason.POD_REJECTED
+    POD_HELD_BACK = EndReason.POD_HELD_BACK
+    QUOTA_EXCEEDED = EndReason.QUOTA_EXCEEDED
+    POLICY_REFUSED = EndReason.POLICY_REFUSED
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The answer to a dry run of the job's pods; `refusal` None: they would be taken."""
+    """The answer to a dry run of the job's pods: for what they wait, or None."""
 
     at: float
-    refusal: Refusal | None = None
+    waits_for: Reason | None = None
     message: str = ""
 
 

@@ -26,7 +26,7 @@ from fairlead.decide.placement.unplaceable import (
     judge_present,
     reservation_verdict,
 )
-from fairlead.decide.reasons import BEHIND, Outcome, Reason
+from fairlead.decide.reasons import Outcome, Reason, Trait
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gangs import GangRequest, InvalidGang
 
@@ -136,7 +136,7 @@ class Verdicts:
         over = over or quota_verdict(self._context.cluster, entry)
         over = over or self._fit.strict.verdict(entry)
         over = over or self._borrow_verdict(entry)
-        if over is None and verdict.reason in BEHIND:
+        if over is None and verdict.reason.has(Trait.WOULD_FIT):
             over = self._delayed_verdict(entry)
         return over or verdict
 
@@ -257,7 +257,7 @@ class Verdicts:
     def _with_new_blockers(self, gang: GangRequest, verdict: Verdict) -> Verdict:
         """Add the jobs placed in this decision, whose claims are not booked yet."""
         placed = self._context.placed
-        if not placed or verdict.reason in BEHIND:
+        if not placed or verdict.reason.has(Trait.WOULD_FIT):
             return verdict
         constraints = [role.member.constraints for role in gang.roles]
         nodes = eligible_nodes(self._context.cluster, constraints)
