@@ -30,7 +30,7 @@ from fairlead.api.node_pool import (
     ScaleDown,
     Unavailable,
 )
-from fairlead.api.placement import Nomination, Preemption, RolePlacement
+from fairlead.api.placement import Nomination, Preemption, PreemptionKind, RolePlacement
 from fairlead.api.quantity import resources_to_base
 from fairlead.api.times import parse_time
 from fairlead.app.messages import ClusterStatus, FleetLine, NodeCounts, ServiceHealth
@@ -215,7 +215,9 @@ def test_a_pool_that_is_consolidated() -> None:
         ),
         NodePoolStatus(nodes=9, ready=9, wanted=9, consolidates_to=2),
     )  # fmt: skip
-    asked = Preemption(requested_at=ago(20), moves=True, empties=("h100-7", "h100-8"))
+    asked = Preemption(
+        requested_at=ago(20), kind=PreemptionKind.EMPTY, empties=("h100-7", "h100-8")
+    )
     kept = Nomination((RolePlacement("worker", ("h100-1", "h100-2")),), nominated_at=ago(20))
     job = make_job("train-1", count=2, status={"preemption": asked, "nomination": kept})
     node = make_node("h100-7", labels={names.POOL: "h100"})

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fairlead.api.job import Attempt, Job
 from fairlead.api.names import POOL
-from fairlead.api.placement import Nomination, Preemption, RolePlacement
+from fairlead.api.placement import Nomination, Preemption, PreemptionKind, RolePlacement
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT, FaultRates
@@ -101,7 +101,7 @@ class History:
     def asked(self, job: Job, to: str | None, empties: tuple[str, ...]) -> Job:
         """The write by which a gang is asked to move."""
         place = None if to is None else Nomination((RolePlacement("worker", (to,)),))
-        asked = Preemption(moves=True, empties=empties)
+        asked = Preemption(kind=PreemptionKind.EMPTY, empties=empties)
         return replace(job, status=replace(job.status, preemption=asked, nomination=place))
 
 
@@ -162,6 +162,6 @@ def test_the_checker_reports_a_place_that_is_given_back_with_the_old_one() -> No
 
 def test_the_checker_reports_a_preemption_for_no_job() -> None:
     history = History()
-    status = replace(history.small.status, preemption=Preemption())
+    status = replace(history.small.status, preemption=Preemption(kind=PreemptionKind.EMPTY))
     with pytest.raises(PromiseBroken, match="for no job and no node"):
         history.put(replace(history.small, status=status))

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.job import Attempt, Job
-from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
+from fairlead.api.placement import Nomination, Preemption, PreemptionKind, RolePlacement, Victim
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT, FaultRates
@@ -88,7 +88,7 @@ class History:
         )
         wide = make_job("wide", count=1, spec={"priority_class_name": "high"})
         victim = Victim("default", "mover", mover.metadata.uid)
-        kept = Nomination((RolePlacement("worker", ("n1",)),), (victim,), moves=True)
+        kept = Nomination((RolePlacement("worker", ("n1",)),), (victim,), kind=PreemptionKind.MOVE)
         self.put(mover)
         self.wide = self.put(replace(wide, status=replace(wide.status, nomination=kept)))
         self.place = Nomination((RolePlacement("worker", ("n2",)),))
@@ -101,7 +101,7 @@ class History:
     def asked(self, place: Nomination | None) -> Job:
         """The write by which the gang is asked to move."""
         meta = self.wide.metadata
-        request = Preemption(meta.namespace, meta.name, meta.uid, 10, moves=True)
+        request = Preemption(meta.namespace, meta.name, meta.uid, 10, kind=PreemptionKind.MOVE)
         status = replace(self.mover.status, preemption=request, nomination=place)
         return replace(self.mover, status=status)
 

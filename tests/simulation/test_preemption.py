@@ -13,7 +13,7 @@ from fairlead.api.core import Taint
 from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED, TEAM
-from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
+from fairlead.api.placement import Nomination, Preemption, PreemptionKind, RolePlacement, Victim
 from fairlead.api.resources import JOBS, PRIORITY_CLASSES
 from fairlead.api.times import format_time, parse_time
 from fairlead.sim.checkers import PromiseBroken
@@ -181,13 +181,13 @@ class History:
 
     def nominate(
         self, nodes: tuple[str, ...] = ("n1", "n2"), decided_at: float | None = None,
-        *, moves: bool = False,
+        *, kind: PreemptionKind = PreemptionKind.PREEMPT,
     ) -> None:  # fmt: skip
         meta = self.low.metadata
         victim = Victim(namespace=meta.namespace, name=meta.name, uid=meta.uid)
         roles = (RolePlacement(role="worker", nodes=nodes),)
         at = None if decided_at is None else format_time(decided_at)
-        self.high = self.put(self.high, nomination=Nomination(roles, (victim,), at, moves))
+        self.high = self.put(self.high, nomination=Nomination(roles, (victim,), at, kind))
 
     def request(self) -> None:
         meta = self.high.metadata
@@ -323,10 +323,10 @@ def test_a_place_may_be_given_up_until_the_release_of_a_held_job_is_seen() -> No
 def test_a_place_that_others_move_for_may_be_given_up_until_one_of_them_is_asked() -> None:
     history = History()
     history.now += 1000.0
-    history.nominate(moves=True)
+    history.nominate(kind=PreemptionKind.MOVE)
     history.put(history.high, nomination=None)
 
-    history.nominate(moves=True)
+    history.nominate(kind=PreemptionKind.MOVE)
     history.request()
     with pytest.raises(PromiseBroken, match="lost the place"):
         history.put(history.high, nomination=None)

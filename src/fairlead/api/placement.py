@@ -12,7 +12,8 @@ The scheduler alone writes them (docs/design/preemption.md).
 
 from __future__ import annotations
 
-from typing import Annotated
+from enum import Enum
+from typing import Annotated, Self
 
 from fairlead.api.bounds import doc
 from fairlead.api.meta import Instant, Wire
@@ -72,6 +73,27 @@ class Placement(Wire, frozen=True):
         return {place.role: len(place.nodes) for place in self.roles}
 
 
+class PreemptionKind(Enum):
+    """What a job that gives its place back does it for."""
+
+    _value_: str
+    #: The job goes on in a place that is kept for it.
+    is_move: bool
+
+    def __new__(cls, value: str, is_move: bool) -> Self:  # noqa: FBT001
+        """Make a member."""
+        kind = object.__new__(cls)
+        kind._value_, kind.is_move = value, is_move
+        return kind
+
+    #: A job of higher priority, or of the team that owns the nodes, needs them.
+    PREEMPT = "Preempt", False
+    #: Another job needs a block of nodes.
+    MOVE = "Move", True
+    #: The nodes are to be removed; no job needs them.
+    EMPTY = "Empty", True
+
+
 class Victim(Wire, frozen=True):
     """A job that gives its nodes back for another one."""
 
@@ -88,9 +110,13 @@ class Nomination(Wire, frozen=True):
     nominated_at: Annotated[
         Instant | None, doc("When the scheduler chose the places and the victims.")
     ] = None
-    moves: Annotated[
-        bool, doc("The victims are moved: each leaves once a place elsewhere is kept for it.")
-    ] = False
+    kind: Annotated[
+        PreemptionKind,
+        doc(
+            "What is asked of the victims. With Move each leaves once a place elsewhere is kept "
+            "for it. Default: Preempt."
+        ),
+    ] = PreemptionKind.PREEMPT
 
 
 def nodes_of(place: Placement | Nomination | None) -> tuple[str, ...]:
@@ -103,14 +129,20 @@ class Preemption(Wire, frozen=True):
 
     namespace: Annotated[str, doc("Namespace of the job that needs the nodes.")] = ""
     name: Annotated[str, doc("Name of the job that needs the nodes.")] = ""
-    uid: Annotated[str, doc("Uid of that job; empty: no job needs them.")] = ""
+    uid: Annotated[str, doc("Uid of that job.")] = ""
     priority: Annotated[int, doc("Its priority.")] = 0
     requested_at: Annotated[Instant | None, doc("When it was requested.")] = None
     checkpoint_step: Annotated[
         int | None, doc("Step of the latest checkpoint then: a later one is the answer to it.")
     ] = None
-    moves: Annotated[bool, doc("The job is moved: its nomination is its next place.")] = False
+    kind: Annotated[
+        PreemptionKind,
+        doc(
+            "What for. With Move and Empty the job's nomination is its next place; with Empty no "
+            "job needs its nodes. Default: Preempt."
+        ),
+    ] = PreemptionKind.PREEMPT
     empties: Annotated[
         tuple[str, ...],
-        doc("Nodes that the job leaves so that they can be removed, for no other job."),
+        doc("With Empty: nodes that the job leaves so that they can be removed."),
     ] = ()

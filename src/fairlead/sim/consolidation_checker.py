@@ -70,7 +70,7 @@ class ConsolidationChecker:
         assert preemption is not None
         self.requests += 1
         empties = set(preemption.empties)
-        if not preemption.moves or not empties or not empties <= nodes:
+        if not empties or not empties <= nodes:
             raise PromiseBroken(f"5: {key} gives its place back for no job and no node")
         if not all(self._pool_of.get(name) in self._pools for name in empties):
             raise PromiseBroken(

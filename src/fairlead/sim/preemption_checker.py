@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.names import ADMITTED, MAINTENANCE
-from fairlead.api.placement import Nomination, nodes_of
+from fairlead.api.placement import Nomination, PreemptionKind, nodes_of
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.adopted import as_stated
@@ -219,7 +219,7 @@ class PreemptionChecker(Observer):
         names = {v.uid for v in nomination.victims} if nomination is not None else set[str]()
         if nomination is not None and nodes is not None and nodes != model.nominated:
             self.nominations += 1
-            model.nominated_at, model.is_tentative = now, nomination.moves
+            model.nominated_at, model.is_tentative = now, nomination.kind.is_move
             is_contested = self._contests(key, nodes, now)
             model.is_contested = is_contested or self._comes_late(nomination, nodes, now)
         if not nodes and model.nominated:
@@ -310,12 +310,15 @@ class PreemptionChecker(Observer):
 
     def _preemption(self, key: ObjectKey, model: _JobModel, new: Job, now: float) -> None:
         preemption = new.status.preemption
-        for_whom = "" if preemption is None else preemption.uid or _NO_JOB
+        for_whom = ""
+        if preemption is not None:
+            is_for_none = preemption.kind is PreemptionKind.EMPTY
+            for_whom = _NO_JOB if is_for_none else preemption.uid
         if preemption is None or model.gives_way_to == for_whom:
             model.gives_way_to = for_whom
-            model.is_moved = preemption is not None and preemption.moves
+            model.is_moved = preemption is not None and preemption.kind.is_move
             return
-        model.gives_way_to, model.is_moved = for_whom, preemption.moves
+        model.gives_way_to, model.is_moved = for_whom, preemption.kind.is_move
         if for_whom == _NO_JOB:
             self.consolidation.asked(key, new, model.nodes, now)
             self._check_whole(key, new)
@@ -325,9 +328,9 @@ class PreemptionChecker(Observer):
             return  # deleted since this was decided
         other.is_tentative = False
         for_priority = self._priority_seen(other, now)
-        if preemption.moves:
+        if preemption.kind.is_move:
             self._check_move(key, model, for_priority, new)
-        is_reclaim = for_priority <= model.priority and not preemption.moves
+        is_reclaim = for_priority <= model.priority and not preemption.kind.is_move
         if is_reclaim and not self._borrows(model, other, now):
             raise PromiseBroken(
                 f"5: {key} of priority {model.priority} gives way to one of {for_priority}"

@@ -22,6 +22,7 @@ from fairlead.api.node_pool import (
     ProviderType,
     ScaleDown,
 )
+from fairlead.api.placement import PreemptionKind
 from fairlead.api.times import format_time
 from fairlead.decide.attempts.status import preempted_verdict
 from fairlead.decide.placement.actions import WithdrawPreemption
@@ -77,7 +78,7 @@ def test_a_small_gang_moves_to_a_node_that_stays_and_its_node_empties():
     assert world.nominated("small") == {"n1"}
     asked = world.job("small").status.preemption
     assert asked is not None
-    assert (asked.uid, asked.moves, asked.empties) == ("", True, ("n0",))
+    assert (asked.uid, asked.kind, asked.empties) == ("", PreemptionKind.EMPTY, ("n0",))
     world.leave("small")
     world.settle()
     assert world.nodes_of("small") == {"n1"}

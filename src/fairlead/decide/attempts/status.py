@@ -10,7 +10,7 @@ status is as it was.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Self
+from typing import Any, Self, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.job import Attempt, Cause, Job, JobState, JobStatus, MemberCounts
 from fairlead.api.meta import Condition, find_condition, is_true, set_condition
+from fairlead.api.placement import PreemptionKind
 from fairlead.api.times import format_micro_time, format_time, parse_time
 from fairlead.decide.attempts.end_reason import REFUSALS, EndReason
 from fairlead.decide.attempts.notes import Note, event
@@ -212,13 +213,17 @@ def preempted_verdict(status: JobStatus) -> Verdict | None:
     found = status.preemption
     if found is None:
         return None
-    if not found.uid:
-        shown = ", ".join(found.empties[:_NODES_SHOWN_MAX])
-        return Verdict(Reason.CONSOLIDATED, {"nodes": len(found.empties), "shown": shown})
     job = f"{found.namespace}/{found.name}"
-    if found.moves:
-        return Verdict(Reason.MOVED, {"job": job})
-    return Verdict(Reason.PREEMPTED, {"job": job, "priority": found.priority})
+    match found.kind:
+        case PreemptionKind.PREEMPT:
+            return Verdict(Reason.PREEMPTED, {"job": job, "priority": found.priority})
+        case PreemptionKind.MOVE:
+            return Verdict(Reason.MOVED, {"job": job})
+        case PreemptionKind.EMPTY:
+            shown = ", ".join(found.empties[:_NODES_SHOWN_MAX])
+            return Verdict(Reason.CONSOLIDATED, {"nodes": len(found.empties), "shown": shown})
+        case _:
+            assert_never(found.kind)
 
 
 def is_moving(job: Job) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from functools import partial
 from heapq import nsmallest
 
+from fairlead.api.placement import PreemptionKind
 from fairlead.api.times import format_time
 from fairlead.decide.admission.unresolved import unresolved_verdict
 from fairlead.decide.placement.actions import (
@@ -145,14 +146,15 @@ class _Cycle:
         for key, found in self._preempting.made.items():
             job, victims = self._state.jobs[key].job, tuple(v.key for v in found.victims)
             facts = {"victims": len(victims), "nodes": len(found.plan.distinct_slots)}
-            verdict, moves = Verdict(Reason.PREEMPTING, facts, victims), False
+            verdict, kind = Verdict(Reason.PREEMPTING, facts, victims), PreemptionKind.PREEMPT
             if not victims:
                 verdict = Verdict(Reason.RESERVED, {"nodes": facts["nodes"]})
             elif key == self._preempting.moves_for:
-                facts, moves = {"moves": len(victims), "nodes": facts["nodes"]}, True
+                facts = {"moves": len(victims), "nodes": facts["nodes"]}
+                kind = PreemptionKind.MOVE
                 verdict = Verdict(Reason.DEFRAGMENTING, facts, victims)
             self._verdicts[key] = verdict
-            self._actions.append(nominate_job(job, found, verdict, names, at=self._at, moves=moves))
+            self._actions.append(nominate_job(job, found, verdict, names, at=self._at, kind=kind))
         for key, standing in self._preempting.standing.items():
             self._write(key, self._preempting.verdict(standing), True)
 

@@ -21,6 +21,7 @@ from fairlead.api.placement import (
     Nomination,
     Placement,
     Preemption,
+    PreemptionKind,
     RolePlacement,
     Victim,
 )
@@ -80,11 +81,11 @@ def place_job(
 
 
 def nominate_job(
-    job: Job, found: Victims, verdict: Verdict, names: list[str], *, at: str, moves: bool = False
+    job: Job, found: Victims, verdict: Verdict, names: list[str], *, at: str, kind: PreemptionKind
 ) -> NominateJob:
     """Return the write that keeps places for a job until its victims have left them."""
     victims = tuple(Victim(namespace=v.key[0], name=v.key[1], uid=v.uid) for v in found.victims)
-    nomination = Nomination(_roles(job, found.plan, names), victims, at, moves)
+    nomination = Nomination(_roles(job, found.plan, names), victims, at, kind)
     placed = _condition(job, "False", verdict, at)
     return NominateJob(job, nomination, placed, verdict_status(job, verdict, at))
 
@@ -96,10 +97,11 @@ def preempt_job(
     a place, that it moves there.
     """
     progress, meta = job.status.progress, other.metadata
+    kind = PreemptionKind.PREEMPT if place is None else PreemptionKind.MOVE
     preemption = Preemption(
         meta.namespace, meta.name, meta.uid, priority, requested_at=at,
         checkpoint_step=progress.checkpoint_step if progress is not None else None,
-        moves=place is not None,
+        kind=kind,
     )  # fmt: skip
     if place is None:
         return PreemptJob(job, preemption)
@@ -112,7 +114,7 @@ def move_job(
     """Return the request that a job moves to a place, and so leaves nodes that are to empty."""
     progress = job.status.progress
     preemption = Preemption(
-        requested_at=at, moves=True, empties=empties,
+        requested_at=at, kind=PreemptionKind.EMPTY, empties=empties,
         checkpoint_step=progress.checkpoint_step if progress is not None else None,
     )  # fmt: skip
     return PreemptJob(job, preemption, Nomination(_roles(job, place, names), nominated_at=at))

@@ -27,7 +27,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fairlead.api.job import Job
-from fairlead.api.placement import Nomination
+from fairlead.api.placement import Nomination, PreemptionKind
 from fairlead.decide.attempts.status import is_moving
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.freed import FreedCapacity
@@ -207,7 +207,7 @@ class Preempting:
         none, so that nothing is taken without a place to go.
         """
         context, nomination = self.context, entry.job.status.nomination
-        if nomination is None or not nomination.moves:
+        if nomination is None or not nomination.kind.is_move:
             return True
         asked = [key for key in victims if key not in context.state.leaving]
         movers = [mover for key in asked if (mover := self.search.mover(key)) is not None]
@@ -261,7 +261,7 @@ class Preempting:
             claim = ledger.claim(key)
             if claim is None or claim.uid != victim.uid:
                 continue
-            moves = nomination is not None and nomination.moves
+            moves = nomination is not None and nomination.kind.is_move
             if not self.search.gives_way(claim, entry.lane, moves=moves):
                 continue
             if np.isin(ledger.slots(key), wanted).any():
@@ -408,9 +408,9 @@ class Preempting:
         if id(group) not in self._may_move or self.moves_for is not None:
             return False
         preemptions = (jobs[key].job.status.preemption for key in self.context.state.preempted)
-        moving = any(each is not None and each.moves for each in preemptions)
+        moving = any(each is not None and each.kind.is_move for each in preemptions)
         return not moving and not any(
-            (kept := each.entry.job.status.nomination) is not None and kept.moves
+            (kept := each.entry.job.status.nomination) is not None and kept.kind.is_move
             for each in self.standing.values()
         )
 
@@ -446,7 +446,7 @@ class Preempting:
     def _is_wanted(self, job: Job) -> bool:
         preemption, jobs = job.status.preemption, self.context.state.jobs
         assert preemption is not None
-        if not preemption.uid:
+        if preemption.kind is PreemptionKind.EMPTY:
             return self._has_next_place(job)
         other = jobs.get((preemption.namespace, preemption.name))
         if other is None or other.job.metadata.uid != preemption.uid:
@@ -473,7 +473,7 @@ class Preempting:
         jobs = self.context.state.jobs
         saving = sum(_saves(jobs[key].job) for key in victims)
         nomination = standing.entry.job.status.nomination
-        if nomination is not None and nomination.moves:
+        if nomination is not None and nomination.kind.is_move:
             return Verdict(Reason.DEFRAGMENTING, {"moves": len(victims), "nodes": nodes}, victims)
         if saving:
             facts = {"victims": len(victims), "saving": saving, "nodes": nodes}
