@@ -8,7 +8,7 @@ one gang leaves free of the nodes that it needs, the next one may use.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
@@ -113,6 +113,25 @@ def template_of(pool: NodePool, domain: PoolDomain | None) -> Node:
         spec=NodeSpec(taints=spec.template.taints),
         status=NodeStatus(capacity=resources, allocatable=resources),
     )
+
+
+def offers_of(
+    pool: NodePool, room: int, *, sizes: Mapping[str, int] = {}, avoided: Collection[str] = (),
+    headroom: int = 0,
+) -> list[Offer]:  # fmt: skip
+    """Return what a pool offers: `room` more nodes at most, in each domain what its limit leaves
+    beside the `sizes` that are there. Domains that are `avoided` are unavailable now.
+    """
+    room = max(0, room)
+    return [
+        Offer(
+            pool.metadata.name, name, template_of(pool, domain),
+            room if domain is None else max(0, min(room, domain.max - sizes.get(name, 0))), room,
+            pool.spec.weight, name in avoided, headroom, pool.spec.price_micros,
+        )
+        for domain in pool.spec.domains or (None,)
+        for name in (domain.name if domain is not None else "",)
+    ]  # fmt: skip
 
 
 def demand_of(

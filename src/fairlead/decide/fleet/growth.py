@@ -9,7 +9,7 @@ from fairlead.api.core import Node
 from fairlead.api.meta import to_wire
 from fairlead.api.node_pool import NodePool
 from fairlead.api.validate_pool import validate_pool
-from fairlead.decide.fleet.demand import Offer, demand_of, template_of
+from fairlead.decide.fleet.demand import demand_of, offers_of
 from fairlead.decide.placement.whatif import fits_empty
 from fairlead.decide.reasons import Outcome
 from fairlead.model.cluster import ClusterState
@@ -39,7 +39,10 @@ def pools_that_hold(
     by_weight = sorted(valid.values(), key=lambda p: (-p.spec.weight, p.metadata.name))
     for is_active in (True, False):
         chosen = [pool for pool in by_weight if pool.is_active is is_active]
-        offers = [offer for pool in chosen for offer in _offers(pool)]
+        offers = [
+            offer for pool in chosen
+            for offer in offers_of(pool, pool.spec.limit - pool.spec.spare_nodes)
+        ]  # fmt: skip
         demand = demand_of(ClusterState.of(others), [(_KEY, gang)], offers, {})
         counts: dict[str, int] = {}
         for (name, _), purchase in demand.purchases.items():
@@ -47,19 +50,3 @@ def pools_that_hold(
         if counts:
             return counts
     return {}
-
-
-def _room(pool: NodePool) -> int:
-    return max(0, pool.spec.limit - pool.spec.spare_nodes)
-
-
-def _offers(pool: NodePool) -> list[Offer]:
-    room = _room(pool)
-    return [
-        Offer(
-            pool.metadata.name, domain.name if domain else "", template_of(pool, domain),
-            min(room, domain.max) if domain else room, room, pool.spec.weight,
-            price_micros=pool.spec.price_micros,
-        )
-        for domain in pool.spec.domains or (None,)
-    ]  # fmt: skip

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairlead.api.node_pool import NodePool, PoolDomain
+from fairlead.api.node_pool import NodePool
 from fairlead.api.times import parse_time
 from fairlead.decide.fleet.census import Census
-from fairlead.decide.fleet.demand import Demand, Offer, Unbought, demand_of, template_of
+from fairlead.decide.fleet.demand import Demand, Offer, Unbought, demand_of, offers_of
 from fairlead.decide.fleet.pool_status import Buy, PoolPlan
 from fairlead.decide.fleet.view import FleetView, about
 from fairlead.decide.placement.capacity import PresentCapacity
@@ -88,25 +88,16 @@ def _offers(view: FleetView, census: Census, *, spares: int) -> list[Offer]:
 
 
 def _offers_of(view: FleetView, census: Census, spares: int) -> list[Offer]:
-    pool, name = census.view.pool, census.view.name
+    pool = census.view.pool
     if census.view.mistakes:
         return []
-    room = max(0, pool.spec.limit - census.occupied - spares)
-    sizes = census.domain_sizes(with_leaving=True)
     avoided = {u.domain for u in pool.status.unavailable if parse_time(u.until) > view.now}
     avoided.update(launch.domain for launch in census.overdue)
-    domains: Sequence[PoolDomain | None] = pool.spec.domains or (None,)
-    out: list[Offer] = []
-    for domain in domains:
-        where = domain.name if domain else ""
-        in_domain = domain.max - sizes.get(where, 0) if domain else room
-        template = template_of(pool, domain)
-        out.append(
-            Offer(name, where, template, max(0, min(room, in_domain)), room, pool.spec.weight,
-                  where in avoided, 0 if pool.spec.hold is not None else pool.spec.headroom,
-                  pool.spec.price_micros)
-        )  # fmt: skip
-    return out
+    return offers_of(
+        pool, pool.spec.limit - census.occupied - spares,
+        sizes=census.domain_sizes(with_leaving=True), avoided=avoided,
+        headroom=0 if pool.spec.hold is not None else pool.spec.headroom,
+    )  # fmt: skip
 
 
 def _plan(view: FleetView, census: Census, demand: Demand, *, is_buying: bool) -> PoolPlan:
