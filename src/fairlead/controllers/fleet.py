@@ -37,18 +37,14 @@ from fairlead.controllers.node_patches import node_patch
 from fairlead.controllers.pool_providers import PoolProviders, answer_of
 from fairlead.decide.fleet.actions import (
     Action,
-    Admit,
-    Announce,
-    AwaitTurn,
     BeginMaintenance,
     CallLaunch,
     CreateFleet,
     DeleteNode,
     HoldPool,
-    Mark,
-    SetSpare,
+    NodeAction,
+    PoolAction,
     Terminate,
-    Unmark,
     WriteFleet,
     WritePool,
 )
@@ -312,14 +308,12 @@ class FleetController:
     def key_of(self, action: Action) -> ObjectKey:
         """Actions with the same key run in order, others side by side."""
         match action:
-            case WritePool(pool=pool) | CallLaunch(pool=pool) | Terminate(pool=pool):
-                return pool.metadata.key
-            case BeginMaintenance(pool, _) | HoldPool(pool, _):
-                return pool.metadata.key
+            case PoolAction():
+                return action.pool.metadata.key
+            case NodeAction():
+                return ("", f"node/{action.node.metadata.name}")
             case CreateFleet() | WriteFleet():
                 return ("", f"/{FLEET_NAME}")
-            case Mark() | Unmark() | Admit() | AwaitTurn() | SetSpare() | Announce() | DeleteNode():
-                return ("", f"node/{action.node.metadata.name}")
             case _:
                 assert_never(action)
 
@@ -365,7 +359,7 @@ class FleetController:
                 return await self._begin_maintenance(pool, instance)
             case DeleteNode(node):
                 return await self._objects.delete(NODES, node.metadata.key, uid=node.metadata.uid)
-            case Mark() | Unmark() | Admit() | AwaitTurn() | SetSpare() | Announce():
+            case NodeAction():
                 return await self._objects.patch(NODES, action.node.metadata, node_patch(action))
             case _:
                 assert_never(action)
@@ -459,12 +453,9 @@ class FleetController:
     def faulted(self, action: Action, error: Exception) -> None:
         """Our own code raised over this object: set it aside, so that the others go on."""
         match action:
-            case (
-                WritePool(pool=pool) | CallLaunch(pool=pool) | Terminate(pool=pool)
-                | BeginMaintenance(pool=pool) | HoldPool(pool=pool)
-            ):  # fmt: skip
-                self._set_aside.note(NODE_POOLS, pool.metadata, Stage.ACT, error)
-            case Mark() | Unmark() | Admit() | AwaitTurn() | SetSpare() | Announce() | DeleteNode():
+            case PoolAction():
+                self._set_aside.note(NODE_POOLS, action.pool.metadata, Stage.ACT, error)
+            case NodeAction():
                 self._set_aside.note(NODES, action.node.metadata, Stage.ACT, error)
             case CreateFleet() | WriteFleet():
                 raise error

@@ -12,19 +12,31 @@ from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus, PoolDecisio
 
 
 @dataclass(frozen=True, slots=True)
-class WritePool:
-    """Write the status of a pool; `decided` is what is new, for events."""
+class PoolAction:
+    """An action on a pool, or on machines of it."""
 
     pool: NodePool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAction:
+    """An action on a node."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class WritePool(PoolAction):
+    """Write the status of a pool; `decided` is what is new, for events."""
+
     status: NodePoolStatus
     decided: tuple[PoolDecision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class HoldPool:
+class HoldPool(PoolAction):
     """Put the finalizer on a pool, or take it off."""
 
-    pool: NodePool
     is_held: bool
 
     @property
@@ -49,88 +61,75 @@ class WriteFleet:
 
 
 @dataclass(frozen=True, slots=True)
-class CallLaunch:
+class CallLaunch(PoolAction):
     """Send recorded launches to the provider, and write the answers with what else was decided.
 
     `base` is the status that the answers are added to.
     """
 
-    pool: NodePool
     launches: tuple[Launch, ...]
     base: NodePoolStatus
     decided: tuple[PoolDecision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Terminate:
+class Terminate(PoolAction):
     """End machines whose removal was granted."""
 
-    pool: NodePool
     instances: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NodeAction):
     """Cordon a node that will be removed, and say why."""
 
-    node: Node
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unmark:
+class Unmark(NodeAction):
     """Take our mark off a node, and our cordon, if it is still there."""
-
-    node: Node
 
 
 @dataclass(frozen=True, slots=True)
-class Admit:
+class Admit(NodeAction):
     """Lift the startup taint of a node, so that it takes work, for the first time or again.
 
     `is_spare`: that of a spare takes its place in the same write.
     """
 
-    node: Node
     is_spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitTurn:
+class AwaitTurn(NodeAction):
     """Taint a node that is not ready, so that it waits for its turn once it is ready again."""
-
-    node: Node
 
 
 @dataclass(frozen=True, slots=True)
-class SetSpare:
+class SetSpare(NodeAction):
     """Make a node a spare, or an ordinary one again."""
 
-    node: Node
     is_spare: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Announce:
+class Announce(NodeAction):
     """Write the maintenance window that the provider of a node announces; "": take it off."""
 
-    node: Node
     window: str
 
 
 @dataclass(frozen=True, slots=True)
-class BeginMaintenance:
+class BeginMaintenance(PoolAction):
     """Ask the provider to begin the announced maintenance of a machine that nothing uses."""
 
-    pool: NodePool
     instance: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteNode:
+class DeleteNode(NodeAction):
     """Delete the node of a machine that is gone."""
-
-    node: Node
 
 
 Action: TypeAlias = (
