@@ -17,9 +17,9 @@ from tests.simulation.test_adoption import runs, until
 from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
+from fairlead.api.names import SIMULATE_SECONDS
 from fairlead.api.quantity import GPU
 from fairlead.api.resources import JOBS, NAMESPACES, PODS
-from fairlead.embedded.virtual.profile import SIMULATE_SECONDS
 from fairlead.sim.loop import run
 from fairlead.sim.training_operator import OWNERS, SPACE, owner_body
 

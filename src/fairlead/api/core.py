@@ -27,6 +27,11 @@ from fairlead.api.pod_parts import (
     TopologySpreadConstraint,
 )
 
+#: How long a pod may take to end unless it says otherwise.
+GRACE_SECONDS_DEFAULT = 30
+#: A timer of the event loop cannot be set beyond the calendar.
+GRACE_SECONDS_MAX = 2**31 - 1
+
 
 class Taint(Wire, frozen=True):
     """A node taint; `effect` is NoSchedule, PreferNoSchedule or NoExecute."""

@@ -54,6 +54,9 @@ TAINT_NOT_READY = "node.kubernetes.io/not-ready"
 TAINT_UNREACHABLE = "node.kubernetes.io/unreachable"
 TAINT_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 TAINT_LOCAL = f"{GROUP}/local"
+#: On pods of virtual nodes: how long they run, and how they end.
+SIMULATE_SECONDS = f"{GROUP}/simulate-seconds"
+SIMULATE_EXIT_CODE = f"{GROUP}/simulate-exit-code"
 TAINT_JOINING = f"{GROUP}/joining"  # a new node takes no work before Fairlead lifts it
 TAINT_RETURNING = f"{GROUP}/returning"  # nor does one that comes back after an outage
 TAINT_SPARE = f"{GROUP}/spare"  # the node replaces lost nodes of running gangs, and takes no others

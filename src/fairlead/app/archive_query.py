@@ -18,6 +18,8 @@ import msgspec
 from fairlead.api.status import BadRequest
 from fairlead.app.messages import ArchivedLog, Book, CutLine, FleetLine, HistoryLine
 from fairlead.runtime.history import (
+    ATTEMPT_MAX,
+    NUMBER_DIGITS_MAX,
     FleetQuery,
     FleetRecord,
     History,
@@ -31,13 +33,11 @@ from fairlead.runtime.history import (
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 100_000
 ANSWER_BYTES_MAX = 256 << 20
-ATTEMPT_MAX = 1_000_000
 #: The year 9999, in seconds.
 INSTANT_MAX = 253_402_300_799.0
 #: Runs a function in a thread: the lines of one page may take a while.
 Runner: TypeAlias = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 _SHOWN_MAX = 40
-_DIGITS_MAX = 19
 
 
 def history_query(parameters: Mapping[str, str]) -> HistoryQuery:
@@ -167,7 +167,7 @@ def whole(parameters: Mapping[str, str], name: str, *, most: int) -> int | None:
     text = parameters.get(name, "")
     if not text:
         return None
-    is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+    is_number = text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX
     if not (is_number and 1 <= int(text) <= most):
         raise _wrong(name, text, f"1 to {most}")
     return int(text)

@@ -27,7 +27,7 @@ from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.app.extensions import Extensions, Parts
 from fairlead.app.nodes import Nodes
-from fairlead.app.run_file import STORE_DIRECTORY
+from fairlead.app.run_file import HISTORY_FILE, STORE_DIRECTORY
 from fairlead.app.server_tls import server_tls
 from fairlead.app.settings import OPEN_ADDRESS, Settings
 from fairlead.cloud.registry import Clouds, provider_of
@@ -117,7 +117,7 @@ class Cluster:
         data = self._settings.data
         async with AsyncExitStack() as stack:
             store = self._open_store(stack)
-            history = SqliteHistory.open(data / "history.db", runner=asyncio.to_thread)
+            history = SqliteHistory.open(data / HISTORY_FILE, runner=asyncio.to_thread)
             stack.push_async_callback(history.close)
             service = ApiService(
                 store, Registry.with_builtins(), self._clock,

@@ -27,6 +27,7 @@ from fairlead.app.messages import (
     Book,
     CutLine,
 )
+from fairlead.cli.embedded import logs_path
 from fairlead.cli.installation import own_namespace
 from fairlead.input.errors import CliError, Code, fail
 
@@ -116,7 +117,7 @@ class Archive:
         if not self.direct:
             query = {} if attempt is None else {"attempt": str(attempt)}
             query |= {"uid": uid} if uid else {}
-            path = f"/fairlead/v1/namespaces/{namespace}/jobs/{job}/logs"
+            path = logs_path(namespace, job)
             yield from self._proxied(path, query)
             return
         import asyncio

@@ -25,7 +25,6 @@ SCRIPT_MOUNT = "/etc/fairlead-script"
 SCRIPT_VOLUME = "script"
 MOUNT_VOLUME = "mount"
 CONTAINER = "main"
-SIMULATE_SECONDS = f"{names.GROUP}/simulate-seconds"
 SHELL = "/bin/sh"
 _WITH_INPUT = 'input=$1; shift; exec "$@" < "$input"'
 
@@ -196,7 +195,7 @@ def _notes(request: JobRequest, program: Program) -> dict[str, str]:
     """Return the annotations of the pods. A script is read here: the cluster sees its name only."""
     notes: dict[str, str] = {}
     if request.simulate_seconds is not None:
-        notes[SIMULATE_SECONDS] = f"{request.simulate_seconds:g}"
+        notes[names.SIMULATE_SECONDS] = f"{request.simulate_seconds:g}"
     if program.script is not None and names.MPIRUN in program.script.text:
         notes[names.MPI] = "true"
     return notes

@@ -11,6 +11,7 @@ import msgspec
 
 from fairlead.api.job import Job
 from fairlead.app.messages import Book, FleetLine, HistoryLine
+from fairlead.app.run_file import HISTORY_FILE
 from fairlead.cli.archive import Archive, NoArchive, direct_store, no_archive, whole_lines
 from fairlead.cli.common import Common
 from fairlead.cli.connect import Choice, stopped_data
@@ -18,7 +19,6 @@ from fairlead.cli.embedded import LogQuery
 from fairlead.cli.transport import Api
 from fairlead.input.errors import Code, fail
 
-HISTORY_FILE = "history.db"
 DEFAULT_NAMESPACE = "default"
 L = TypeVar("L", HistoryLine, FleetLine)
 

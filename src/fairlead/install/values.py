@@ -18,6 +18,7 @@ from msgspec import Meta, field
 from fairlead import __version__
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.controller_settings import conflicts as settings_conflicts
+from fairlead.decide.pinning import Binding
 from fairlead.input.sections import Section, Tree, about, load, within
 
 REPLICAS_MAX = 10
@@ -48,14 +49,6 @@ class AccessMode(Enum):
 
     ONCE = "ReadWriteOnce"
     ONCE_POD = "ReadWriteOncePod"
-
-
-class Binding(Enum):
-    """Who binds members where a node's own label does not say."""
-
-    NATIVE = "native"
-    PINNED = "pinned"
-    DIRECT = "direct"
 
 
 class LogLevel(Enum):

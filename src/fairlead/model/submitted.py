@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition, ObjectMeta, Wire, is_true
 from fairlead.api.resources import JOBS, Resource
@@ -48,7 +49,7 @@ class SubmittedTable:
         """Take in a job, new or changed."""
         key = job.metadata.key
         self.remove(key)
-        if any(is_true(job.status.conditions, ended) for ended in ("Succeeded", "Failed")):
+        if any(is_true(job.status.conditions, ended) for ended in (names.SUCCEEDED, names.FAILED)):
             return
         user = user_of(job.metadata, job.spec.adopts)
         place = self._places[key] = (job.spec.team, user)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from fairlead.api.core import GRACE_SECONDS_DEFAULT
 from fairlead.api.job import Job
 from fairlead.api.times import format_time, parse_time
 
-GRACE_SECONDS_DEFAULT = 30
 _SHOWN_MAX = 40
 
 

@@ -30,6 +30,9 @@ from fairlead.api.times import parse_time
 from fairlead.runtime.record_document import document_of, short_text
 
 TASKS_MAX = 10_000
+#: Bounds of what may be asked for: an attempt; any number, by its digits: Python refuses 4,300.
+ATTEMPT_MAX = 1_000_000
+NUMBER_DIGITS_MAX = 19
 #: Of the texts that a record is searched by.
 _USER_LENGTH_MAX = 1_024
 _MESSAGE_LENGTH_MAX = 4_096

@@ -17,15 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairlead.api import selectors
-from fairlead.embedded.virtual.pods import GRACE_SECONDS
-from fairlead.embedded.virtual.profile import (
-    NEXT_STATES,
-    SIMULATE_EXIT_CODE,
-    SIMULATE_SECONDS,
-    STAGES_MAX,
-    PodState,
-    parse_profile,
-)
+from fairlead.api.core import GRACE_SECONDS_DEFAULT as GRACE_SECONDS
+from fairlead.api.names import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
+from fairlead.embedded.virtual.profile import NEXT_STATES, STAGES_MAX, PodState, parse_profile
 from fairlead.input.errors import CliError, Code
 from fairlead.input.sections import Reader
 from fairlead.input.yamlmarks import Mark, Value, locate

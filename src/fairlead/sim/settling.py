@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from fairlead.api.names import SIMULATE_SECONDS
 from fairlead.api.quantity import GPU
 from fairlead.decide.verdict import ObjectKey
-from fairlead.embedded.virtual.profile import SIMULATE_SECONDS
 from fairlead.sim.disturbances import GROUP_MEMBERS_MAX, GROUP_SECONDS_MAX
 from fairlead.sim.team_changes import TEAM_NAMES, budget_seconds
 from fairlead.sim.training_operator import POD_GPUS

@@ -15,13 +15,13 @@ from fairlead.api import names
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, Wire
+from fairlead.api.names import SIMULATE_SECONDS
 from fairlead.api.placement import Placement
 from fairlead.api.quantity import GPU
 from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import ApiError
 from fairlead.decide.pinning import pinned_node
 from fairlead.decide.verdict import ObjectKey
-from fairlead.embedded.virtual.profile import SIMULATE_SECONDS
 from fairlead.model.grouping import is_gated
 from fairlead.runtime.client import Client
 from fairlead.sim.checkers import PromiseBroken

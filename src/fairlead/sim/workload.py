@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.api import names
+from fairlead.api.names import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
 from fairlead.api.quantity import GPU
 from fairlead.api.resources import JOBS
 from fairlead.api.status import Invalid
-from fairlead.embedded.virtual.profile import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
 from fairlead.runtime.client import Client
 
 #: (members, GPUs per member) and weight

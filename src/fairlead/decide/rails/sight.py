@@ -15,8 +15,7 @@ from typing import Self
 from fairlead.api.cluster_report import ClusterReport, ReportCondition
 from fairlead.api.meta import find_condition
 from fairlead.api.times import parse_time
-
-Fact = int | float | str
+from fairlead.decide.verdict import Fact
 
 
 class Blindness(Enum):

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.core import GRACE_SECONDS_DEFAULT, GRACE_SECONDS_MAX, Pod
 from fairlead.api.times import parse_time
 from fairlead.decide.jobs.progress import read_progress
 from fairlead.embedded.local.containers import (
@@ -46,8 +46,6 @@ from fairlead.embedded.virtual.status import (
 )
 from fairlead.runtime.backoff import doubled
 
-GRACE_SECONDS = 30
-GRACE_SECONDS_MAX = 2**31 - 1  # a timer of the event loop cannot be set beyond the calendar
 NODE_RESTARTED = "NodeRestarted"
 DISRUPTED_BY_NODE = "TerminationByKubelet"
 
@@ -71,7 +69,7 @@ class LocalPod:
         self._deleted = asyncio.Event()
         #: True once the pod is gone from the API.
         self.is_gone = False
-        self._grace_seconds = float(GRACE_SECONDS)
+        self._grace_seconds = float(GRACE_SECONDS_DEFAULT)
         self._scope: asyncio.Timeout | None = None
         self._stopper = Stopper(host.options.kill_seconds)
         self._writing = asyncio.Lock()
@@ -89,7 +87,7 @@ class LocalPod:
         if pod.metadata.deletion_timestamp is None:
             return
         grace = pod.metadata.deletion_grace_period_seconds
-        self._delete(float(GRACE_SECONDS if grace is None else grace))
+        self._delete(float(GRACE_SECONDS_DEFAULT if grace is None else grace))
 
     def gone(self) -> None:
         """Take note that the pod is gone from the API: kill at once."""
@@ -176,7 +174,7 @@ class LocalPod:
     async def _deadline(self) -> None:
         self._reason = "DeadlineExceeded"
         self._message = "Pod was active on the node longer than the specified deadline"
-        grace = self.pod.spec.termination_grace_period_seconds or GRACE_SECONDS
+        grace = self.pod.spec.termination_grace_period_seconds or GRACE_SECONDS_DEFAULT
         await self._stop(min(grace, GRACE_SECONDS_MAX))
         self._over = Phase.FAILED
 

@@ -30,11 +30,9 @@ from fairlead.embedded.local.containers import Unsupported
 from fairlead.embedded.local.poddir import safe
 from fairlead.embedded.logs.tail import Tail
 from fairlead.runtime.client import Client
+from fairlead.runtime.history import ATTEMPT_MAX, NUMBER_DIGITS_MAX
 from fairlead.runtime.loglines import LineCutter
 
-ATTEMPT_MAX = 1_000_000
-#: Of a number; Python refuses to read 4,300 and more.
-DIGITS_MAX = 19
 VIRTUAL = "virtual"
 #: Between two looks at files that are followed, and at the job they belong to.
 POLL_SECONDS, JOB_POLL_SECONDS = 0.15, 1.0
@@ -88,9 +86,9 @@ def parse_query(parameters: Mapping[str, str]) -> JobLogQuery:
         text = parameters.get(name, "")
         if not text:
             return None
-        is_number = text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+        is_number = text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX
         if not (is_number and int(text) <= most):
-            wrong.append(f"{name}={text[:DIGITS_MAX]!r}, accepted: 0 to {most}")
+            wrong.append(f"{name}={text[:NUMBER_DIGITS_MAX]!r}, accepted: 0 to {most}")
             return None
         return int(text)
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api import core
+from fairlead.api.core import GRACE_SECONDS_DEFAULT, GRACE_SECONDS_MAX
 from fairlead.api.meta import to_wire
 from fairlead.api.names import API_VERSION, GANG_GATE
 from fairlead.api.status import Forbidden, StatusDetails
@@ -34,10 +35,8 @@ from fairlead.embedded.verbs.pod_shapes import PodShape, shape_of
 from fairlead.embedded.verbs.strategy import Obj, Strategy
 from fairlead.model.teams import owner_of
 
-DEFAULT_GRACE_SECONDS = 30
 #: More is taken as this: 68 years, the bound that Kubernetes has on a pod's deadline. A longer one
 #: would mark the pod with a year that is no RFC 3339 time.
-GRACE_SECONDS_MAX = 2**31 - 1
 _RULES = Rules()
 
 
@@ -105,7 +104,7 @@ class PodStrategy(Strategy):
             return 0
         grace = options.grace_period_seconds
         if grace is None:
-            grace = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
+            grace = spec.get("terminationGracePeriodSeconds", GRACE_SECONDS_DEFAULT)
         return min(grace, GRACE_SECONDS_MAX) if grace >= 0 else 1
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.core import ConfigMap, Pod
+from fairlead.api.core import GRACE_SECONDS_DEFAULT, ConfigMap, Pod
 from fairlead.api.job import Progress
 from fairlead.api.times import format_time, parse_time
 from fairlead.embedded.virtual.profile import PodState, Profile
@@ -46,7 +46,6 @@ from fairlead.runtime.mirror import Change, Mirror
 
 NODE_RESTARTED = "NodeRestarted"
 DISRUPTED_BY_NODE = "TerminationByKubelet"
-GRACE_SECONDS = 30
 EXIT_CODE_UNKNOWN = 255
 SIGTERM = 15
 
@@ -383,7 +382,7 @@ class PodLives:
         """Deletion was asked for: stop within the grace period, then confirm."""
         now = self._clock.now()
         grace = record.pod.metadata.deletion_grace_period_seconds
-        latest = now + (GRACE_SECONDS if grace is None else grace)
+        latest = now + (GRACE_SECONDS_DEFAULT if grace is None else grace)
         if record.state is PodState.GONE:
             return
         if record.is_over:

@@ -23,16 +23,13 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from fairlead.api import names, quantity, selectors
+from fairlead.api import quantity, selectors
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.input.sections import Section, parse, read_text
 from fairlead.input.suggest import nearest
 
 STAGES_MAX = 200
 PROFILE_DEFAULT = "default"
-
-SIMULATE_SECONDS = f"{names.GROUP}/simulate-seconds"
-SIMULATE_EXIT_CODE = f"{names.GROUP}/simulate-exit-code"
 
 _KWOK = re.compile(r"""^[ {"-]*apiVersion"?: *["']?kwok\.x-k8s\.io/""", re.MULTILINE)
 _Positive: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000_000)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.api import names
+from fairlead.api.names import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
 from fairlead.api.quantity import GPU
-from fairlead.embedded.virtual.profile import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
 from fairlead.sim.tenants.calls import Call, Verb
 
 Body = dict[str, Any]

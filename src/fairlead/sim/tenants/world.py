@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from fairlead.api import crd
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
-from fairlead.api.names import GANG_NAME, HOSTNAME, JOB_FINALIZER
+from fairlead.api.names import GANG_NAME, HOSTNAME, JOB_FINALIZER, SIMULATE_SECONDS
 from fairlead.api.resources import (
     CRDS,
     JOBS,
@@ -45,7 +45,7 @@ from fairlead.embedded.storage.store import Store, StoreEvent
 from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
-from fairlead.embedded.virtual.profile import SIMULATE_SECONDS, load_profile
+from fairlead.embedded.virtual.profile import load_profile
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import EventType
 from fairlead.runtime.clock import LoopClock
