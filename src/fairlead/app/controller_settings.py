@@ -32,6 +32,7 @@ from fairlead.api.job_defaults import (
 from fairlead.api.job_mounts import EmptyDir
 from fairlead.api.names import BALLOON_IMAGE, ZONE
 from fairlead.api.selectors import is_qualified_name
+from fairlead.doctor.sources import METRIC_SOURCES, Source
 from fairlead.input.sections import Section, about, load, plain, within
 from fairlead.model.topology import DEFAULT_LEVELS, Level
 
@@ -44,14 +45,11 @@ HOUR = 3600
 DAY = 24 * HOUR
 YEAR = 365 * DAY
 #: A page of metrics, as `fairlead doctor --metrics` takes it.
-_SOURCES = (
-    "apiserver", "etcd", "scheduler", "controller-manager", "coredns", "kubelet", "prometheus",
-    "kube-proxy", "kube-state-metrics",
-)  # fmt: skip
-_PAGE = f"^({'|'.join(_SOURCES[:-1])})=https?://[^/ ]+/"
+_PAGES = (name for name, source in METRIC_SOURCES.items() if source is not Source.KUBE_STATE)
+_PAGE = f"^({'|'.join(_PAGES)})=https?://[^/ ]+/"
 #: A server, as `fairlead doctor --etcd` and `--prometheus` take it; without a user.
 _SERVER = "https?://[^/ @]+(/[^ @]*)?"
-_JOB = f"^({'|'.join(_SOURCES)})=.+$"
+_JOB = f"^({'|'.join(METRIC_SOURCES)})=.+$"
 ETCD_MAX = 9
 LEVELS_MAX = 16
 

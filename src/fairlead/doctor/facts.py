@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TypeVar
 
 from fairlead.doctor.audit.summary import AuditSummary
@@ -16,56 +15,9 @@ from fairlead.doctor.metrics import START, Family, Scrapes
 from fairlead.doctor.objects import Objects
 from fairlead.doctor.prometheus.drops import Series
 from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob
+from fairlead.doctor.sources import Source
 
 T = TypeVar("T")
-
-
-class Source(Enum):
-    """Where facts come from; a check names the ones it needs."""
-
-    API = "Kubernetes API"
-    APISERVER = "API server metrics"
-    ETCD = "etcd metrics"
-    ETCD_API = "etcd API"
-    SCHEDULER = "scheduler metrics"
-    CONTROLLER_MANAGER = "controller manager metrics"
-    COREDNS = "CoreDNS metrics"
-    KUBELET = "kubelet metrics"
-    PROMETHEUS = "Prometheus metrics"
-    KUBE_PROXY = "kube-proxy metrics"
-    KUBE_STATE = "kube-state-metrics metrics"
-    RECORDED = "Prometheus server"
-    FLAGS = "component flags"
-    KUBELET_CONFIG = "kubelet configuration"
-    NODE = "node facts"
-    AUDIT = "audit log"
-
-
-#: How each source is shown to the doctor.
-SHOW: dict[Source, str] = {
-    Source.API: "run with a kubeconfig that may list the objects",
-    Source.APISERVER: (
-        "grant get on the non-resource URL /metrics, --metrics apiserver=URL, or --prometheus URL"
-    ),
-    Source.ETCD: "--metrics etcd=http://HOST:2381/metrics, once per member, or --prometheus URL",
-    Source.ETCD_API: "--etcd https://HOST:2379, once per member, with a client certificate",
-    Source.SCHEDULER: "--metrics scheduler=https://HOST:10259/metrics, or --prometheus URL",
-    Source.CONTROLLER_MANAGER: (
-        "--metrics controller-manager=https://HOST:10257/metrics, or --prometheus URL"
-    ),
-    Source.COREDNS: (
-        "grant get on pods/proxy in kube-system, --metrics coredns=URL, or --prometheus URL"
-    ),
-    Source.KUBELET: "--metrics kubelet=URL, or --prometheus URL",
-    Source.PROMETHEUS: "--metrics prometheus=http://HOST:9090/metrics, or --prometheus URL",
-    Source.KUBE_PROXY: "--metrics kube-proxy=http://NODE:10249/metrics, or --prometheus URL",
-    Source.KUBE_STATE: "--prometheus URL",
-    Source.RECORDED: "--prometheus URL",
-    Source.FLAGS: "--manifests DIR with the static pod manifests of the control plane",
-    Source.KUBELET_CONFIG: "grant get on nodes/proxy, or --kubelet-config FILE",
-    Source.NODE: "--node-pods 1, or --node-facts FILE of a node, see docs/howto/doctor.md",
-    Source.AUDIT: "--audit FILE with an audit log of the API server",
-}
 
 
 class NotSeen(Exception):
@@ -74,7 +26,7 @@ class NotSeen(Exception):
     def __init__(self, source: Source, reason: str = "") -> None:
         self.source = source
         self.reason = reason or f"{source.value}: not read"
-        self.show = SHOW[source]
+        self.show = source.show
         super().__init__(self.reason)
 
 

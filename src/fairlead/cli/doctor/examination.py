@@ -38,9 +38,10 @@ from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.etcd import EtcdReader
 from fairlead.doctor.readers.flags import BadManifest, Manifests, flags_of_objects, read_manifests
 from fairlead.doctor.readers.node_pods import NodePodReader, PodSettings, parse_node_facts
-from fairlead.doctor.readers.pages import METRIC_SOURCES, PageReader, Target, page_target
+from fairlead.doctor.readers.pages import PageReader, Target, page_target
 from fairlead.doctor.readers.prometheus import PrometheusAnswers
 from fairlead.doctor.registry import BY_ID, CHECKS, wanted_samples
+from fairlead.doctor.sources import METRIC_SOURCES
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail, render_error
 from fairlead.input.plain import Unreadable, yaml_document
 from fairlead.input.suggest import nearest

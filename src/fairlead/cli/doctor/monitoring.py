@@ -15,9 +15,9 @@ from fairlead.doctor.monitoring.alerts import groups
 from fairlead.doctor.monitoring.boards import Board, all_boards, boards
 from fairlead.doctor.output.snapshot import snapshot_page
 from fairlead.doctor.prometheus.ranges import BoardReader, Window
-from fairlead.doctor.readers.pages import METRIC_SOURCES
 from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.doctor.readers.web import said
+from fairlead.doctor.sources import METRIC_SOURCES
 from fairlead.input.errors import Code, Exit, fail, writing
 from fairlead.input.suggest import nearest
 

@@ -15,18 +15,7 @@ from fairlead.doctor.checks.etcd import ALARM
 from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Recorded, Value
 from fairlead.doctor.facts import Source
 
-#: The label `job` of each source, as the usual charts name their scrapes.
-JOBS: Mapping[Source, str] = {
-    Source.APISERVER: ".*apiserver.*",
-    Source.ETCD: ".*etcd.*",
-    Source.SCHEDULER: ".*scheduler.*",
-    Source.CONTROLLER_MANAGER: ".*controller-manager.*",
-    Source.COREDNS: ".*dns.*",
-    Source.KUBELET: ".*kubelet.*",
-    Source.PROMETHEUS: ".*prometheus.*",
-    Source.KUBE_PROXY: ".*kube-proxy.*",
-    Source.KUBE_STATE: ".*kube-state-metrics.*",
-}
+JOBS: Mapping[Source, str] = {source: source.job for source in Source if source.job}
 RATE = "5m"
 #: A window for what happens rarely.
 LONG = "1h"

@@ -9,23 +9,11 @@ from dataclasses import dataclass
 
 from fairlead.api.status import ApiError
 from fairlead.doctor.checks.etcd import ALARM
-from fairlead.doctor.facts import Source
 from fairlead.doctor.metrics import BadPage, Labels, Scrapes, pair, parse_page
 from fairlead.doctor.readers.web import Web
+from fairlead.doctor.sources import METRIC_SOURCES, Source
 
 Samples = dict[str, dict[Labels, float]]
-#: Names of sources whose pages of metrics have a URL.
-METRIC_SOURCES: dict[str, Source] = {
-    "apiserver": Source.APISERVER,
-    "etcd": Source.ETCD,
-    "scheduler": Source.SCHEDULER,
-    "controller-manager": Source.CONTROLLER_MANAGER,
-    "coredns": Source.COREDNS,
-    "kubelet": Source.KUBELET,
-    "prometheus": Source.PROMETHEUS,
-    "kube-proxy": Source.KUBE_PROXY,
-    "kube-state-metrics": Source.KUBE_STATE,
-}
 
 
 @dataclass(frozen=True, slots=True)

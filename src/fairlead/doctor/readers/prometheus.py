@@ -29,9 +29,9 @@ from fairlead.doctor.prometheus.answers import (
 )
 from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
 from fairlead.doctor.prometheus.reader import PrometheusReader
-from fairlead.doctor.readers.pages import METRIC_SOURCES
 from fairlead.doctor.readers.web import TooMuch, Web
 from fairlead.doctor.registry import MORE_SAMPLES
+from fairlead.doctor.sources import METRIC_SOURCES
 from fairlead.terminal import printable
 
 SECONDS_MAX, QUERY_SECONDS_MAX = 60.0, 15.0
