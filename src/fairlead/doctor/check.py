@@ -8,8 +8,9 @@ is then `Unknown`, with the reason and the way to make the facts visible. Unknow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+from types import FunctionType
 
 from fairlead.api.cluster_report import ReportCondition
 from fairlead.doctor.facts import Facts, NotSeen, Reading, Source
@@ -87,6 +88,11 @@ class Check:
     growth: int = 0
     #: The condition of the ClusterReport that its critical findings make true.
     condition: ReportCondition | None = None
+
+    def measured(self, facts: Facts) -> Iterable[Reading]:
+        """Return the readings; NotSeen. A bare function has said of no sample that it reads it."""
+        bare = isinstance(self.measure, FunctionType)
+        return self.measure(replace(facts, readable=frozenset()) if bare else facts)
 
     @property
     def worst(self) -> Severity:
@@ -172,7 +178,7 @@ def _readings(check: Check, facts: Facts) -> tuple[Reading, ...]:
     answer = facts.answers.get(check.id)
     if isinstance(answer, NotSeen):
         raise answer
-    return tuple(check.measure(facts)) if answer is None else answer
+    return tuple(check.measured(facts)) if answer is None else answer
 
 
 def _projected(check: Check, value: float, nodes: int | None, to: int) -> float | None:

@@ -5,11 +5,11 @@ Values of several instances are never averaged: each instance gives readings of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import compress
 
-from fairlead.doctor.check import Reading
+from fairlead.doctor.check import Measure, Reading
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.metrics import Family, quantile
 
@@ -216,14 +216,48 @@ def over_the_others(rates: Mapping[str, float], what: str, *, least: float) -> I
         yield Reading(instance, rate / max(others, 1.0) if is_busy else 0.0, text)
 
 
-def sample_names(expression: object) -> tuple[tuple[Source, str], ...]:
-    """Return the (source, sample name) pairs that an expression reads; () for other measures."""
-    match expression:
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A measure that is a function, with the samples that it reads: of gauges the latest value, of
+    counters two scrapes. It sees no others: what no check reads is not kept of a page.
+    """
+
+    function: Measure
+    gauges: tuple[tuple[Source, str], ...]
+    counters: tuple[tuple[Source, str], ...]
+
+    def __call__(self, facts: Facts) -> Iterable[Reading]:
+        """Return what the function reads."""
+        readable = frozenset((*self.gauges, *self.counters))
+        return self.function(replace(facts, readable=readable))
+
+
+def reads(
+    source: Source, *, gauges: Sequence[str] = (), counters: Sequence[str] = ()
+) -> Callable[[Measure], Function]:
+    """Say which samples of a source a function reads."""
+
+    def of(measure: Measure) -> Function:
+        before = measure if isinstance(measure, Function) else Function(measure, (), ())
+        return replace(
+            before,
+            gauges=(*before.gauges, *((source, name) for name in gauges)),
+            counters=(*before.counters, *((source, name) for name in counters)),
+        )
+
+    return of
+
+
+def sample_names(measure: object) -> tuple[tuple[Source, str], ...]:
+    """Return the (source, sample name) pairs that a measure reads."""
+    match measure:
+        case Function():
+            return (*measure.gauges, *measure.counters)
         case Quantile():
-            return ((expression.source, f"{expression.name}_bucket"),)
+            return ((measure.source, f"{measure.name}_bucket"),)
         case Ratio():
-            return ((expression.source, expression.name), (expression.source, expression.over))
+            return ((measure.source, measure.name), (measure.source, measure.over))
         case Value() | Rate() | Increase() | CodeShare():
-            return ((expression.source, expression.name),)
+            return ((measure.source, measure.name),)
         case _:
             return ()

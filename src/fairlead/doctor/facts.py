@@ -71,6 +71,8 @@ class Facts:
         default_factory=dict[str, "tuple[Reading, ...] | NotSeen"]
     )
     absent: Mapping[Source, str] = field(default_factory=dict[Source, str])
+    #: The samples that the measure which is asked now has said that it reads; None: any.
+    readable: frozenset[tuple[Source, str]] | None = None
 
     def missing(self, source: Source, what: str = "") -> NotSeen:
         """Return the exception for a part that was not seen."""
@@ -119,6 +121,9 @@ class Facts:
         A lazy metric is one that is exported from its first event on: where the page has others of
         the source, its absence means that nothing happened, and the result is empty.
         """
+        assert self.readable is None or (source, name) in self.readable, (
+            f"a check reads {name} and does not say so"
+        )
         scrapes = self.scrapes.get(source)
         if not scrapes:
             raise self.missing(source)

@@ -18,7 +18,7 @@ from fairlead.doctor.checks import (
     scheduling,
     workloads,
 )
-from fairlead.doctor.expressions import sample_names
+from fairlead.doctor.expressions import Function, sample_names
 from fairlead.doctor.facts import Source
 
 CHECKS: tuple[Check, ...] = (
@@ -44,20 +44,6 @@ BEHIND: dict[ReportCondition, tuple[str, ...]] = {
     for condition in ReportCondition
 }
 
-#: Sample names that measures read which are functions rather than expressions.
-MORE_SAMPLES: tuple[tuple[Source, str], ...] = (
-    (Source.ETCD, "etcd_mvcc_db_total_size_in_bytes"),
-    (Source.ETCD, "etcd_mvcc_db_total_size_in_use_in_bytes"),
-    (Source.ETCD, "etcd_server_quota_backend_bytes"),
-    (Source.APISERVER, "apiserver_resource_objects"),
-    (Source.APISERVER, "apiserver_storage_objects"),
-    (Source.APISERVER, "apiserver_longrunning_requests"),
-    (Source.ETCD, "etcd_server_version"),
-    (Source.PROMETHEUS, "prometheus_tsdb_head_series_created_total"),
-    (Source.PROMETHEUS, "prometheus_target_scrape_pool_targets"),
-    (Source.SCHEDULER, "scheduler_schedule_attempts_total"),
-)
-
 
 def wanted_samples() -> dict[Source, frozenset[str]]:
     """Return the sample names that the checks read, by source."""
@@ -65,6 +51,11 @@ def wanted_samples() -> dict[Source, frozenset[str]]:
     for check in CHECKS:
         for source, name in sample_names(check.measure):
             names.setdefault(source, set()).add(name)
-    for source, name in MORE_SAMPLES:
-        names.setdefault(source, set()).add(name)
     return {source: frozenset(found) for source, found in names.items()}
+
+
+def gauges_of_functions(source: Source) -> frozenset[str]:
+    """Return the names of the gauges of a source that checks over it read by a function."""
+    measures = (check.measure for check in CHECKS if check.needs[:1] == (source,))
+    functions = (measure for measure in measures if isinstance(measure, Function))
+    return frozenset(name for each in functions for where, name in each.gauges if where is source)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fairlead.doctor.facts import Source
+from fairlead.doctor.check import Finding, evaluate
+from fairlead.doctor.expressions import reads
+from fairlead.doctor.facts import Facts, Reading, Source
+from fairlead.doctor.metrics import Family, Scrapes
 from fairlead.doctor.readers.node_pods import parse_node_facts
 from fairlead.doctor.registry import BY_ID, CHECKS
 
@@ -135,3 +140,22 @@ def test_the_first_source_of_a_check_over_metrics_is_that_of_its_metric(check: o
     source = getattr(check.measure, "source", None)  # type: ignore[attr-defined]
     assert source in (None, check.needs[0])  # type: ignore[attr-defined]
     assert source is not Source.RECORDED
+
+
+def test_a_function_that_does_not_say_which_samples_it_reads_is_found_out() -> None:
+    """What no check says that it reads is dropped from the pages, and would be unknown for ever."""
+
+    def forgetful(facts: Facts) -> Iterator[Reading]:
+        for instance, _ in facts.family(Source.ETCD, "etcd_server_version"):
+            yield Reading(instance, 1.0, "")
+
+    page = Scrapes("etcd-0", {"etcd_server_version": Family({(): 1.0})})
+    facts = Facts(scrapes={Source.ETCD: (page,)})
+    other = reads(Source.ETCD, gauges=("etcd_debugging_other",))(forgetful)
+    for measure in (forgetful, other):
+        check = replace(BY_ID["ETCD-07"], measure=measure)
+        with pytest.raises(AssertionError, match="does not say so"):
+            evaluate(check, facts)
+    said = reads(Source.ETCD, gauges=("etcd_server_version",))(forgetful)
+    (finding,) = evaluate(replace(BY_ID["ETCD-07"], measure=said), facts)
+    assert isinstance(finding, Finding)

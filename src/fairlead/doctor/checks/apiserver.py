@@ -13,6 +13,7 @@ from fairlead.doctor.expressions import (
     Ratio,
     Value,
     over_the_others,
+    reads,
 )
 from fairlead.doctor.facts import Facts, NotSeen, Source
 
@@ -26,6 +27,7 @@ LEASE_SECONDS = 10
 OBJECTS_PER_TYPE_MAX, EVENTS_MAX = 150_000, 1_000_000
 
 
+@reads(Source.APISERVER, gauges=("apiserver_resource_objects", "apiserver_storage_objects"))
 def object_counts(facts: Facts) -> Iterator[Reading]:
     """Read the number of objects per resource over the official limit of its type."""
     try:
@@ -42,6 +44,7 @@ def object_counts(facts: Facts) -> Iterator[Reading]:
         yield Reading(resource, count / limit, f"{count:,.0f} objects, envelope {limit:,}")
 
 
+@reads(Source.APISERVER, gauges=("apiserver_longrunning_requests",))
 def endpoints_watchers(facts: Facts) -> Iterator[Reading]:
     """Read the watches of Endpoints per node, over all API servers."""
     watches = 0.0
@@ -54,6 +57,7 @@ def endpoints_watchers(facts: Facts) -> Iterator[Reading]:
     yield Reading("endpoints", few / nodes, f"{watches:,.0f} watches of Endpoints, {nodes:,} nodes")
 
 
+@reads(Source.APISERVER, gauges=("apiserver_longrunning_requests",))
 def watches_per_node(facts: Facts) -> Iterator[Reading]:
     """Read the watches of each resource per node, over all API servers."""
     counts: dict[str, float] = {}
@@ -81,12 +85,14 @@ def _writes(facts: Facts) -> dict[str, float]:
     return found
 
 
+@reads(Source.APISERVER, counters=("apiserver_request_total",))
 def skew(facts: Facts) -> Iterator[Reading]:
     """Read the requests of each API server over the mean of the others."""
     rates = {each.subject: each.value for each in Rate(A[0], "apiserver_request_total")(facts)}
     yield from over_the_others(rates, "requests", least=REQUESTS_MIN)
 
 
+@reads(Source.APISERVER, counters=("apiserver_request_total",))
 def lease_writes(facts: Facts) -> Iterator[Reading]:
     """Read the writes of leases over one of each node in ten seconds, over all API servers."""
     usual = facts.nodes_count() / LEASE_SECONDS
@@ -95,6 +101,7 @@ def lease_writes(facts: Facts) -> Iterator[Reading]:
     yield Reading("leases", rate / usual if usual >= 10 else 0.0, text)
 
 
+@reads(Source.APISERVER, counters=("apiserver_request_total",))
 def frequent_writes(facts: Facts) -> Iterator[Reading]:
     """Read the share of leases and events in all writes, over all API servers."""
     writes = _writes(facts)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from fairlead.doctor.check import IS_CRITICAL, IS_INFO, Check, Reading, critical, warning
 from fairlead.doctor.checks.etcd import ALARM
 from fairlead.doctor.checks.objects import gpu_nodes
-from fairlead.doctor.expressions import CodeShare, Recorded, Value
+from fairlead.doctor.expressions import CodeShare, Recorded, Value, reads
 from fairlead.doctor.facts import Facts, NotSeen, Source
 from fairlead.doctor.objects import Workload
 
@@ -40,6 +40,8 @@ def delete_rate(facts: Facts) -> Iterator[Reading]:
                   f"{reading.evidence} of {nodes:,} nodes")  # fmt: skip
 
 
+@reads(_ERRORS.source, counters=(_ERRORS.name,))
+@reads(_ALARM.source, gauges=(_ALARM.name,))
 def removes_in_outage(facts: Facts) -> Iterator[Reading]:
     """Read whether the autoscaler may remove nodes while the API server or etcd fails."""
     flags = facts.seen_flags("cluster-autoscaler")

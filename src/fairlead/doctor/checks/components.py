@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from fairlead.doctor.check import IS_CRITICAL, IS_INFO, Check, Reading, Side, critical, warning
-from fairlead.doctor.expressions import CodeShare, Quantile, Rate, over_the_others
+from fairlead.doctor.expressions import CodeShare, Quantile, Rate, over_the_others, reads
 from fairlead.doctor.facts import Facts, Source
 
 C, D = Source.CONTROLLER_MANAGER, Source.COREDNS
@@ -23,12 +23,14 @@ def client_qps(facts: Facts) -> Iterator[Reading]:
         yield Reading(component, float(text == f"{default:g}"), f"--kube-api-qps={text}")
 
 
+@reads(D, counters=(LOOK_UPS,))
 def hot_replica(facts: Facts) -> Iterator[Reading]:
     """Read the look-ups of each DNS replica over the mean of the others."""
     rates = {each.subject: each.value for each in Rate(D, LOOK_UPS)(facts)}
     yield from over_the_others(rates, "look-ups", least=LOOK_UPS_MIN)
 
 
+@reads(Source.ETCD, gauges=("etcd_server_version",))
 def etcd_versions(facts: Facts) -> Iterator[Reading]:
     """Read members of a version with a known fault: 3.5 before 3.5.6."""
     for instance, family in facts.family(Source.ETCD, "etcd_server_version"):

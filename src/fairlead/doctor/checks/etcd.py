@@ -19,7 +19,16 @@ from fairlead.doctor.check import (
     warning,
 )
 from fairlead.doctor.etcd_state import Member
-from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Recorded, Value
+from fairlead.doctor.expressions import (
+    CodeShare,
+    Increase,
+    Quantile,
+    Rate,
+    Ratio,
+    Recorded,
+    Value,
+    reads,
+)
 from fairlead.doctor.facts import Facts, Source
 from fairlead.terminal import printable
 
@@ -78,6 +87,10 @@ def _tolerance(count: int, more: str = "") -> Reading:
     return Reading("etcd", float(is_fragile), f"{count} members{more}")
 
 
+@reads(
+    Source.ETCD,
+    gauges=("etcd_mvcc_db_total_size_in_bytes", "etcd_mvcc_db_total_size_in_use_in_bytes"),
+)
 def fragmentation(facts: Facts) -> Iterator[Reading]:
     """Read the share of the database file that is not in use, for files over 100 MiB in use."""
     total = dict(facts.family(Source.ETCD, "etcd_mvcc_db_total_size_in_bytes"))
@@ -89,6 +102,7 @@ def fragmentation(facts: Facts) -> Iterator[Reading]:
         yield Reading(instance, share, f"{in_use:,.0f} of {size:,.0f} bytes are in use")
 
 
+@reads(Source.ETCD, gauges=("etcd_server_quota_backend_bytes",))
 def default_quota(facts: Facts) -> Iterator[Reading]:
     """Read whether a member's quota is the default of 2 GiB or less."""
     for reading in Value(Source.ETCD, "etcd_server_quota_backend_bytes")(facts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.doctor.check import Check, Reading, critical, info, warning
-from fairlead.doctor.expressions import Quantile, Rate, Ratio, Recorded, Value
+from fairlead.doctor.expressions import Quantile, Rate, Ratio, Recorded, Value, reads
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob
 
@@ -23,6 +23,11 @@ OFTEN_SECONDS = 15
 TARGETS = "prometheus_target_scrape_pool_targets"
 
 
+@reads(
+    P,
+    gauges=("prometheus_tsdb_head_series",),
+    counters=("prometheus_tsdb_head_series_created_total",),
+)
 def series_churn(facts: Facts) -> Iterator[Reading]:
     """Read the share of the series that are new in an hour."""
     heads = {r.subject: r.value for r in Value(P, "prometheus_tsdb_head_series")(facts)}
@@ -73,6 +78,7 @@ def unlimited(facts: Facts) -> Iterator[Reading]:
     yield Reading("scrapes", len(names), text)
 
 
+@reads(P, gauges=(TARGETS,))
 def frequent_scrapes(facts: Facts) -> Iterator[Reading]:
     """Read the targets of each scrape that is made often."""
     often = {each.name: each.interval_seconds for each in _scrape_jobs(facts)

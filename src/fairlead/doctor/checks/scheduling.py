@@ -7,7 +7,7 @@ from typing import Any
 
 from fairlead.doctor.check import IS_WARNING, Check, Reading, Side, critical, warning
 from fairlead.doctor.checks.objects import api_services, gpu_nodes
-from fairlead.doctor.expressions import Quantile, Rate, Value
+from fairlead.doctor.expressions import Quantile, Rate, Value, reads
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.metrics import Family
 
@@ -57,6 +57,7 @@ def _active(samples: Mapping[Any, float]) -> float:
     return sum(value for labels, value in samples.items() if ("queue", "active") in labels)
 
 
+@reads(S, gauges=(PENDING,), counters=(ATTEMPTS,))
 def burst_rate(facts: Facts) -> Iterator[Reading]:
     """Read the placements per second of a scheduler that had a full queue all the time."""
     rates = Rate(S, ATTEMPTS, match=(("result", ("scheduled",)),))

@@ -70,7 +70,7 @@ def vector(data: Mapping[str, Any]) -> list[Sample]:
 def seen_directly(check: Check, facts: Facts) -> tuple[Reading, ...] | NotSeen:
     """Return what a check reads in the pages, or why it sees nothing there."""
     try:
-        return tuple(check.measure(facts))
+        return tuple(check.measured(facts))
     except NotSeen as absent:
         return absent
 

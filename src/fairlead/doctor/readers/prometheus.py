@@ -30,7 +30,7 @@ from fairlead.doctor.prometheus.answers import (
 from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
 from fairlead.doctor.prometheus.reader import PrometheusReader
 from fairlead.doctor.readers.web import TooMuch, Web
-from fairlead.doctor.registry import MORE_SAMPLES
+from fairlead.doctor.registry import gauges_of_functions
 from fairlead.doctor.sources import METRIC_SOURCES
 from fairlead.terminal import printable
 
@@ -148,7 +148,7 @@ class PrometheusAnswers:
     def _more(self, source: Source) -> tuple[Scrapes, ...]:
         """Return the series that checks read whose measure is a function."""
         if source not in self._gauges:
-            names = "|".join(name for each, name in MORE_SAMPLES if each is source)
+            names = "|".join(sorted(gauges_of_functions(source)))
             job = json.dumps(self._jobs[source])
             samples = self._ask(f'{{__name__=~"{names}", job=~{job}}}') if names else []
             self._gauges[source] = gauges(samples)
