@@ -6,6 +6,7 @@ A failing run names its seed and the command that replays it.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,6 +24,7 @@ from fairlead.model.gangs import GangRequest
 from fairlead.model.nodes import NodeTable
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT, ROUGH
+from fairlead.sim.replay_command import replay_command
 from fairlead.sim.workload import Submission, WorkloadOptions
 from fairlead.sim.world import simulate
 from fairlead.sim.world_options import WorldOptions
@@ -170,23 +172,26 @@ def test_without_faults_every_job_ends_as_its_program_says() -> None:
     assert 1 <= outcome.failed <= 20
 
 
-_SMALL = ("--nodes", "10", "--jobs", "12", "--seconds", "3600", "--members-max", "8",
-          "--calls-between-kills", "100", "--node-failures-per-day", "100",
-          "--user-acts-per-day", "500")  # fmt: skip
+_SMALL = replace(
+    HARSH, nodes=10, workload=WorkloadOptions(12, 3600.0, members_max=8),
+    node_failures_per_day=100.0, user_acts_per_day=500.0,
+)  # fmt: skip
 
 
-def _run(hash_seed: str, *arguments: str) -> str:
+def _run(hash_seed: str, seed: int) -> str:
+    command = shlex.split(replay_command(_SMALL, seed).removeprefix("python"))
     result = subprocess.run(
-        [sys.executable, "-m", "fairlead.sim", *_SMALL, *arguments],
+        [sys.executable, *command],
         env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return result.stdout
 
 
 def test_the_same_seed_gives_the_same_log_whatever_the_hash_seed() -> None:
-    first, second, other = _run("1"), _run("2"), _run("1", "--seed", "5")
+    first, second, other = _run("1", 4), _run("2", 4), _run("1", 5)
     assert first == second
     assert first != other
+    assert simulate(_SMALL, 5).log_hash in other
 
 
 class _Greedy(Submission):
@@ -217,7 +222,7 @@ def test_a_broken_promise_names_the_command_that_replays_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fairlead.sim.world.Submission", _Greedy)
-    with pytest.raises(PromiseBroken, match=r"replay: python -m fairlead.sim --seed 4 --nodes 20"):
+    with pytest.raises(PromiseBroken, match=r"replay: python -m fairlead.sim --seed 4 --opt"):
         simulate(HARSH, seed=4)
 
 

@@ -70,13 +70,14 @@ from fairlead.sim.preemption_checker import PreemptionChecker
 from fairlead.sim.quiet_client import QuietClient
 from fairlead.sim.replicas import ReplicaOptions, Replicas
 from fairlead.sim.settling import settle_seconds
+from fairlead.sim.replay_command import replay_command
 from fairlead.sim.stock_scheduler import StockScheduler
 from fairlead.sim.strict_order_checker import StrictOrderChecker
 from fairlead.sim.team_checker import TeamChecker
 from fairlead.sim.training_operator import OWNER_DEFINITION, GateChecker, TrainingOperator
 from fairlead.sim.working_time import WorkingTime
 from fairlead.sim.workload import HIGH, Arrival, Submission, generate
-from fairlead.sim.world_options import EPOCH, WorldOptions, replay_command
+from fairlead.sim.world_options import EPOCH, WorldOptions
 
 _PARTIAL_SECONDS = 120.0
 #: Compared for every write; to compute a resource's name, or to read an Enum's member, costs more.

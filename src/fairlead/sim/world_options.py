@@ -100,19 +100,3 @@ class WorldOptions:
     renews_watches: bool = True
     #: False: Events are sent but not stored, as no controller reads them.
     keeps_events: bool = True
-
-
-def replay_command(options: WorldOptions, seed: int) -> str:
-    """Return the command that runs the same world again."""
-    workload = options.workload
-    return (
-        f"python -m fairlead.sim --seed {seed} --nodes {options.nodes} --jobs {workload.jobs} "
-        f"--seconds {workload.seconds:g} --members-max {workload.members_max} "
-        f"--calls-between-kills {options.calls_between_kills_mean:g} "
-        f"--steps-between-crashes {options.steps_between_crashes_mean:g} "
-        f"--node-failures-per-day {options.node_failures_per_day:g} "
-        f"--drains-per-day {options.drains_per_day:g} "
-        f"--user-acts-per-day {options.user_acts_per_day:g} "
-        f"--clock-jumps-per-day {options.clock_jumps_per_day:g} "
-        f"--groups {options.groups} --stall {options.faults.stall:g}"
-    )
