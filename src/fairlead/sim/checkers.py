@@ -150,14 +150,15 @@ class Checkers:
         assert some is not None
         key = some.metadata.key
         if new is None:
-            if some.spec.adopts is not None and key not in self.finished:
-                self.accepted.discard(key)  # its pods are gone: the other tool gave up
+            if key not in self.finished:
+                self.accepted.discard(key)  # whether it may go: `deletion_checker.py`
             self._forget(key)
             return
         self.accepted.add(key)
         model = self._jobs.get(key)
         if model is None or model.uid != new.metadata.uid:
             self._forget(key)
+            self.finished.pop(key, None)
             model = self._jobs[key] = _JobModel(
                 uid=new.metadata.uid, adopts=new.spec.adopts is not None
             )

@@ -150,7 +150,7 @@ class Disturbances(Observer):
         held: dict[ObjectKey, None] = {}
         while rate > 0 and (wait := rng.expovariate(rate)) < until - self._elapsed():
             await asyncio.sleep(wait)
-            key = await self._choose(rng)
+            key = await self.chosen(rng)
             if key is None:
                 continue
             if rng.random() < 0.1:
@@ -165,7 +165,7 @@ class Disturbances(Observer):
         for key in held:
             await self._set_spec(key, {"suspend": False})
 
-    async def _choose(self, rng: random.Random) -> ObjectKey | None:
+    async def chosen(self, rng: random.Random) -> ObjectKey | None:
         """Choose a job to act on: any, or one that has just been written, the worst moment."""
         if rng.random() < 0.5:
             keys = [key for key in self._checkers.unfinished() if not self._checkers.adopts(key)]
@@ -183,7 +183,8 @@ class Disturbances(Observer):
 
     async def _set_spec(self, key: ObjectKey, spec: dict[str, bool]) -> None:
         self.user_acts += 1
-        await self._client.patch(JOBS, key[1], {"spec": spec}, namespace=key[0])
+        with suppress(NotFound):  # others delete it meanwhile
+            await self._client.patch(JOBS, key[1], {"spec": spec}, namespace=key[0])
 
     async def _recurring(
         self, stream: str, per_day: float, until: float, *, begin: _Begin, end: _End

@@ -76,7 +76,8 @@ def options_of(number: int) -> WorldOptions:
     options = _with_moves(options, number)
     options = _with_elastic(options, number)
     options = _with_consolidation(options, number)
-    return _with_hardware(options, number)
+    options = _with_hardware(options, number)
+    return _with_deletions(options, number)
 
 
 def _with_teams(options: WorldOptions, number: int) -> WorldOptions:
@@ -246,3 +247,11 @@ def _with_hardware(options: WorldOptions, number: int) -> WorldOptions:
         stalls_per_day=rng.choice((0.0, 0.0, 20.0, 200.0)),
         stall_seconds=rng.choice((30.0, 600.0)),
     )  # fmt: skip
+
+
+def _with_deletions(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world in which people delete jobs, or as it was."""
+    rng = random.Random(f"deletions/{number}")  # noqa: S311 # a simulation, no secret
+    if rng.random() < 0.5:
+        return options
+    return replace(options, deletions_per_day=rng.choice((300.0, 3000.0, 10_000.0)))

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.api import names
 from fairlead.api.names import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
 from fairlead.api.quantity import GPU
 from fairlead.api.resources import JOBS
-from fairlead.api.status import Invalid
+from fairlead.api.status import AlreadyExists, Invalid
+from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.client import Client
 
 #: (members, GPUs per member) and weight
@@ -182,8 +183,9 @@ def _instant(seconds: float, rng: random.Random) -> float:
 # People of a simulated world who submit its jobs, and try again when a limit refuses one
 
 
-#: A job that a limit of its team or user refuses is submitted again after this.
-_REFUSED_SECONDS = 60.0
+#: A job that a limit of its team or user refuses is submitted again after this, and one whose name
+#: a deleted job still has.
+_REFUSED_SECONDS, _TAKEN_SECONDS = 60.0, 1.0
 
 
 @dataclass(slots=True)
@@ -194,14 +196,30 @@ class Submission:
     elapsed: Callable[[], float]
     #: How often a limit has refused a job.
     refused: int = 0
+    #: How many jobs came back under the name of a deleted one.
+    returned: int = 0
+    #: What was submitted.
+    _bodies: dict[ObjectKey, dict[str, Any]] = field(default_factory=dict[ObjectKey, Any])
 
     async def run(self, arrivals: Sequence[Arrival]) -> None:
         """Submit each job at its instant; end when every one was taken."""
         async with asyncio.TaskGroup() as again:
             for arrival in arrivals:
                 await asyncio.sleep(max(0.0, arrival.at - self.elapsed()))
+                self._bodies[arrival.body["metadata"]["namespace"], arrival.name] = arrival.body
                 if not await self._create(arrival.body):
                     again.create_task(self._create_later(arrival.body))
+
+    async def run_again(self, key: ObjectKey) -> None:
+        """Submit a job that was deleted again, as soon as its name is free and no limit refuses."""
+        while True:
+            try:
+                if await self._create(self._bodies[key]):
+                    self.returned += 1
+                    return
+                await asyncio.sleep(_REFUSED_SECONDS)
+            except AlreadyExists:
+                await asyncio.sleep(_TAKEN_SECONDS)
 
     async def _create_later(self, body: dict[str, Any]) -> None:
         while True:

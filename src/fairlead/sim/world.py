@@ -58,6 +58,8 @@ from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.sim.budget_checker import BudgetChecker
 from fairlead.sim.checkers import Checkers, PromiseBroken, unwrap_broken
+from fairlead.sim.deletion_checker import DeletionChecker
+from fairlead.sim.deletions import Deletions
 from fairlead.sim.disturbances import Disturbances
 from fairlead.sim.faults import FaultSwitch
 from fairlead.sim.fitting import unfit_jobs
@@ -68,9 +70,9 @@ from fairlead.sim.own_nodes_checker import OwnNodesChecker
 from fairlead.sim.placement_checkers import MaintenanceChecker, NeighbourChecker, TopologyChecker
 from fairlead.sim.preemption_checker import PreemptionChecker
 from fairlead.sim.quiet_client import QuietClient
+from fairlead.sim.replay_command import replay_command
 from fairlead.sim.replicas import ReplicaOptions, Replicas
 from fairlead.sim.settling import settle_seconds
-from fairlead.sim.replay_command import replay_command
 from fairlead.sim.stock_scheduler import StockScheduler
 from fairlead.sim.strict_order_checker import StrictOrderChecker
 from fairlead.sim.team_checker import TeamChecker
@@ -149,16 +151,11 @@ class World:
         ids, registry = self._rng("uid"), Registry.with_builtins()
         registry.add(_QUOTAS)
         self._service = Service(
-            self._store,
-            registry,
-            self.clock,
-            ids=lambda: f"{ids.getrandbits(128):032x}",
-            rng=self._rng("names"),
-        )
+            self._store, registry, self.clock,
+            ids=lambda: f"{ids.getrandbits(128):032x}", rng=self._rng("names"),
+        )  # fmt: skip
         self.client = QuietClient(
-            self._service,
-            renews_watches=options.renews_watches,
-            keeps_events=options.keeps_events,
+            self._service, renews_watches=options.renews_watches, keeps_events=options.keeps_events
         )
         self.switch = FaultSwitch(options.faults)
         self.virtual = VirtualNodes(
@@ -211,6 +208,10 @@ class World:
         #: The values of the PriorityClasses, by name; who creates another one adds it.
         priorities = self.priorities = {HIGH["metadata"]["name"]: HIGH["value"]}
         self.submission = Submission(self.client, self._elapsed)
+        self.deletions = DeletionChecker(self._working)
+        self.deleting = Deletions(
+            options, self.client, self.submission, self.disturbances, self.deletions, self._rng
+        )
         self.teams = TeamChecker(priorities, self._working)
         clock_error = options.clock_jump_seconds_max if options.clock_jumps_per_day else 0.0
         self.budgets = BudgetChecker(self.teams.model, self._working, clock_error)
@@ -226,7 +227,7 @@ class World:
         self.maintenance = MaintenanceChecker(clock_error)
         self._observers += [
             self.disturbances, self.teams, self.budgets, self.preemptions, self.neighbours,
-            self.topology, self.strict, self.own_nodes, self.maintenance,
+            self.topology, self.strict, self.own_nodes, self.maintenance, self.deletions,
         ]  # fmt: skip
         if options.binding is not None:
             self._observers += [self.scheduler, self.tool, GateChecker()]
@@ -338,6 +339,7 @@ class World:
         end = self.options.workload.seconds
         async with asyncio.TaskGroup() as group:
             group.create_task(self.disturbances.run(end))
+            group.create_task(self.deleting.run(end))
             group.create_task(self.replicas.jump_clocks(end))
             await self.submission.run(arrivals)
         await self._settle()
@@ -357,14 +359,9 @@ class World:
         if options.balloons and options.binding is not None:
             policies = policies.with_balloons(LeaderOptions().namespace, options.binding)
         return ReplicaOptions(
-            policies,
-            options.lease_seconds,
-            options.calls_between_kills_mean,
-            options.steps_between_crashes_mean,
-            options.down_seconds_max,
-            options.replicas,
-            options.clock_jumps_per_day,
-            options.clock_jump_seconds_max,
+            policies, options.lease_seconds, options.calls_between_kills_mean,
+            options.steps_between_crashes_mean, options.down_seconds_max, options.replicas,
+            options.clock_jumps_per_day, options.clock_jump_seconds_max,
         )  # fmt: skip
 
     def _fleet_policy(self) -> FleetPolicy:
@@ -375,9 +372,10 @@ class World:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(self.options.look_seconds)
-            self.checkers.check_partial(self.clock.now())
-            self.preemptions.check_by_clock(self.clock.now())
-            self.teams.check_by_clock(self.clock.now())
+            now = self.clock.now()
+            for checker in (self.preemptions, self.teams, self.deletions):
+                checker.check_by_clock(now)
+            self.checkers.check_partial(now)
 
     async def _settle(self) -> None:
         """Faults stop: every job must end within the bound, or say that it can never run."""
@@ -388,8 +386,9 @@ class World:
         left = set(self.checkers.unfinished())
         deadline = self._elapsed() + settle_seconds(self.options, self._arrivals, left)
         while self.checkers.unfinished_count > len(self._waiting_unfit()) or (
-            await self._unfinished_groups() or await self._silent() or await self._forgotten()
-        ):
+            self.deletions.left or await self._unfinished_groups() or await self._silent()
+            or await self._forgotten()
+        ):  # fmt: skip
             if self._elapsed() > deadline:
                 await self._break_liveness()
             self.replicas.stop_candidates()
@@ -397,7 +396,7 @@ class World:
 
     async def _break_liveness(self) -> None:
         ends = [key for key in self.checkers.unfinished() if key not in self.unfit]
-        left = [*ends, *await self._unfinished_groups()]
+        left = [*ends, *self.deletions.left, *await self._unfinished_groups()]
         if left:
             raise PromiseBroken(f"3: {len(left)} jobs never end, the first is {left[0]}")
         if machines := await self._forgotten():

@@ -1,0 +1,115 @@
+"""Checks what deletions promise: jobs go when somebody asks for it, after their pods, and soon.
+
+    lost     3: a job whose end is not written goes only when a person has deleted it
+    pods     2: no job goes while pods of it are alive: one of the same name could start beside them
+    stays    3: a job that was deleted goes, once the nodes have ended its pods
+
+It knows the objects only, and who deleted which of them. Jobs that represent pods of another tool
+go with what the tool made, so they are left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from fairlead.api.core import Pod
+from fairlead.api.job import Job
+from fairlead.decide.verdict import ObjectKey
+from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.observer import Observer
+from fairlead.sim.working_time import JOBS, WorkingTime
+
+#: From the instant from which only the jobs controller keeps a deleted job, until it has gone.
+_STAYS_SECONDS_MAX = 600.0
+
+
+@dataclass(slots=True)
+class _JobModel:
+    """A job that exists. `due_since` is on the clock of the jobs controller."""
+
+    uid: str
+    is_finished: bool
+    is_deleted: bool
+    due_since: float | None = None
+
+
+@dataclass(slots=True)
+class DeletionChecker(Observer):
+    """An `Observer`. `gone` counts the deleted jobs that went."""
+
+    working: WorkingTime = field(default_factory=WorkingTime)
+    gone: int = 0
+    _jobs: dict[ObjectKey, _JobModel] = field(default_factory=dict[ObjectKey, _JobModel])
+    #: Pods that have not ended, by the uid of their job: whether each is being deleted.
+    _pods: defaultdict[str, dict[ObjectKey, bool]] = field(
+        default_factory=lambda: defaultdict[str, dict[ObjectKey, bool]](dict)
+    )
+    _job_of_pod: dict[ObjectKey, str] = field(default_factory=dict[ObjectKey, str])
+    #: The uids of what people deleted.
+    _asked: set[str] = field(default_factory=set[str])
+
+    def asked(self, key: ObjectKey) -> None:
+        """Note that a person deletes a job now, if it exists."""
+        if key in self._jobs:
+            self._asked.add(self._jobs[key].uid)
+
+    @property
+    def ended(self) -> list[ObjectKey]:
+        """The jobs that have ended, and that nobody has deleted."""
+        models = sorted(self._jobs.items())
+        return [key for key, model in models if model.is_finished and not model.is_deleted]
+
+    @property
+    def left(self) -> list[ObjectKey]:
+        """The jobs that are deleted and still there."""
+        return [key for key, model in self._jobs.items() if model.is_deleted]
+
+    def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
+        """3 and 2: a job goes for a reason, and after its pods."""
+        before = self._jobs.pop(key, None)
+        if before is not None and (new is None or new.metadata.uid != before.uid):
+            self._check_gone(key, before)
+        if new is None or new.spec.adopts is not None:
+            return
+        is_deleted = new.metadata.deletion_timestamp is not None
+        model = _JobModel(new.metadata.uid, new.is_finished, is_deleted)
+        if before is not None and before.uid == model.uid:
+            model.due_since = before.due_since
+        self._jobs[key] = model
+        if is_deleted and not new.is_finished and model.uid not in self._asked:
+            raise PromiseBroken(f"3: {key} is deleted before its end, and nobody asked for that")
+
+    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
+        """Note which pods a job has that have not ended."""
+        before = self._job_of_pod.pop(key, None)
+        if before is not None:
+            self._pods[before].pop(key)
+        if new is None or new.is_terminal:
+            return
+        uid = next((o.uid for o in new.metadata.owner_references if o.controller), "")
+        self._job_of_pod[key] = uid
+        self._pods[uid][key] = new.metadata.deletion_timestamp is not None
+
+    def check_by_clock(self, now: float) -> None:
+        """3: what was deleted goes once nothing but the jobs controller keeps it."""
+        at = self.working.seconds(JOBS, now)
+        for key in self.left:
+            model = self._jobs[key]
+            pods = self._pods[model.uid]
+            if pods and all(pods.values()):  # until the nodes have ended them
+                model.due_since = None
+            elif model.due_since is None:
+                model.due_since = at
+            elif at - model.due_since > _STAYS_SECONDS_MAX:
+                raise PromiseBroken(
+                    f"3: {key} was deleted and is still there {at - model.due_since:.0f} s later, "
+                    f"with {len(pods)} pods"
+                )
+
+    def _check_gone(self, key: ObjectKey, model: _JobModel) -> None:
+        self.gone += model.is_deleted
+        if not model.is_finished and model.uid not in self._asked:
+            raise PromiseBroken(f"3: {key} has gone before its end, and nobody deleted it")
+        if pods := self._pods[model.uid]:
+            raise PromiseBroken(f"2: {key} has gone while {len(pods)} pods of it are alive")

@@ -1,0 +1,171 @@
+"""People delete what a simulated world runs: what that promises, and a planted bug per promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead.api.core import Pod
+from fairlead.api.job import Job
+from fairlead.api.meta import Condition
+from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.deletion_checker import DeletionChecker
+from fairlead.sim.explored_worlds import options_of
+from fairlead.sim.faults import PERFECT
+from fairlead.sim.loop import run
+from fairlead.sim.working_time import WorkingTime
+from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.world import World
+from fairlead.sim.world_options import WorldOptions
+from fairlead.testing.builders import make_job, make_member_pod
+
+replace = msgspec.structs.replace
+AT = "2026-01-01T00:00:00Z"
+
+
+def deleted(job: Job) -> Job:
+    return replace(job, metadata=replace(job.metadata, deletion_timestamp=AT))
+
+
+def ended(job: Job) -> Job:
+    done = (Condition(type="Failed", status="True"),)
+    return replace(job, status=replace(job.status, conditions=done))
+
+
+class History:
+    """A gang of two that runs; time passes."""
+
+    def __init__(self) -> None:
+        self.working = WorkingTime()
+        self.checker = DeletionChecker(self.working)
+        self.now = 0.0
+        self.job = make_job("a", count=2)
+        self.key = self.job.metadata.key
+        self.put(self.job)
+        for index in (0, 1):
+            self.pod(index)
+
+    def put(self, job: Job | None) -> None:
+        self.checker.job(job, self.key, self.now)
+
+    def pod(self, index: int, **more: Any) -> None:
+        pod = make_member_pod(self.job, index, **more)
+        self.checker.pod(pod, pod.metadata.key, self.now)
+
+    def leaves(self, index: int) -> None:
+        pod: Pod = make_member_pod(self.job, index)
+        pod = replace(pod, metadata=replace(pod.metadata, deletion_timestamp=AT))
+        self.checker.pod(pod, pod.metadata.key, self.now)
+
+    def gone(self, index: int) -> None:
+        self.checker.pod(None, make_member_pod(self.job, index).metadata.key, self.now)
+
+    def passes(self, seconds: float) -> None:
+        self.checker.check_by_clock(self.now)
+        self.now += seconds
+        self.checker.check_by_clock(self.now)
+
+
+def test_a_job_that_is_deleted_goes_after_its_pods_however_long_a_node_keeps_them() -> None:
+    history = History()
+    history.checker.asked(history.key)
+    history.put(deleted(history.job))
+    history.passes(500.0)
+    for index in (0, 1):
+        history.leaves(index)
+    history.passes(10_000.0)
+    for index in (0, 1):
+        history.gone(index)
+    history.passes(600.0)
+    assert history.checker.left == [history.key]
+    history.put(ended(deleted(history.job)))
+    history.put(None)
+    assert (history.checker.left, history.checker.gone) == ([], 1)
+    history.put(make_job("a", uid="second"))
+    assert history.checker.ended == []
+
+
+def test_the_time_in_which_no_jobs_controller_works_does_not_count() -> None:
+    history = History()
+    history.checker.asked(history.key)
+    history.put(deleted(history.job))
+    history.working.ended("jobs", history.now)
+    history.passes(10_000.0)
+    history.working.works("jobs", history.now)
+    history.passes(600.0)
+    with pytest.raises(PromiseBroken, match="still there 601 s later, with 2 pods"):
+        history.passes(1.0)
+
+
+def a_job_vanishes(history: History) -> None:
+    history.put(None)
+
+
+def a_job_is_deleted_by_nobody(history: History) -> None:
+    history.put(deleted(history.job))
+
+
+def a_job_is_replaced_by_another_one(history: History) -> None:
+    history.put(make_job("a", uid="second"))
+
+
+def a_job_goes_before_its_pods(history: History) -> None:
+    history.checker.asked(history.key)
+    history.put(ended(deleted(history.job)))
+    history.gone(0)
+    history.leaves(1)
+    history.put(None)
+
+
+def a_job_stays_that_was_deleted(history: History) -> None:
+    history.checker.asked(history.key)
+    for index in (0, 1):
+        history.gone(index)
+    history.put(ended(deleted(history.job)))
+    history.passes(601.0)
+
+
+def pods_stay_whose_job_was_deleted(history: History) -> None:
+    history.checker.asked(history.key)
+    history.put(deleted(history.job))
+    history.leaves(0)
+    history.passes(601.0)
+
+
+@pytest.mark.parametrize(
+    ("promise", "planted"),
+    [
+        (3, a_job_vanishes),
+        (3, a_job_is_deleted_by_nobody),
+        (3, a_job_is_replaced_by_another_one),
+        (2, a_job_goes_before_its_pods),
+        (3, a_job_stays_that_was_deleted),
+        (3, pods_stay_whose_job_was_deleted),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else str(value),
+)
+def test_a_planted_bug_is_reported(promise: int, planted: Callable[[History], None]) -> None:
+    history = History()
+    with pytest.raises(PromiseBroken, match=rf"^{promise}: "):
+        planted(history)
+
+
+def test_jobs_are_deleted_while_they_wait_run_and_have_ended_and_come_back() -> None:
+    options = WorldOptions(
+        nodes=3, workload=WorkloadOptions(40, 3600.0, run_seconds_median=120.0, members_max=2),
+        faults=PERFECT, calls_between_kills_mean=0.0, steps_between_crashes_mean=0.0,
+        deletions_per_day=1000.0,
+    )  # fmt: skip
+    world = World(options, 3)
+    outcome = run(world.run())
+    assert world.deletions.gone > 15
+    assert world.submission.returned > 10
+    assert outcome.jobs == outcome.succeeded + outcome.failed > 25
+
+
+def test_half_of_the_explored_worlds_delete_jobs() -> None:
+    deleting = sum(options_of(number).deletions_per_day > 0 for number in range(200))
+    assert 70 < deleting < 130
