@@ -13,6 +13,7 @@ from fairlead.api.resources import FLEETS, NODE_POOLS, NODES
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.controllers.fleet import FleetController
 from fairlead.decide.fleet.actions import Action, HoldPool
+from fairlead.model.spares import is_spare
 from fairlead.runtime.barrier import Written
 from fairlead.sim.loop import run
 
@@ -154,6 +155,30 @@ def test_machines_of_a_pool_that_is_drained_go_once_their_jobs_have_ended() -> N
             assert world.cloud.launched == 3
             assert await released(world) == []
             assert await unmanaged(world) == {}
+
+    run(main())
+
+
+def test_a_spare_goes_that_was_not_ready_when_its_pool_was_drained() -> None:
+    """It is marked like all nodes, and no write takes the taint of a spare off one that is."""
+
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            await with_machines(world, 2, deletionPolicy="Drain", spareNodes=1, max=3)
+
+            async def spares() -> list[str]:
+                nodes = await world.nodes()
+                return [n.metadata.name for n in nodes if is_spare(n.spec.taints)]
+
+            [name] = await spares()
+            world.virtual.fail_node(name)
+            await asyncio.sleep(120)
+            await world.client.delete(NODE_POOLS, "h100")
+            await asyncio.sleep(120)
+            assert await spares() == [name]
+            world.virtual.recover_node(name)
+            await world.until(lambda: is_gone(world), 2 * 3600)
+            assert not world.cloud.machines
 
     run(main())
 

@@ -70,7 +70,8 @@ def _why_failed(census: Census, node: PoolNode | None) -> str:
 def _is_idle(view: FleetView, census: Census, node: PoolNode, needed: Collection[str]) -> bool:
     """True for a node that works, that nothing uses or keeps, and that no person has cordoned."""
     since = view.nodes.idle_since.get(node.name)
-    is_kept = node.name in needed or node.is_spare
+    # A drained pool keeps no spare, also where the write that would say so did not come.
+    is_kept = node.name in needed or (node.is_spare and not census.view.pool.is_draining)
     if since is None or is_kept or node.instance in census.leaving:
         return False
     is_ours = not node.is_cordoned or bool(node.removal)
