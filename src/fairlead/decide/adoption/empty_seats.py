@@ -78,6 +78,14 @@ def _ended_well(job: Job, ended: Iterable[Member]) -> Iterator[Seat]:
             yield member.seat
 
 
+def with_done(draft: StatusDraft, census: Census) -> StatusDraft:
+    """Return the status of a job that waits with the place of an earlier attempt: the seats that
+    are done are recorded, since nothing proves them once that place is gone.
+    """
+    done = done_seats(draft.job, census.ended, (*census.released, *census.leaving))
+    return with_empty_seats(draft, done, draft.job.status.vacant)
+
+
 def with_empty_seats(
     draft: StatusDraft, done: Iterable[Seat], vacant: Iterable[Seat]
 ) -> StatusDraft:

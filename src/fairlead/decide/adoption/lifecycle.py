@@ -28,7 +28,12 @@ from fairlead.decide.adoption.actions import (
     EmitPodWarning,
     EvictMember,
 )
-from fairlead.decide.adoption.empty_seats import done_seats, waiting_done, with_empty_seats
+from fairlead.decide.adoption.empty_seats import (
+    done_seats,
+    waiting_done,
+    with_done,
+    with_empty_seats,
+)
 from fairlead.decide.adoption.ending import ended_draft, finish_gone, wait_again
 from fairlead.decide.adoption.group_job import (
     GroupRequest,
@@ -242,16 +247,17 @@ def _queued(group: GroupContext) -> Decision[Action]:
         return Decision(wait_again(group, EndReason.PLACEMENT_LOST, text))
     if not census.released and (census.is_held or not is_whole(job, census)):
         return _refuse(group, None)  # the scheduler gives back what it may have found
+    draft = with_done(group.draft, census)
     if job.spec.suspend or job.spec.cancel:
-        return Decision(group.draft.state(JobState.HELD).write())
+        return Decision(draft.state(JobState.HELD).write())
     if is_placed:
         return Decision(_open(group))
     if not census.released:
-        return Decision(group.draft.state(JobState.WAITING).write())
+        return Decision(draft.state(JobState.WAITING).write())
     # Refused members must go before their tool can create them again, for another node.
     going = [m for m in census.released if m.refused_at is not None and _is_lost(job, m)]
     evictions = tuple(EvictMember(job, member.pod) for member in going)
-    return Decision((*group.draft.state(JobState.RESTARTING).write(), *evictions))
+    return Decision((*draft.state(JobState.RESTARTING).write(), *evictions))
 
 
 def _is_lost(job: Job, member: Member) -> bool:

@@ -301,6 +301,20 @@ def test_a_member_with_a_job_of_its_own_is_not_waited_for() -> None:
     assert admitted_of(written(view(*pods, job=stand_in()))).reason == "GroupIncomplete"
 
 
+def test_who_ended_well_while_others_are_moved_is_not_waited_for_once_the_place_is_gone() -> None:
+    lost = {"attempts": (Attempt(1, begun_at="x", finished_at="y", nodes_lost=("n2",)),)}
+    repaired = stand_in(attempt=2, admitted=True, status=lost)
+    held = replace(repaired.status, placement=make_placement(NODES, attempt=1))
+    job = replace(repaired, status=held)
+    done = [released(job, index, f"n{index}", phase="Succeeded") for index in (0, 1)]
+    known = written(view(*done, gated(2), job=job))
+    assert known.done == {("worker", 0), ("worker", 1)}
+    runs = released(job, 1, "n1")
+    assert written(view(done[0], runs, gated(2), job=job)).done == {("worker", 0)}
+    gone = replace(job, status=replace(known, placement=None))  # no room was found
+    assert acts(WriteJobStatus, view(*done, gated(2), job=gone)) == [], "it is complete, and waits"
+
+
 def test_a_place_is_taken_only_while_all_members_are_there() -> None:
     job = stand_in(attempt=1, admitted=True)
     job = replace(job, status=replace(job.status, placement=make_placement(NODES)))
