@@ -14,13 +14,15 @@ from fairlead.api.core import Taint
 from fairlead.api.fleet import Fleet, FleetStatus, Grant, RemovalCause, Removed
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition
+from fairlead.api.node_pool import DeletionPolicy, NodePool
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.fleet.demand import Demand
 from fairlead.model.machines import Instance, InstanceState
 from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.machines import FleetChecker
+from fairlead.sim.loop import run
+from fairlead.sim.machines import FleetChecker, pool_body
 from fairlead.sim.workload import WorkloadOptions
-from fairlead.sim.world import simulate
+from fairlead.sim.world import World, simulate
 from fairlead.sim.world_options import PoolShape, WorldOptions
 from fairlead.testing.builders import make_job, make_node, make_placement
 
@@ -108,6 +110,13 @@ class History:
             self.node(machines[-1])
         return machines
 
+    def pool(self, *, is_deleted: bool, policy: DeletionPolicy = DeletionPolicy.KEEP) -> None:
+        at = "2026-01-01T00:00:00Z" if is_deleted else None
+        body = pool_body(PoolShape("q", 40), {})
+        body["metadata"]["deletionTimestamp"] = at
+        body["spec"]["deletionPolicy"] = policy.value
+        self.checker.pool(msgspec.convert(body, NodePool), "q", self.now)
+
     def end(self, *machines: Instance) -> None:
         for machine in machines:
             self.checker.ended(machine)
@@ -126,6 +135,42 @@ def sound(history: History) -> None:
     assert not history.checker.forgotten(None)
     assert history.checker.use.seconds == 8 * HOUR
     assert history.checker.use.idle_seconds == 0.0
+
+
+def deleted_soundly(history: History) -> None:
+    marked, *others = history.working(4)
+    history.pool(is_deleted=True)
+    history.now += 100.0
+    history.node(marked, annotations={names.REMOVAL: "x"}, unschedulable=True)
+    history.now += 900.0
+    history.end(marked)  # it was leaving
+    history.pool(is_deleted=True, policy=DeletionPolicy.DRAIN)
+    history.end(others[0])
+    history.checker.pool(None, "q", history.now)
+    history.now += HOUR
+    history.pool(is_deleted=False)
+    history.launch(1)
+    history.end(others[1])
+
+
+def a_machine_is_bought_for_a_deleted_pool(history: History) -> None:
+    history.pool(is_deleted=True, policy=DeletionPolicy.DRAIN)
+    history.now += 100.0
+    history.launch(1)  # it was decided on before
+    history.now += 51.0
+    history.launch(1)
+
+
+def a_deleted_pool_loses_a_machine_that_it_keeps(history: History) -> None:
+    machines = history.working(4)
+    history.pool(is_deleted=True, policy=DeletionPolicy.DRAIN)
+    history.now += 900.0
+    history.pool(is_deleted=True)
+    history.now += 149.0
+    history.end(machines[0])
+    history.now += 2.0
+    history.node(machines[1], annotations={names.REMOVAL: "x"}, unschedulable=True)
+    history.end(machines[1])
 
 
 def a_pool_grows_beyond_its_limit(history: History) -> None:
@@ -167,6 +212,8 @@ def a_machine_is_ended_under_a_person_s_cordon(history: History) -> None:
         (more_than_half_of_a_pool_is_ended_in_a_day, "6: 5 of 8 machines of the fleet are ended"),
         (a_machine_is_ended_under_a_job, "6: the machine of q-1 is ended under"),
         (a_machine_is_ended_under_a_person_s_cordon, "7: the machine of q-1 is ended under a pers"),
+        (a_machine_is_bought_for_a_deleted_pool, "10: a machine is bought for q, .* 151 s ago"),
+        (a_deleted_pool_loses_a_machine_that_it_keeps, "6: a machine of q is ended 1 s after"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -177,8 +224,25 @@ def test_a_planted_fault_of_the_fleet_is_reported(
         planted(History())
 
 
-def test_a_sound_history_is_not_reported() -> None:
-    sound(History())
+@pytest.mark.parametrize("history", [sound, deleted_soundly])
+def test_a_sound_history_is_not_reported(history: Callable[[History], None]) -> None:
+    history(History())
+
+
+def test_pools_are_deleted_kept_and_drained_and_made_again() -> None:
+    short = replace(
+        BOUGHT, workload=WorkloadOptions(20, 2 * HOUR, members_max=4), pool_deletions_per_day=200.0
+    )
+
+    async def main() -> World:
+        world = World(short, 1)
+        await world.run()
+        return world
+
+    world = run(main())
+    assert world.deleting.pools > 5
+    assert world.deleting.left == []
+    assert world.machine_use.launched > 5
 
 
 def test_a_machine_without_a_node_is_forgotten_unless_it_is_going_or_a_budget_is_used() -> None:

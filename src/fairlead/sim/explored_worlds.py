@@ -250,8 +250,11 @@ def _with_hardware(options: WorldOptions, number: int) -> WorldOptions:
 
 
 def _with_deletions(options: WorldOptions, number: int) -> WorldOptions:
-    """Return a world in which people delete jobs, or as it was."""
+    """Return a world in which people delete jobs and node pools, or as it was."""
     rng = random.Random(f"deletions/{number}")  # noqa: S311 # a simulation, no secret
     if rng.random() < 0.5:
         return options
-    return replace(options, deletions_per_day=rng.choice((300.0, 3000.0, 10_000.0)))
+    return replace(
+        options, deletions_per_day=rng.choice((300.0, 3000.0, 10_000.0)),
+        pool_deletions_per_day=rng.choice((0.0, 50.0, 300.0)) if options.pools else 0.0,
+    )  # fmt: skip

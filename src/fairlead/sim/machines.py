@@ -8,6 +8,7 @@ and every committed write:
 * a pool never has more machines than its `max`, and no more are coming than jobs wait for;
 * in a day no more than half of the fleet and of a pool are ended, those aside that were launched
   shortly before, and no machine under a job or under a person's cordon;
+* a pool that was deleted buys nothing, and one that keeps its machines loses none;
 * a machine that never becomes a node is ended, unless a budget of the ledger holds it back;
 * spares only replace lost nodes (`placement_checkers.py`).
 """
@@ -23,7 +24,7 @@ from fairlead.api import names
 from fairlead.api.core import Node
 from fairlead.api.fleet import Fleet, RemovalCause
 from fairlead.api.job import Job
-from fairlead.api.node_pool import NodePool
+from fairlead.api.node_pool import DeletionPolicy, NodePool
 from fairlead.api.placement import nodes_of
 from fairlead.api.status import Unavailable
 from fairlead.cloud.provider import CloudError, LaunchRequest, Provider
@@ -116,6 +117,8 @@ class _Machine:
     #: Its node took work once.
     has_joined: bool = False
     node: Node | None = None
+    #: Since when its node is marked to be removed.
+    marked_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -143,6 +146,9 @@ class FleetChecker(Observer):
         self._at = now()
         self._machines: dict[str, _Machine] = {}
         self._sizes: Counter[str] = Counter()
+        #: Since when pools are going or gone, and since when their machines are to stay.
+        self._deleted: dict[str, float] = {}
+        self._kept: dict[str, float] = {}
         self._machine_nodes: set[str] = set()
         self._used_nodes = 0  # of these
         #: Since when each node has each job: node -> job -> instant.
@@ -168,6 +174,10 @@ class FleetChecker(Observer):
         if self._sizes[pool.name] > pool.max:
             size = self._sizes[pool.name]
             raise PromiseBroken(f"10: pool {pool.name} has {size} machines, of {pool.max} at most")
+        deleted_at = self._deleted.get(pool.name, now)
+        if now - deleted_at > STALE_SECONDS:
+            ago = f"{now - deleted_at:.0f} s ago"
+            raise PromiseBroken(f"10: a machine is bought for {pool.name}, which was deleted {ago}")
         ready = max(each.ready_seconds for each in self._pools.values())
         fresh = [
             machine for machine in self._machines.values()
@@ -190,6 +200,7 @@ class FleetChecker(Observer):
         if machine.node is not None:
             self._machine_nodes.discard(machine.node.metadata.name)
             self._check_unused(machine.node, now)
+            self._check_kept(machine, now)
         # What was bought within a day may go again; the ledger's clock may be slower than ours.
         if now - machine.launched_at > 2 * DAY_SECONDS:
             self._ends.append((now, instance.pool))
@@ -205,6 +216,15 @@ class FleetChecker(Observer):
         self._used_nodes -= bool(users)
         if node.spec.unschedulable and names.REMOVAL not in node.metadata.annotations:
             raise PromiseBroken(f"7: the machine of {name} is ended under a person's cordon")
+
+    def _check_kept(self, machine: _Machine, now: float) -> None:
+        """6: a pool that was deleted to keep its machines loses those alone that were leaving."""
+        known_at = self._kept.get(machine.instance.pool, now) + STALE_SECONDS
+        if now > known_at and (machine.marked_at or now) > known_at:
+            raise PromiseBroken(
+                f"6: a machine of {machine.instance.pool} is ended {now - known_at:.0f} s after it "
+                f"was known that the pool is deleted and keeps its machines"
+            )
 
     def _check_ceiling(self, now: float, pool: str) -> None:
         while self._ends[0][0] <= now - DAY_SECONDS:
@@ -249,6 +269,18 @@ class FleetChecker(Observer):
             self._lacking = lacking
             self._lacked.append((now, lacking))
 
+    def pool(self, new: NodePool | None, name: str, now: float) -> None:
+        """Take in a pool, new, changed, being deleted or (None) gone."""
+        if new is not None and new.metadata.deletion_timestamp is None:
+            self._deleted.pop(name, None)
+            self._kept.pop(name, None)
+            return
+        self._deleted.setdefault(name, now)
+        if new is None or new.spec.deletion_policy is DeletionPolicy.KEEP:
+            self._kept.setdefault(name, now)
+        else:
+            self._kept.pop(name, None)
+
     def node(self, new: Node | None, name: str, now: float) -> None:
         """Note the node of a machine, and whether it takes work."""
         self._advance()
@@ -259,6 +291,8 @@ class FleetChecker(Observer):
         if machine.node is None and self._users.get(name):
             self._used_nodes += 1
         machine.node = new
+        is_marked = names.REMOVAL in new.metadata.annotations
+        machine.marked_at = (machine.marked_at or now) if is_marked else None
         self._machine_nodes.add(name)
         is_joining = any(taint.key == names.TAINT_JOINING for taint in new.spec.taints)
         is_ready = any(c.type == names.READY and c.status == "True" for c in new.status.conditions)

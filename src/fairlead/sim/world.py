@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from fairlead.api import crd
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
+from fairlead.api.node_pool import NodePool
 from fairlead.api.resources import (
     CRDS,
     FLEETS,
@@ -35,7 +36,7 @@ from fairlead.api.resources import (
     PODS,
     PRIORITY_CLASSES,
     TEAMS,
-)
+)  # fmt: skip
 from fairlead.api.team import Team
 from fairlead.app.controllers import Policies
 from fairlead.cloud.simulated import SimulatedCloud
@@ -159,12 +160,9 @@ class World:
         )
         self.switch = FaultSwitch(options.faults)
         self.virtual = VirtualNodes(
-            self.client,
-            NodeFleet(options.nodes, options.profile.node),
-            options.profile,
-            clock=self.clock,
-            rng=self._rng("nodes"),
-        )
+            self.client, NodeFleet(options.nodes, options.profile.node), options.profile,
+            clock=self.clock, rng=self._rng("nodes"),
+        )  # fmt: skip
         self._add_machines()
         self._add_parts()
 
@@ -209,9 +207,8 @@ class World:
         priorities = self.priorities = {HIGH["metadata"]["name"]: HIGH["value"]}
         self.submission = Submission(self.client, self._elapsed)
         self.deletions = DeletionChecker(self._working)
-        self.deleting = Deletions(
-            options, self.client, self.submission, self.disturbances, self.deletions, self._rng
-        )
+        self.deleting = Deletions(options, self.client, self.submission, self.disturbances,
+                                  self.deletions, self._rng)  # fmt: skip
         self.teams = TeamChecker(priorities, self._working)
         clock_error = options.clock_jump_seconds_max if options.clock_jumps_per_day else 0.0
         self.budgets = BudgetChecker(self.teams.model, self._working, clock_error)
@@ -281,6 +278,8 @@ class World:
                 team = _typed(current, Team)
                 self.teams.team(team, key_name, now)
                 self.budgets.team(team, key_name, now)
+            elif name == NODE_POOLS.name and self.fleet is not None:
+                self.fleet.pool(_typed(current, NodePool), key_name, now)
             for wrote in calls.wrote:
                 wrote(name)
         self._on_writes()
@@ -326,6 +325,7 @@ class World:
             if has_tools:
                 tasks.append(group.create_task(self.scheduler.run(), name="stock-scheduler"))
                 tasks.append(group.create_task(self.tool.run(), name="training-operator"))
+            tasks.append(group.create_task(self.deleting.run(self.options.workload.seconds)))
             tasks.append(group.create_task(self._story(self._arrivals), name="story"))
             await self._over.wait()
             for task in tasks:
@@ -339,7 +339,6 @@ class World:
         end = self.options.workload.seconds
         async with asyncio.TaskGroup() as group:
             group.create_task(self.disturbances.run(end))
-            group.create_task(self.deleting.run(end))
             group.create_task(self.replicas.jump_clocks(end))
             await self.submission.run(arrivals)
         await self._settle()
@@ -383,10 +382,10 @@ class World:
         if self.cloud is not None:
             stop_failing(self.cloud)
         self.replicas.stop_faults()
-        left = set(self.checkers.unfinished())
+        left = {*self.checkers.unfinished(), *self.deleting.jobs_under_way}
         deadline = self._elapsed() + settle_seconds(self.options, self._arrivals, left)
         while self.checkers.unfinished_count > len(self._waiting_unfit()) or (
-            self.deletions.left or await self._unfinished_groups() or await self._silent()
+            self.deleting.left or await self._unfinished_groups() or await self._silent()
             or await self._forgotten()
         ):  # fmt: skip
             if self._elapsed() > deadline:
@@ -396,9 +395,11 @@ class World:
 
     async def _break_liveness(self) -> None:
         ends = [key for key in self.checkers.unfinished() if key not in self.unfit]
-        left = [*ends, *self.deletions.left, *await self._unfinished_groups()]
+        left = [*ends, *await self._unfinished_groups()]
         if left:
             raise PromiseBroken(f"3: {len(left)} jobs never end, the first is {left[0]}")
+        if away := self.deleting.left:
+            raise PromiseBroken(f"3: {away[0]} was deleted, and has not gone or not come back")
         if machines := await self._forgotten():
             raise PromiseBroken(f"10: nothing ends {machines[0]}, which never became a node")
         key = (await self._silent())[0]

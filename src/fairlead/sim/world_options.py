@@ -85,6 +85,7 @@ class WorldOptions:
     cloud: CloudRates = field(default_factory=CloudRates)
     user_acts_per_day: float = 100.0  # holds, releases and cancels of random jobs
     deletions_per_day: float = 0.0  # of random jobs, most of which are submitted again
+    pool_deletions_per_day: float = 0.0  # of random node pools, which are made again
     team_changes: tuple[TeamChange, ...] = ()  # in the order of their instants
     settle_seconds_max: float | None = None  # None: what the jobs that are left need
     look_seconds: float = 60.0  # how often promises are checked by the clock
