@@ -385,6 +385,22 @@ def test_of_the_candidates_that_a_plan_does_not_need_the_dearest_stays(
     assert sorted(world.asked) == ["cheap", "dearest"]
 
 
+def test_a_gang_takes_the_nodes_of_the_candidate_that_leaves_in_any_case(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the last candidate there is too little room: with its nodes alone, others stay."""
+    monkeypatch.setattr("fairlead.decide.placement.victims._REPEATS_MAX", 0)  # as on large clusters
+    jobs = [
+        running("stays", ["n0"], gpus=4, priority=2), running("first", ["n0"], gpus=4, priority=0),
+        running("last", ["n1"], gpus=8, priority=1),
+        make_job("high", count=2, gpus=4, priority=2),
+    ]  # fmt: skip
+    world = cluster(2, *jobs)
+    world.settle()
+    assert world.asked == ["last"]
+    assert world.nominated("high") == {"n1"}
+
+
 def test_a_class_that_never_preempts_waits() -> None:
     patient = replace(make_priority_class("patient", 100), preemption_policy="Never")
     state = ClusterState(PriorityTable([patient]))
