@@ -60,11 +60,13 @@ class Likeness(NamedTuple):
         """Return that of a job."""
         meta, gang = entry.job.metadata, entry.gang
         members = 0 if isinstance(gang, InvalidGang) else gang.member_count
-        sizes = (gpus_of(gang), members, entry.job.spec.time_limit_seconds or 0)
-        gpus, members, limit = (size.bit_length() for size in sizes)
+        limit = entry.job.spec.time_limit_seconds or 0
         number = _NUMBER.search(meta.name)
         stem = meta.name if number is None else meta.name[: number.start()]
-        return cls(meta.namespace, entry.user, stem, gpus, members, limit, elapsed)
+        return cls(
+            meta.namespace, entry.user, stem, gpus_of(gang).bit_length(), members.bit_length(),
+            limit.bit_length(), elapsed,
+        )  # fmt: skip
 
     @property
     def kind(self) -> Likeness:

@@ -7,7 +7,7 @@ stages of a decision, on the queue with the changed job in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -136,8 +136,10 @@ class _Tries:
             return verdict.reason
         if not self.may_try():
             return None
-        tried = replace(self.entry, job=job, gang=state.patience.request(job, gang), group=None)
-        tried = replace(tried, hold_seconds=hold_seconds(job), likeness=None, first_start=None)
+        tried = msgspec.structs.replace(
+            self.entry, job=job, gang=state.patience.request(job, gang), group=None,
+            hold_seconds=hold_seconds(job), likeness=None, first_start=None,
+        )  # fmt: skip
         return Reason.PLACED if starts_now(state, tried, self.now, self.policy) else None
 
 

@@ -327,7 +327,7 @@ class ClusterState:
             del self._forfeits[key]
         if key in self._uncertain and before is not None and before.gang is not gang:
             self._book_uncertain(entry, self._uncertain[key])  # rules about pods are new
-        self._claim(entry)
+        self._claim(key, entry)
         self._notify(key, entry)
 
     def job_deleted(self, key: JobKey) -> None:
@@ -360,7 +360,7 @@ class ClusterState:
         if forfeit.is_over(job) or self._forfeits.get(key) == forfeit:
             return
         self._forfeits[key] = forfeit
-        self._claim(entry)
+        self._claim(key, entry)
         self._notify(key, entry)
 
     @property
@@ -394,7 +394,7 @@ class ClusterState:
             return False
         self._uncertain[job.metadata.key] = placement
         self._book_uncertain(entry, placement)
-        self._claim(entry)
+        self._claim(job.metadata.key, entry)
         return True
 
     def _book_uncertain(self, entry: JobEntry, placement: Placement) -> None:
@@ -406,11 +406,11 @@ class ClusterState:
         self._uncertain.pop(key, None)
         self.ledger.release_uncertain(key)
         if key in self.jobs:
-            self._claim(self.jobs[key])
+            self._claim(key, self.jobs[key])
 
-    def _claim(self, entry: JobEntry) -> None:
+    def _claim(self, key: JobKey, entry: JobEntry) -> None:
         job = entry.job
-        key, status = job.metadata.key, job.status
+        status = job.status
         is_over = entry.phase is Phase.FINISHED
         is_free = is_over or is_failing(job) or key in self._forfeits
         if is_free or isinstance(entry.gang, InvalidGang):
@@ -431,10 +431,10 @@ class ClusterState:
             kept = claim_of(job, entry.gang, places, priority=priority)
         self.ledger.set_claim(key, claim)
         self.ledger.set_nomination(key, kept)
-        self.uses.set_job(key, self._use_of(entry, claim))
+        self.uses.set_job(key, self._use_of(key, entry, claim))
 
-    def _use_of(self, entry: JobEntry, claim: Claim | None) -> JobUse:
-        sent = self.ledger.uncertain_nodes(entry.job.metadata.key)
+    def _use_of(self, key: JobKey, entry: JobEntry, claim: Claim | None) -> JobUse:
+        sent = self.ledger.uncertain_nodes(key)
         if claim is None and not sent:
             waits = entry.phase is Phase.QUEUED
             return JobUse(entry.team_name, waits=waits, user=entry.user)
@@ -460,7 +460,7 @@ class ClusterState:
         level = priority if isinstance(priority, int) else 0
         name = team if isinstance(team, str) else ""
         return gang_of(
-            job.spec, self.reader, lambda own: self.teams.tolerations(own, name, level),
+            job.spec, self.reader, partial(self.teams.tolerations, team=name, priority=level),
             partial(self._neighbours_of, job), levels=self.levels,
             hold_seconds=hold_seconds(job) if self._has_windows else None, team=name,
         )  # fmt: skip

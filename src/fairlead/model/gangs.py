@@ -59,7 +59,10 @@ class GangRequest(Struct, frozen=True, cache_hash=True):
     @property
     def member_count(self) -> int:
         """All members of all roles."""
-        return sum(role.count for role in self.roles)
+        count = 0
+        for role in self.roles:  # asked at each event of a job: no generator
+            count += role.count
+        return count
 
     @property
     def is_elastic(self) -> bool:
@@ -293,13 +296,14 @@ def gang_of(
         topology = topology_of(spec.topology, levels)
     except ValueError as error:
         return InvalidGang(f"spec.topology.{error}")
-    if topology.is_sliced and any(_has_domain_rules(role.member.neighbours) for role in roles):
+    is_sliced = topology.is_sliced
+    if is_sliced and any(_has_domain_rules(role.member.neighbours) for role in roles):
         return InvalidGang(
             "spec.topology.sliceSize: does not go together with topologySpreadConstraints or "
             "with anti-affinity by another label than kubernetes.io/hostname"
         )
     gang = GangRequest(tuple(roles), topology)
-    if gang.is_elastic and (topology.is_sliced or spec.adopts is not None):
+    if (is_sliced or spec.adopts is not None) and gang.is_elastic:
         field = "adopts" if spec.adopts is not None else "topology.sliceSize"
         return InvalidGang(f"spec.{field}: does not go together with minCount")
     return gang

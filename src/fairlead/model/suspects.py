@@ -32,8 +32,10 @@ class SuspectTable:
 
     def put_job(self, key: JobKey, job: Job | None) -> None:
         """Take in the attempts of a job; None: it is gone."""
-        found = _lost(job) if job is not None and job.status.attempts else {}
-        before = self._of_job.get(key, {})
+        found = _lost(job) if job is not None and job.status.attempts else None
+        if not found and key not in self._of_job:
+            return
+        found, before = found or {}, self._of_job.get(key, {})
         if found == before:
             return
         for node in before:

@@ -130,7 +130,9 @@ class TeamTable:
     def counts_users(self, team: str) -> bool:
         """True for a team in which it depends on the user whether a job may start."""
         known = self._teams.get(team)
-        limits = known.spec.user_limits if known is not None else JobLimits()
+        if known is None:
+            return False
+        limits = known.spec.user_limits
         return (limits.running, limits.gpus) != (None, None)
 
     def tolerations(

@@ -188,13 +188,14 @@ class QueueLimits:
         """True for a job that waits outside of the queue."""
         return key in self._waiting and key not in self._passed
 
-    def put(self, before: QueueEntry | None, after: QueueEntry | None, *, waits: bool) -> None:
-        """Take in a change of a job. `waits`: but for these limits it would be in the queue.
+    def put(self, before: QueueEntry | None, after: QueueEntry | None, *, waits: bool) -> bool:
+        """Take in a change of a job. `waits`: but for these limits it would be in the queue. False
+        while no job waits for which there is a limit, and none has since `changes`.
 
         What the job uses is taken in already (`ClusterState.uses`).
         """
         if not self._cluster.teams.has_job_limits and not self._lines:
-            return
+            return bool(self._waiting or self._changed)
         accounts = [Account(e.lane.team, e.user) for e in (before, after) if e is not None]
         entry = after or before
         assert entry is not None
@@ -212,11 +213,7 @@ class QueueLimits:
         teams = [Account(account.team) for account in accounts]
         for account in dict.fromkeys((*accounts, *teams)):
             self._refresh(account)
-
-    @property
-    def has_none(self) -> bool:
-        """True while no job waits for which there is a limit, and none has since `changes`."""
-        return not (self._waiting or self._changed)
+        return bool(self._waiting or self._changed)
 
     def changes(self) -> list[JobKey]:
         """Return the jobs that may have joined or left the queue since the last call, by key."""

@@ -104,10 +104,12 @@ class Patience:
 
     def put(self, entry: QueueEntry, gang: GangRequest | InvalidGang, *, waits: bool) -> None:
         """Follow a job while it waits, in place of what it was before; `gang` as in `request`."""
+        asks_for_all = not waits or isinstance(gang, InvalidGang) or _asks_for_all(entry.job, gang)
+        if asks_for_all and not self._entries:
+            return
         key = entry.age.job_key
-        if key in self._entries:
-            self.remove(key)
-        if not waits or isinstance(gang, InvalidGang) or _asks_for_all(entry.job, gang):
+        self.remove(key)
+        if asks_for_all or isinstance(gang, InvalidGang):
             return
         for until in _ends(entry.job, gang):
             self._entries[key] = (entry, gang)

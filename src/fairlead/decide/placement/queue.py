@@ -18,6 +18,8 @@ from math import inf
 from operator import attrgetter
 from typing import TypeVar
 
+from msgspec import Struct
+
 from fairlead.api.job import Job
 from fairlead.decide.placement.kept import Found
 from fairlead.decide.placement.lost_work import Run
@@ -40,8 +42,7 @@ _rank = attrgetter("rank")
 K = TypeVar("K", float, Likeness)
 
 
-@dataclass(slots=True)
-class QueueEntry:
+class QueueEntry(Struct):
     """What the planner keeps of a job."""
 
     job: Job
@@ -169,19 +170,21 @@ class Group:
 
     def add(self, entry: QueueEntry) -> None:
         """Put in a job."""
-        insort(self.ages, entry.age)
-        if entry.likeness is None:
-            _file(self.by_hold, self.holds, entry.hold_seconds, entry.age)
+        age, likeness = entry.age, entry.likeness
+        insort(self.ages, age)
+        if likeness is None:
+            _file(self.by_hold, self.holds, entry.hold_seconds, age)
         else:
-            _file(self.by_likeness, self.likenesses, entry.likeness, entry.age)
+            _file(self.by_likeness, self.likenesses, likeness, age)
 
     def remove(self, entry: QueueEntry) -> None:
         """Take out a job."""
-        _remove(self.ages, entry.age)
-        if entry.likeness is None:
-            _unfile(self.by_hold, self.holds, entry.hold_seconds, entry.age)
+        age, likeness = entry.age, entry.likeness
+        _remove(self.ages, age)
+        if likeness is None:
+            _unfile(self.by_hold, self.holds, entry.hold_seconds, age)
         else:
-            _unfile(self.by_likeness, self.likenesses, entry.likeness, entry.age)
+            _unfile(self.by_likeness, self.likenesses, likeness, age)
 
 
 class _ByCount:
@@ -301,23 +304,27 @@ class WaitQueue:
         group = shape.groups.get(entry.lane)
         if group is None:
             group = shape.groups[entry.lane] = Group(shape, self._lane(entry.lane))
+        lane, age = group.lane, entry.age
         entry.group = group
         group.add(entry)
-        insort(group.lane.ages, entry.age)
+        insort(lane.ages, age)
         self._count += 1
-        self.mark_written(entry)
+        if not _is_written(entry, group.shape):
+            insort(lane.unwritten, age)
+            self._unwritten_count += 1
 
     def remove(self, entry: QueueEntry) -> None:
         """Take a job out of the queue."""
         group = entry.group
         if group is None:
             return
+        lane, age = group.lane, entry.age
         group.remove(entry)
-        _remove(group.lane.ages, entry.age)
+        _remove(lane.ages, age)
         self._count -= 1
-        self._set_unwritten(group.lane, entry.age, unwritten=False)
+        self._set_unwritten(lane, age, unwritten=False)
         entry.group = None
-        if not group.lane.ages:
+        if not lane.ages:
             del self._lanes[entry.lane]
             self._sorted = None
         if not group.ages:
@@ -327,11 +334,10 @@ class WaitQueue:
 
     def mark_written(self, entry: QueueEntry) -> None:
         """See whether the job's status carries its shape's outcome."""
-        assert entry.group is not None
-        verdict, judgement = entry.job.status.verdict, entry.group.shape.judgement
-        outcome = None if judgement is None else judgement.verdict.outcome.value
-        current = verdict is not None and verdict.outcome == outcome
-        self._set_unwritten(entry.group.lane, entry.age, unwritten=not current)
+        group = entry.group
+        assert group is not None
+        unwritten = not _is_written(entry, group.shape)
+        self._set_unwritten(group.lane, entry.age, unwritten=unwritten)
 
     def candidates(self) -> Iterator[Shape]:
         """Yield the shapes that may fit now, going by what all nodes together have room for.
@@ -407,14 +413,23 @@ class WaitQueue:
             self._fits.unpin(role.member)
 
     def _set_unwritten(self, lane: _Lane, age: Age, *, unwritten: bool) -> None:
-        index = bisect_left(lane.unwritten, age)
-        is_there = index < len(lane.unwritten) and lane.unwritten[index] == age
+        ages = lane.unwritten
+        index = bisect_left(ages, age)
+        is_there = index < len(ages) and ages[index] == age
         if unwritten and not is_there:
-            lane.unwritten.insert(index, age)
+            ages.insert(index, age)
             self._unwritten_count += 1
         elif is_there and not unwritten:
-            lane.unwritten.pop(index)
+            ages.pop(index)
             self._unwritten_count -= 1
+
+
+def _is_written(entry: QueueEntry, shape: Shape) -> bool:
+    """True when the status of a job carries the outcome of its shape."""
+    verdict, judgement = entry.job.status.verdict, shape.judgement
+    if verdict is None or judgement is None:
+        return False
+    return verdict.outcome == judgement.verdict.outcome.value
 
 
 def _remove(ages: list[Age], age: Age) -> None:
@@ -423,14 +438,16 @@ def _remove(ages: list[Age], age: Age) -> None:
 
 def _file(by_kind: dict[K, list[Age]], kinds: list[K], kind: K, age: Age) -> None:
     """Put a job under what it has in common with others, and this in order."""
-    if kind not in by_kind:
-        by_kind[kind] = []
+    ages = by_kind.get(kind)
+    if ages is None:
+        ages = by_kind[kind] = []
         insort(kinds, kind)
-    insort(by_kind[kind], age)
+    insort(ages, age)
 
 
 def _unfile(by_kind: dict[K, list[Age]], kinds: list[K], kind: K, age: Age) -> None:
-    _remove(by_kind[kind], age)
-    if not by_kind[kind]:
+    ages = by_kind[kind]
+    _remove(ages, age)
+    if not ages:
         del by_kind[kind]
         kinds.pop(bisect_left(kinds, kind))

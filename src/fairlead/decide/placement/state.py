@@ -161,9 +161,13 @@ class PlacementState:
             if (held.placement, held.attempts) == (holds.placement, holds.attempts):
                 after.unrepaired_on = before.unrepaired_on
         self.patience.put(after, entry.gang, waits=is_ready)
-        self.queue_limits.put(before, after, waits=is_ready)
-        self._enqueue(before, after, waits=is_ready and key not in self.queue_limits)
-        self._follow_limits(key)
+        is_limited = self.queue_limits.put(before, after, waits=is_ready)
+        is_out = is_limited and key in self.queue_limits
+        self._enqueue(before, after, waits=is_ready and not is_out)
+        if is_limited:
+            self._follow_limits(key)
+        else:
+            self.unsaid.pop(key, None)
         if waits and unresolved is not None:
             self.unresolved[key] = unresolved
 
@@ -199,8 +203,11 @@ class PlacementState:
             self.queue.remove(before)
             self.patience.remove(key)
             del self.jobs[key]
-            self.queue_limits.put(before, None, waits=False)
-            self._follow_limits(key)
+            is_limited = self.queue_limits.put(before, None, waits=False)
+            if is_limited:
+                self._follow_limits(key)
+            else:
+                self.unsaid.pop(key, None)
         for keys in (self.unresolved, self.kept_since, self.write_blocked):
             keys.pop(key, None)
         if before is None or before.only_waits:
@@ -213,9 +220,6 @@ class PlacementState:
 
     def _follow_limits(self, changed: JobKey) -> None:
         """Let jobs join or leave the queue because another one has changed, or their limits."""
-        if self.queue_limits.has_none:
-            self.unsaid.pop(changed, None)
-            return
         for key in dict.fromkeys((changed, *self.queue_limits.changes())):
             entry, is_out = self.jobs.get(key), key in self.queue_limits
             self.unsaid.pop(key, None)
