@@ -23,11 +23,12 @@ from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.first_start import FirstStart
-from fairlead.decide.placement.kept import Reservation
+from fairlead.decide.placement.kept import Kept, Reservation, together
 from fairlead.decide.placement.known_starts import Chain, Changes, KnownStarts
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.reservation import HeadReservations
 from fairlead.decide.placement.state import PlacementState
+from fairlead.model.held_ends import HeldEnds
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node, make_pod, make_team
 
 STEPS, SEEDS = 14, 30
@@ -54,6 +55,12 @@ def facts(each: Reservation) -> tuple[object, ...]:
     amounts, nodes = each.kept.amounts, each.kept.nodes
     kept_there = None if amounts is None else amounts[:, nodes].tolist()
     return (each.head, each.starts_by, place, nodes.tolist(), kept_there, each.hold_seconds)
+
+
+def assert_same(found: tuple[Kept, ...], searched: tuple[Kept, ...]) -> None:
+    assert [each.nodes.tolist() for each in found] == [each.nodes.tolist() for each in searched]
+    for one, two in zip(found, searched, strict=True):
+        assert one.amounts is two.amounts or np.array_equal(one.amounts, two.amounts)  # type: ignore[arg-type] # both None or neither
 
 
 class World:
@@ -166,6 +173,11 @@ class World:
             entry.first_start = None
         found = [kept(state, self.policy, self.now) for state in (self.state, self.fresh)]
         assert [facts(each) for each in found[0]] == [facts(each) for each in found[1]]
+        all_kept, starts = [each.kept for each in found[0]], self.state.starts
+        assert_same(starts.together(all_kept), together(all_kept))
+        for each in found[0][:1]:  # a job begins that is over before this one
+            each.kept.add(self.state.cluster.table, each.place, sign=-1)
+        assert_same(starts.together(all_kept), together(all_kept))
 
 
 def run(seeds: range) -> None:
@@ -215,6 +227,8 @@ def test_starts_that_are_kept_are_those_of_a_search(monkeypatch: pytest.MonkeyPa
         (Changes, "more_before", lambda self, _: np.zeros(len(self.slots), dtype=np.bool_), 12),
         (Changes, "at", lambda self, _: self.amounts[-1], 9),
         (HeadReservations, "_fixed", lambda *_: None, 23),
+        (KnownStarts, "_added_slots", lambda _: set[int](), 3),
+        (HeldEnds, "changed_since", lambda *_: [], 0),
     ],
 )
 def test_a_start_that_is_stale_is_noticed(

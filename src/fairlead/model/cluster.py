@@ -33,6 +33,7 @@ from fairlead.model.consolidation import ConsolidatingPools
 from fairlead.model.fits import FitTable
 from fairlead.model.forfeits import Forfeit
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
+from fairlead.model.held_ends import HeldEnds
 from fairlead.model.job_users import user_of
 from fairlead.model.ledger import Ledger
 from fairlead.model.member_terms import job_terms, member_labels
@@ -112,6 +113,7 @@ class ClusterState:
         self.suspects = SuspectTable()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, JobEntry] = {}
+        self.held_ends = HeldEnds()
         #: Rises with each change of `JobEntry.ends_at`.
         self.ends_version = 0
         self._forfeits: dict[JobKey, Forfeit] = {}
@@ -340,7 +342,7 @@ class ClusterState:
         self._uncertain.pop(key, None)
         self.suspects.put_job(key, None)
         self._hold(("job", key), ())
-        self.ledger.set_claim(key, None)
+        self.held_ends.put(key, None, has_moved=self.ledger.set_claim(key, None))
         self.ledger.set_nomination(key, None)
         self.uses.set_job(key, None)
         self._notify(key, None)
@@ -415,7 +417,7 @@ class ClusterState:
         is_free = is_over or is_failing(job) or key in self._forfeits
         if is_free or isinstance(entry.gang, InvalidGang):
             self.ledger.set_nomination(key, None)
-            self.ledger.set_claim(key, None)
+            self.held_ends.put(key, None, has_moved=self.ledger.set_claim(key, None))
             use = JobUse(entry.team_name, user=entry.user, is_finished=is_over)
             self.uses.set_job(key, use)
             return
@@ -429,7 +431,8 @@ class ClusterState:
         if status.nomination is not None and not self.ledger.uncertain_nodes(key):
             places = Placement(attempt=status.attempt, roles=status.nomination.roles)
             kept = claim_of(job, entry.gang, places, priority=priority)
-        self.ledger.set_claim(key, claim)
+        end = None if claim is None else entry.ends_at
+        self.held_ends.put(key, end, has_moved=self.ledger.set_claim(key, claim))
         self.ledger.set_nomination(key, kept)
         self.uses.set_job(key, self._use_of(key, entry, claim))
 

@@ -126,11 +126,13 @@ class Ledger:
         claim = self._claims.get(key)
         return claim is not None and claim.owner in self._unbound
 
-    def set_claim(self, key: JobKey, claim: Claim | None) -> None:
-        """Replace the claim of a job and see again which of its pods are covered."""
+    def set_claim(self, key: JobKey, claim: Claim | None) -> bool:
+        """Replace the claim of a job and see again which of its pods are covered; False where it
+        is the same.
+        """
         before = self._claims.get(key)
         if before == claim:
-            return
+            return False
         if before is not None:
             self._unindex(before)
         if claim is not None:
@@ -143,6 +145,7 @@ class Ledger:
             self._book_claim(before, -1)
         if claim is None:
             self._places_of_claim.pop(key, None)
+        return True
 
     def reserve_uncertain(self, claim: Claim) -> None:
         """Reserve a placement whose write has an unknown outcome, beside what the job has.

@@ -82,6 +82,8 @@ class PresentCapacity:
         self.kept: tuple[Kept, ...] = ()
         #: (end, job) of the jobs that hold nodes and whose end is known, in order.
         self._ends: list[tuple[float, JobKey]] | None = None
+        #: Jobs that `by` does not release.
+        self.endless: frozenset[JobKey] = frozenset()
         #: The same by when they are expected to end; None: at their limits.
         self._expected: list[tuple[float, JobKey]] | None = None
 
@@ -165,6 +167,7 @@ class PresentCapacity:
     def keep(self, key: JobKey) -> None:
         """Let `by` not release a job, whatever its limit says."""
         if self._transaction.claim_counts(key):
+            self.endless |= {key}
             self._ends = [end for end in self.known_ends() if end[1] != key]
             if self._expected is not None:
                 self._expected = [end for end in self._expected if end[1] != key]
@@ -203,9 +206,7 @@ class PresentCapacity:
     def known_ends(self) -> list[tuple[float, JobKey]]:
         """Return the limits that are known, in order. Do not change it."""
         if self._ends is None:
-            claims = self.state.ledger.claims_by_priority()
-            ends = ((self.state.jobs[claim.key].ends_at, claim.key) for claim in claims)
-            self._ends = sorted((end, key) for end, key in ends if end is not None)
+            self._ends = self.state.held_ends.in_order.copy()
         return self._ends
 
 

@@ -49,6 +49,7 @@ class Context:
         self.placed_predicted: list[End] = []
         #: What is kept for the heads of the queue, in its order: see `reserve`.
         self.reservations: tuple[Reservation, ...] = ()
+        self._heads: tuple[ObjectKey, ...] = ()
         #: Since when room is kept for waiting jobs. A copy: forecasts look ahead.
         self.kept_since = dict(state.kept_since)
         self.borrowing = Borrowing(state.cluster)
@@ -138,6 +139,7 @@ class Context:
     def reserve(self, *reservations: Reservation) -> None:
         """Keep this room for heads of the queue from now on."""
         self.reservations = reservations
+        self._heads = tuple(reservation.head for reservation in reservations)
         self.capacity.kept = tuple(reservation.kept for reservation in reservations)
 
     def kept_from(self, team: str, reservation: Reservation) -> Kept:
@@ -239,8 +241,7 @@ class Context:
         changes = [fits.mask(role.member.constraints).changed_at for role in roles]
         version = self.cluster.table.nodes_version
         teams = self.cluster.teams.version
-        heads = tuple(reservation.head for reservation in self.reservations)
-        return (*changes, version, teams, self.capacity.version, heads)
+        return (*changes, version, teams, self.capacity.version, self._heads)
 
     def on_empty(self, shape: Shape) -> Verdict | None:
         """Return why a shape could never be placed on these nodes, even empty; None: it could."""

@@ -19,7 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.decide.placement.ends import ENDS_MAX
-from fairlead.decide.placement.kept import Found, Kept, Proof, Reservation, Start, Token, Use
+from fairlead.decide.placement.kept import (
+    Found,
+    Kept,
+    Proof,
+    Reservation,
+    Start,
+    Token,
+    Use,
+    together,
+)
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.search import tier_shift
 from fairlead.decide.verdict import ObjectKey
@@ -27,6 +36,7 @@ from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import RoleRequest
 from fairlead.model.labels import OWN
 from fairlead.model.nodes import Bools, Ints, NodeTable
+from fairlead.model.requests import MemberClass
 
 #: Jobs and nodes that may differ; beyond, all starts are searched again.
 _JOBS_MAX, _SLOTS_MAX = 64, 256
@@ -64,6 +74,8 @@ class Changes:
             for slots, counts, request in each.places:
                 more = sign * table.vector(request)[:, None] * counts
                 self.amounts[:until, :, np.searchsorted(self.slots, slots)] += more
+        #: bool[bounds, S]: where more is free from some bound up to this one.
+        self._more = np.logical_or.accumulate((self.amounts > 0).any(axis=1), axis=0)
         #: int64[D, S]: what these nodes have in all.
         self.owned: Ints = table.allocatable[:, self.slots]
 
@@ -73,8 +85,8 @@ class Changes:
 
     def more_before(self, instant: float) -> Bools:
         """Return bool[S]: where more is free at some instant up to this one."""
-        earlier = self.amounts[: bisect_right(self.bounds, instant)]
-        return np.logical_or.reduce(earlier > 0, axis=(0, 1))
+        more: Bools = self._more[bisect_right(self.bounds, instant) - 1]
+        return more
 
 
 @dataclass(slots=True)
@@ -87,6 +99,9 @@ class KnownStarts:
     _free: Ints | None = None
     _rank: Ints | None = None
     _held: dict[ObjectKey, _Held] = field(default_factory=dict[ObjectKey, _Held])
+    #: `HeldEnds.version` that this is of, and the jobs whose ends did not count.
+    _held_version: int = -1
+    _endless: frozenset[ObjectKey] = frozenset()
     #: The tokens of the jobs, what was kept for each (`Kept.amounts`), and `Reservation.version`.
     _tokens: tuple[Token, ...] = ()
     _amounts: tuple[Ints, ...] = ()
@@ -94,6 +109,9 @@ class KnownStarts:
     #: Of which decision they are, and where they were changed since.
     _kept_stamp: int = 0
     _given: list[Kept] = field(default_factory=list[Kept])
+    #: What `together` returned last, and the slots on which more has changed since.
+    _together: tuple[Kept, ...] = ()
+    _stale: set[int] = field(default_factory=set[int])
     _drawn: int = 0
 
     def draw(self) -> int:
@@ -101,12 +119,10 @@ class KnownStarts:
         self._drawn += 1
         return self._drawn
 
-    def changes(
-        self, cluster: ClusterState, ends: Sequence[tuple[float, ObjectKey]]
-    ) -> Changes | None:
+    def changes(self, cluster: ClusterState, endless: frozenset[ObjectKey]) -> Changes | None:
         """Return what differs since the last call; None where that is much, or not known.
 
-        `ends` are the known ones of all jobs that hold nodes.
+        All known ends of jobs that hold nodes count, but for those of the jobs that are `endless`.
         """
         ledger, free, rank = cluster.ledger, cluster.table.free(), cluster.table.rank
         self.stamp += 1
@@ -114,21 +130,11 @@ class KnownStarts:
         is_known = known is not None and known.shape == free.shape
         if self._rank is None or not np.array_equal(rank, self._rank):
             self._rank, is_known = rank.copy(), False
-        before, after = list[_Held](), list[_Held]()
-        for end, key in ends:
-            was, places = self._held.get(key), ledger.places_of(key)
-            if was is not None and was.end == end and was.places is places:
-                continue
-            after.append(_Held(end, places))
-            before += () if was is None else (was,)
-            self._held[key] = after[-1]
-        if len(self._held) > len(ends):
-            gone = self._held.keys() - {key for _, key in ends}
-            before += [self._held.pop(key) for key in sorted(gone)]
+        before, after = self._follow(cluster, endless)
         if ledger.has_uses_beyond:
             self._free = None
             return None
-        self._end_count = len(ends)
+        self._end_count = len(self._held)
         if known is None or not is_known:
             return None
         if len(before) + len(after) > _JOBS_MAX:
@@ -138,6 +144,29 @@ class KnownStarts:
         is_told = np.array_equal(more[:, found.slots], found.amounts[0])
         more[:, found.slots] = 0
         return found if is_told and len(found.slots) <= _SLOTS_MAX and not more.any() else None
+
+    def _follow(
+        self, cluster: ClusterState, endless: frozenset[ObjectKey]
+    ) -> tuple[list[_Held], list[_Held]]:
+        """Return what the jobs that differ since the last call held, and what they hold."""
+        ends, before, after = cluster.held_ends, list[_Held](), list[_Held]()
+        keys = ends.changed_since(self._held_version) if self._held_version >= 0 else None
+        if keys is None:
+            keys = sorted(self._held.keys() | {key for _, key in ends.in_order})
+        keys += sorted(endless ^ self._endless)
+        self._held_version, self._endless = ends.version, endless
+        for key in dict.fromkeys(keys):
+            was, end = self._held.get(key), None if key in endless else ends.of(key)
+            if end is None:
+                before += () if was is None else (self._held.pop(key),)
+                continue
+            places = cluster.ledger.places_of(key)
+            if was is not None and was.end == end and was.places is places:
+                continue
+            after.append(_Held(end, places))
+            before += () if was is None else (was,)
+            self._held[key] = after[-1]
+        return before, after
 
     def is_complete(self, ahead: int) -> bool:
         """True where a search beside so many jobs ahead looks at all ends and starts."""
@@ -150,6 +179,7 @@ class KnownStarts:
         self._tokens = tuple(tokens) if len(known) == len(tokens) else ()
         self._amounts = known if self._tokens else ()
         self._versions, self._given = [each.version for each in reservations], []
+        self._together = ()
         self._kept_stamp = self.stamp
 
     def recall(
@@ -165,6 +195,7 @@ class KnownStarts:
         is_recent = self._kept_stamp == self.stamp - 1
         if not tokens or not is_recent or self._tokens != tuple(tokens):
             return None
+        self._stale |= {*self._added_slots(), *changes.slots.tolist()}
         for each in self._given:
             for uses, sign in each.added or ():
                 Kept(each.nodes, each.amounts).add(table, uses, sign=-sign)
@@ -178,6 +209,29 @@ class KnownStarts:
             out.append(each.keeping(self._given[-1], self._versions[number]))
         return tuple(out)
 
+    def together(self, kept: Sequence[Kept]) -> tuple[Kept, ...]:
+        """Return what the function of this name does; made anew only where something has changed
+        since the last decision, if it is what `recall` has returned.
+        """
+        if len(kept) < 2 or [*map(id, kept)] != [*map(id, self._given)]:
+            return together(kept)
+        nodes = np.logical_or.reduce([each.nodes for each in kept])
+        known = self._together[0] if self._together else None
+        if known is None or known.amounts is None or not np.array_equal(known.nodes, nodes):
+            self._together = together(kept)
+        else:
+            slots = np.array(sorted({*self._stale, *self._added_slots()}), dtype=np.int64)
+            amounts = [(each.nodes[slots], each.amounts) for each in kept]
+            own = [np.where(n, a[:, slots], 0) for n, a in amounts if a is not None]
+            known.amounts[:, slots] = np.maximum(np.maximum.reduce(own), 0)
+        self._stale.clear()
+        return self._together
+
+    def _added_slots(self) -> set[int]:
+        """Return where `Kept.add` was called for what was recalled last."""
+        added = (uses for each in self._given for uses, _ in each.added or ())
+        return {slot for uses in added for slots, _, _ in uses for slot in slots.tolist()}
+
 
 class Chain:
     """The heads of one decision that have a place, in order, on the slots that differ."""
@@ -187,6 +241,7 @@ class Chain:
         self._cluster, self.changes, self._now, self._stamp = cluster, changes, now, stamp
         table, slots = cluster.table, len(changes.slots)
         self._free = table.free(changes.slots)
+        self._free_before = self._free - changes.amounts[0]
         #: int64[K, D, S]: what is left free once a head has its place; bool[K, S]: where its place
         #: is, and where room is kept for it; float64[K]: when it starts and ends.
         self._left: Ints = np.zeros((8, len(table.resources), slots), dtype=np.int64)
@@ -196,6 +251,11 @@ class Chain:
         self._teams: list[str] = []
         self._ends = [self._ends_on(slot) for slot in changes.slots.tolist()]
         self._shifts: dict[RoleRequest, Ints | None] = {}
+        #: By member: int64[S], how many the nodes could have in all; bool[S], where one has room.
+        self._owned: dict[MemberClass, Ints] = {}
+        self._has_room: dict[MemberClass, Bools] = {}
+        #: The place that was looked at last, and its members on the slots.
+        self._taken: tuple[tuple[Use, ...], Ints] = ((), np.zeros(slots, dtype=np.int64))
 
     def _ends_on(self, slot: int) -> list[float]:
         """Return when jobs end that use a slot, in order."""
@@ -212,11 +272,11 @@ class Chain:
         at, inside = start.at, nodes[changes.slots]
         if at <= self._now or at in changes.ends:
             return False
-        gained = int(_rooms(proof, changes.owned)[changes.more_before(at) & inside].sum())
+        gained = int(self._owned_by(proof)[changes.more_before(at) & inside].sum())
         if (gained and gained >= proof.slack) or not self._is_after_all(proof, inside):
             return False
-        taken = _members(start.place, changes.slots)
-        left = self._free - changes.amounts[0] - start.amounts[:, changes.slots] + changes.at(at)
+        taken = self._members(start.place)
+        left = self._free_before - start.amounts[:, changes.slots] + changes.at(at)
         room = left + taken * proof.request[:, None]
         later = ahead[(at < self._at[ahead]) & (self._at[ahead] < at + entry.hold_seconds)]
         if len(later):
@@ -242,14 +302,27 @@ class Chain:
         """True where the gang has no room at new instants before those that were looked at."""
         if self.changes.first_new >= proof.first:
             return True
-        more = int(_rooms(proof, self.changes.owned)[inside].sum())
+        more = int(self._owned_by(proof)[inside].sum())
         return self._cluster.fits.total(proof.role.member) + more < proof.role.count
+
+    def _owned_by(self, proof: Proof) -> Ints:
+        """Return int64[S]: members that the nodes could have in all."""
+        member = proof.role.member
+        if member not in self._owned:
+            self._owned[member] = _rooms(proof, self.changes.owned)
+        return self._owned[member]
+
+    def _members(self, place: tuple[Use, ...]) -> Ints:
+        """Return int64[S]: members of a place of one role on the slots."""
+        if self._taken[0] is not place:
+            self._taken = (place, _members(place[0], self.changes.slots))
+        return self._taken[1]
 
     def _kept_from(self, numbers: Ints, team: str) -> Bools:
         """Return bool[numbers, S]: as `Context.kept_from`."""
         kept = self._is_kept[numbers]
-        others = [self._teams[number] != team for number in numbers.tolist()]
-        if team and any(others):
+        others = [self._teams[number] != team for number in numbers.tolist()] if team else []
+        if any(others):
             kept[others] &= self._cluster.table.labels.tiers(team)[self.changes.slots] != OWN
         return kept
 
@@ -266,7 +339,10 @@ class Chain:
         return (order < proof.rank[0]) | ((order == proof.rank[0]) & (key < proof.rank[1]))
 
     def _order(self, role: RoleRequest, at: float, ahead: Ints) -> Ints:
-        has_room = self._cluster.fits.fits(role.member)[self.changes.slots] > 0
+        if role.member not in self._has_room:
+            fits = self._cluster.fits.fits(role.member)
+            self._has_room[role.member] = fits[self.changes.slots] > 0
+        has_room = self._has_room[role.member]
         counts = [bisect_right(ends, at) for ends in self._ends]
         given = [ends[n - 1] if n else 0.0 for ends, n in zip(self._ends, counts, strict=True)]
         since = np.where(has_room, 0.0, np.array(given))
@@ -291,9 +367,12 @@ class Chain:
         self._at[number], self._until[number] = at, until
         self._left[number] = self._free - start.amounts[:, slots]
         self._is_kept[number] = reservation.kept.nodes[slots]
-        beside = np.flatnonzero((at <= self._at[:number]) & (self._at[:number] < until))
-        for use in reservation.place:
-            members = _members((use,), slots)
+        place = reservation.place
+        for use in place:
+            members = self._members(place) if len(place) == 1 else _members(use, slots)
+            if not members.any():
+                continue
+            beside = np.flatnonzero((at <= self._at[:number]) & (self._at[:number] < until))
             self._left[beside] -= table.vector(use[2])[:, None] * members
             self._is_used[number] |= members > 0
         return number
@@ -304,15 +383,15 @@ def latest_first(since: npt.NDArray[np.float64]) -> Ints:
     return (since * -1000.0).astype(np.int64)
 
 
-def _members(place: Sequence[Use], slots: Ints) -> Ints:
+def _members(use: Use, slots: Ints) -> Ints:
     """Return int64[S]: members of one role on these slots."""
-    ((used, counts, _),) = place
+    used, counts, _ = use
     at = np.minimum(np.searchsorted(used, slots), len(used) - 1)
     return np.where(used[at] == slots, counts[at], 0)
 
 
 def _rooms(proof: Proof, room: Ints) -> Ints:
     """Return int64[S]: members that fit into int64[D, S]."""
-    asked = proof.request > 0
-    rooms = (room[asked] // proof.request[asked][:, None]).min(axis=0)
-    return np.clip(rooms, 0, proof.role.member.per_node_max)
+    asked = np.flatnonzero(proof.request)
+    rooms: Ints = (room[asked] // proof.request[asked][:, None]).min(axis=0)
+    return np.minimum(np.maximum(rooms, 0), proof.role.member.per_node_max)

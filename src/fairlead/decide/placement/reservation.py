@@ -203,7 +203,7 @@ class HeadReservations:
         if context.capacity.version or (is_predicting and context.state.run_times.has_running):
             return
         self._has_stamp, starts = True, context.state.starts
-        changes = starts.changes(context.cluster, context.capacity.known_ends())
+        changes = starts.changes(context.cluster, context.capacity.endless)
         if changes is not None:
             self._chain = Chain(context.cluster, changes, context.now, stamp=starts.stamp)
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from fairlead.decide.placement.budget import budget_verdict
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.fit import Fit
-from fairlead.decide.placement.kept import Reservation, together
+from fairlead.decide.placement.kept import Reservation
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.patience import with_end
 from fairlead.decide.placement.queue import Judgement, QueueEntry, Shape
@@ -49,6 +49,8 @@ class Verdicts:
         self._judged: dict[int, Shape] = {}
         #: Whether there is room for a shape beside all that this decision has placed.
         self._has_room: dict[int, bool] = {}
+        #: Of shapes that were judged before: whether all is as it was then.
+        self._is_current: dict[int, bool] = {}
         #: Which of the jobs ahead a request of a lane would delay.
         self._delayed: dict[object, Reservation | None] = {}
 
@@ -57,7 +59,8 @@ class Verdicts:
 
         Returns the jobs at the head that would have been too much.
         """
-        self._context.capacity.kept = together(self._context.capacity.kept)
+        context = self._context
+        context.capacity.kept = context.state.starts.together(context.capacity.kept)
         left = self._judge_waiting()
         self._judge_deep()
         return left
@@ -205,13 +208,22 @@ class Verdicts:
         if judgement is None:
             return None
         due_at = judgement.made_at + context.policy.refresh_seconds
-        if judgement.basis is None or judgement.basis != context.basis(shape.gang):
+        if not self._holds(shape, judgement):
             if not may_wait or context.now >= due_at:
                 return None
             context.wakes.append(due_at)
         if not is_new:
             context.recall.verdicts[key] = judgement.verdict
         return judgement.verdict
+
+    def _holds(self, shape: Shape, judgement: Judgement) -> bool:
+        """True while nothing has changed that a judgement on a shape depends on."""
+        if id(shape) in self._judged:
+            return judgement.basis is not None
+        if id(shape) not in self._is_current:  # asked for each job of the shape
+            is_same = judgement.basis == self._context.basis(shape.gang)
+            self._is_current[id(shape)] = is_same and judgement.basis is not None
+        return self._is_current[id(shape)]
 
     def _new_verdict(self, shape: Shape) -> Verdict | None:
         """Return the shape's verdict, made now; None when it was not got to."""
