@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 
 import msgspec
 
@@ -29,6 +31,13 @@ def invalid(field: str, value: object, why: str) -> StatusCause:
 def required(field: str, why: str = "") -> StatusCause:
     """Return that a value is missing, and which."""
     return cause("Required", field, f"Required value: {why}" if why else "Required value")
+
+
+def not_supported(field: str, value: str, accepted: Sequence[str]) -> StatusCause:
+    """Return that a value is none of those that are accepted."""
+    shown = ", ".join(f'"{each}"' for each in accepted)
+    message = f"Unsupported value: {json.dumps(value[:80])}: supported values: {shown}"
+    return cause("NotSupported", field, message)
 
 
 def duplicate(field: str, value: str) -> StatusCause:

@@ -22,6 +22,7 @@ from fairlead.api.pod_parts import (
     FileKeySelector,
     HostPathVolumeSource,
     PodAntiAffinity,
+    ResourceClaimUse,
     ResourceFieldSelector,
     SecretVolumeSource,
     TopologySpreadConstraint,
@@ -124,6 +125,7 @@ class ResourceRequirements(Wire, frozen=True):
 
     requests: dict[str, Amount] = {}
     limits: dict[str, Amount] = {}
+    claims: tuple[ResourceClaimUse, ...] = ()
 
 
 class KeySelector(Wire, frozen=True):
@@ -271,6 +273,8 @@ class PodSpec(Wire, frozen=True):
     overhead: dict[str, Amount] = {}
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
     host_network: bool = False
+    #: What all containers together may ask for and have (`api/pod_asks.py`); None: the sum of them.
+    resources: ResourceRequirements | None = None
 
 
 class ContainerStateRunning(Wire, frozen=True):
@@ -319,6 +323,9 @@ class ContainerStatus(Wire, frozen=True):
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
     started: bool | None = None
+    #: What it has, and what the node has allocated to it: other than the spec during a resize.
+    resources: ResourceRequirements | None = None
+    allocated_resources: dict[str, Amount] = {}
 
 
 class PodCondition(Wire, frozen=True):
@@ -344,6 +351,9 @@ class PodStatus(Wire, frozen=True):
     start_time: Instant | None = None
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
+    #: As of a container, where the pod asks as a whole.
+    resources: ResourceRequirements | None = None
+    allocated_resources: dict[str, Amount] = {}
 
 
 class Pod(Wire, frozen=True):

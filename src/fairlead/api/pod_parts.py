@@ -24,6 +24,13 @@ class ResourceFieldSelector(Wire, frozen=True):
     divisor: Amount | None = None
 
 
+class ResourceClaimUse(Wire, frozen=True):
+    """A claim of the pod that the container uses."""
+
+    name: str
+    request: str = ""
+
+
 class FileKeySelector(Wire, frozen=True):
     """A key of a file of variables in a volume."""
 

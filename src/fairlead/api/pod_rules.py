@@ -3,7 +3,7 @@
 One set for two readers: the admission of pods, and that of jobs, whose pods come much later and on
 which every attempt would be wasted. Rules and paths as the API server has them (kubernetes
 `pkg/apis/core/validation/validation.go`). What names, counts or adds up (container names, volumes,
-resources) is left to the two readers, which differ there.
+resources of containers) is left to the two readers, which differ there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from fairlead.api.bounds import OBJECT_NAME_MAX
-from fairlead.api.causes import LABEL, cause, required
+from fairlead.api.causes import LABEL, cause, not_supported, required
 from fairlead.api.core import (
     Container,
     EnvVar,
@@ -25,6 +25,7 @@ from fairlead.api.core import (
     VolumeMount,
 )
 from fairlead.api.meta import LabelSelector
+from fairlead.api.pod_level_rules import pod_level_causes
 from fairlead.api.pod_parts import (
     ContainerPort,
     EnvFromSource,
@@ -93,6 +94,8 @@ def pod_spec_causes(spec: PodSpec, path: str = "spec") -> list[StatusCause]:
     for field, name in (("hostname", spec.hostname), ("subdomain", spec.subdomain)):
         if name and not LABEL.fullmatch(name):
             found.append(_invalid(f"{path}.{field}", name, _LABEL_WHY))
+    if spec.resources is not None:
+        found += pod_level_causes(spec, f"{path}.resources")
     found += _gates([gate.name for gate in spec.scheduling_gates], f"{path}.schedulingGates")
     return found
 
@@ -104,12 +107,6 @@ def _invalid(field: str, value: object, why: str) -> StatusCause:
 
 def _duplicate(field: str, value: str) -> StatusCause:
     return cause("Duplicate", field, f"Duplicate value: {json.dumps(value)}")
-
-
-def _not_supported(field: str, value: str, accepted: Sequence[str]) -> StatusCause:
-    shown = ", ".join(f'"{each}"' for each in accepted)
-    message = f"Unsupported value: {json.dumps(value[:80])}: supported values: {shown}"
-    return cause("NotSupported", field, message)
 
 
 # Containers
@@ -158,7 +155,7 @@ def _ports(ports: Sequence[ContainerPort], path: str) -> Iterator[StatusCause]:
         if port.host_port and not 1 <= port.host_port <= PORT_MAX:
             yield _invalid(f"{at}.hostPort", port.host_port, within)
         if port.protocol not in _PROTOCOLS:
-            yield _not_supported(f"{at}.protocol", port.protocol, _PROTOCOLS)
+            yield not_supported(f"{at}.protocol", port.protocol, _PROTOCOLS)
 
 
 def _env_from(source: EnvFromSource, path: str, index: int) -> Iterator[StatusCause]:
@@ -320,9 +317,9 @@ def _toleration(toleration: Toleration, path: str) -> Iterator[StatusCause]:
             why = "value must be empty when `operator` is 'Exists'"
             yield _invalid(f"{path}.operator", value, why)
     else:
-        yield _not_supported(f"{path}.operator", operator, ("Equal", "Exists"))
+        yield not_supported(f"{path}.operator", operator, ("Equal", "Exists"))
     if toleration.effect and toleration.effect not in _EFFECTS:
-        yield _not_supported(f"{path}.effect", toleration.effect, _EFFECTS)
+        yield not_supported(f"{path}.effect", toleration.effect, _EFFECTS)
 
 
 def _gates(gates: Sequence[str], path: str) -> Iterator[StatusCause]:
@@ -352,7 +349,7 @@ def _spread(spread: TopologySpreadConstraint, path: str) -> Iterator[StatusCause
         yield _invalid(f"{path}.maxSkew", spread.max_skew, "must be greater than zero")
     if spread.when_unsatisfiable not in _ACTIONS:
         at = f"{path}.whenUnsatisfiable"
-        yield _not_supported(at, spread.when_unsatisfiable, _ACTIONS)
+        yield not_supported(at, spread.when_unsatisfiable, _ACTIONS)
     if spread.min_domains is not None and spread.min_domains < 1:
         yield _invalid(f"{path}.minDomains", spread.min_domains, "must be greater than 0")
     for field, value in (
@@ -360,7 +357,7 @@ def _spread(spread: TopologySpreadConstraint, path: str) -> Iterator[StatusCause
         ("nodeTaintsPolicy", spread.node_taints_policy),
     ):
         if value not in ("", "Honor", "Ignore"):
-            yield _not_supported(f"{path}.{field}", value, ("Honor", "Ignore"))
+            yield not_supported(f"{path}.{field}", value, ("Honor", "Ignore"))
     yield from _selector(spread.label_selector, f"{path}.labelSelector")
 
 

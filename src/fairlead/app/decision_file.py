@@ -27,8 +27,10 @@ from fairlead.api import names
 from fairlead.api.core import (
     Container,
     ContainerImage,
+    ContainerStatus,
     Node,
     Pod,
+    PodCondition,
     PodSpec,
     PodStatus,
     PodTemplate,
@@ -39,6 +41,7 @@ from fairlead.api.job import Job, Role
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_pool import NodePool, NodePoolStatus, Provider
 from fairlead.api.placement import Placement
+from fairlead.api.pod_asks import RESIZE_PENDING
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.team import Team
 from fairlead.controllers.decision_log import Cycle
@@ -345,7 +348,7 @@ def _reduced(each: _Object, images: _Images) -> _Object:
                 status=replace(each.status, progress=progress),
             )  # fmt: skip
         case Pod():
-            status = PodStatus(phase=each.status.phase)
+            status = _reduced_status(each.status)
             return replace(each, metadata=metadata, spec=_reduced_spec(each.spec), status=status)
         case Node():
             seen = images.of_node(each.status.images)
@@ -376,6 +379,32 @@ def _reduced_spec(spec: PodSpec, images: _Images | None = None) -> PodSpec:
         containers=tuple(_reduced_container(each, images) for each in spec.containers),
         init_containers=tuple(_reduced_container(each, images) for each in spec.init_containers),
     )  # fmt: skip
+
+
+def _reduced_status(status: PodStatus) -> PodStatus:
+    """Return a status with what decides on what the pod takes of its node."""
+    return PodStatus(
+        phase=status.phase,
+        conditions=tuple(
+            PodCondition(each.type, each.status, each.reason)
+            for each in status.conditions
+            if each.type == RESIZE_PENDING
+        ),
+        container_statuses=_reduced_states(status.container_statuses),
+        init_container_statuses=_reduced_states(status.init_container_statuses),
+        resources=status.resources,
+        allocated_resources=status.allocated_resources,
+    )
+
+
+def _reduced_states(states: Iterable[ContainerStatus]) -> tuple[ContainerStatus, ...]:
+    return tuple(
+        ContainerStatus(
+            each.name, resources=each.resources, allocated_resources=each.allocated_resources
+        )
+        for each in states
+        if each.resources is not None
+    )
 
 
 def _reduced_container(container: Container, images: _Images | None) -> Container:

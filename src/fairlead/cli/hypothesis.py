@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from fairlead.api import quantity
-from fairlead.api.core import Container, PriorityClass
+from fairlead.api.core import PriorityClass, ResourceRequirements
 from fairlead.api.job import Job, Role
+from fairlead.api.pod_asks import is_pod_level
 from fairlead.cli.flags import Flag, FlagValue
 from fairlead.cli.request import JobRequest, parse_request
 from fairlead.input.errors import CliError, Code, Problem, fail
@@ -90,18 +91,20 @@ def _changed_role(role: Role, request: JobRequest, changes: Changes) -> Role:
     asked = {_RESOURCES[f]: n for f, n in amounts.items() if f in changes and n is not None}
     pod = role.template.spec
     first, *others = pod.containers
-    pod = replace(pod, containers=(_asking(first, asked), *others))
+    first = replace(first, resources=_asking(first.resources, asked))
+    pod = replace(pod, containers=(first, *others))
+    whole = {name: amount for name, amount in asked.items() if is_pod_level(name)}
+    if pod.resources is not None and whole:  # which counts, whatever its containers ask for
+        pod = replace(pod, resources=_asking(pod.resources, whole))
     if Flag.NODES in changes:
         role = replace(role, count=request.members, min_count=request.members_min)
     return replace(role, template=replace(role.template, spec=pod))
 
 
-def _asking(container: Container, asked: Mapping[str, int]) -> Container:
-    """Return the container with other amounts, in base units; 0 asks for none."""
-    had = container.resources
+def _asking(had: ResourceRequirements, asked: Mapping[str, int]) -> ResourceRequirements:
+    """Return other amounts, given in base units; 0 asks for none."""
     written = {name: quantity.format_base(name, amount) for name, amount in asked.items() if amount}
     kept = {name: amount for name, amount in had.requests.items() if name not in asked}
     limits = {name: amount for name, amount in had.limits.items() if name not in asked}
     bounded = {name: amount for name, amount in written.items() if name != quantity.CPU}
-    resources = replace(had, requests={**kept, **written}, limits={**limits, **bounded})
-    return replace(container, resources=resources)
+    return replace(had, requests={**kept, **written}, limits={**limits, **bounded})

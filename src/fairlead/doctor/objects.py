@@ -64,6 +64,7 @@ class PodSpec(Object, frozen=True):
     affinity: Affinity | None = None
     topology_spread_constraints: list[dict[str, object]] = []
     containers: list[Container] = []
+    resources: Resources = Resources()
 
 
 class PodStatus(Object, frozen=True):

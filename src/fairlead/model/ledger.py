@@ -454,7 +454,7 @@ class Ledger:
 
     def _request(self, pod: Pod) -> Request:
         try:
-            return self._marks(pod) + self._reader.request(pod.spec)
+            return self._marks(pod) + self._reader.pod_request(pod)
         except RequestError:
             # No request that is to be placed; but the pod is on its node, so it counts there.
             return self._reader.bound_request(pod.spec, self._table.resources)

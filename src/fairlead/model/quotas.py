@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fairlead.api.job import Job
+from fairlead.api.pod_asks import is_best_effort
 from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, QuantityError, to_base
 from fairlead.api.resource_quota import ResourceQuota, ScopeRequirement
 from fairlead.model.gangs import GangRequest, JobKey, RoleRequest
@@ -65,16 +66,18 @@ class Asked:
     namespace: str
     classes: tuple[str, ...]  # one for all roles, or one per role
     has_deadline: tuple[bool, ...]  # of each role
+    is_best_effort: tuple[bool, ...]  # of each role
     #: Its pods exist and are counted.
     is_adopted: bool = False
 
     @classmethod
     def of(cls, job: Job) -> Asked:
         """Return it of a job."""
-        deadlines = [role.template.spec.active_deadline_seconds for role in job.spec.roles]
+        pods = [role.template.spec for role in job.spec.roles]
         return cls(
             job.metadata.namespace, tuple(class_names(job.spec)),
-            tuple(seconds is not None for seconds in deadlines), job.spec.adopts is not None,
+            tuple(pod.active_deadline_seconds is not None for pod in pods),
+            tuple(map(is_best_effort, pods)), job.spec.adopts is not None,
         )  # fmt: skip
 
 
@@ -184,7 +187,11 @@ def _counted(quota: ResourceQuota, asked: Asked, gang: GangRequest) -> list[Role
     found: list[RoleRequest] = []
     for index, role in enumerate(gang.roles):
         class_name = classes[index] if len(classes) > index else classes[0]
-        pod = _ScopedPod(class_name, has_deadline=asked.has_deadline[index], role=role)
+        pod = _ScopedPod(
+            class_name,
+            has_deadline=asked.has_deadline[index],
+            is_best_effort=asked.is_best_effort[index],
+        )
         if all(pod.has(scope) for scope in _scopes(quota)):
             found.append(role)
     return found
@@ -213,10 +220,8 @@ def _scopes(quota: ResourceQuota) -> Iterator[ScopeRequirement]:
 class _ScopedPod:
     """What the scopes of a quota ask of a pod."""
 
-    def __init__(self, class_name: str, *, has_deadline: bool, role: RoleRequest) -> None:
+    def __init__(self, class_name: str, *, has_deadline: bool, is_best_effort: bool) -> None:
         self._class_name = class_name
-        amounts = dict(role.member.request)
-        is_best_effort = not amounts.get(CPU) and not amounts.get(MEMORY)
         self._scopes = {
             "Terminating": has_deadline,
             "NotTerminating": not has_deadline,

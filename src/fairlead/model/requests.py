@@ -1,8 +1,6 @@
 """What one pod asks of a node: amounts in base units, and the constraints on where it may run.
 
-The amounts follow Kubernetes' rule for a pod's effective request (KEP-753, sidecar containers):
-the larger of "all containers and sidecars together" and "each init container with the sidecars
-started before it", plus the overhead; a request that is not given equals the limit. One of `pods`
+The amounts follow Kubernetes' rule for a pod's effective request (`api/pod_asks.py`). One of `pods`
 comes on top.
 """
 
@@ -19,7 +17,8 @@ from fairlead.api.bounds import (
     RESOURCES_MAX,
     label_integer,
 )
-from fairlead.api.core import Container, NodeSelector, PodSpec, PreferredSchedulingTerm, Toleration
+from fairlead.api.core import NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, Toleration
+from fairlead.api.pod_asks import add, is_resized, raise_to, requests_of
 from fairlead.api.quantity import PODS, QuantityError, to_base
 
 #: Amounts in base units by resource name, sorted, zero amounts left out. Hashable.
@@ -215,7 +214,8 @@ class RequestReader:
 
     def request(self, spec: PodSpec) -> Request:
         """Return the effective request of a pod, with its one of `pods`; RequestError."""
-        if len(spec.containers) != 1 or spec.init_containers or spec.overhead:
+        is_plain = len(spec.containers) == 1 and spec.resources is None
+        if not is_plain or spec.init_containers or spec.overhead:
             _check_names(spec)
             return self._sum(spec)
         resources = spec.containers[0].resources
@@ -229,46 +229,39 @@ class RequestReader:
             self._requests[key] = known
         return known
 
+    def pod_request(self, pod: Pod) -> Request:
+        """Return the effective request of a pod that exists: during a resize the largest amounts
+        count. RequestError.
+        """
+        if not is_resized(pod):
+            return self.request(pod.spec)
+        _check_names(pod.spec)
+        return self._sum(pod.spec, pod)
+
     def bound_request(self, spec: PodSpec, resources: Iterable[str]) -> Request:
         """Return what a pod that has no readable request uses of these resources at most.
 
         Init containers count as if they ran beside the others, and what cannot be read as nothing.
         """
-        total = dict.fromkeys(resources, 0)
-        resources_given = [c.resources for c in (*spec.init_containers, *spec.containers)]
-        given = [spec.overhead, *(r.limits | r.requests for r in resources_given)]
-        for amounts in given:
-            known = {name: amounts[name] for name in total if name in amounts}
-            for name, amount in self.amounts(known).items():
-                total[name] += max(amount, 0)
+        names = list(resources)
+
+        def known(amounts: Mapping[str, str | int | float]) -> dict[str, int]:
+            read = self.amounts({name: amounts[name] for name in names if name in amounts})
+            return {name: max(amount, 0) for name, amount in read.items()}
+
+        total: dict[str, int] = {}
+        for each in (*spec.init_containers, *spec.containers):
+            add(total, known(each.resources.limits | each.resources.requests))
+        if spec.resources is not None:
+            raise_to(total, known(spec.resources.limits | spec.resources.requests))
+        add(total, known(spec.overhead))
         total[PODS] = 1
-        return tuple(sorted((name, amount) for name, amount in total.items() if amount))
+        return request_of(total.items())
 
-    def _sum(self, spec: PodSpec) -> Request:
-        sidecars: dict[str, int] = {}
-        peak: dict[str, int] = {}
-        for i, container in enumerate(spec.init_containers):
-            own = self._container(container, f"initContainers[{i}]")
-            if container.restart_policy == "Always":
-                _add(sidecars, own)
-                _raise_to(peak, sidecars)
-            else:
-                together = dict(sidecars)
-                _add(together, own)
-                _raise_to(peak, together)
-        running = dict(sidecars)
-        for i, container in enumerate(spec.containers):
-            _add(running, self._container(container, f"containers[{i}]"))
-        _raise_to(running, peak)
-        _add(running, self._read(spec.overhead, "overhead"))
-        running[PODS] = 1
-        return tuple(sorted((name, amount) for name, amount in running.items() if amount > 0))
-
-    def _container(self, container: Container, path: str) -> dict[str, int]:
-        resources = container.resources
-        out = self._read(resources.limits, f"{path}.resources.limits")
-        out.update(self._read(resources.requests, f"{path}.resources.requests"))
-        return out
+    def _sum(self, spec: PodSpec, pod: Pod | None = None) -> Request:
+        asked = requests_of(spec, self._read, pod)
+        asked[PODS] = 1
+        return request_of(asked.items())
 
     def _read(self, quantities: Mapping[str, str | int | float], path: str) -> dict[str, int]:
         out: dict[str, int] = {}
@@ -287,6 +280,8 @@ def _check_names(spec: PodSpec) -> None:
     given = [spec.overhead]
     for container in (*spec.init_containers, *spec.containers):
         given += (container.resources.limits, container.resources.requests)
+    if spec.resources is not None:
+        given += (spec.resources.limits, spec.resources.requests)
     if sum(map(len, given)) > RESOURCES_MAX:
         count = len(set().union(*given))
         if count > RESOURCES_MAX:
@@ -298,16 +293,6 @@ def _check_names(spec: PodSpec) -> None:
             raise RequestError("containers", why)
         if name[:1] in ("", CARRIED, SHUNNED):
             raise RequestError("containers", f"'{name}' is not the name of a resource")
-
-
-def _add(into: dict[str, int], amounts: Mapping[str, int]) -> None:
-    for name, amount in amounts.items():
-        into[name] = into.get(name, 0) + amount
-
-
-def _raise_to(into: dict[str, int], amounts: Mapping[str, int]) -> None:
-    for name, amount in amounts.items():
-        into[name] = max(into.get(name, 0), amount)
 
 
 def request_of(amounts: Iterable[tuple[str, int]]) -> Request:

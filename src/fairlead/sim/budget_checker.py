@@ -223,6 +223,5 @@ class BudgetChecker(Observer):
 def _gpus_of(job: Job) -> int:
     sizes = job.sizes
     return sum(
-        sizes[role.name] * requests_of(role.template.spec.containers).get(GPU, 0)
-        for role in job.spec.roles
+        sizes[role.name] * requests_of(role.template.spec).get(GPU, 0) for role in job.spec.roles
     )

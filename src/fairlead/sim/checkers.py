@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fairlead.api import names
-from fairlead.api.core import Container, Node, Pod
+from fairlead.api.core import Node, Pod, PodSpec
 from fairlead.api.job import Job, JobState
 from fairlead.api.meta import OwnerReference
 from fairlead.api.quantity import resources_to_base
@@ -164,7 +164,7 @@ class Checkers:
             )
             for role in new.spec.roles:
                 model.sizes[role.name] = role.count
-                model.requests[role.name] = requests_of(role.template.spec.containers)
+                model.requests[role.name] = requests_of(role.template.spec)
         if model.finished and not new.is_finished:
             raise PromiseBroken(f"3: finished job {key} came back to life")
         if new.status.attempt < model.attempt:
@@ -394,14 +394,17 @@ class Checkers:
         return iter(sorted(self.accepted - self.finished.keys()))
 
 
-def requests_of(containers: tuple[Container, ...]) -> dict[str, int]:
-    """Return what one pod of these containers asks for, in base units."""
+def requests_of(spec: PodSpec) -> dict[str, int]:
+    """Return what one pod asks for, in base units: together, or what the pod says as a whole."""
     total: dict[str, int] = {"pods": 1}
-    for container in containers:
+    for container in spec.containers:
         limits = dict(container.resources.limits)
         wanted = resources_to_base({**limits, **container.resources.requests})
         for resource, amount in wanted.items():
             total[resource] = total.get(resource, 0) + amount
+    if spec.resources is not None:
+        limits = resources_to_base(spec.resources.limits)
+        total = {**limits, **total, **resources_to_base(spec.resources.requests)}
     return total
 
 
@@ -478,7 +481,7 @@ def _pod_model(pod: Pod, requests: dict[str, int] | None) -> _PodModel:
     index = labels.get(names.INDEX, "")
     return _PodModel(
         node=pod.spec.node_name,
-        requests=requests_of(pod.spec.containers) if requests is None else requests,
+        requests=requests_of(pod.spec) if requests is None else requests,
         job=(space, name) if name else None,
         uid=owner.uid if owner is not None else labels.get(names.JOB_UID, ""),
         is_adopted=owner is None,

@@ -128,7 +128,7 @@ def _held(job: Job | None) -> set[str]:
 
 
 def _requests(job: Job) -> Iterator[Mapping[str, int]]:
-    return (requests_of(role.template.spec.containers) for role in job.spec.roles)
+    return (requests_of(role.template.spec) for role in job.spec.roles)
 
 
 def _fits(room: Mapping[str, int], request: Mapping[str, int]) -> bool:

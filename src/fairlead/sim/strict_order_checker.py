@@ -118,7 +118,7 @@ class StrictOrderChecker(Observer):
 def _holds(job: Job, rooms: Iterable[Mapping[str, int]]) -> bool:
     """True when nodes with so much room hold a job of one role."""
     [role] = job.spec.roles
-    request = requests_of(role.template.spec.containers)
+    request = requests_of(role.template.spec)
     count = sum(
         min(room.get(r, 0) // amount for r, amount in request.items() if amount) for room in rooms
     )

@@ -46,7 +46,7 @@ class _JobModel:
 
     @property
     def gpus(self) -> int:
-        requests = (requests_of(role.template.spec.containers) for role, _ in self.nodes)
+        requests = (requests_of(role.template.spec) for role, _ in self.nodes)
         return sum(request.get(GPU, 0) for request in requests)
 
     @property
@@ -325,9 +325,9 @@ class TeamChecker(Observer):
         for other in others:
             for role, node in other.nodes:
                 if node in left:
-                    _take(left[node], requests_of(role.template.spec.containers))
+                    _take(left[node], requests_of(role.template.spec))
         for role in job.job.spec.roles:
-            request = requests_of(role.template.spec.containers)
+            request = requests_of(role.template.spec)
             for _ in range(role.least):
                 found = next((n for n, room in left.items() if _fits(room, request)), None)
                 if found is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from fairlead.api.core import PriorityClass
+from fairlead.api.core import PriorityClass, ResourceRequirements
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
+from fairlead.api.pod_asks import member_amounts
 from fairlead.api.quantity import CPU, MEMORY, resources_to_base
 from fairlead.cli.flags import Flag
 from fairlead.cli.hypothesis import changed_job, read_changes
@@ -105,3 +107,15 @@ def test_a_higher_priority_names_whom_it_would_preempt_and_a_patient_one_none() 
 def test_without_a_change_of_the_request_the_answer_is_that_of_the_job_itself() -> None:
     assert Flag.TIME in read_changes(["time=2h"])
     assert tried("time=2h").verdict.reason is Reason.INSUFFICIENT_CAPACITY
+
+
+def test_of_a_pod_that_asks_as_a_whole_that_changes() -> None:
+    (role,) = WAITS.spec.roles
+    whole = ResourceRequirements({"cpu": "40"}, {"memory": "8Gi"})
+    pod = replace(role.template.spec, resources=whole)
+    role = replace(role, template=replace(role.template, spec=pod))
+    job = supposed(replace(WAITS, spec=replace(WAITS.spec, roles=(role,))), "cpus=50", "gpus=4")
+    (changed,) = job.spec.roles
+    assert member_amounts(changed.template.spec) == {
+        CPU: 50_000, MEMORY: 4 << 30, "nvidia.com/gpu": 4,
+    }  # fmt: skip

@@ -11,7 +11,13 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.controllers.test_scheduler import World, check
 
-from fairlead.api.core import Container, EnvVar, PodTemplate
+from fairlead.api.core import (
+    Container,
+    ContainerStatus,
+    EnvVar,
+    PodTemplate,
+    ResourceRequirements,
+)
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.names import SUBMITTED_BY
@@ -24,7 +30,14 @@ from fairlead.app.decision_file import (
     write_lines,
 )
 from fairlead.controllers.decision_log import CYCLES_MAX, ENTRIES_MAX, Cycle, DecisionLog
-from fairlead.testing.builders import make_job, make_node, make_nodes, make_role, make_team
+from fairlead.testing.builders import (
+    make_job,
+    make_node,
+    make_nodes,
+    make_pod,
+    make_role,
+    make_team,
+)
 
 SECRET = "hunter2"
 
@@ -299,3 +312,22 @@ def test_lost_lines_are_found(lines: list[bytes]) -> None:
         read_lines([])
     with pytest.raises(DecisionFileError, match=r"not JSON|Expected"):
         read_lines([b'{"format":' + b"[" * 100_000])
+
+
+def test_a_recorded_decision_has_what_a_pod_that_is_resized_takes() -> None:
+    async def main(world: World) -> None:
+        log = world.scheduler.decisions
+        grown = ResourceRequirements({"nvidia.com/gpu": 6}, {"nvidia.com/gpu": 6})
+        state = ContainerStatus("main", image=SECRET, resources=grown)
+        other = make_pod("other", node="node-0000", gpus=1)
+        other = replace(other, status=replace(other.status, container_statuses=(state,)))
+        await world.create(make_node("node-0000", gpus=8), other, make_job("fits", gpus=2))
+        await world.create(make_job("waits", gpus=2))
+        await asyncio.sleep(5)
+        recorded = saved(log, acted(log, "WriteVerdict").number)
+        (pod,) = recorded.snapshot.objects.pods
+        assert pod.status.container_statuses[0].resources == grown
+        assert recorded.replay() == recorded.actions
+        assert SECRET.encode() not in b"".join(file_of(log, acted(log, "WriteVerdict").number))
+
+    check(main)

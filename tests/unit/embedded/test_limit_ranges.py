@@ -124,3 +124,16 @@ def test_a_range_that_makes_no_sense_is_refused(item: Any, field: str, words: st
     found = {each.field: each.message for each in range_problems({"limits": [item]})}
     assert words in found[f"spec.limits[0].{field}"]
     assert list(range_problems({"limits": [BOUNDS]})) == []
+
+
+def test_what_a_pod_asks_as_a_whole_is_judged_in_place_of_its_containers_sum() -> None:
+    whole = limit_range({"type": "Pod", "max": {"cpu": "2"}})
+    one = ({"cpu": "1"}, {"cpu": "1"})
+    asked = {"requests": {"cpu": "1"}, "limits": {"cpu": "3", "hugepages-2Mi": "4Mi"}}
+    assert range_violations(whole, "pods", pod(one, one, one, resources=asked)) == [
+        "maximum cpu usage per Pod is 2, but limit is 3"
+    ]
+    pages = limit_range({"type": "Pod", "max": {"hugepages-2Mi": "2Mi"}})
+    assert range_violations(pages, "pods", pod(one, resources=asked)) == [
+        "maximum hugepages-2Mi usage per Pod is 2Mi.  No limit is specified"
+    ]

@@ -68,3 +68,39 @@ def test_the_quality_of_service_is_that_of_all_containers(
     containers = {"containers": main, "initContainers": initial}
     spec = {field: [{"name": "c", "resources": given}] for field, given in containers.items()}
     assert qos_class(default_pod_spec(spec)) == expected
+
+
+WHOLE: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({"requests": {"cpu": "4"}}, SOME, {"requests": {"cpu": "4"}}),
+    ({"limits": {"cpu": "4", "memory": "1Gi"}}, SOME,
+     {"limits": {"cpu": "4", "memory": "1Gi"}, "requests": {"cpu": "2", "memory": "1Gi"}}),
+    ({"limits": {"cpu": "4"}}, {"requests": {"cpu": "500m", "memory": "1Mi"}},
+     {"limits": {"cpu": "4"}, "requests": {"cpu": "1", "memory": "2Mi"}}),
+    ({"requests": {"cpu": "4"}}, {"limits": {"hugepages-2Mi": "4Mi", "cpu": "1"}},
+     {"limits": {"hugepages-2Mi": "8Mi"}, "requests": {"cpu": "4", "hugepages-2Mi": "8Mi"}}),
+    ({}, SOME, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "of_containers", "expected"), WHOLE)
+def test_a_pod_requests_as_a_whole_what_its_containers_do_or_its_limit(
+    given: dict[str, Any], of_containers: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    containers = [{"name": name, "resources": of_containers} for name in ("a", "b")]
+    spec = default_pod_spec({"containers": containers, "resources": given})
+    assert spec["resources"] == expected
+    assert default_pod_spec(spec) == spec
+
+
+@pytest.mark.parametrize(
+    ("whole", "main", "expected"),
+    [
+        (ALL, {}, "Guaranteed"), (SOME, ALL, "Burstable"), ({}, ALL, "BestEffort"),
+        ({"limits": {"cpu": "1"}}, ALL, "Burstable"), (ALL, SOME, "Guaranteed"),
+    ],
+)  # fmt: skip
+def test_the_quality_of_service_of_a_pod_that_asks_as_a_whole_is_its_own(
+    whole: dict[str, Any], main: dict[str, Any], expected: str
+) -> None:
+    spec = {"containers": [{"name": "c", "resources": main}], "resources": whole}
+    assert qos_class(default_pod_spec(spec)) == expected

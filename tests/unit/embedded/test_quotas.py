@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from fairlead.api.amounts import Amounts, added, read, written
 from fairlead.api.status import Forbidden, Invalid
 from fairlead.embedded.builtins import CLAIMS, CONFIG_MAPS, PODS, RESOURCE_QUOTAS, SERVICES
-from fairlead.embedded.quota.amounts import Amounts, added, read, written
+from fairlead.embedded.quota.usage import usage_of
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Store
@@ -296,3 +297,17 @@ def test_amounts_are_written_as_the_api_server_writes_them(texts: list[str], tot
         assert amount is not None
         parts.append({"x": amount})
     assert written(added(parts)) == {"x": total}
+
+
+def test_what_a_pod_asks_as_a_whole_is_what_quotas_count() -> None:
+    whole = {
+        "requests": {"cpu": "3", "hugepages-2Mi": "8Mi"},
+        "limits": {"cpu": "4", "hugepages-2Mi": "8Mi"},
+    }
+    gpus = {"nvidia.com/gpu": "2"}
+    asked = spec({"cpu": "1", **gpus}, limits=gpus, resources=whole, overhead={"cpu": "1"})
+    found = usage_of("pods", {"spec": asked})
+    assert {name: str(found[name]) for name in found if name != "count/pods"} == {
+        "pods": "1", "cpu": "4", "requests.cpu": "4", "limits.cpu": "5",
+        "hugepages-2Mi": "8Mi", "requests.hugepages-2Mi": "8Mi", GPU: "2",
+    }  # fmt: skip

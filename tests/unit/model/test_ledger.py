@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fairlead.api import names
-from fairlead.api.core import Pod, SchedulingGate
+from fairlead.api.core import ContainerStatus, Pod, ResourceRequirements, SchedulingGate
 from fairlead.api.job import Adopts, Job
 from fairlead.api.meta import Condition, OwnerReference
 from fairlead.api.times import format_time
@@ -261,3 +261,27 @@ def test_a_second_pod_of_a_member_is_seen_and_so_is_the_first_that_leaves_it_the
     assert ledger.set_pod(second)
     assert ledger.remove_pod(first.metadata.key)
     assert not ledger.remove_pod(second.metadata.key)
+
+
+def test_what_a_member_is_resized_to_beyond_its_place_counts_on_its_node() -> None:
+    job = a_job()
+    pod = make_member_pod(job)
+    grown = ResourceRequirements(requests={"nvidia.com/gpu": 3}, limits={"nvidia.com/gpu": 3})
+    status = ContainerStatus("main", resources=grown, allocated_resources={"nvidia.com/gpu": 2})
+    resized = replace(pod, status=replace(pod.status, container_statuses=(status,)))
+    state = PlacementState.of(nodes=[NODE], jobs=[job], pods=[pod])
+    assert gpus_used(state) == 1
+    state.cluster.pod_changed(resized)
+    assert gpus_used(state) == 3
+    state.cluster.pod_changed(pod)
+    assert gpus_used(state) == 1
+
+
+def test_a_pod_of_another_tool_takes_what_it_asks_for_as_a_whole() -> None:
+    node = make_node("n1", cpu=96)
+    pod = make_pod("other", node="n1", cpu=1)
+    whole = ResourceRequirements(requests={"cpu": 50})
+    pod = replace(pod, spec=replace(pod.spec, resources=whole))
+    state = PlacementState.of(nodes=[node], pods=[pod])
+    table = state.cluster.table
+    assert table.used[table.row("cpu"), table.slot("n1")] == 50_000

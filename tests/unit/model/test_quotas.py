@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fairlead.api.core import ResourceRequirements
 from fairlead.api.job import Adopts, Job
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resource_quota import (
@@ -189,3 +190,15 @@ def test_an_answer_is_remembered_until_a_quota_changes() -> None:
 def test_the_pods_of_another_tool_exist_and_are_counted_already() -> None:
     adopted = make_job("a", spec={"adopts": Adopts("Job", "a")})
     assert excess(adopted, quota({"pods": "0"}, {"pods": "1"})) is None
+
+
+def test_a_pod_that_asks_as_a_whole_is_no_best_effort_pod() -> None:
+    job = make_job("a")
+    spec = replace(job.spec.roles[0].template.spec, resources=ResourceRequirements({"cpu": 1}))
+    template = replace(job.spec.roles[0].template, spec=spec)
+    role = replace(job.spec.roles[0], template=template)
+    whole = replace(job, spec=replace(job.spec, roles=(role,)))
+    for scope, refused, taken in (("BestEffort", job, whole), ("NotBestEffort", whole, job)):
+        limit = quota({"pods": "0"}, {"pods": "0"}, scopes=(scope,))
+        assert excess(refused, limit) is not None, scope
+        assert excess(taken, limit) is None, scope

@@ -76,3 +76,22 @@ def test_constraints_do_not_depend_on_the_order_they_are_written_in() -> None:
     assert constraints_of(one) == constraints_of(other)
     assert hash(constraints_of(one)) == hash(constraints_of(other))
     assert constraints_of(one) != constraints_of(msgspec.structs.replace(one, node_selector={}))
+
+
+def test_what_a_pod_asks_as_a_whole_is_read_and_named_like_what_containers_ask() -> None:
+    whole = ResourceRequirements(requests={"cpu": "50"})
+    spec = PodSpec(containers=(container(memory="1Gi"),), resources=whole)
+    assert dict(RequestReader().request(spec)) == {"cpu": 50_000, "memory": 1 << 30, "pods": 1}
+    bad = msgspec.structs.replace(spec, resources=ResourceRequirements(limits={"cpu": "lots"}))
+    with pytest.raises(RequestError) as caught:
+        RequestReader().request(bad)
+    assert caught.value.field == "resources.limits.cpu"
+
+
+def test_a_pod_without_a_readable_request_uses_all_that_it_may_ask_for() -> None:
+    spec = PodSpec(
+        containers=(container(cpu="2"), container(cpu="x")),
+        resources=ResourceRequirements(limits={"cpu": "3"}),
+        overhead={"cpu": "1"},
+    )
+    assert dict(RequestReader().bound_request(spec, ["cpu", "memory"])) == {"cpu": 4000, "pods": 1}

@@ -9,9 +9,9 @@ from enum import Enum
 from fairlead.api import names, quantity
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
+from fairlead.api.pod_asks import member_amounts, pod_amounts
 from fairlead.api.times import parse_time
 from fairlead.cli.table import Align, Column, Row
-from fairlead.cli.views.plan import role_amounts
 from fairlead.decide.words import duration, fold_names
 from fairlead.model.spares import is_spare
 from fairlead.model.windows import read_window
@@ -114,15 +114,13 @@ def node_uses(
     for job in jobs:
         if job.is_finished or job.status.placement is None:
             continue
-        asked = {role.name: role_amounts(role) for role in job.spec.roles}
+        asked = {role.name: member_amounts(role.template.spec) for role in job.spec.roles}
         for role in job.status.placement.roles:
             for node in role.nodes:
                 take(node, asked.get(role.role, {}))
     for pod in other_pods:
         if not pod.is_terminal and pod.spec.node_name:
-            for container in pod.spec.containers:
-                asked_of = {**container.resources.limits, **container.resources.requests}
-                take(pod.spec.node_name, quantity.resources_to_base(asked_of))
+            take(pod.spec.node_name, pod_amounts(pod))
     out: list[NodeUse] = []
     for node in nodes:
         state, reason, since = state_of(node, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fairlead.api import quantity
 from fairlead.api.job import Job, Role
+from fairlead.api.pod_asks import member_amounts
 from fairlead.cli.views.defaults import defaults_words
 from fairlead.decide.words import duration, plural
 
@@ -47,7 +48,7 @@ def _together(job: Job) -> str:
 
 def role_text(role: Role) -> str:
     """Return e.g. `4 members x 8 GPUs, 64 CPUs, 900Gi`."""
-    amounts = role_amounts(role)
+    amounts = member_amounts(role.template.spec)
     parts: list[str] = []
     if amounts.get(quantity.GPU):
         parts.append(plural(amounts[quantity.GPU], "GPU"))
@@ -61,16 +62,6 @@ def role_text(role: Role) -> str:
     least = f"{role.least} to " if role.least < role.count else ""
     members = least + plural(role.count, "member")
     return f"{members} x {', '.join(parts)}" if parts else members
-
-
-def role_amounts(role: Role) -> dict[str, int]:
-    """Return what one member asks for, in base units; a missing request equals the limit."""
-    total: dict[str, int] = {}
-    for container in role.template.spec.containers:
-        asked = {**container.resources.limits, **container.resources.requests}
-        for name, amount in quantity.resources_to_base(asked).items():
-            total[name] = total.get(name, 0) + amount
-    return total
 
 
 def submitted_line(name: str, *, is_held: bool, where: str = "") -> str:

@@ -128,6 +128,7 @@ def planned_spec(spec: PodSpec) -> PodSpec:
         overhead=spec.overhead,
         topology_spread_constraints=spec.topology_spread_constraints,
         host_network=spec.host_network,
+        resources=spec.resources,
     )
 
 
@@ -168,7 +169,8 @@ def asks_alike(one: PodSpec, other: PodSpec) -> bool:
 
 def _asked(spec: PodSpec) -> list[object]:
     every = (*spec.init_containers, *spec.containers)
-    return [len(spec.containers), spec.overhead, [(c.resources, c.restart_policy) for c in every]]
+    whole = (len(spec.containers), spec.overhead, spec.resources)
+    return [*whole, [(c.resources, c.restart_policy) for c in every]]
 
 
 @dataclass(slots=True)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from fairlead.api.job import Job
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.placement import HeldNodes
-from fairlead.api.quantity import is_gpu, to_base
+from fairlead.api.pod_asks import member_amounts
+from fairlead.api.quantity import is_gpu
 from fairlead.api.times import parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 
@@ -76,8 +77,6 @@ def gpu_count(job: Job, sizes: Mapping[str, int] | None = None) -> int:
     """
     counts, total = {**job.sizes, **(sizes or {})}, 0
     for role in job.spec.roles:
-        for container in role.template.spec.containers:
-            amounts = {**container.resources.limits, **container.resources.requests}
-            gpus = (to_base(name, amount) for name, amount in amounts.items() if is_gpu(name))
-            total += counts[role.name] * sum(gpus)
+        amounts = member_amounts(role.template.spec)
+        total += counts[role.name] * sum(n for name, n in amounts.items() if is_gpu(name))
     return total

@@ -39,8 +39,9 @@ def dns_memory(facts: Facts) -> Iterator[Reading]:
         raise facts.missing(Source.API, "pods and Services could not be counted")
     needed = DNS_MB + DNS_OBJECT_MB * (counts["pods"] + counts["services"])
     for each in dns_deployments(facts):
+        whole = each.spec.template.spec.resources.limits.get("memory")
         for container in each.spec.template.spec.containers:
-            limit = container.resources.limits.get("memory")
+            limit = container.resources.limits.get("memory", whole)
             if limit is None or container.name not in ("coredns", "kubedns"):
                 continue
             try:

@@ -125,13 +125,16 @@ def launch_of(
     for text in (*words, *declared.values()):
         if "\0" in text:
             raise Unsupported(f"container {container.name} has a NUL in a variable or argument")
+    limits = container.resources.limits
+    if pod.spec.resources is not None:  # each container may use all that the pod may
+        limits = {**pod.spec.resources.limits, **limits}
     env = dict(base)
     env.update((name, rewrite(value, mounts)) for name, value in declared.items())
     return Launch(
         argv=tuple(rewrite(word, mounts) for word in words),
         env=env,
         cwd=rewrite(container.working_dir, mounts) if container.working_dir else cwd,
-        memory_bytes=quantity.resources_to_base(container.resources.limits).get(quantity.MEMORY, 0),
+        memory_bytes=quantity.resources_to_base(limits).get(quantity.MEMORY, 0),
     )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from fairlead.api.amounts import Amount, Amounts, read_all
 from fairlead.api.quantity import PODS
-from fairlead.embedded.quota.amounts import Amount, Amounts, read_all
 from fairlead.embedded.quota.usage import CLAIMS, containers_of, pod_total
 from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.verbs.errors import Problem, ProblemType
@@ -90,7 +90,7 @@ def range_violations(limit_range: Obj, table: str, obj: Obj) -> list[str]:
             amounts = (read_all(resources.get(field)) for field in ("requests", "limits"))
             found += _violations(item, _CONTAINER, *amounts)
     for item in _items(limit_range, _POD):
-        amounts = (pod_total(spec, field, with_overhead=False) for field in ("requests", "limits"))
+        amounts = (pod_total(spec, field, is_for_range=True) for field in ("requests", "limits"))
         found += _violations(item, _POD, *amounts)
     return found
 

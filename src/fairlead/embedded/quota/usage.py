@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
+from fairlead.api.amounts import ONE, Amount, Amounts, added, read_all
+from fairlead.api.pod_asks import HUGE_PAGES, POD_LEVEL, is_pod_level, together
 from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
-from fairlead.embedded.quota.amounts import ONE, Amount, Amounts, added, largest, read_all
 from fairlead.embedded.schema.values import as_map
 
 Obj = Mapping[str, Any]
@@ -28,7 +29,6 @@ _NAMED = (SERVICES, CLAIMS, "configmaps", "secrets", "resourcequotas", "replicat
 _POD_RESOURCES = frozenset(
     (PODS, *COMPUTE, *(f"{kind}{name}" for kind in (REQUESTS, LIMITS) for name in COMPUTE))
 )
-_HUGE_PAGES = "hugepages-"
 _ENDED = ("Failed", "Succeeded")
 
 
@@ -54,7 +54,7 @@ def _is_of(table: str, name: str) -> bool:
 
 def _is_extended(name: str) -> bool:
     rest = name.removeprefix(REQUESTS)
-    if rest.startswith(_HUGE_PAGES):
+    if rest.startswith(HUGE_PAGES):
         return True
     return rest != name and "/" in rest and "kubernetes.io/" not in rest
 
@@ -101,27 +101,29 @@ def containers_of(spec: Obj) -> list[Obj]:
     return [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
 
 
-def pod_total(spec: Obj, kind: str, *, with_overhead: bool = True) -> Amounts:
-    """Return the effective `requests` or `limits` of a pod (KEP-753): what runs together, or the
-    largest init container with the sidecars before it.
-    """
+def container_total(spec: Obj, kind: str) -> Amounts:
+    """Return the `requests` or `limits` of all containers of a pod together."""
 
     def own(container: Obj) -> Amounts:
         return read_all(as_map(container.get("resources")).get(kind))
 
-    sidecars: Amounts = {}
-    peaks: list[Amounts] = []
-    for container in spec.get("initContainers") or ():
-        if container.get("restartPolicy") == "Always":
-            sidecars = added((sidecars, own(container)))
-            peaks.append(sidecars)
-        else:
-            peaks.append(added((own(container), sidecars)))
-    running = added((*map(own, spec.get("containers") or ()), sidecars))
-    total = largest((running, *peaks))
-    whole = read_all(as_map(spec.get("resources")).get(kind))
-    total |= {name: amount for name, amount in whole.items() if name in (CPU, MEMORY)}
-    overhead = read_all(spec.get("overhead")) if with_overhead else {}
+    starting = spec.get("initContainers") or ()
+    return together(
+        map(own, spec.get("containers") or ()),
+        ((each.get("restartPolicy") == "Always", own(each)) for each in starting),
+    )
+
+
+def pod_total(spec: Obj, kind: str, *, is_for_range: bool = False) -> Amounts:
+    """Return the effective `requests` or `limits` of a pod whose spec has its defaults.
+
+    A LimitRange looks at no overhead, and of what the pod asks as a whole at CPU and memory.
+    """
+    total = container_total(spec, kind)
+    for name, amount in read_all(as_map(spec.get("resources")).get(kind)).items():
+        if name in POD_LEVEL or (is_pod_level(name) and not is_for_range):
+            total[name] = amount
+    overhead = {} if is_for_range else read_all(spec.get("overhead"))
     if kind == "limits":
         overhead = {name: amount for name, amount in overhead.items() if name in total}
     return added((total, overhead))
@@ -135,7 +137,7 @@ def of_compute(requests: Amounts, limits: Amounts) -> Amounts:
     """Return the resources that requests and limits use of."""
     out: Amounts = {PODS: ONE}
     for name, amount in requests.items():
-        if name in COMPUTE or name.startswith(_HUGE_PAGES):
+        if name in COMPUTE or name.startswith(HUGE_PAGES):
             out[name] = out[f"{REQUESTS}{name}"] = amount
         elif _is_extended(f"{REQUESTS}{name}"):
             out[f"{REQUESTS}{name}"] = amount

@@ -8,14 +8,15 @@ another one raises AttributeError, KeyError, TypeError or ValueError.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
-from fairlead.api import quantity
+from fairlead.api import pod_asks
+from fairlead.api.amounts import read_all, written
+from fairlead.embedded.quota.usage import container_total
 
 TOLERATION_SECONDS = 300
 _DEFAULT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_COMPUTE = (quantity.CPU, quantity.MEMORY)
+_CONTAINERS = ("containers", "initContainers")
 
 _SPEC_DEFAULTS: Mapping[str, Any] = {
     "restartPolicy": "Always",
@@ -44,10 +45,31 @@ def default_pod_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     grace = out["terminationGracePeriodSeconds"]
     if isinstance(grace, int) and grace < 0:  # `pkg/apis/core/v1/defaults.go`
         out["terminationGracePeriodSeconds"] = 1
-    for field in ("containers", "initContainers"):
+    for field in _CONTAINERS:
         if out.get(field):
             out[field] = [_default_container(container) for container in out[field]]
+    if out.get("resources"):
+        out["resources"] = _default_resources(out)
     return out
+
+
+def _default_resources(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a pod asks for as a whole (`defaultHugePagePodLimits`, `defaultPodRequests`)."""
+    out: dict[str, Any] = dict(spec["resources"])
+    requests, limits = out.get("requests") or {}, out.get("limits") or {}
+    if not (requests or limits):
+        return out
+    pages = {
+        name: amount
+        for name, amount in container_total(spec, "limits").items()
+        if name.startswith(pod_asks.HUGE_PAGES) and name not in requests
+    }
+    limits = {**written(pages), **limits}
+    if not limits:
+        return out
+    total = container_total(spec, "requests")
+    asked = pod_asks.pod_level_requests(total, read_all(requests), read_all(limits))
+    return {**out, "limits": limits, "requests": {**written(asked), **requests}}
 
 
 def _default_container(container: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,23 +112,11 @@ def add_tolerations(spec: dict[str, Any]) -> None:
 
 
 def qos_class(spec: Mapping[str, Any]) -> str:
-    """Return the quality-of-service class of a defaulted pod spec (`pkg/apis/core/v1/helper`)."""
-    any_set, guaranteed = False, True
-    for field in ("containers", "initContainers"):
-        for container in spec.get(field) or ():
-            resources = container.get("resources") or {}
-            limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-            for name in _COMPUTE:
-                limit, request = _amount(limits.get(name)), _amount(requests.get(name))
-                any_set = any_set or bool(limit or request)
-                if not limit or limit != request:
-                    guaranteed = False
-    if not any_set:
-        return "BestEffort"
-    return "Guaranteed" if guaranteed else "Burstable"
-
-
-def _amount(text: Any) -> Fraction | None:
-    """Return the value of a quantity; None for none, and for what is none and is refused later."""
-    is_amount = isinstance(text, (str, int, float)) and quantity.is_quantity(str(text))
-    return quantity.parse(text) if is_amount else None
+    """Return the quality-of-service class of a defaulted pod spec."""
+    owners = [spec]
+    if spec.get("resources") is None:
+        owners = [c for field in _CONTAINERS for c in spec.get(field) or ()]
+    resources = [owner.get("resources") or {} for owner in owners]
+    return pod_asks.qos_class(
+        (each.get("requests") or {}, each.get("limits") or {}) for each in resources
+    )

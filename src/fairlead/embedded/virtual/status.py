@@ -270,7 +270,7 @@ def taints_for(
 
 def pod_requests(pod: Pod) -> dict[str, int]:
     """Return what the pod claims of a node, in base units, one of `pods` included."""
-    return dict(_reader().request(pod.spec))
+    return dict(_reader().pod_request(pod))
 
 
 @cache

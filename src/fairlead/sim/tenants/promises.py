@@ -144,8 +144,8 @@ class Promises(Observer):
             return
         if new.spec.node_name:
             self._check_node(new.spec.node_name, f"pod {key[0]}/{key[1]}")
-        gpus = sum(requests_of((c,)).get(GPU, 0) for c in new.spec.containers)
         controller = next((o for o in new.metadata.owner_references if o.controller), None)
+        gpus = requests_of(new.spec).get(GPU, 0)
         uid = new.metadata.labels.get(names.JOB_UID, "")
         left = before is not None and (before.has_left or before.controller != controller)
         self._pods[key] = _TenantPod(new.spec.node_name, gpus, uid, controller, left)
@@ -342,7 +342,7 @@ def _shown(record: JobRecord | None) -> str:
 
 def _gpus(job: Job) -> int:
     place = job.status.placement
-    asked = {role.name: requests_of(role.template.spec.containers) for role in job.spec.roles}
+    asked = {role.name: requests_of(role.template.spec) for role in job.spec.roles}
     return sum(
         asked.get(role.role, {}).get(GPU, 0) * len(role.nodes)
         for role in (place.roles if place is not None else ())

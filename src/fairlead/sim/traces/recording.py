@@ -19,8 +19,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from fairlead.api.core import Container, Node
+from fairlead.api.core import Node
 from fairlead.api.job import Attempt, Cause, Job
+from fairlead.api.pod_asks import member_amounts
 from fairlead.api.quantity import CPU, GPU, MEMORY, resources_to_base
 from fairlead.api.times import parse_time
 from fairlead.sim.scenario import (
@@ -111,7 +112,7 @@ def _last_run(job: Job) -> Attempt | None:
 
 def _trace_job(job: Job, attempt: Attempt, start: float, now: float) -> TraceJob:
     ended = parse_time(attempt.finished_at) if attempt.finished_at else now
-    asked = [_asked(role.template.spec.containers) for role in job.spec.roles]
+    asked = [member_amounts(role.template.spec) for role in job.spec.roles]
     return TraceJob(
         at_seconds=_submitted(job) - start,
         name=job.metadata.name,
@@ -124,14 +125,6 @@ def _trace_job(job: Job, attempt: Attempt, start: float, now: float) -> TraceJob
         memory_bytes=max(one.get(MEMORY, 0) for one in asked),
         fails=job.status.state == "Failed" and attempt.cause is Cause.USER,
     )
-
-
-def _asked(containers: Sequence[Container]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for container in containers:
-        limits = dict(container.resources.limits)
-        total.update(resources_to_base({**limits, **container.resources.requests}))
-    return total
 
 
 def _used(nodes: Sequence[Node], jobs: Iterable[TraceJob]) -> list[Node]:

@@ -29,6 +29,9 @@ class Amount:
         kept = self if self.value else other
         return Amount(self.value + other.value, kept.is_binary)
 
+    def __lt__(self, other: Amount) -> bool:
+        return self.value < other.value
+
     def less(self, other: Amount | None) -> Amount:
         """Return what is left of it, at least nothing."""
         gone = other.value if other is not None else Fraction(0)
@@ -85,7 +88,7 @@ def largest(parts: Iterable[Amounts]) -> Amounts:
     out: Amounts = {}
     for part in parts:
         for name, amount in part.items():
-            if name not in out or amount.value > out[name].value:
+            if name not in out or out[name] < amount:
                 out[name] = amount
     return out
 
