@@ -42,7 +42,7 @@ async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
     yield client
     for resource in (PODS, NODES):
         for each in (await client.list(resource)).items:
-            namespace = each.metadata.namespace or None
+            namespace = each.metadata.namespace
             options = {"grace_period_seconds": 0} if resource is PODS else {}
             await client.delete(resource, each.metadata.name, namespace=namespace, **options)
     await client.close()

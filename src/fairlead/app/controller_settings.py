@@ -145,10 +145,15 @@ class JobsSettings(Section, frozen=True):
         within(1, HOUR, "Pods that a quota or a starting API server refuses are retried for so "
                         "long before the attempt ends."),
     ] = 30  # fmt: skip
+    refusals_max: Annotated[
+        int,
+        within(1, 1000, "After so many attempts in a row whose place kube-scheduler or kubelets "
+                        "refused a gang gives it back, and waits before each further one."),
+    ] = 3  # fmt: skip
     refused_backoff_seconds_max: Annotated[
         int,
         within(1, DAY, "Longest wait between two attempts of a job whose pods a quota or a policy "
-                       "refuses."),
+                       "refuses, or whose place is refused."),
     ] = 300  # fmt: skip
     backoff_hold_seconds: Annotated[
         int,

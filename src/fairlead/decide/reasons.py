@@ -44,6 +44,8 @@ class Trait(Flag):
     WOULD_FIT = auto()
     #: Room is kept for the job ahead until the fact `starts_by`.
     ROOM_KEPT = auto()
+    #: It waits for its restart without nodes.
+    BACKS_OFF = auto()
     #: Only the scheduler can know it: it is explained as it was written.
     WRITTEN_ONLY = auto()
 
@@ -92,7 +94,7 @@ class Reason(Enum):
         "not evaluated yet; {ahead} jobs are ahead in the queue",
     )  # fmt: skip
     BACKING_OFF = (
-        "BackingOff", (Outcome.WAITING, _NONE), 20,
+        "BackingOff", (Outcome.WAITING, Trait.BACKS_OFF), 20,
         "restarts as attempt {attempt} after a back-off of {backoff_seconds}",
     )  # fmt: skip
     RESTARTING = (
@@ -255,6 +257,11 @@ class Reason(Enum):
     POD_HELD_BACK = (
         "PodHeldBack", (Outcome.WAITING, _NONE), 50,
         "the API server takes none of its pods now: {message}",
+    )  # fmt: skip
+    PLACE_REFUSED = (
+        "PlaceRefused", (Outcome.WAITING, Trait.BACKS_OFF), 50,
+        "its place was refused {times} times in a row, so it gives its nodes back and is tried "
+        "again as attempt {attempt} at {until}: {message}",
     )  # fmt: skip
     PRIORITY_CLASS_MISSING = (
         "PriorityClassMissing", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,

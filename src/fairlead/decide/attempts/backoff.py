@@ -11,6 +11,8 @@ from fairlead.decide.attempts.end_reason import EndReason, end_of
 
 #: The back-off of a borrower that gave way twice in a row, and the longest one: 13 times or more.
 _BORROWER_SECONDS_FIRST, _BORROWER_SECONDS_MAX = 60.0, 86_400.0
+#: The first back-off of a job whose place was refused so often that it gives the place up.
+_REFUSED_SECONDS_FIRST = 10.0
 #: 2 to this power is more than any delay.
 _DOUBLINGS_MAX = 30
 
@@ -31,6 +33,21 @@ def last_attempts(
             break
         count += 1
     return attempts[len(attempts) - count :]
+
+
+def refusals_in_a_row(attempts: Sequence[Attempt]) -> int:
+    """Return how many of the latest attempts ended because their place was refused."""
+    return len(last_attempts(attempts, lambda end: end.refuses_place))
+
+
+def refused_seconds(attempts: Sequence[Attempt], most: int, longest: float) -> float:
+    """Return the back-off after `most` refusals of a place in a row, or more; 0 before.
+
+    A single one is usual on nodes that others fill as well. The next attempt keeps the nodes that
+    were not refused, so it comes at once; a place that is refused again and again is none.
+    """
+    times = refusals_in_a_row(attempts)
+    return doubled(_REFUSED_SECONDS_FIRST, times - most, longest) if times >= most else 0.0
 
 
 @dataclass(frozen=True, slots=True)

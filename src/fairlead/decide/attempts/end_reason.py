@@ -21,14 +21,18 @@ class EndReason(Enum):
     is_own: bool
     #: The API server refuses the pods, so the job waits without nodes, and for this.
     refused: Reason | None
+    #: A node, or the scheduler that binds to it, did not take the pod that was meant for it.
+    refuses_place: bool
 
     def __new__(
-        cls, value: str, cause: Cause | None, is_own: bool = False, refused: Reason | None = None  # noqa: FBT001, FBT002
+        cls, value: str, cause: Cause | None, is_own: bool = False, refused: Reason | None = None,  # noqa: FBT001, FBT002
+        refuses_place: bool = False,  # noqa: FBT001, FBT002
     ) -> Self:  # fmt: skip
         """Make a member."""
         reason = object.__new__(cls)
         reason._value_, reason.cause = value, cause
         reason.is_own, reason.refused = is_own or cause is Cause.USER, refused
+        reason.refuses_place = refuses_place
         return reason
 
     SUCCEEDED = "Succeeded", None, True
@@ -52,9 +56,9 @@ class EndReason(Enum):
     POD_DELETED = "PodDeleted", Cause.INFRASTRUCTURE
     POD_VANISHED = "PodVanished", Cause.INFRASTRUCTURE
     NAME_TAKEN = "NameTaken", Cause.INFRASTRUCTURE
-    NODE_REFUSED = "NodeRefused", Cause.INFRASTRUCTURE
+    NODE_REFUSED = "NodeRefused", Cause.INFRASTRUCTURE, False, None, True
     # Another scheduler was faster on a shared node: frequent, and no failure.
-    NOT_BOUND = "NotBound", None
+    NOT_BOUND = "NotBound", None, False, None, True
     PLACEMENT_LOST = "PlacementLost", Cause.INFRASTRUCTURE
     UNKNOWN = "Unknown", Cause.INFRASTRUCTURE
     DRAINED = "Drained", Cause.INFRASTRUCTURE

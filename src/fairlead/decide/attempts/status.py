@@ -20,12 +20,13 @@ from fairlead.api.job import Attempt, Cause, Job, JobState, JobStatus, MemberCou
 from fairlead.api.meta import Condition, find_condition, is_true, set_condition
 from fairlead.api.placement import PreemptionKind
 from fairlead.api.times import format_micro_time, format_time, parse_time
+from fairlead.decide.attempts.backoff import refusals_in_a_row
 from fairlead.decide.attempts.end_reason import REFUSALS, EndReason
 from fairlead.decide.attempts.notes import Note, event
 from fairlead.decide.attempts.record import End, closed_record, with_attempt
 from fairlead.decide.job_actions import EmitEvent, RecordHistory, WriteJobStatus
-from fairlead.decide.reasons import Reason
-from fairlead.decide.verdict import Verdict
+from fairlead.decide.reasons import Reason, Trait
+from fairlead.decide.verdict import Fact, Verdict
 from fairlead.model.phase import Phase, phase_of
 
 #: Of a job in these phases no place is kept any more.
@@ -192,14 +193,29 @@ def refusal_verdict(status: JobStatus) -> Verdict | None:
 def back_off_verdict(status: JobStatus) -> Verdict | None:
     """Return that a job waits for its restart without nodes; None when it does not."""
     admitted = find_condition(status.conditions, names.ADMITTED)
-    is_said = admitted is not None and admitted.reason == Reason.BACKING_OFF.value
-    if admitted is None or admitted.status != "False" or not is_said or not status.restart_at:
+    if admitted is None or admitted.status != "False" or not status.restart_at:
         return None
-    record = status.current_attempt
+    reason = Reason.of(admitted.reason)
+    if reason is None or not reason.has(Trait.BACKS_OFF):
+        return None
+    return backing_off(status, reason)
+
+
+def backing_off(status: JobStatus, reason: Reason) -> Verdict:
+    """Return that a job, which must have a `restart_at`, waits until then for this reason."""
+    record, until = status.current_attempt, status.restart_at
+    assert until is not None
+    facts: dict[str, Fact] = {"attempt": status.attempt + 1}
+    if reason is Reason.PLACE_REFUSED:
+        facts |= {
+            "times": refusals_in_a_row(status.attempts),
+            "until": format_time(parse_time(until)),
+            "message": record.message if record is not None else "",
+        }
+        return Verdict(reason, facts)
     since = record.finished_at if record is not None else None
-    seconds = parse_time(status.restart_at) - parse_time(since or status.restart_at)
-    facts = {"attempt": status.attempt + 1, "backoff_seconds": max(0, round(seconds))}
-    return Verdict(Reason.BACKING_OFF, facts)
+    seconds = parse_time(until) - parse_time(since or until)
+    return Verdict(reason, facts | {"backoff_seconds": max(0, round(seconds))})
 
 
 def is_given_up(status: JobStatus) -> bool:

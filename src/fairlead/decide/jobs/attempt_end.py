@@ -11,6 +11,7 @@ from fairlead.api import names
 from fairlead.api.job import Attempt, Cause, JobState, RestartPolicy
 from fairlead.api.placement import nodes_of
 from fairlead.api.times import format_micro_time, format_time, parse_time
+from fairlead.decide.attempts.backoff import refused_seconds
 from fairlead.decide.attempts.end_reason import EndReason, cause_of
 from fairlead.decide.attempts.notes import EventReason, Note
 from fairlead.decide.attempts.record import End, template_digest
@@ -201,14 +202,20 @@ def close_attempt(view: JobView, draft: StatusDraft, end: AttemptEnd) -> tuple[A
         draft = preempted.give_way(view, draft).state(JobState.STOPPING)
         text = f"Stopping the gang, which {end.message}"
         return draft.write(Note(EventReason.PREEMPTED, text))
+    pause = 0.0
+    if reason.refuses_place:
+        policy = view.policy
+        longest = policy.refused_backoff_seconds_max
+        pause = refused_seconds(draft.status.attempts, policy.refusals_max, longest)
     if cause is None:
+        draft = draft.set(restart_at=format_micro_time(view.now + pause)) if pause else draft
         text = f"Stopping the gang: {end.message}"
         closed = replace(view.job, status=draft.status)
         following = next_step(closed, closed.status.attempts[-1], view.policy)
         if isinstance(following, Fail):
             draft = draft.failing(following.reason.value, following.message)
         return draft.state(JobState.STOPPING).write(Note(EventReason.STOPPING, text))
-    wait = backoff_seconds(view.job, cause, draft.status.user_failures)
+    wait = max(pause, backoff_seconds(view.job, cause, draft.status.user_failures))
     # Whether it restarts follows from the limits, with the next decision.
     draft = draft.set(restart_at=format_micro_time(view.now + wait)).state(JobState.RESTARTING)
     number = draft.status.attempt
@@ -255,7 +262,8 @@ def nodes_lost(view: JobView, reason: EndReason, failure: Failure | None) -> tup
     """Return the nodes that the attempt gives up as it ends for `reason`, sorted."""
     placement = view.job.status.placement
     lost = set(_nodes_given_up(view, reason))
-    if reason in MOVES and failure is not None and failure.member:
+    is_left = reason in MOVES or reason.refuses_place
+    if is_left and failure is not None and failure.member:
         lost.add(native.node_for(failure.member, placement))
     seat = cordoned_seat(view) if reason is EndReason.DRAINED else None
     if seat is not None:

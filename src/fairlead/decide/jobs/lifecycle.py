@@ -24,11 +24,12 @@ from fairlead.api import names
 from fairlead.api.job import Attempt, Cause, JobState, JobStatus, MemberCounts, Progress
 from fairlead.api.meta import find_condition, is_true
 from fairlead.api.times import format_micro_time, parse_time
+from fairlead.decide.attempts.backoff import refusals_in_a_row
 from fairlead.decide.attempts.end_reason import EndReason, refusal_of
 from fairlead.decide.attempts.notes import EventReason, Note
 from fairlead.decide.attempts.record import new_record, with_attempt
 from fairlead.decide.attempts.seats import covers
-from fairlead.decide.attempts.status import StatusDraft, back_off_verdict
+from fairlead.decide.attempts.status import StatusDraft, back_off_verdict, backing_off
 from fairlead.decide.job_actions import DeleteJob, RemoveFinalizer
 from fairlead.decide.jobs import failure_cause, open_attempt, preempted
 from fairlead.decide.jobs.actions import Action, AddFinalizer
@@ -46,7 +47,7 @@ from fairlead.decide.jobs.restart import (
     next_step,
 )
 from fairlead.decide.jobs.view import JobView
-from fairlead.decide.reasons import Reason
+from fairlead.decide.reasons import Reason, Trait
 from fairlead.decide.verdict import NOTHING, Decision, Verdict, earliest
 from fairlead.decide.words import duration, plural
 from fairlead.model.phase import OPEN, Phase, is_failing, phase_of
@@ -136,7 +137,8 @@ def _admit(draft: StatusDraft, attempt: int) -> tuple[Action, ...]:
     before = find_condition(status.conditions, names.ADMITTED)
     if before is None:
         return draft.write()  # it never waited: its next event says enough
-    if before.reason in (Reason.PREEMPTED.value, Reason.BACKING_OFF.value):
+    reason = Reason.of(before.reason)
+    if reason is Reason.PREEMPTED or (reason is not None and reason.has(Trait.BACKS_OFF)):
         text = f"Queues again, for attempt {attempt}{_from_step(status)}"
         return draft.write(Note(EventReason.ADMITTED, text))
     text = f"Admitted to the queue with {members}"
@@ -243,12 +245,12 @@ def _retry(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action
     wait_until = parse_time(status.restart_at) if status.restart_at else now
     since = parse_time(ended.finished_at) if ended.finished_at else now
     if now < wait_until and (is_admitted or back_off_verdict(status) is not None):
-        facts = {"attempt": number, "backoff_seconds": max(0, round(wait_until - since))}
-        verdict = Verdict(Reason.BACKING_OFF, facts)
-        if wait_until - since > view.policy.backoff_hold_seconds:
+        is_refused = refusals_in_a_row(status.attempts) >= view.policy.refusals_max
+        verdict = backing_off(status, Reason.PLACE_REFUSED if is_refused else Reason.BACKING_OFF)
+        if is_refused or wait_until - since > view.policy.backoff_hold_seconds:
             draft = draft.not_admitted(verdict.reason, verdict.message)
         actions = (
-            *draft.state(JobState.RESTARTING).write(),
+            *draft.state(JobState.WAITING if is_refused else JobState.RESTARTING).write(),
             *delete_stale_objects(view, keep_attempt=-1),
         )
         return Decision(actions, {view.job.metadata.key: verdict}, wake_at=wait_until)

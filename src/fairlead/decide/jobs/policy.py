@@ -47,7 +47,11 @@ class JobsPolicy:
     #: Pods that the API refuses for now, a full quota or a server that has just started and
     #: knows no roles yet, are tried again for this long before the attempt ends.
     held_back_patience_seconds: float = 30.0
-    #: Longest wait between two tries of a job whose pods a quota or a policy refuses.
+    #: So many attempts in a row whose place kube-scheduler or kubelets refuse; after the last one
+    #: the gang gives the place up and backs off.
+    refusals_max: int = 3
+    #: Longest wait between two tries of a job whose pods a quota or a policy refuses, or whose
+    #: place is refused.
     refused_backoff_seconds_max: float = 300.0
     #: A gang that waits longer for its restart gives its nodes back meanwhile.
     backoff_hold_seconds: float = 60.0
