@@ -1,4 +1,4 @@
-"""Write docs/reference/job.md, team.md and reasons.md from the types and tables of the source.
+"""Write job.md, pod-fields.md, team.md and reasons.md of docs/reference from the source.
 
     python tools/generate_reference.py [--check]
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from fairlead.api.crd import manifests
 from fairlead.api.job_changes import CHANGES
+from fairlead.api.pod_fields import POD_FIELDS
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.reasons import Reason
 
@@ -41,6 +42,17 @@ the rule about the priority holds, and the others do not.
 
 | Field | May be changed |
 | --- | --- |"""
+POD_FIELDS_HEAD = f"""# Fields of a pod template
+
+{NOTE}
+
+What becomes of each field of `spec.roles[].template.spec`. Honoured: the planner or the controllers
+act by it. Passed on: it is in the pods as it is in the template, for kubelets and kube-scheduler.
+Refused: a job that has it is refused at its path. What counts of the amounts:
+[what a pod asks for](../design/pod-asks.md).
+
+| Field | Treatment | |
+| --- | --- | --- |"""
 REASONS_HEAD = f"""# Reasons
 
 {NOTE} Error codes of the command line are on [its page](cli.md#errors).
@@ -67,6 +79,7 @@ def main(arguments: list[str]) -> int:
     code = 0
     pages = {
         "job.md": kind_page("Job", JOB_HEAD) + changes(),
+        "pod-fields.md": pod_fields_page(),
         "team.md": kind_page("Team", TEAM_HEAD),
         "reasons.md": reasons_page(),
     }
@@ -95,6 +108,12 @@ def changes() -> str:
     """Return when each field of a job's spec may be changed."""
     rows = (f"| `spec.{field}` | {change.value} |" for field, change in CHANGES.items())
     return "\n".join([CHANGES_HEAD, *rows]) + "\n"
+
+
+def pod_fields_page() -> str:
+    """Return what becomes of each field of a pod template."""
+    rows = (f"| `{n}` | {rule.treatment.value} | {rule.words} |" for n, rule in POD_FIELDS.items())
+    return "\n".join([POD_FIELDS_HEAD, *rows]) + "\n"
 
 
 def fields(schema: dict[str, Any], path: str) -> list[str]:

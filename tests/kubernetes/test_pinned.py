@@ -32,6 +32,7 @@ from fairlead.api.job import Cause
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.pinning import Binding, pinned_node
+from fairlead.decide.reasons import Reason
 from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes
@@ -118,6 +119,31 @@ async def test_a_member_that_the_stock_scheduler_refuses_moves_and_nobody_is_bla
     assert "pod affinity" in first.message
     assert job.status.infrastructure_failures == job.status.user_failures == 0
     assert job.status.placement is None or home not in job.status.placement.roles[0].nodes
+
+
+async def test_a_gang_that_no_node_takes_gives_its_place_up_and_says_what_the_scheduler_says(
+    client: HttpClient,
+) -> None:
+    body = job_body("lonely", 3, seconds=1)
+    body["spec"]["roles"][0]["template"]["spec"]["affinity"] = NEEDS_FRIEND
+    async with watched(client), virtual_nodes(client, 4), controllers(client, policy=PINNED):
+        await client.create(JOBS, body, namespace="default")
+
+        async def waits() -> bool:
+            job = await client.get(JOBS, "lonely", namespace="default")
+            verdict = job.status.verdict
+            return verdict is not None and verdict.reason == Reason.PLACE_REFUSED.value
+
+        await until(waits, 60)
+        job = await client.get(JOBS, "lonely", namespace="default")
+        assert (job.status.state, job.status.placement) == ("Waiting", None)
+        assert [a.reason for a in job.status.attempts] == [EndReason.NOT_BOUND.value] * 3
+        assert job.status.verdict is not None
+        assert "pod affinity" in str(job.status.verdict.facts["message"])
+        assert (await client.list(PODS, namespace="default")).items == ()
+        # Its nodes are free: another gang takes all of them, and ends before it is tried again.
+        await client.create(JOBS, job_body("next", 4, seconds=1), namespace="default")
+        assert (await ended(client, "next")).status.state == "Succeeded"
 
 
 async def test_a_gang_moves_off_a_node_that_is_drained_and_stays_off(

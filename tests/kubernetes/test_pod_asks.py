@@ -40,11 +40,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
     client = http_client(cluster)
     yield client
-    for resource in (PODS, NODES):
-        for each in (await client.list(resource)).items:
-            namespace = each.metadata.namespace
-            options = {"grace_period_seconds": 0} if resource is PODS else {}
-            await client.delete(resource, each.metadata.name, namespace=namespace, **options)
+    await client.delete_collection(PODS, namespace="default", grace_period_seconds=0)
+    await client.delete_collection(NODES)
     await client.close()
 
 

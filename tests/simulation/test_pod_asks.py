@@ -83,3 +83,24 @@ def test_what_a_member_cannot_ask_as_a_whole_is_refused_with_the_job() -> None:
             assert "spec.resources.requests[cpu]" in str(caught.value)
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "remedy"),
+    [
+        ("schedulingGates", [{"name": "example.dev/gate"}], "spec.suspend"),
+        ("resourceClaims", [{"name": "gpu", "resourceClaimName": "gpu"}], "nvidia.com/gpu"),
+    ],
+)
+def test_what_no_member_can_have_is_refused_with_the_job(
+    field: str, value: object, remedy: str
+) -> None:
+    async def main() -> None:
+        async with embedded_world(1) as world:
+            body = job_body("bad", 1, {}, **{field: value})
+            with pytest.raises(Invalid) as caught:
+                await world.client.create(JOBS, body, namespace=NAMESPACE)
+            assert f"spec.roles[0].template.spec.{field}" in str(caught.value)
+            assert remedy in str(caught.value)
+
+    run(main())

@@ -23,6 +23,8 @@ from fairlead.api.causes import LABEL, LABEL_RULE, cause, duplicate, from_msgspe
 from fairlead.api.core import Container, PodSpec
 from fairlead.api.job import MEMBERS_MAX, Job, JobSpec, Role
 from fairlead.api.job_changes import CHANGES, Change
+from fairlead.api.meta import to_wire
+from fairlead.api.pod_fields import POD_FIELDS, refused_causes
 from fairlead.api.pod_rules import pod_spec_causes
 from fairlead.api.selectors import is_qualified_name
 from fairlead.api.status import StatusCause
@@ -61,6 +63,7 @@ def validate_job(
     return [
         *_name(spec, name),
         *_roles(spec, path),
+        *_refused_fields(spec, raw, path),
         *_explicit_always(raw, path),
         *_others(spec, path, name),
     ]
@@ -171,9 +174,6 @@ def _template(role: Role, path: str) -> Iterator[StatusCause]:
     # "Always" is also what a missing value decodes to: see _explicit_always.
     if spec.restart_policy not in ("Never", "Always"):
         yield _restart_policy(path, spec.restart_policy)
-    if spec.node_name:
-        why = "the scheduler sets the node of every member; use nodeSelector to choose among nodes"
-        yield cause("Forbidden", f"{path}.nodeName", f"Forbidden: {why}")
     seen: set[str] = set()
     for field, containers in (
         ("initContainers", spec.init_containers),
@@ -234,6 +234,14 @@ def _restart_policy(path: str, value: str) -> StatusCause:
     return cause("NotSupported", f"{path}.restartPolicy", message)
 
 
+def _refused_fields(spec: JobSpec, raw: Mapping[str, Any], path: str) -> Iterator[StatusCause]:
+    """Fields of templates that are refused, most of which no read model knows."""
+    templates = [role.get("template", {}) for role in raw.get("roles") or ()]
+    templates = templates or [{"spec": to_wire(role.template.spec)} for role in spec.roles]
+    for i, template in enumerate(templates):
+        yield from refused_causes(template.get("spec", {}), f"{path}.roles[{i}].template.spec")
+
+
 def _explicit_always(spec: Mapping[str, Any], path: str) -> Iterator[StatusCause]:
     """A restartPolicy that was written down as Always; types were checked before."""
     for i, role in enumerate(spec.get("roles") or ()):
@@ -244,6 +252,9 @@ def _explicit_always(spec: Mapping[str, Any], path: str) -> Iterator[StatusCause
 
 def _resources(container: Container, path: str) -> Iterator[StatusCause]:
     given = container.resources
+    if given.claims:
+        words = POD_FIELDS["resourceClaims"].words
+        yield cause("Forbidden", f"{path}.claims", f"Forbidden: {words}")
     requests: dict[str, Fraction] = {}
     limits: dict[str, Fraction] = {}
     for field, wire, amounts in (
