@@ -284,6 +284,11 @@ async def p64_p65_admission_and_reviews(r: Recorder) -> None:
     limits = {"limits": {"cpu": "1", "memory": "1Gi"}}
     resources = [{"name": "main", "image": "x", "resources": limits}]
     await r("guaranteed", "POST", PODS, pod("c", containers=resources))
+    for label, whole in (
+        ("whole", {"limits": {"cpu": "2", "memory": "2Gi"}}),
+        ("whole-request", {"requests": {"cpu": "2"}}),
+    ):
+        await r(label, "POST", PODS, pod(f"c-{label}", containers=resources, resources=whole))
     tolerant = [{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}]
     await r("tolerant", "POST", PODS, pod("d", tolerations=tolerant))
     reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

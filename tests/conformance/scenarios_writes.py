@@ -282,6 +282,12 @@ async def p08_pods_that_are_wrong(r: Recorder) -> None:
             {**main, "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}]}),
         ("quantity", {"containers": [{**main, "resources": {"requests": {"cpu": "x"}}}]}),
         ("device", {"containers": [{**main, "resources": {"requests": {"a.b/gpu": "1"}}}]}),
+        ("whole-device", {"resources": {"limits": {"a.b/gpu": "1"}}}),
+        ("whole-less", {"resources": {"requests": {"cpu": "500m"}}, "containers": [
+            {**main, "resources": {"requests": {"cpu": "1"}}}]}),
+        ("whole-limit", {"resources": {"limits": {"cpu": "1"}}, "containers": [
+            {**main, "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}}]}),
+        ("whole-pages", {"resources": {"limits": {"hugepages-2Mi": "2Mi"}}}),
         ("mount", {"containers": [{**main, "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]}),
         ("port", {"containers": [{**main, "ports": [{"containerPort": 70000}]}]}),
         ("env", {"containers": [{**main, "env": [{"name": ""}]}]}),

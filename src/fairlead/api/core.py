@@ -325,7 +325,7 @@ class ContainerStatus(Wire, frozen=True):
     started: bool | None = None
     #: What it has, and what the node has allocated to it: other than the spec during a resize.
     resources: ResourceRequirements | None = None
-    allocated_resources: dict[str, Amount] = {}
+    allocated_resources: dict[str, Amount] | None = None
 
 
 class PodCondition(Wire, frozen=True):
@@ -353,7 +353,7 @@ class PodStatus(Wire, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     #: As of a container, where the pod asks as a whole.
     resources: ResourceRequirements | None = None
-    allocated_resources: dict[str, Amount] = {}
+    allocated_resources: dict[str, Amount] | None = None
 
 
 class Pod(Wire, frozen=True):

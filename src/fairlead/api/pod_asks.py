@@ -140,7 +140,7 @@ def is_resized(pod: Pod) -> bool:
     whole = status.resources
     if whole is not None and spec.resources is not None:
         asked = spec.resources.requests
-        if whole.requests != asked or status.allocated_resources not in ({}, asked):
+        if whole.requests != asked or status.allocated_resources not in (None, asked):
             return True
     for states, containers in (
         (status.container_statuses, spec.containers),
@@ -152,7 +152,7 @@ def is_resized(pod: Pod) -> bool:
             asked = next((c.resources.requests for c in containers if c.name == state.name), None)
             if asked is None:
                 continue
-            if state.resources.requests != asked or state.allocated_resources not in ({}, asked):
+            if state.resources.requests != asked or state.allocated_resources not in (None, asked):
                 return True
     return False
 
@@ -163,12 +163,14 @@ class _States:
     def __init__(self, pod: Pod) -> None:
         status = pod.status
         self._states = {
-            state.name: (state.resources.requests, state.allocated_resources)
+            state.name: (state.resources.requests, state.allocated_resources or {})
             for state in (*status.container_statuses, *status.init_container_statuses)
             if state.resources is not None
         }
         whole = status.resources
-        self._whole = (whole.requests, status.allocated_resources) if whole is not None else None
+        self._whole = None
+        if whole is not None:
+            self._whole = (whole.requests, status.allocated_resources or {})
         pending = next((c for c in status.conditions if c.type == RESIZE_PENDING), None)
         self._is_infeasible = pending is not None and pending.reason == _INFEASIBLE
 

@@ -40,8 +40,8 @@ def pod_level_causes(spec: PodSpec, path: str) -> Iterator[StatusCause]:
     limits, of_containers = read_all(asked.limits), _together(spec, is_limit=False)
     requests = pod_level_requests(of_containers, read_all(asked.requests), limits)
     yield from _against_limits(requests, limits, path)
-    names = {*requests, *limits}
-    if names and not names.intersection(POD_LEVEL):
+    names = [name for name in (*requests, *limits) if is_pod_level(name)]
+    if names and not any(name in POD_LEVEL for name in names):
         yield cause("Forbidden", path, "Forbidden: HugePages require cpu or memory")
     yield from _at_least(of_containers, requests, f"{path}.requests", "requests")
     pages = {n: a for n, a in _together(spec, is_limit=True).items() if n.startswith(HUGE_PAGES)}

@@ -84,3 +84,8 @@ def test_a_pod_may_ask_as_a_whole_for_at_least_what_its_containers_ask_for(
 ) -> None:
     assert pod_spec_causes(msgspec.convert(spec, PodSpec)) == []
     assert validate_job({"roles": [{"name": "worker", "template": {"spec": spec}}]}) == []
+
+
+def test_what_no_pod_asks_as_a_whole_is_the_one_mistake_of_it() -> None:
+    spec = msgspec.convert(spec_of({"limits": {"nvidia.com/gpu": "1"}}), PodSpec)
+    assert [each.field for each in pod_spec_causes(spec)] == [f"{AT}.limits[nvidia.com/gpu]"]

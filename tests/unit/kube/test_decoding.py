@@ -7,8 +7,9 @@ import time
 import msgspec
 import pytest
 
-from fairlead.api.core import Pod
+from fairlead.api.core import Pod, ResourceRequirements
 from fairlead.api.meta import ObjectMeta
+from fairlead.api.pod_asks import pod_amounts
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import InternalError
 from fairlead.kube.decoding import Decoders
@@ -141,3 +142,25 @@ def test_nodes_share_the_images_that_they_have_in_common() -> None:
     assert same.status.images is a.status.images
     shared = [more.status.images[i] is each for i, each in enumerate(a.status.images, 1)]
     assert shared == [True] * 3
+
+
+def test_of_a_pods_amounts_that_are_reported_only_those_of_a_resize_are_kept() -> None:
+    def pod(name: str, has: str) -> bytes:
+        amounts = {"requests": {"cpu": "1"}}
+        state = {"name": "main", "resources": {"requests": {"cpu": has}},
+                 "allocatedResources": {"cpu": "1"}}  # fmt: skip
+        return msgspec.json.encode({
+            "metadata": {"name": name, "resourceVersion": "7"},
+            "spec": {"containers": [{"name": "main", "resources": amounts}]},
+            "status": {"containerStatuses": [state]},
+        })  # fmt: skip
+
+    (usual, resized), _, _ = Decoders(PODS).page(page(pod("usual", "1"), pod("resized", "2")))
+    (state,) = usual.status.container_statuses
+    assert (state.name, state.resources, state.allocated_resources) == ("main", None, None)
+    (state,) = resized.status.container_statuses
+    assert state.resources == ResourceRequirements({"cpu": "2"})
+    assert state.allocated_resources == {"cpu": "1"}
+    assert [pod_amounts(each) for each in (usual, resized)] == [{"cpu": 1000}, {"cpu": 2000}]
+    line = b'{"type":"MODIFIED","object":%s}' % pod("usual", "1")
+    assert Decoders(PODS).event(line).object == usual
