@@ -44,7 +44,9 @@ class Cluster:
 
     @property
     def _environment(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("FAIRLEAD", "KUBE"))}
+        # An installed command has its modules compiled.
+        left_out = ("FAIRLEAD", "KUBE", "PYTHONDONTWRITEBYTECODE")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
         return {**kept, "HOME": str(self.root)}
 
     def fairlead(self, *arguments: str) -> str:

@@ -20,7 +20,8 @@ from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.times import format_time
-from fairlead.decide.expected_start import DRAWS, ExpectedStart, expected_start
+from fairlead.decide.expected_start import DRAWS, expected_start
+from fairlead.decide.explanation import ExpectedStart
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy

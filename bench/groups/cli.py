@@ -5,12 +5,14 @@ ended jobs costs.
 from __future__ import annotations
 
 import gc
+import resource
 import statistics
 import time
+from collections.abc import Callable
 
 import msgspec
 
-from bench.cluster import cluster
+from bench.cluster import Cluster, cluster
 from bench.harness import Report, cpu_slowness, slowness
 from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
@@ -19,7 +21,7 @@ from fairlead.cli.table import render_table
 from fairlead.cli.views.jobs import COLUMNS, JobChoice, choose_jobs, job_rows
 from fairlead.testing.builders import EPOCH, make_job
 
-HELP_RUNS = 10
+HELP_RUNS = SUBMIT_RUNS = 10
 FLEETS = ((200, 3), (7_500, 1))  # virtual nodes, repeats
 ENDED, ENDED_ROUNDS = 10_000, 5
 
@@ -43,8 +45,31 @@ def run(report: Report) -> None:
                 slow = slowness()
                 taken_seconds = made.up("--nodes", str(nodes))
                 starts.append(taken_seconds / ((slow + slowness()) / 2))
+                if nodes == FLEETS[0][0] and len(starts) == 1:
+                    _submit(report, made)
         report.add(f"cli.up_{nodes}", statistics.median(starts), "s")
     _ended(report)
+
+
+def _submit(report: Report, made: Cluster) -> None:
+    """Report the CPU of `submit`, beside that of `--help`; minima, as others' load only adds."""
+    (made.root / "train.sh").write_text("#!/bin/sh\ntrue\n")
+    flags = ("--kubeconfig", str(made.data / "kubeconfig"), "--gpus", "1", "--on", "virtual")
+    helps, submits, slow = list[float](), list[float](), list[float]()
+    for _ in range(SUBMIT_RUNS):
+        slow.append(cpu_slowness())
+        helps.append(_cpu(lambda: made.fairlead("--help")))
+        submits.append(_cpu(lambda: made.fairlead("submit", "train.sh", "--dry-run", *flags)))
+    report.add("cli.submit_ratio", min(submits) / min(helps), "x help")
+    report.add("cli.submit", min(c / s for c, s in zip(submits, slow, strict=True)) * 1e3, "ms CPU")
+
+
+def _cpu(command: Callable[[], object]) -> float:
+    """Return the CPU seconds of the processes that a call starts and waits for."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _ended(report: Report) -> None:

@@ -23,13 +23,13 @@ from bench.groups.planner import GPUS, NEAR, network_of, reporting
 from bench.harness import Report, cpu_slowness
 from fairlead.api.core import ContainerImage, Node
 from fairlead.api.job import Job
-from fairlead.decide.explain import explain
+from fairlead.decide.explain import explain, explain_changed
 from fairlead.decide.forecast import Forecasts
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.dry_run import dry_run
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.supposed import submitted
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import (
     EPOCH,
@@ -45,7 +45,7 @@ GANG_NODES, GANGS, GANG_MEMBERS, GANGS_TIMED = 5_000, 3_000, 3, 300
 NEAR_NODES, NEAR_MEMBERS, NEAR_ROUNDS = 100_000, 1_000, 15
 REPAIR_NODES, REPAIR_MEMBERS, REPAIR_LOST, REPAIRS = 7_500, 500, 8, 20
 WAITING_NODES, WAITING, SHAPES, CHANGES, EXPLAINED = 7_500, 10_000, 200, 30, 500
-DRY_RUNS = 100
+SUBMITTED = 100
 EVENT_NODES, EVENTS = 7_500, 2_000
 LARGE_NODES, LARGE_PODS = 100_000, 200_000
 #: Of each node, of these those that all nodes have, and of the cluster.
@@ -169,14 +169,19 @@ def _waiting(report: Report) -> None:
         ask = partial(explain, state, job.metadata.key, now, policy, forecasts=forecasts)
         answers.append(_timed(ask))
     asked = list[float]()
-    for number in range(DRY_RUNS):
+    for number in range(SUBMITTED):
         count, gpus = rng.choice(shapes)
-        job = make_job(f"next-{number}", count=count, gpus=gpus)
-        asked.append(_timed(partial(dry_run, state.cluster, job, now)))
+        job = submitted(make_job(f"next-{number}", count=count, gpus=gpus), now)
+        asked.append(_timed(partial(explain_changed, state, job, now, policy, may_try=never)))
     _add(report, "change_of_10000", statistics.median(changes), nodes=WAITING_NODES)
     _add(report, "why_first", answers[0], nodes=WAITING_NODES)
     _add(report, "why", _mean(answers), nodes=WAITING_NODES)
-    _add(report, "dry_run", _mean(asked), nodes=WAITING_NODES)
+    _add(report, "submitted", _mean(asked), nodes=WAITING_NODES)
+
+
+def never() -> bool:
+    """Return False: what would let the job start is not asked, as by `submit`."""
+    return False
 
 
 def _shapes(report: Report) -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.topology import Topology
-from fairlead.decide.forecast import Forecast, forecast
+from fairlead.decide.explanation import Forecast
+from fairlead.decide.forecast import forecast
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy

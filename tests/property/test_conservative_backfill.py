@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
-from fairlead.decide.forecast import Forecast, Forecasts
+from fairlead.decide.explanation import Forecast
+from fairlead.decide.forecast import Forecasts
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.context import Context

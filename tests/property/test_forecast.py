@@ -16,7 +16,8 @@ from fairlead.api.names import MAINTENANCE
 from fairlead.api.times import format_time, parse_time
 from fairlead.api.topology import Topology
 from fairlead.decide.explain import explain
-from fairlead.decide.forecast import Forecast, Forecasts
+from fairlead.decide.explanation import Forecast
+from fairlead.decide.forecast import Forecasts
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy

@@ -2,7 +2,7 @@
 
     Answers(state, ...)      on the scheduler's own state, in the leader: nothing is read again
                              or on one that a client has assembled (`model/objects.py`)
-    explain, dry_run         the answers, as `fairlead why` and `fairlead submit` show them
+    explain, suppose, fit    the answers, as `fairlead why` and `fairlead submit` show them
 
 Everything is asked in transactions that are rolled back, so the state is as it was. The forecast is
 a run of the planner through the ends of jobs, and answers for all jobs: it is kept for a time that
@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
-import msgspec
 from msgspec import structs
 
 from fairlead.api.core import Node
@@ -24,20 +24,25 @@ from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_pool import NodePool, NodePoolStatus, Provider
 from fairlead.api.placement import nodes_of
 from fairlead.api.team import TeamUse
-from fairlead.app.messages import Fitted
-from fairlead.decide.explain import Explanation, explain
+from fairlead.app.messages import Explained, Fitted
+from fairlead.decide.alternatives import alternatives_to
+from fairlead.decide.explain import explain, explain_changed
+from fairlead.decide.explanation import Explanation, Forecast, Preemption, Unknown
 from fairlead.decide.fleet.growth import pools_that_hold
-from fairlead.decide.forecast import Forecast, Forecasts, Preemption
+from fairlead.decide.forecast import Forecasts
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.placement.dry_run import dry_run
+from fairlead.decide.placement.patience import unreachable_level
 from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.quota import excess_of
 from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.whatif import largest_shape
-from fairlead.decide.reasons import Outcome
+from fairlead.decide.placement.supposed import changed, submitted, supposed
+from fairlead.decide.placement.whatif import fits_empty, largest_shape
+from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.teams.decide import use_of
-from fairlead.decide.verdict import ObjectKey
+from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.node_health import NodeHealth
+from fairlead.model.phase import Phase
 
 #: A forecast that took some time answers for so many times as long: so forecasts take at most one
 #: part in so many of the process, however many ask.
@@ -46,24 +51,7 @@ FORECAST_KEPT_SECONDS_MAX = 5.0
 #: The expected start takes up to so many forecasts, and is left out where that is longer.
 EXPECTED_RUNS = 40
 
-
-class Explained(msgspec.Struct, frozen=True, rename="camel"):
-    """What is known of a job beside its object."""
-
-    #: None for a job that is not known, or has ended.
-    explanation: Explanation | None = None
-    #: Nodes of the job that are not ready, and since when.
-    unready: dict[str, float] = {}
-    #: How long the job waits for those.
-    node_lost_grace_seconds: float = 0.0
-    #: The pools, with what they do for this job and nothing of others.
-    pools: list[NodePool] = []
-    #: How many nodes of which pools would hold a job that the present nodes never can.
-    holding: dict[str, int] = {}
-    #: The team of each node of the job that has one.
-    owners: dict[str, str] = {}
-    #: Jobs of other namespaces are left out.
-    is_partial: bool = False
+Awaited: TypeAlias = Forecast | Preemption | Unknown | None
 
 
 @dataclass(slots=True)
@@ -150,16 +138,61 @@ class Answers:
             {name: team for name in own if (team := cluster.uses.owner(name))},
         )
 
-    def dry_run(self, job: Job, now: float) -> Fitted:
-        """Return whether a job that is not queued yet would fit."""
-        cluster, pools = self.state.cluster, self._known.pools()
-        verdict, shape = dry_run(cluster, job, now), dict(largest_shape(cluster))
-        if verdict.outcome is not Outcome.IMPOSSIBLE or not (shape and pools):
-            return Fitted(verdict, shape)
-        holding = self._holding(cluster.gang_of(job), pools)
-        held = (pool for pool in pools if pool.metadata.name in holding)
-        key = job.metadata.key
-        return Fitted(verdict, shape, [_for_job(pool, key) for pool in held], holding)
+    def suppose(self, wanted: Job, now: float) -> Explained:
+        """Return what a decision would do with a waiting job, had it been submitted like `wanted`;
+        nothing of one that does not wait for a place.
+        """
+        key = wanted.metadata.key
+        entry = self.state.cluster.jobs.get(key)
+        if entry is None or entry.phase is not Phase.QUEUED:
+            return Explained(is_changed=True)
+        job = changed(entry.job, wanted)
+        began, left = self._stopwatch(), self._seconds()
+        self._give_up_at = began + left
+        kept = self._kept
+        is_cheap = kept is not None and kept.seconds * EXPECTED_RUNS <= left
+        found = explain_changed(
+            self.state, job, now, self._policy, gives_up=self._is_late,
+            is_late=self._is_late if is_cheap else None,
+            may_try=lambda: self._stopwatch() < began + left / 2,
+        )  # fmt: skip
+        with supposed(self.state, job):
+            return structs.replace(self.about(key, found), is_changed=True)
+
+    def fit(self, job: Job, now: float) -> Fitted:
+        """Return what a decision would do with a job that is submitted now."""
+        self._give_up_at = self._stopwatch() + self._seconds()
+        cluster = self.state.cluster
+        job, shape = submitted(job, now), dict(largest_shape(cluster))
+        with supposed(self.state, job):
+            gang = cluster.jobs[job.metadata.key].gang
+            never = fits_empty(cluster, gang)
+            if never.outcome is Outcome.IMPOSSIBLE or not shape:
+                return self._never(job, gang, never, shape)
+            assert not isinstance(gang, InvalidGang), "its verdict is that it is impossible"
+            unreachable = unreachable_level(cluster, gang)
+        found = explain_changed(
+            self.state, job, now, self._policy, gives_up=self._is_late, may_try=lambda: False
+        )  # fmt: skip
+        assert found is not None, "a job that waits is explained"
+        verdict = found.verdict
+        over = excess_of(cluster, job, gang) if verdict.reason is Reason.PLACED else None
+        if over is not None:  # it is placed, and its pods are refused
+            verdict = Verdict(Reason.AWAITING_QUOTA, {"message": str(over)})
+        return Fitted(verdict, shape, forecast=found.forecast, unreachable=unreachable)
+
+    def _never(
+        self, job: Job, gang: GangRequest | InvalidGang, verdict: Verdict, shape: dict[str, int]
+    ) -> Fitted:
+        """Return the answer on a job that the present nodes can never hold."""
+        pools = self._known.pools()
+        holding = self._holding(gang, pools) if shape else {}
+        if holding or not shape:
+            held = (pool for pool in pools if pool.metadata.name in holding)
+            key = job.metadata.key
+            return Fitted(verdict, shape, [_for_job(pool, key) for pool in held], holding)
+        instead = alternatives_to(self.state.cluster, job, gang, verdict, nodes=self._known.nodes())
+        return Fitted(verdict, shape, alternatives=instead)
 
     def team_uses(self, now: float) -> dict[str, TeamUse]:
         """Return what each team uses, as `TeamStatus.use` has it, but for intruders."""
@@ -175,10 +208,16 @@ class Answers:
 
 
 def fitted_of_namespace(fitted: Fitted, namespace: str) -> Fitted:
-    """Return an answer without the jobs of other namespaces; see `of_namespace`."""
-    verdict = fitted.verdict
-    blockers = _own(verdict.blockers, namespace)
-    return structs.replace(fitted, verdict=replace(verdict, blockers=blockers))
+    """Return an answer without the jobs of other namespaces, see `of_namespace`, and without what
+    nodes say that the user may not see.
+    """
+    verdict, instead = fitted.verdict, fitted.alternatives
+    return structs.replace(
+        fitted,
+        verdict=replace(verdict, blockers=_own(verdict.blockers, namespace)),
+        forecast=_awaited_of_namespace(fitted.forecast, namespace),
+        alternatives=structs.replace(instead, taints=()),
+    )  # fmt: skip
 
 
 def of_namespace(found: Explained, namespace: str) -> Explained:
@@ -189,24 +228,29 @@ def of_namespace(found: Explained, namespace: str) -> Explained:
     if explanation is None:
         return found
     own = partial(_own, namespace=namespace)
-    ahead, forecast, verdict = explanation.ahead, explanation.forecast, explanation.verdict
-    if isinstance(forecast, Forecast):
-        forecast = structs.replace(forecast, waits_for=own(forecast.waits_for))
-    elif isinstance(forecast, Preemption):
-        borrowed = zip(forecast.victims, forecast.borrowed, strict=False)
-        forecast = structs.replace(
-            forecast, victims=own(forecast.victims),
-            borrowed=tuple(count for key, count in borrowed if key[0] == namespace),
-        )  # fmt: skip
-    left = replace(
+    ahead, verdict = explanation.ahead, explanation.verdict
+    left = structs.replace(
         explanation,
         verdict=replace(verdict, blockers=own(verdict.blockers)),
-        ahead=replace(ahead, jobs=own(ahead.jobs)) if ahead is not None else None,
+        ahead=structs.replace(ahead, jobs=own(ahead.jobs)) if ahead is not None else None,
         holders=tuple(each for each in explanation.holders if each.key[0] == namespace),
         overdue=tuple(each for each in explanation.overdue if each.key[0] == namespace),
-        forecast=forecast,
+        forecast=_awaited_of_namespace(explanation.forecast, namespace),
     )
     return structs.replace(found, explanation=left, is_partial=left != explanation)
+
+
+def _awaited_of_namespace(awaited: Awaited, namespace: str) -> Awaited:
+    own = partial(_own, namespace=namespace)
+    if isinstance(awaited, Forecast):
+        return structs.replace(awaited, waits_for=own(awaited.waits_for))
+    if isinstance(awaited, Preemption):
+        borrowed = zip(awaited.victims, awaited.borrowed, strict=False)
+        return structs.replace(
+            awaited, victims=own(awaited.victims),
+            borrowed=tuple(count for key, count in borrowed if key[0] == namespace),
+        )  # fmt: skip
+    return awaited
 
 
 def _own(keys: Iterable[ObjectKey], namespace: str) -> tuple[ObjectKey, ...]:

@@ -37,6 +37,7 @@ from fairlead.app.messages import (
     FitQuestion,
     TeamsQuestion,
 )
+from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.schema.schema import Schema, compile_schema
 from fairlead.runtime.clock import Clock
 
@@ -112,12 +113,15 @@ class AnswersApi:
             began = self._stopwatch()
             match question:
                 case ExplainQuestion():
-                    key = (question.namespace, question.name)
-                    found = answers.explain(key, self._clock.now())
+                    key, now = (question.namespace, question.name), self._clock.now()
+                    if question.job is None:
+                        found = answers.explain(key, now)
+                    else:
+                        found = answers.suppose(self._wanted(question.job, key, user), now)
                     found = found if sees_all else of_namespace(found, key[0])
                 case FitQuestion():
                     job = _asked(question.job, self._schema, user)
-                    found = answers.dry_run(job, self._clock.now())
+                    found = answers.fit(job, self._clock.now())
                     if not sees_all:
                         found = fitted_of_namespace(found, job.metadata.namespace)
                 case TeamsQuestion():
@@ -125,6 +129,11 @@ class AnswersApi:
             body = msgspec.json.encode(found)
             await asyncio.sleep((self._stopwatch() - began) * PAUSE_RATIO)
         return web.Response(body=body, content_type="application/json")
+
+    def _wanted(self, given: Mapping[str, Any], key: ObjectKey, user: str | None) -> Job:
+        """Return how a job of this name should have been submitted. Invalid."""
+        job = _asked(given, self._schema, user)
+        return replace(job, metadata=replace(job.metadata, namespace=key[0], name=key[1]))
 
 
 def _job_schema() -> Schema:

@@ -257,7 +257,8 @@ def read_lines(lines: Iterable[bytes]) -> Recorded:
     if count != header.objects:
         why = f"there are {count} objects, but the first line says {header.objects}: lines are lost"
         raise DecisionFileError(number, why)
-    objects = Objects(**{field: tuple(each) for field, each in found.items()})
+    kinds: dict[str, Any] = {field: tuple(each) for field, each in found.items()}
+    objects = Objects(**kinds)
     snapshot = Snapshot(
         header.now, objects, _policy(header.policy),
         tuple(Level(name, key) for name, key in header.levels),

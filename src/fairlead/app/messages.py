@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlead.api.node_pool import NodePool
+from fairlead.decide.explanation import (
+    Alternatives,
+    Explanation,
+    Forecast,
+    Preemption,
+    Unknown,
+)
 from fairlead.decide.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -109,14 +116,40 @@ class DecisionLine(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ExplainQuestion(msgspec.Struct, frozen=True, rename="camel"):
-    """Why is this job where it is? The answer is `app.answers.Explained`."""
+    """Why is this job where it is? The answer is an `Explained`."""
 
     namespace: str
     name: str
+    #: As it goes over the wire: what would a decision do with the job had it been submitted so?
+    job: dict[str, Any] | None = None
+
+
+class Explained(msgspec.Struct, frozen=True, rename="camel"):
+    """What is known of a job beside its object."""
+
+    #: None for a job that is not known, or has ended.
+    explanation: Explanation | None = None
+    #: Nodes of the job that are not ready, and since when.
+    unready: dict[str, float] = {}
+    #: How long the job waits for those.
+    node_lost_grace_seconds: float = 0.0
+    #: The pools, with what they do for this job and nothing of others.
+    pools: list[NodePool] = []
+    #: How many nodes of which pools would hold a job that the present nodes never can.
+    holding: dict[str, int] = {}
+    #: The team of each node of the job that has one.
+    owners: dict[str, str] = {}
+    #: Jobs of other namespaces are left out.
+    is_partial: bool = False
+    #: It is about the job of the question, where that has one.
+    is_changed: bool = False
 
 
 class FitQuestion(msgspec.Struct, frozen=True, rename="camel"):
-    """Would this Job, as it goes over the wire, fit? It counts as one of its namespace."""
+    """What would a decision do with this Job, as it goes over the wire, were it submitted now?
+
+    It counts as one of its namespace. The answer is a `Fitted`.
+    """
 
     job: dict[str, Any]
 
@@ -126,7 +159,7 @@ class TeamsQuestion(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Fitted(msgspec.Struct, frozen=True, rename="camel"):
-    """Whether a job would fit now, were it first in the queue."""
+    """What a decision would do with a job that is submitted now."""
 
     verdict: Verdict
     #: What the largest node has, in base units; empty: the cluster has no node.
@@ -134,6 +167,12 @@ class Fitted(msgspec.Struct, frozen=True, rename="camel"):
     #: The pools that would hold a job that the present nodes never can, and with how many nodes.
     pools: list[NodePool] = []
     holding: dict[str, int] = {}
+    #: When it starts, or for which jobs it does, where it waits.
+    forecast: Forecast | Preemption | Unknown | None = None
+    #: Why the level of the topology that it prefers can never hold it.
+    unreachable: Verdict | None = None
+    #: What could be asked instead of what can never start.
+    alternatives: Alternatives = Alternatives()
 
 
 class ServiceHealth(msgspec.Struct, frozen=True, rename="camel"):

@@ -14,7 +14,6 @@ the same number: with a stale file, no command signals, or talks to, another pro
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +142,8 @@ def last_error(data: Path) -> str:
         head = next((n for n in reversed(range(len(lines))) if lines[n][:1] not in ("", " ")), None)
         if head is not None and lines[head].startswith("error["):
             return lines[head]
-        free = shutil.disk_usage(data).free
+        room = os.statvfs(data)
+        free = room.f_bavail * room.f_frsize
     except OSError:
         return ""
     return f"its disk is full: {free:,} bytes are free" if free < _ROOM_BYTES else ""

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from fairlead.api.job import Job
@@ -15,6 +13,7 @@ from fairlead.app.messages import (
     EXPLAIN_PATH,
     FIT_PATH,
     TEAMS_PATH,
+    Explained,
     ExplainQuestion,
     FitQuestion,
     Fitted,
@@ -23,26 +22,23 @@ from fairlead.app.messages import (
 from fairlead.cli.archive import Archive, NoArchive
 from fairlead.cli.transport import Api
 
-if TYPE_CHECKING:  # it loads the planner
-    from fairlead.app.answers import Explained
 
-
-def ask_why(api: Api, job: Job) -> Explained | None:
-    """Return why a job is where it is; None where nobody answers, or an answer of another release
-    cannot be read.
+def ask_why(api: Api, job: Job, *, is_changed: bool = False) -> Explained | None:
+    """Return why a job is where it is, or what a decision would do with it as it `is_changed` here;
+    None where nobody answers, or an answer of another release cannot be read.
     """
-    from fairlead.app.answers import Explained
-
+    namespace, name = job.metadata.key
     try:
-        question = ExplainQuestion(job.metadata.namespace, job.metadata.name)
+        question = ExplainQuestion(namespace, name, to_wire(job) if is_changed else None)
         answer = Archive(api).ask(EXPLAIN_PATH, question)
-        return msgspec.json.decode(answer, type=Explained)
+        found = msgspec.json.decode(answer, type=Explained)
     except (NoArchive, msgspec.DecodeError):
         return None
+    return found if found.is_changed == is_changed else None
 
 
 def ask_fit(api: Api, job: Job) -> Fitted | None:
-    """Return whether a job would fit; None as in `ask_why`."""
+    """Return what a decision would do with a new job; None as in `ask_why`."""
     try:
         return msgspec.json.decode(
             Archive(api).ask(FIT_PATH, FitQuestion(to_wire(job))), type=Fitted

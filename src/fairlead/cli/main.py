@@ -28,10 +28,13 @@ def main() -> NoReturn:
         if code == INTERRUPTED:
             os._exit(code)
 
+    def leave_at_once(_signal: int, _frame: object) -> None:
+        os._exit(INTERRUPTED)
+
     atexit.register(leave)  # the first one, so the last to be called
     code = guarded(sys.argv[1:])
     # Nothing is left that could catch an interrupt: `timeout` sends one to us and one to our group.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    signal.signal(signal.SIGINT, leave_at_once)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -12,11 +12,13 @@ from dataclasses import replace
 import msgspec
 
 from fairlead.api.job import Job
-from fairlead.app.answers import Answers, Explained, Known
+from fairlead.app.answers import Answers, Known
 from fairlead.app.controller_settings import ControllerSettings
+from fairlead.app.messages import Explained, Fitted
+from fairlead.cli.cluster_settings import read_settings
+from fairlead.cli.embedded import read_status
 from fairlead.cli.objects import read_objects, read_state
 from fairlead.cli.transport import Api
-from fairlead.decide.explain import explain_changed
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.fair_share import FairShareOrder
 from fairlead.decide.placement.state import PlacementState
@@ -31,19 +33,19 @@ class OwnAnswers:
 
     def __init__(self, api: Api, settings: ControllerSettings, now: float) -> None:
         """Read it. Forbidden for a user who may not see the cluster."""
-        self._now, self._policy = now, settings.placement_policy()
+        self._now = now
         give_up_at = time.monotonic() + EXPECTED_SECONDS_MAX
         objects = read_objects(api)
         cluster = read_state(objects, settings.levels(), now)
-        self._state = PlacementState(cluster, order=FairShareOrder(cluster))
         health = NodeHealth()
         for node in objects.nodes:
             health.put(node, now)
         jobs = replace(JobsPolicy(), **msgspec.structs.asdict(settings.jobs))
-        self._seconds_left = lambda: give_up_at - time.monotonic()
         self._answers = Answers(
-            self._state, Known(lambda: objects.nodes, lambda: objects.pools, health),
-            self._policy, jobs, stopwatch=time.monotonic, seconds=self._seconds_left,
+            PlacementState(cluster, order=FairShareOrder(cluster)),
+            Known(lambda: objects.nodes, lambda: objects.pools, health),
+            settings.placement_policy(), jobs, stopwatch=time.monotonic,
+            seconds=lambda: give_up_at - time.monotonic(),
         )  # fmt: skip
 
     def explain(self, job: Job) -> Explained:
@@ -51,10 +53,16 @@ class OwnAnswers:
         return self._answers.explain(job.metadata.key, self._now)
 
     def suppose(self, job: Job) -> Explained:
-        """Return what a decision would do with a job that is as it says here."""
-        key = job.metadata.key
-        self._state.cluster.job_changed(job)
-        found = explain_changed(
-            self._state, key, self._now, self._policy, is_late=lambda: self._seconds_left() < 0,
-        )  # fmt: skip
-        return self._answers.about(key, found)
+        """Return what a decision would do with a waiting job that is as it says here."""
+        return self._answers.suppose(job, self._now)
+
+    def fit(self, job: Job) -> Fitted:
+        """Return what a decision would do with a job that is submitted now."""
+        return self._answers.fit(job, self._now)
+
+
+def own_answers(api: Api, now: float) -> OwnAnswers:
+    """Return answers with the settings of the controllers, or the defaults where these cannot be
+    read. Forbidden as above.
+    """
+    return OwnAnswers(api, read_settings(api, read_status(api)) or ControllerSettings(), now)

@@ -66,8 +66,8 @@ class Submission:
 
 def taken_names(api: Api, namespace: str) -> frozenset[str]:
     """Return the names of the jobs of a namespace."""
-    jobs = api.list(JOBS.raw, namespace=namespace)
-    return frozenset(str(job["metadata"]["name"]) for job in jobs)
+    jobs = api.list(JOBS.only_metadata, namespace=namespace)
+    return frozenset(job.metadata.name for job in jobs)
 
 
 def pick_name(naming: Naming, taken: frozenset[str]) -> str:

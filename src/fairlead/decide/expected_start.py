@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import inf
 
-from fairlead.decide.forecast import Forecast, forecast
+from fairlead.decide.explanation import RUN_SECONDS_MIN, ExpectedStart, Forecast
+from fairlead.decide.forecast import forecast
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.run_times import Likeness, RunTimes, elapsed_before, run_seconds
@@ -29,25 +30,6 @@ from fairlead.model.cluster import JobEntry
 
 #: Forecasts that are made, and as many again where some jobs are not predicted.
 DRAWS = 20
-#: The least time that a job takes.
-_SECONDS_MIN = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedStart:
-    """The earliest and latest start of all draws and the one in the middle, as instants."""
-
-    earliest: float
-    median: float
-    latest: float
-    #: Past jobs whose run times were learned from.
-    past_jobs: int
-
-    def says_more(self, now: float, bound: float | None) -> bool:
-        """True unless it says no more than that the job starts between now and the bound."""
-        if bound is None or self.latest < bound:
-            return True
-        return now + _SECONDS_MIN < self.earliest < bound
 
 
 def expected_start(
@@ -131,7 +113,7 @@ class _DrawnEnds:
         seconds = self.times.remaining(likeness, elapsed, (order[self.draw] + 0.5) / DRAWS)
         if seconds is None:
             self.has_unknown = True
-            return inf if self.is_late_end else _SECONDS_MIN
+            return inf if self.is_late_end else RUN_SECONDS_MIN
         self.learned[likeness] = None
         return seconds
 

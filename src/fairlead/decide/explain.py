@@ -9,109 +9,49 @@ is made. A client builds the state from lists, without the members' pods of jobs
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from itertools import islice
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import find_condition
 from fairlead.api.names import ADMITTED, FAILURE_TARGET
 from fairlead.api.placement import nodes_of
-from fairlead.api.quantity import humanize
-from fairlead.api.times import format_time, parse_time
-from fairlead.decide.attempts.backoff import BorrowerBackOff, borrower_backoff
+from fairlead.api.times import parse_time
+from fairlead.decide.attempts.backoff import borrower_backoff
 from fairlead.decide.attempts.status import back_off_verdict, preempted_verdict, refusal_verdict
-from fairlead.decide.expected_start import ExpectedStart, expected_start
-from fairlead.decide.forecast import Forecast, Forecasts, Preemption, Unknown
+from fairlead.decide.expected_start import expected_start
+from fairlead.decide.explanation import (
+    AHEAD_MAX,
+    HOLDERS_MAX,
+    Ahead,
+    Amounts,
+    Explanation,
+    Forecast,
+    Holder,
+    Preemption,
+)
+from fairlead.decide.forecast import Forecasts, preemption_of
 from fairlead.decide.jobs.gate import CancelJob, Refuse, dependency_state, gate
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
-from fairlead.decide.overdue_pods import OverduePod, overdue_for, overdue_of
-from fairlead.decide.placement.actions import NominateJob, PlaceJob
-from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.fair_share import FairShareOrder
+from fairlead.decide.overdue_pods import overdue_for, overdue_of
+from fairlead.decide.placement.cycle import verdict_now
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.patience import with_end
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.quota import held_verdict, quota_verdict
 from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.supposed import supposed
 from fairlead.decide.placement.unplaceable import eligible_nodes, resource_order
 from fairlead.decide.placement.whatif import would_fit
-from fairlead.decide.reasons import Outcome, Reason, Trait, resource_word
-from fairlead.decide.suggestions import Suggestion, suggestions
+from fairlead.decide.reasons import Outcome, Reason, Trait
+from fairlead.decide.suggestions import suggestions
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.completion import ends_at
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.phase import Phase, is_failing, phase_of
-
-AHEAD_MAX = 10
-HOLDERS_MAX = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Amounts:
-    """One resource in base units: what the gang asks in all, what is free for it, what there is.
-
-    `short` is `asked - free` where that is above zero, else 0.
-    """
-
-    resource: str
-    asked: int
-    free: int
-    total: int
-    short: int
-
-    @property
-    def message(self) -> str:
-        """E.g. "GPUs: asks 64, 44 of 72 are free, 20 short"."""
-        asked, free, total = (
-            humanize(self.resource, n) for n in (self.asked, self.free, self.total)
-        )
-        text = f"{resource_word(self.resource)}: asks {asked}, {free} of {total} are free"
-        return f"{text}, {humanize(self.resource, self.short)} short" if self.short else text
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """The job's place in the queue; `jobs` are those nearest the head, at most AHEAD_MAX."""
-
-    position: int
-    waiting: int
-    jobs: tuple[ObjectKey, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A job that holds what this one needs; `ends_at` by its time limit, None without one."""
-
-    key: ObjectKey
-    resource: str
-    amount: int
-    nodes: int
-    ends_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """The answer, part by part; parts that do not apply are empty or None."""
-
-    job: ObjectKey
-    verdict: Verdict
-    #: Since when the status says so, None when it says something else or nothing.
-    since: float | None
-    arithmetic: tuple[Amounts, ...] = ()
-    ahead: Ahead | None = None
-    holders: tuple[Holder, ...] = ()
-    #: Of a job that stops its own pods, of one that waits those on nodes that it could use.
-    overdue: tuple[OverduePod, ...] = ()
-    forecast: Forecast | Preemption | Unknown | None = None
-    #: By the run times of past jobs, where that was asked and they say more than the forecast.
-    expected: ExpectedStart | None = None
-    suggestions: tuple[Suggestion, ...] = ()
-    #: Of a job that may not borrow nodes of other teams for now.
-    borrower_backoff: BorrowerBackOff | None = None
 
 
 def explain(
@@ -123,13 +63,14 @@ def explain(
     is_late: Callable[[], bool] | None = None,
     forecasts: Forecasts | None = None,
     may_try: Callable[[], bool] = lambda: True,
+    decided: Verdict | None = None,
 ) -> Explanation | None:
     """Return why a job is where it is; None when it is unknown or has ended.
 
     `policy` is the scheduler's; by default the planner's own defaults. With `is_late`
     the expected start is asked as well, which takes up to forty forecasts, until it is true.
     Who asks about many jobs gives the same `forecasts` of this state, instant and policy each time.
-    Changes are tried while `may_try` is true.
+    Changes are tried while `may_try` is true. `decided` is the verdict of a decision on this state.
     """
     entry = state.jobs.get(key)
     if entry is None or entry.job.is_finished:
@@ -143,7 +84,7 @@ def explain(
         return Explanation(key, verdict, _since(entry.job, verdict), overdue=overdue)
     policy = policy or PlacementPolicy()
     forecasts = forecasts or Forecasts(state, now, policy)
-    verdict = _waiting_verdict(state, entry, gang, now=now, forecasts=forecasts)
+    verdict = decided or _waiting_verdict(state, entry, gang, now=now, forecasts=forecasts)
     verdict = with_end(verdict, entry, now)
     open_to = gang if verdict.reason is Reason.BORROW_BACK_OFF else gang.accepting
     if verdict.reason.has(Trait.IS_TIMED):
@@ -161,7 +102,7 @@ def explain(
     if verdict.reason.has(Trait.HAS_FORECAST):
         awaited = forecasts.of(key)
     elif verdict.reason.has(Trait.HAS_VICTIMS):
-        awaited = Preemption.of(state, key, now, verdict.blockers)
+        awaited = preemption_of(state, key, now, verdict.blockers)
     else:
         return explanation
     if is_late is not None and not isinstance(awaited, Preemption):
@@ -176,59 +117,33 @@ def explain(
 
 def explain_changed(
     state: PlacementState,
-    key: ObjectKey,
+    job: Job,
     now: float,
     policy: PlacementPolicy,
     *,
     is_late: Callable[[], bool] | None = None,
+    gives_up: Callable[[], bool] = lambda: False,
+    may_try: Callable[[], bool] = lambda: True,
 ) -> Explanation | None:
-    """Return what a whole decision on this state would do with a job, else why it would wait.
+    """Return what a decision would do with a job if it waited as it says here, else why it waits.
 
-    For a job that is not as its object says. The state is used up: a decision remembers which
-    verdicts it has made.
+    The state is used for the calculation and is as it was at the end. The forecast looks no further
+    once `gives_up` is true; the others are those of `explain`.
     """
-    explanation = explain(state, key, now, policy, is_late=is_late)
-    if explanation is None:
-        return None
-    decision = decide(state, policy, now)
-    for action in decision.actions:
-        if isinstance(action, PlaceJob | NominateJob) and action.job.metadata.key == key:
-            return _started(state, explanation, action, now)
-    verdict = decision.verdicts.get(key)
-    if explanation.verdict.reason is not Reason.PENDING_EVALUATION or verdict is None:
-        return explanation
-    return replace(explanation, verdict=verdict)  # it fits, were it the first
-
-
-def preview(
-    cluster: ClusterState, job: Job, now: float, policy: PlacementPolicy
-) -> Explanation | None:
-    """Return what a decision would do with a job that is submitted now, as `explain_changed`.
-
-    One that is held, or waits for other jobs, as if it were not and did not. The job stays in the
-    state.
-    """
-    cluster.advance_shares(now)
-    meta = structs.replace(
-        job.metadata, uid=job.metadata.uid or "submitted", creation_timestamp=format_time(now)
-    )
-    spec = structs.replace(job.spec, suspend=False, after=())
-    queued = structs.replace(job, metadata=meta, spec=spec, status=JobStatus(attempt=1))
-    cluster.job_changed(queued)
-    state = PlacementState(cluster, order=FairShareOrder(cluster))
-    return explain_changed(state, meta.key, now, policy)
-
-
-def _started(
-    state: PlacementState, explanation: Explanation, action: PlaceJob | NominateJob, now: float
-) -> Explanation:
-    key, facts = explanation.job, dict(action.verdict.facts)
-    if isinstance(action, PlaceJob):
-        return Explanation(key, Verdict(Reason.PLACED, facts), None)
-    victims = tuple((victim.namespace, victim.name) for victim in action.nomination.victims)
-    verdict = Verdict(Reason(action.verdict.reason), facts, victims)
-    awaited = Preemption.of(state, key, now, victims)
-    return replace(explanation, verdict=verdict, forecast=awaited, suggestions=())
+    key = job.metadata.key
+    with supposed(state, job):
+        verdict = verdict_now(state, key, now, policy)
+        if verdict is not None and verdict.reason is Reason.PLACED:
+            return Explanation(key, verdict, None)
+        forecasts = Forecasts(state, now, policy, is_late=gives_up)
+        found = explain(
+            state, key, now, policy, is_late=is_late, forecasts=forecasts, may_try=may_try,
+            decided=verdict,
+        )  # fmt: skip
+        if found is None or verdict is None or not verdict.reason.has(Trait.KEEPS_PLACE):
+            return found
+        awaited = preemption_of(state, key, now, verdict.blockers)
+        return replace(found, forecast=awaited, suggestions=())
 
 
 # The verdict

@@ -18,14 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from enum import Enum
 from itertools import islice
 from math import inf
-from typing import Protocol, Self
-
-import msgspec
+from typing import Protocol
 
 from fairlead.api.job import Job
+from fairlead.decide.explanation import ENDS_MAX, WAITS_FOR_MAX, Forecast, Preemption, Unknown
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.context import Context
 from fairlead.decide.placement.fit import Fit
@@ -43,69 +41,9 @@ from fairlead.model.labels import OWN
 from fairlead.model.nodes import Ints
 from fairlead.model.windows import grace_seconds
 
-WAITS_FOR_MAX = 10
-#: Ends that are looked at; a job behind more of them gets no forecast.
-ENDS_MAX = 500
 #: With estimated ends, those within this part of the time from now are looked at together.
 COARSENESS = 0.03
 _UNBOUNDED = 1 << 62
-
-
-class Unknown(Enum):
-    """Why there is no bound, in words."""
-
-    NO_TIME_LIMIT = "a job that holds the room, or is ahead, has no time limit"
-    RESTARTING = "a job that holds the room restarts"
-    PREEMPTING = "a job of higher priority preempts others first"
-    DEPENDENT = "a job that waits for another one may come first"
-    NO_ROOM = "the ends of all jobs together do not make room for it"
-    TOO_MANY = f"more than {ENDS_MAX} jobs end before"
-    TOO_LONG = "to look so far ahead takes the controllers too long"
-
-
-class Forecast(msgspec.Struct, frozen=True, tag_field="kind"):
-    """By when the gang starts under the assumptions above."""
-
-    may_start_by: float
-    #: The last jobs on nodes that it could use whose end it waits for, the latest first, at most
-    #: WAITS_FOR_MAX.
-    waits_for: tuple[ObjectKey, ...]
-
-
-class Preemption(msgspec.Struct, frozen=True, tag_field="kind"):
-    """Jobs of lower priority have to give their nodes to the gang, from an instant on.
-
-    Without victims the gang gets nodes that others leave anyway.
-    """
-
-    begins_at: float
-    victims: tuple[ObjectKey, ...]
-    #: How many nodes of the gang's own team each victim borrows.
-    borrowed: tuple[int, ...] = ()
-    #: When the victims have ended; None where one may save a checkpoint first, or cannot be known.
-    ends_by: float | None = None
-
-    @classmethod
-    def of(
-        cls, state: PlacementState, key: ObjectKey, begins_at: float, victims: tuple[ObjectKey, ...]
-    ) -> Self:
-        """Return that of a gang in the state, with what its jobs say of the victims."""
-        cluster, team = state.cluster, state.jobs[key].lane.team
-        own = cluster.table.labels.tiers(team) == OWN
-        jobs = [cluster.jobs[victim] for victim in victims if victim in cluster.jobs]
-        others = [
-            key for each in jobs
-            if each.team_name != team and cluster.ledger.claim(key := each.job.metadata.key)
-        ]  # fmt: skip
-        borrowed = tuple(
-            int(own[cluster.ledger.slots(victim)].sum()) if victim in others else 0
-            for victim in victims
-        )
-        statuses = [each.job.status for each in jobs]
-        saves = any(s.progress and s.progress.checkpoint_step is not None for s in statuses)
-        is_known = bool(jobs) and not saves and all(s.placement is not None for s in statuses)
-        seconds = max((grace_seconds(each.job) for each in jobs), default=0.0)
-        return cls(begins_at, victims, borrowed, begins_at + seconds if is_known else None)
 
 
 class Ends(Protocol):
@@ -139,6 +77,28 @@ def forecast(
     calculation and is as it was at the end.
     """
     return Forecasts(state, now, policy, ends=ends).of(key)
+
+
+def preemption_of(
+    state: PlacementState, key: ObjectKey, begins_at: float, victims: tuple[ObjectKey, ...]
+) -> Preemption:
+    """Return the preemption for a gang in the state, with what the state says of the victims."""
+    cluster, team = state.cluster, state.jobs[key].lane.team
+    own = cluster.table.labels.tiers(team) == OWN
+    jobs = [cluster.jobs[victim] for victim in victims if victim in cluster.jobs]
+    others = [
+        key for each in jobs
+        if each.team_name != team and cluster.ledger.claim(key := each.job.metadata.key)
+    ]  # fmt: skip
+    borrowed = tuple(
+        int(own[cluster.ledger.slots(victim)].sum()) if victim in others else 0
+        for victim in victims
+    )
+    statuses = [each.job.status for each in jobs]
+    saves = any(s.progress and s.progress.checkpoint_step is not None for s in statuses)
+    is_known = bool(jobs) and not saves and all(s.placement is not None for s in statuses)
+    seconds = max((grace_seconds(each.job) for each in jobs), default=0.0)
+    return Preemption(begins_at, victims, borrowed, begins_at + seconds if is_known else None)
 
 
 def starts_now(
@@ -300,7 +260,7 @@ class _Ahead:
             waits_for = islice(self._useful_ends(key, ended), WAITS_FOR_MAX)
             return Forecast(starts_at, tuple(waits_for))
         if key in self._victims:
-            return Preemption.of(self._state, key, self._context.now, self._victims[key])
+            return preemption_of(self._state, key, self._context.now, self._victims[key])
         assert self._unknown is not None
         return self._unknown
 

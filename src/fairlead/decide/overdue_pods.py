@@ -6,27 +6,17 @@ A finalizer of another tool keeps a pod, and so does a kubelet that no longer co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from fairlead.api.job import Job
+from fairlead.decide.explanation import OverduePod
 from fairlead.decide.placement.unplaceable import eligible_nodes
-from fairlead.decide.verdict import ObjectKey
 from fairlead.model.claims import adopted_owner
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
 
 #: Pods that are looked at.
 OVERDUE_MAX = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class OverduePod:
-    """A pod that was to be gone at `since`, and still uses its node."""
-
-    key: ObjectKey
-    node: str
-    since: float
 
 
 def overdue_of(state: ClusterState, job: Job, now: float) -> Iterator[OverduePod]:

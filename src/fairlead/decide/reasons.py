@@ -36,7 +36,9 @@ class Trait(Flag):
     HAS_FORECAST = auto()
     #: It waits for the time of some nodes.
     IS_TIMED = auto()
-    #: Its place is kept for it until jobs of lower priority have left it.
+    #: A place is kept for it, which others leave.
+    KEEPS_PLACE = auto()
+    #: Those are jobs of lower priority.
     HAS_VICTIMS = auto()
     #: The fact `job` names the job ahead that it waits for.
     HAS_JOB_AHEAD = auto()
@@ -51,6 +53,7 @@ class Trait(Flag):
 
 
 _NONE = Trait(0)
+_NOMINATED = Trait.KEEPS_PLACE | Trait.WRITTEN_ONLY
 _CAPACITY = Trait.NODES_HELP | Trait.HAS_FORECAST
 _LIMIT = Trait.HAS_ROOM | Trait.HAS_FORECAST | Trait.WRITTEN_ONLY
 _BEHIND = _CAPACITY | Trait.HAS_ROOM | Trait.HAS_JOB_AHEAD | Trait.WRITTEN_ONLY
@@ -126,22 +129,22 @@ class Reason(Enum):
         "{nodes_lost} nodes, lost or cordoned",
     )  # fmt: skip
     PREEMPTING = (
-        "Preempting", (Outcome.WAITING, Trait.HAS_VICTIMS | Trait.WRITTEN_ONLY), 25,
+        "Preempting", (Outcome.WAITING, _NOMINATED | Trait.HAS_VICTIMS), 25,
         "its place on {nodes} nodes is kept for it; waits for {victims} jobs of lower priority to "
         "end there",
     )  # fmt: skip
     WAITING_FOR_CHECKPOINT = (
-        "WaitingForCheckpoint", (Outcome.WAITING, Trait.HAS_VICTIMS | Trait.WRITTEN_ONLY), 25,
+        "WaitingForCheckpoint", (Outcome.WAITING, _NOMINATED | Trait.HAS_VICTIMS), 25,
         "its place on {nodes} nodes is kept for it; waits for {victims} jobs of lower priority to "
         "end there, {saving} of them after a checkpoint",
     )  # fmt: skip
     DEFRAGMENTING = (
-        "Defragmenting", (Outcome.WAITING, Trait.WRITTEN_ONLY), 25,
+        "Defragmenting", (Outcome.WAITING, _NOMINATED), 25,
         "its place on {nodes} nodes is kept for it; waits for {moves} jobs to leave it for other "
         "nodes, which are kept for them",
     )  # fmt: skip
     RESERVED = (
-        "Reserved", (Outcome.WAITING, Trait.WRITTEN_ONLY), 25,
+        "Reserved", (Outcome.WAITING, _NOMINATED), 25,
         "its place on {nodes} nodes is kept for it; waits for the last pods there to end",
     )  # fmt: skip
     PLACE_WITHDRAWN = (

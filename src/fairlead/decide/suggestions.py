@@ -12,17 +12,16 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.api.job import Job
-from fairlead.api.quantity import humanize
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.times import parse_time
+from fairlead.decide.explanation import Suggestion
 from fairlead.decide.forecast import starts_now
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import resource_order
 from fairlead.decide.placement.whatif import fits_now, would_fit
-from fairlead.decide.reasons import Reason, Trait, resource_word
+from fairlead.decide.reasons import Reason, Trait
 from fairlead.decide.verdict import Verdict
-from fairlead.decide.words import duration
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang
 from fairlead.model.nodes import is_device
@@ -34,38 +33,6 @@ _SUBMIT_SECONDS, _MINUTES_FROM = 15.0, 300.0
 _STEPS = {"cpu": 1000, "memory": 1 << 30, "ephemeral-storage": 1 << 30}
 #: Time limits, and reservations, that are tried.
 _TRIED_MAX = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    """A change under which the gang would start; it was tried.
-
-    `change` is what to set: `count` of a role, the amount of a resource per member in base units,
-    `time`, the limit of the whole job in seconds, or `reservation`, a name.
-    """
-
-    role: str
-    change: str
-    #: None where nothing was set.
-    before: int | None
-    after: int | str
-    #: When it starts then; None: now.
-    at: float | None = None
-
-    @property
-    def message(self) -> str:
-        """E.g. "5 instead of 8 members of role worker: starts now"."""
-        starts = "starts now" if self.at is None else f"starts at {format_time(self.at)}"
-        if isinstance(self.after, str):
-            return f"nodes that its team has reserved: {starts}"
-        if self.change == "count":
-            return f"{self.after} instead of {self.before} members of role {self.role}: {starts}"
-        if self.change == "time":
-            return f"a time limit of at most {duration(self.after)}: {starts}"
-        assert self.before is not None
-        after, before = humanize(self.change, self.after), humanize(self.change, self.before)
-        word = resource_word(self.change)
-        return f"{after} instead of {before} {word} per member of role {self.role}: {starts}"
 
 
 def suggestions(

@@ -223,7 +223,7 @@ class ClusterState:
             return
         new, gone = self.terms.hold(owner, terms)
         for term in new:
-            self.ledger.add_term(term)
+            self.ledger.mark_pods(term, is_known=True)
         for term in (*new, *gone):
             for entry in list(self.jobs.values()):
                 job = entry.job

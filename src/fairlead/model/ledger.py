@@ -239,12 +239,12 @@ class Ledger:
         self._put_pod(use)
         return not (was_apart and self._is_covered(use))
 
-    def add_term(self, term: Term) -> None:
-        """Mark the pods that a term is about, which was not known before."""
+    def mark_pods(self, term: Term, *, is_known: bool) -> None:
+        """Mark the pods that a new term is about; or unmark them, since nothing has the term."""
         entry = (f"{CARRIED}{term.mark.name}", 1)
         for use in list(self._pods.values()):
-            if term.selects(use.key[0], use.labels) and entry not in use.request:
-                request = tuple(sorted((*use.request, entry)))
+            if term.selects(use.key[0], use.labels) and (entry in use.request) != is_known:
+                request = tuple(sorted({*use.request} ^ {entry}))
                 self._put_pod(replace(use, request=request))
 
     def _put_pod(self, use: PodUse) -> None:

@@ -238,6 +238,10 @@ class TermTable:
     def __len__(self) -> int:
         return len(self._terms)
 
+    def has(self, term: Term) -> bool:
+        """True for a term that some pod or job has."""
+        return term.mark.name in self._terms
+
     def hold(
         self, owner: Hashable, terms: tuple[Term, ...]
     ) -> tuple[Sequence[Term], Sequence[Term]]:

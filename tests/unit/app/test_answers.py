@@ -7,6 +7,7 @@ import gc
 import tracemalloc
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -15,7 +16,8 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.app.test_archive import Reviewer, archive, get, proxied
 
-from fairlead.api.job import ROLES_MAX, Job
+from fairlead.api.core import Taint
+from fairlead.api.job import ROLES_MAX, Attempt, Job
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.node_pool import (
@@ -30,26 +32,29 @@ from fairlead.api.node_pool import (
 from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.team import JobLimits
 from fairlead.api.times import format_time
-from fairlead.app.answers import Answers, Explained, Known, of_namespace
+from fairlead.app.answers import Answers, Known, fitted_of_namespace, of_namespace
 from fairlead.app.answers_api import QUESTION_BYTES_MAX, AnswersApi
 from fairlead.app.archive_api import QUESTIONS_MAX
 from fairlead.app.archive_guard import to_read_history
-from fairlead.app.messages import ExplainQuestion, FitQuestion, Fitted
+from fairlead.app.messages import Explained, ExplainQuestion, FitQuestion, Fitted
 from fairlead.cli.answers import ask_fit, ask_why
 from fairlead.cli.transport import Api
-from fairlead.decide.forecast import Forecast, Forecasts, Preemption, Unknown
+from fairlead.decide.explanation import Forecast, Preemption, Unknown
+from fairlead.decide.forecast import Forecasts
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fair_share import FairShareOrder
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.reasons import Reason
+from fairlead.decide.placement.supposed import supposed
+from fairlead.decide.reasons import Outcome, Reason
 from fairlead.kube.kubeconfig import Connection
 from fairlead.model.cluster import ClusterState
 from fairlead.model.node_health import NodeHealth
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.builders import (
     EPOCH,
+    make_anti_affinity,
     make_job,
     make_node,
     make_nodes,
@@ -59,6 +64,7 @@ from fairlead.testing.builders import (
 )
 
 NOW = EPOCH + 100.0
+EARLIER = format_time(EPOCH - 3600)
 
 
 def answers_on(state: ClusterState, **known: Any) -> Answers:
@@ -92,7 +98,7 @@ def test_the_pods_of_a_deleted_job_hold_their_nodes_in_the_answer_too() -> None:
     assert (
         found.verdict == decide(answers.state, PlacementPolicy(), NOW).verdicts["default", "mine"]
     )
-    dry = answers.dry_run(make_job("next", count=2), NOW).verdict
+    dry = answers.fit(make_job("next", count=2), NOW).verdict
     assert (dry.reason, dry.facts["free"]) == (Reason.INSUFFICIENT_CAPACITY, 0)
 
 
@@ -107,13 +113,13 @@ def test_a_quota_and_a_limit_are_said_before_the_job_is_queued() -> None:
         ("a", Reason.AWAITING_QUOTA), ("b", Reason.RUNNING_LIMIT), ("c", Reason.PLACED),
     ):  # fmt: skip
         job = make_job("next", namespace=namespace, count=2)
-        assert answers.dry_run(job, NOW).verdict.reason is reason
+        assert answers.fit(job, NOW).verdict.reason is reason
 
 
 def test_an_answer_changes_nothing_that_a_decision_sees() -> None:
     answers, other = two_tenants(), two_tenants()
     answers.explain(("a", "mine"), NOW)
-    answers.dry_run(make_job("next", namespace="a", count=9), NOW)
+    answers.fit(make_job("next", namespace="a", count=9), NOW)
     decisions = [decide(each.state, PlacementPolicy(), NOW + 1) for each in (answers, other)]
     assert decisions[0] == decisions[1]
 
@@ -146,18 +152,18 @@ def test_questions_about_ever_other_jobs_leave_no_memory_behind(
         return msgspec.convert({"metadata": metadata, "spec": {"roles": [role]}}, Job)
 
     answers, reasons = answers_on(ClusterState.of(make_nodes(20))), set[Reason]()
-    for number in range(200):  # as many as may be remembered
-        reasons.add(answers.dry_run(asked(number), NOW).verdict.reason)
-    assert len(reasons) > 1
-    assert Reason.PLACED in reasons
-    gc.collect()
     tracemalloc.start()
     try:
-        for number in range(200, 500):
-            answers.dry_run(asked(number), NOW)
+        for number in range(400):  # as many as may be remembered
+            reasons.add(answers.fit(asked(number), NOW).verdict.reason)
+        assert len(reasons) > 1
+        assert Reason.PLACED in reasons
         gc.collect()
-        grown = tracemalloc.get_traced_memory()[0]
-        assert grown < 300 * 300
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(400, 600):
+            answers.fit(asked(number), NOW)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < 200 * 300
     finally:
         tracemalloc.stop()
 
@@ -188,7 +194,7 @@ def test_of_pools_an_answer_has_what_they_do_for_this_job() -> None:
     [shown] = msgspec.json.decode(answered, type=Explained).pools
     assert [launch.jobs for launch in shown.status.launches] == [("a/mine",)]
     assert b"private" not in answered
-    found = answers.dry_run(make_job("big", namespace="a", count=9), NOW)
+    found = answers.fit(make_job("big", namespace="a", count=9), NOW)
     assert found.holding.keys() == {"h100"}
 
 
@@ -258,7 +264,7 @@ def test_who_sees_one_namespace_is_shown_no_job_of_another() -> None:
 
 
 def _with_forecast(found: Explained, forecast: Preemption) -> Any:
-    from dataclasses import replace as with_
+    from msgspec.structs import replace as with_
 
     assert found.explanation is not None
     return with_(found.explanation, forecast=forecast)
@@ -306,6 +312,81 @@ async def test_each_user_is_answered_for_the_namespaces_whose_jobs_he_may_list()
         assert (status, found.reason) == (200, Reason.INSUFFICIENT_CAPACITY)
 
 
+async def test_a_job_that_is_not_stored_yet_is_answered_with_its_start_and_no_others_jobs() -> None:
+    running = make_job("secret", namespace="b", count=2, time_limit_seconds=3600,
+                       placement=make_placement(["node-0000", "node-0001"]))  # fmt: skip
+    answers = answers_on(ClusterState.of(make_nodes(2), [running]))
+    asked = FitQuestion(to_wire(make_job("next", namespace="a", count=2)))
+    async with served(lambda: answers) as url:
+        found = {
+            user: msgspec.json.decode((await post(f"{url}/fit", user, asked))[1], type=Fitted)
+            for user in ("root", "ann")
+        }
+    whole, own = found["root"].forecast, found["ann"].forecast
+    assert isinstance(whole, Forecast)
+    assert isinstance(own, Forecast)
+    assert (whole.waits_for, own.waits_for) == ((("b", "secret"),), ())
+    assert answers.state.cluster.jobs.keys() == {("b", "secret")}
+
+
+def test_of_victims_and_taints_a_user_of_one_namespace_is_told_nothing_of_others() -> None:
+    low = make_job("low", namespace="b", placement=make_placement(["node-0000"]))
+    began = replace(low, status=replace(low.status, attempts=(Attempt(1, started_at=EARLIER),)))
+    answers = answers_on(ClusterState.of(make_nodes(1), [began]))
+    high = make_job("high", namespace="a", priority=9)
+    found = answers.fit(high, NOW)
+    assert isinstance(found.forecast, Preemption)
+    assert found.forecast.victims == (("b", "low"),)
+    assert b"low" not in msgspec.json.encode(fitted_of_namespace(found, "a"))
+    tainted = make_node("n", gpus=8, taints=[Taint("secret", "NoSchedule")])
+    found = answers_on(ClusterState.of([tainted]), nodes=lambda: [tainted]).fit(high, NOW)
+    assert found.alternatives.taints == (("worker", "secret"),)
+    assert b"secret" not in msgspec.json.encode(fitted_of_namespace(found, "a"))
+
+
+async def test_why_a_job_would_wait_with_other_flags_is_answered_by_the_process_that_decides() -> (
+    None
+):
+    waits = make_job("mine", namespace="a", count=3)
+    answers = answers_on(ClusterState.of(make_nodes(2), [waits]))
+    before = answers.explain(("a", "mine"), NOW)
+    smaller = to_wire(make_job("other", namespace="b", count=2))
+    async with served(lambda: answers) as url:
+        for given, reason in ((smaller, Reason.PLACED), (None, Reason.EXCEEDS_CLUSTER)):
+            status, said = await post(f"{url}/explain", "ann", ExplainQuestion("a", "mine", given))
+            found = msgspec.json.decode(said, type=Explained)
+            assert (status, found.is_changed) == (200, given is not None)
+            assert found.explanation is not None
+            assert found.explanation.verdict.reason is reason
+            assert found.explanation.job == ("a", "mine"), "of his own job only"
+    assert answers.explain(("a", "mine"), NOW) == before
+
+
+def test_a_job_that_does_not_wait_is_not_asked_about_with_other_flags() -> None:
+    answers = two_tenants()
+    running = make_job("secret", namespace="b")
+    assert answers.suppose(running, NOW) == Explained(is_changed=True)
+    with (
+        pytest.raises(ValueError, match="job secret does not wait"),
+        supposed(answers.state, running),
+    ):
+        pass
+
+
+def test_a_job_keeps_to_its_own_rules_about_pods_and_leaves_no_mark_of_them() -> None:
+    """No other job has the rule that each member needs a node of its own."""
+    job = make_job("next", count=2, gpus=1, pod_labels={"app": "x"},
+                   affinity=make_anti_affinity(app="x"))  # fmt: skip
+    pod = make_pod("x", node="node-0001", labels={"app": "x"})
+    state = ClusterState.of(make_nodes(3), [], [pod])
+    answers, marks = answers_on(state), state.table.marks.copy()
+    found = answers.fit(job, NOW).verdict
+    assert (found.reason, found.facts["nodes_used"]) == (Reason.PLACED, 2)
+    assert state.table.marks == marks
+    crowded = answers_on(ClusterState.of(make_nodes(2), [], [pod]))
+    assert crowded.fit(job, NOW).verdict.outcome is not Outcome.PLACED
+
+
 async def test_a_question_that_is_none_is_refused_and_so_is_a_job_that_cannot_be() -> None:
     async with served(two_tenants) as url:
         misnamed = to_wire(make_job("n_1", namespace="a"))
@@ -338,7 +419,7 @@ async def test_a_job_counts_for_the_user_who_asks() -> None:
     answers = answers_on(ClusterState.of(make_nodes(2), [held], teams=[team]))
     job = make_job("next", namespace="a")
     asked = replace(job, metadata=replace(job.metadata, annotations={SUBMITTED_BY: "bob"}))
-    assert answers.dry_run(asked, NOW).verdict.reason is Reason.RUNNING_LIMIT
+    assert answers.fit(asked, NOW).verdict.reason is Reason.RUNNING_LIMIT
     async with served(lambda: answers) as url:
         _, said = await post(f"{url}/fit", "ann", FitQuestion(to_wire(asked)))
         assert msgspec.json.decode(said, type=Fitted).verdict.reason is Reason.PLACED
@@ -373,10 +454,15 @@ async def test_a_command_asks_until_it_reaches_the_process_that_decides() -> Non
         assert found.is_partial
         assert found.explanation is not None
         assert found.explanation.verdict.reason is Reason.INSUFFICIENT_CAPACITY
+        wanted = await asyncio.to_thread(partial(ask_why, api, job, is_changed=True))
+        assert wanted is not None
+        assert wanted.is_changed
         fitted = await asyncio.to_thread(ask_fit, api, job)
         assert fitted is not None
         assert fitted.shape["nvidia.com/gpu"] == 8
-        assert len(proxy.asked) == 2 + 2 + 2, "each time the cluster of fairlead up is tried first"
+        assert len(proxy.asked) == 2 + 2 + 2 + 2, (
+            "each time the cluster of fairlead up is tried first"
+        )
     nobody = AnswersApi(lambda: None, clock=SystemClock(), stopwatch=lambda: 0.0)
     async with proxied({"questions": nobody}) as (_, url):
         api = Api(Connection(url, "a kubeconfig", token="token-ann"))

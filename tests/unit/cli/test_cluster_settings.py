@@ -18,7 +18,7 @@ from fairlead.app.messages import SETTINGS_FILE, SETTINGS_NAME, ClusterStatus, N
 from fairlead.cli.cluster_settings import read_settings
 from fairlead.cli.installation import BINDING_PATH, own_namespace
 from fairlead.decide.explain import explain
-from fairlead.decide.forecast import Forecast
+from fairlead.decide.explanation import Forecast
 from fairlead.decide.placement.state import PlacementState
 from fairlead.input.sections import plain
 from fairlead.install.manifests import Install, manifests

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.unit.cli.fake_api import Unanswered
 
 from fairlead.api.core import Taint
 from fairlead.api.job import Attempt
@@ -20,7 +21,7 @@ from fairlead.input.errors import CliError
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team
 
 
-class Api:
+class Api(Unanswered):
     def __init__(self, team: Team | None = None) -> None:
         self.team = team or make_team("vision")
 

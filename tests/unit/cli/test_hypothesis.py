@@ -13,7 +13,8 @@ from fairlead.api.quantity import CPU, MEMORY, resources_to_base
 from fairlead.cli.flags import Flag
 from fairlead.cli.hypothesis import changed_job, read_changes
 from fairlead.cli.views.why import supposed_text, why_text
-from fairlead.decide.explain import Explanation, explain_changed
+from fairlead.decide.explain import explain_changed
+from fairlead.decide.explanation import Explanation
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.reasons import Reason
@@ -36,7 +37,7 @@ def supposed(job: Job, *words: str) -> Job:
 def tried(*words: str, now: float = EPOCH + 3600) -> Explanation:
     job = supposed(WAITS, *words)
     cluster = ClusterState.of(make_nodes(4), [RUNS, job], priorities=PriorityTable(CLASSES))
-    found = explain_changed(PlacementState(cluster), job.metadata.key, now, PlacementPolicy())
+    found = explain_changed(PlacementState(cluster), job, now, PlacementPolicy())
     assert found is not None
     return found
 

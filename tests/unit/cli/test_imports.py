@@ -9,10 +9,12 @@ import sys
 #: For servers, for files in YAML, for decisions of a whole cycle, and for numbers.
 HEAVY = (
     "aiohttp", "asyncio", "boto3", "cryptography", "google.cloud", "logging", "numba", "numpy",
-    "prometheus_client", "shutil", "structlog", "tempfile", "uvloop", "yaml", "fairlead.cli.fit",
-    "fairlead.controllers", "fairlead.embedded", "fairlead.decide.fleet",
-    "fairlead.decide.placement.cycle", "fairlead.decide.placement.preempt",
-    "fairlead.decide.placement.whatif", "fairlead.model.cluster", "fairlead.sim",
+    "prometheus_client", "shutil", "structlog", "tempfile", "uvloop", "yaml",
+    "fairlead.cli.own_answers", "fairlead.controllers", "fairlead.embedded",
+    "fairlead.decide.fleet", "fairlead.decide.placement.cycle",
+    "fairlead.decide.placement.preempt",
+    "fairlead.decide.placement.whatif", "fairlead.decide.forecast", "fairlead.model.cluster",
+    "fairlead.sim",
 )  # fmt: skip
 #: Module by module in one process; so each line allows what the lines before it allow.
 ALLOWED: dict[str, set[str]] = {
@@ -22,12 +24,9 @@ ALLOWED: dict[str, set[str]] = {
     "change": set(),
     "history": set(),
     "nodes": set(),
-    # it asks the planner whether the job fits, and loads it then
+    # they ask the process that decides, and load the planner where none answers
     "submit": set(),
-    # it asks for all that the planner would do; the controllers' settings are read as a file is
-    "why": {"numpy", "yaml", "fairlead.decide.fleet",
-            "fairlead.decide.placement.cycle", "fairlead.decide.placement.preempt",
-            "fairlead.decide.placement.whatif", "fairlead.model.cluster"},
+    "why": set(),
 }  # fmt: skip
 PROGRAM = """
 import importlib, json, sys

@@ -16,7 +16,7 @@ from fairlead.api.team import Team
 from fairlead.api.times import format_time
 from fairlead.decide.attempts.backoff import BorrowerBackOff, borrower_backoff
 from fairlead.decide.explain import explain
-from fairlead.decide.forecast import Forecast
+from fairlead.decide.explanation import Forecast
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy

@@ -14,7 +14,8 @@ from fairlead.api.names import HOSTNAME, POOL, TEAM
 from fairlead.api.placement import HeldNodes
 from fairlead.api.team import Team
 from fairlead.api.times import format_time
-from fairlead.decide.forecast import Forecast, Forecasts
+from fairlead.decide.explanation import Forecast
+from fairlead.decide.forecast import Forecasts
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fair_share import FairShareOrder

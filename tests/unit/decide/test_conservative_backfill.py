@@ -16,7 +16,7 @@ from fairlead.api.job import Job
 from fairlead.api.quantity import CPU
 from fairlead.api.times import format_time
 from fairlead.decide.explain import explain
-from fairlead.decide.forecast import Forecast
+from fairlead.decide.explanation import Forecast
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.first_start import FirstStart

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from fairlead.api.job import After, Attempt, Job, Progress
 from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
-from fairlead.decide.expected_start import ExpectedStart, expected_start
+from fairlead.decide.expected_start import expected_start
+from fairlead.decide.explanation import ExpectedStart
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.run_times import SAMPLES_MIN

@@ -9,9 +9,8 @@ from fairlead.api.meta import Condition
 from fairlead.api.names import FAILURE_TARGET
 from fairlead.api.times import format_time
 from fairlead.cli.views.why import why_text
-from fairlead.decide.explain import Explanation, explain
-from fairlead.decide.forecast import Forecast, Unknown
-from fairlead.decide.overdue_pods import OverduePod
+from fairlead.decide.explain import explain
+from fairlead.decide.explanation import Explanation, Forecast, OverduePod, Unknown
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.whatif import fits_empty, would_fit

@@ -14,7 +14,8 @@ from fairlead.api.team import JobLimits, Team
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.decide.explain import explain
-from fairlead.decide.forecast import Forecast, forecast
+from fairlead.decide.explanation import Forecast
+from fairlead.decide.forecast import forecast
 from fairlead.decide.placement.actions import NominateJob, PlaceJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy

@@ -15,7 +15,8 @@ from fairlead.api.names import MAINTENANCE
 from fairlead.api.placement import Nomination, RolePlacement, Victim
 from fairlead.api.times import format_time
 from fairlead.decide.explain import explain
-from fairlead.decide.forecast import Forecast, forecast
+from fairlead.decide.explanation import Forecast
+from fairlead.decide.forecast import forecast
 from fairlead.decide.placement.actions import Action, PlaceJob, WithdrawNomination
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy

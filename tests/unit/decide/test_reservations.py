@@ -11,7 +11,7 @@ from fairlead.api.names import MAINTENANCE, POOL
 from fairlead.api.team import Reservation, Team
 from fairlead.api.times import format_time
 from fairlead.decide.explain import explain
-from fairlead.decide.forecast import Forecast
+from fairlead.decide.explanation import Forecast
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.policy import PlacementPolicy

@@ -13,7 +13,7 @@ from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.topology import Topology
 from fairlead.decide.explain import explain
-from fairlead.decide.forecast import Forecast
+from fairlead.decide.explanation import Forecast
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.domains import in_rank_order

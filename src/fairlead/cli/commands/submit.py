@@ -20,6 +20,7 @@ from fairlead.api.resources import CONFIG_MAPS, JOBS, SECRETS
 from fairlead.api.simulated import is_simulated
 from fairlead.cli.common import Common, common, now
 from fairlead.cli.embedded import is_embedded
+from fairlead.cli.fit import check_fit
 from fairlead.cli.flags import FLAGS, Flag, FlagValue, FlagValues, merge
 from fairlead.cli.header import EVERY_MEMBER, parse_header
 from fairlead.cli.identity import local_user
@@ -223,12 +224,13 @@ def _submit_program(
 ) -> tuple[Api, dict[str, Any]]:
     """Check and store a job (or only check it) and return what was, or would be, stored."""
     api = common_.connect()
+    is_up = is_embedded(api)
     if request.target is None:
-        request = replace(request, target=Target.LOCAL if is_embedded(api) else None)
+        request = replace(request, target=Target.LOCAL if is_up else None)
     prepared = _prepare(common_, api, request, program)
     checked = check(api, prepared.submission, prepared.name)
     job = msgspec.convert(checked, Job)
-    _note_plan(common_, api, job)
+    _note_plan(common_, api, job, is_up=is_up)
     if dry_run:
         _show_dry_run(common_, prepared, program)
         return api, checked
@@ -238,16 +240,17 @@ def _submit_program(
     return api, stored
 
 
-def _note_plan(common_: Common, api: Api, job: Job) -> None:
-    """Say what is asked for, whether it fits, and whether it is real; CliError without an image."""
-    from fairlead.cli.fit import check_fit  # loads the planner
+def _note_plan(common_: Common, api: Api, job: Job, *, is_up: bool) -> None:
+    """Say what is asked for, whether it fits, and whether it is real; CliError without an image.
 
-    if not is_embedded(api) and (problem := image_problem(job)) is not None:
+    `is_up` says that the cluster is one of `fairlead up`.
+    """
+    if not is_up and (problem := image_problem(job)) is not None:
         raise CliError(problem)
     for text in plan_lines(job):
         common_.note(text)
     common_.note(check_fit(api, job, now()))
-    if is_simulated(job) and is_embedded(api):
+    if is_up and is_simulated(job):
         common_.note(line("", "simulated: only virtual nodes may run it, and they run no programs"))
 
 
@@ -315,12 +318,13 @@ def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
     space = common_.space(api.connection.namespace)
     if common_.namespace:
         _check_namespaces(documents, common_.namespace)
-    if is_embedded(api):  # elsewhere the webhook says whose a job is
+    is_up = is_embedded(api)
+    if is_up:  # elsewhere the webhook says whose a job is
         documents = tuple(map(_with_user, documents))
     checked = check_documents(api, documents, space)
     for document, body in zip(documents, checked, strict=True):
         if document.resource == JOBS:
-            _note_plan(common_, api, msgspec.convert(body, Job))
+            _note_plan(common_, api, msgspec.convert(body, Job), is_up=is_up)
     if dry_run:
         common_.note("Dry run: nothing was stored.")
         _show_stored(common_, [dict(d.body) for d in documents],

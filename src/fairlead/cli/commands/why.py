@@ -5,32 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairlead.api.job import Job
 from fairlead.api.resources import PRIORITY_CLASSES
 from fairlead.api.status import Forbidden
-from fairlead.app.answers import Explained
-from fairlead.app.controller_settings import ControllerSettings
-from fairlead.app.messages import ClusterStatus
+from fairlead.app.messages import ClusterStatus, Explained
 from fairlead.cli.answers import ask_why
-from fairlead.cli.cluster_settings import NOT_READ, read_settings
 from fairlead.cli.common import Common, Format, common, now, text_width
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import read_status
 from fairlead.cli.flags import Flag
 from fairlead.cli.hypothesis import Changes, changed_job, read_changes
 from fairlead.cli.lookup import clean_reference, find_job
-from fairlead.cli.own_answers import OwnAnswers
 from fairlead.cli.past import past_job, stopped
 from fairlead.cli.text import wrapped
 from fairlead.cli.transport import Api
 from fairlead.cli.views.fleet import Buying, buying_for
 from fairlead.cli.views.why import FACT_INDENT, supposed_text, why_facts, why_text
-from fairlead.decide.forecast import Unknown
+from fairlead.decide.explanation import Unknown
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
+
+if TYPE_CHECKING:
+    from fairlead.cli.own_answers import OwnAnswers
 
 PARTIAL = "note: jobs of namespaces that you may not list are left out"
 
@@ -129,7 +128,7 @@ class _Asking:
         self._common, self._changes = common_, changes
         self.instant = instant
         self._is_stopped = stopped(common_) is not None
-        self._is_answered, self._is_partial = not changes, False
+        self._is_answered, self._is_partial = True, False
 
     def of(self, name: str) -> _Answer:
         """Return the answer about a job."""
@@ -154,7 +153,7 @@ class _Asking:
     def _explained(self, job: Job) -> Explained:
         """Return what the process that decides says of the job, else what the planner says here."""
         if self._is_answered:
-            answer = ask_why(self._api, job)
+            answer = ask_why(self._api, job, is_changed=bool(self._changes))
             if answer is not None and not (_is_short(answer) and self._own is not None):
                 if answer.is_partial and not self._is_partial:
                     self._is_partial = True
@@ -178,6 +177,10 @@ class _Asking:
         """Answers with the settings of the controllers where these can be read; None for a user who
         may not see the cluster, and gets what the status of the job says.
         """
+        from fairlead.app.controller_settings import ControllerSettings
+        from fairlead.cli.cluster_settings import NOT_READ, read_settings
+        from fairlead.cli.own_answers import OwnAnswers  # loads the planner
+
         settings = read_settings(self._api, self._status)
         try:
             own = OwnAnswers(self._api, settings or ControllerSettings(), self.instant)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fairlead.api.job import Job
+from fairlead.app.messages import Fitted
 from fairlead.cli.views.words import message_of
-from fairlead.decide.explain import Explanation
-from fairlead.decide.forecast import Forecast, Preemption
+from fairlead.decide.explanation import Forecast, Preemption
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.decide.words import duration, plural, some_of
@@ -13,21 +13,19 @@ from fairlead.decide.words import duration, plural, some_of
 VICTIMS_SHOWN_MAX = 5
 
 
-def outlook_text(job: Job, found: Explanation | None, now: float) -> str:
+def outlook_text(job: Job, found: Fitted, now: float) -> str:
     """Return what a decision would do with a job that is submitted now, in words."""
-    if found is None:
-        return "not known"
     is_moving = found.verdict.reason is Reason.DEFRAGMENTING
     if isinstance(found.forecast, Preemption) and found.forecast.victims and not is_moving:
         return _preempts(job, found.forecast, now)
-    text = verdict_text(found.verdict, is_elastic=job.is_elastic)
+    text = _verdict_text(found.verdict, is_elastic=job.is_elastic)
     if isinstance(found.forecast, Forecast):
         text += f"; starts within {duration(max(found.forecast.may_start_by - now, 0.0))}"
         text += " if the jobs ahead use their whole time limits" if found.forecast.waits_for else ""
     return text
 
 
-def verdict_text(verdict: Verdict, *, is_elastic: bool) -> str:
+def _verdict_text(verdict: Verdict, *, is_elastic: bool) -> str:
     """Return e.g. "fits now, on 2 nodes" or "waits: needs 8 GPUs, ..."."""
     if verdict.reason is Reason.PLACED:
         nodes = plural(int(verdict.facts["nodes_used"]), "node")

@@ -35,13 +35,19 @@ from fairlead.cli.views.jobs import (
 from fairlead.cli.views.teams import Owners, borrowed_nodes, borrowing_words
 from fairlead.cli.views.words import amount_text, amount_words, message_of, reason_words
 from fairlead.decide.attempts.end_reason import EndReason
-from fairlead.decide.expected_start import ExpectedStart
-from fairlead.decide.explain import HOLDERS_MAX, Amounts, Explanation, Holder
-from fairlead.decide.forecast import Preemption, Unknown
+from fairlead.decide.explanation import (
+    HOLDERS_MAX,
+    Amounts,
+    ExpectedStart,
+    Explanation,
+    Holder,
+    OverduePod,
+    Preemption,
+    Suggestion,
+    Unknown,
+)
 from fairlead.decide.jobs.restart import is_cancelled
-from fairlead.decide.overdue_pods import OverduePod
 from fairlead.decide.reasons import Outcome, Reason
-from fairlead.decide.suggestions import Suggestion
 from fairlead.decide.verdict import ObjectKey
 from fairlead.decide.words import duration, fold_names, plural
 from fairlead.terminal import joined

@@ -62,7 +62,7 @@ class Context:
         #: The answers that are taken from memory; and those that are given in place of it.
         self.recall = Recall()
         self.given: Recall | None = None
-        #: Failures of a forecast, as in `Shape.failed_on`, by the id of the shape, which is held: a
+        #: Failures of a what-if, as in `Shape.failed_on`, by the id of the shape, which is held: a
         #: shape that is dropped on the way leaves its id to another one. None: of a decision,
         #: which the shapes remember.
         self.foreseen: dict[int, tuple[Shape, dict[int, object]]] | None = None

@@ -90,6 +90,21 @@ def decide(
         return _Cycle(context, contains_faults=contains_faults).run()
 
 
+def verdict_now(
+    state: PlacementState, key: ObjectKey, now: float, policy: PlacementPolicy
+) -> Verdict | None:
+    """Return what a decision made now would say of a waiting job; None where it is not got to.
+
+    The decision is made as far as it takes for that, and the planner remembers nothing of it.
+    """
+    state.suspect(now, policy.suspect_seconds)
+    state.advance(now)
+    with state.cluster.transaction() as transaction:
+        context = Context(state, policy, now, PresentCapacity(state.cluster, transaction))
+        context.foreseen = {}
+        return _Cycle(context, contains_faults=False).verdict_of(key)
+
+
 class _Cycle:
     """The actions and verdicts of one decision, as its stages make them."""
 
@@ -121,6 +136,14 @@ class _Cycle:
         self._context.wakes += [at for at in (accepts_at, opens_at) if at is not None]
         wake_at = min(self._context.wakes, default=None)
         return Decision(tuple(self._actions), self._verdicts, wake_at, self._context.faults)
+
+    def verdict_of(self, key: ObjectKey) -> Verdict | None:
+        """Return the verdict on one job, without those on jobs that the decision leaves to wait."""
+        self._fit.run()
+        self._nominate()
+        if key in self._verdicts or self._state.jobs[key].group is None:
+            return self._verdicts.get(key)
+        return self._explain.of(key)
 
     def _settle(self) -> None:
         """Decide about the jobs that are not to be placed now."""

@@ -137,7 +137,8 @@ class Fit:
         else:
             self._evaluations += 1
         attempt = partial(self._on_repair, entry, not has_failed)
-        if context.contained(order.job_key, attempt, otherwise=False):
+        is_unrepaired = context.contained(order.job_key, attempt, otherwise=False)
+        if is_unrepaired and context.foreseen is None:
             entry.unrepaired_on = basis
 
     def _candidates(self) -> list[Group]:

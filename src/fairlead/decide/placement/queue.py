@@ -332,6 +332,20 @@ class WaitQueue:
             if not group.shape.groups:
                 self._drop_shape(group.shape)
 
+    def recall(self, entry: QueueEntry, before: Group) -> None:
+        """Remember what was known of a job's group and shape, which were dropped meanwhile."""
+        group = entry.group
+        if group is None or group is before:
+            return
+        group.no_victims, group.sought_at = before.no_victims, before.sought_at
+        group.fits_available = before.fits_available
+        own, old = group.shape, before.shape
+        if own is not old:
+            own.judgement, own.failed_on = old.judgement, old.failed_on
+            own.on_empty, own.over_quota = old.on_empty, old.over_quota
+            self._round = [own if each is old else each for each in self._round]
+        self.mark_written(entry)
+
     def mark_written(self, entry: QueueEntry) -> None:
         """See whether the job's status carries its shape's outcome."""
         group = entry.group

@@ -65,6 +65,14 @@ class Verdicts:
         self._judge_deep()
         return left
 
+    def of(self, key: ObjectKey) -> Verdict | None:
+        """Return the verdict on one job that the stages before have left to wait; None where it was
+        not got to.
+        """
+        context = self._context
+        context.capacity.kept = context.state.starts.together(context.capacity.kept)
+        return None if context.is_left_alone(key) else self._verdict_of(key, may_wait=False)
+
     def note_fault(self, key: ObjectKey, error: Exception) -> None:
         """Give a job over which this code raised the verdict that says so."""
         fault = f"{type(error).__name__}: {error}"[:_FAULT_LENGTH_MAX]
@@ -258,6 +266,8 @@ class Verdicts:
 
     def _note(self, shape: Shape, verdict: Verdict, *, basis: tuple[object, ...] | None) -> None:
         context, before = self._context, shape.judgement
+        if context.foreseen is not None:
+            return
         version = context.cluster.table.nodes_version
         shape.judgement = Judgement(verdict, context.now, version, basis)
         self._judged[id(shape)] = shape
