@@ -17,6 +17,7 @@ from bench.harness import Report, cpu_slowness, slowness
 from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
+from fairlead.cli.common import collector_paused
 from fairlead.cli.table import render_table
 from fairlead.cli.views.jobs import COLUMNS, JobChoice, choose_jobs, job_rows
 from fairlead.testing.builders import EPOCH, make_job
@@ -81,13 +82,15 @@ def _ended(report: Report) -> None:
     decoder.decode(listed)
     for _ in range(ENDED_ROUNDS):
         gc.collect()
-        start = time.process_time()
-        chosen = choose_jobs(decoder.decode(listed), JobChoice(shows_all=True))
-        render_table(COLUMNS, job_rows(chosen, EPOCH, is_up=True), width=None, wide=False)
-        costs.append(time.process_time() - start)
-        start = time.process_time()
-        msgspec.json.decode(listed)
-        ratios.append(costs[-1] / (time.process_time() - start))
+        with collector_paused():  # as in the command
+            start = time.process_time()
+            chosen = choose_jobs(decoder.decode(listed), JobChoice(shows_all=True))
+            rows = job_rows(chosen, EPOCH, is_up=True, is_wide=False)
+            render_table(COLUMNS, rows, width=None, wide=False)
+            costs.append(time.process_time() - start)
+            start = time.process_time()
+            msgspec.json.decode(listed)
+            ratios.append(costs[-1] / (time.process_time() - start))
     report.add("cli.ps_ended_ratio", statistics.median(ratios), "x bare")
     each = statistics.median(costs) / ENDED / cpu_slowness()
     report.add("cli.ps_ended", each * 1e6, "us CPU")

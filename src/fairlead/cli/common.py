@@ -5,9 +5,11 @@ Data goes to stdout, all else to stderr. Colour and progress appear on a termina
 
 from __future__ import annotations
 
+import gc
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -23,6 +25,18 @@ from fairlead.cli.text import parse_duration
 from fairlead.input.errors import Code, fail
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+@contextmanager
+def collector_paused() -> Generator[None]:
+    """Collect no garbage: of many objects that stay to the end, each pass goes through all."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Format(Enum):

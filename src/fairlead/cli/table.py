@@ -56,12 +56,12 @@ def render_table(
     pipe. No rows give only the header.
     """
     chosen = [i for i, column in enumerate(columns) if wide or not column.wide_only]
-    lines = [[one_line(columns[i].title) for i in chosen]] if headers else []
-    lines += [[one_line(row[i]) for i in chosen] for row in rows]
+    lines = [[columns[i].title for i in chosen]] if headers else []
+    lines += [_printable([row[i] for i in chosen]) for row in rows]
     if not lines:
         return ""
     shown = [columns[i] for i in chosen]
-    widths = [max(len(line[j]) for line in lines) for j in range(len(shown))]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     parts = [slice(0, len(shown))]
     if width is not None:
         least = [max(_least(line[j]) for line in lines) for j in range(len(shown))]
@@ -70,10 +70,26 @@ def render_table(
         for part in parts:
             room = width - FOLD_INDENT if part.start else width
             widths[part] = _shrunk(shown[part], widths[part], least[part], room)
+    forms = [(part, _form(shown[part], widths[part], part)) for part in parts]
+    cut = [(j, widths[j]) for j, column in enumerate(shown) if column.may_cut and width is not None]
+    for line in lines if cut else ():
+        for j, most in cut:
+            line[j] = cut_end(line[j], most)
     return "".join(
-        " " * (FOLD_INDENT if part.start else 0) + _line(shown[part], widths[part], line[part])
-        for line in lines for part in parts
-    )  # fmt: skip
+        [f"{form.format(*line[part]).rstrip()}\n" for line in lines for part, form in forms]
+    )
+
+
+def _printable(cells: list[str]) -> list[str]:
+    """Return the cells of a row without what is not printable."""
+    return cells if "".join(cells).isprintable() else [one_line(cell) for cell in cells]
+
+
+def _form(columns: Sequence[Column], widths: Sequence[int], part: slice) -> str:
+    """Return the format of one line of a row."""
+    sides = (">" if column.align is Align.RIGHT else "<" for column in columns)
+    cells = (f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    return " " * (FOLD_INDENT if part.start else 0) + GAP.join(cells)
 
 
 def _least(cell: str) -> int:
@@ -117,11 +133,3 @@ def _shrunk(
         out[max(cuttable)[1]] -= 1
         excess -= 1
     return out
-
-
-def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]) -> str:
-    parts: list[str] = []
-    for column, width, cell in zip(columns, widths, cells, strict=True):
-        text = cut_end(cell, width) if column.may_cut else cell
-        parts.append(text.rjust(width) if column.align is Align.RIGHT else text.ljust(width))
-    return GAP.join(parts).rstrip() + "\n"

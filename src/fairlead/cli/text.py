@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from typing import Any
 
 _UNIT_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile(r"^(?:\d+(?:\.\d+)?[dhms])+$")
@@ -77,7 +78,8 @@ class _Wrapper(textwrap.TextWrapper):
 _DIGITS = re.compile(r"(\d+)")
 
 
-def natural(text: str) -> tuple[tuple[int, str], ...]:
+def natural(text: str) -> list[Any]:
     """Return a key that sorts numbers in names by their value: sweep-9 before sweep-10."""
-    parts = _DIGITS.split(text)
-    return tuple((int(part), "") if part.isdecimal() else (0, part) for part in parts)
+    parts: list[Any] = _DIGITS.split(text)  # text and digits in turn
+    parts[1::2] = map(int, parts[1::2])
+    return parts

@@ -8,7 +8,7 @@ from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition
 from fairlead.cli.views.jobs import FINISHED_SHOWN_MAX, JobChoice, choose_jobs
-from fairlead.testing.builders import make_job
+from fairlead.testing.builders import EPOCH, make_job
 
 
 def job(name: str, state: str, user: str = "ana") -> Job:
@@ -33,3 +33,13 @@ def test_jobs_are_chosen_by_state_and_user() -> None:
     assert chosen(replace(waiting, user="bob")) == ["c"]
     assert chosen(JobChoice(user="bob")) == ["c"]
     assert len(chosen(JobChoice(states=frozenset({"Failed"})))) == FINISHED_SHOWN_MAX + 2
+
+
+def test_jobs_of_one_instant_are_in_the_order_of_namespaces_and_of_numbers_in_names() -> None:
+    late = make_job("a-1", created=EPOCH + 1)
+    same = [("team-10", "b-2"), ("team-9", "b-10"), ("team-9", "b-9"), ("team-9", "a-70")]
+    jobs = [late, *(make_job(name, namespace=space) for space, name in same)]
+    assert [each.metadata.key for each in choose_jobs(jobs, JobChoice())] == [
+        ("team-9", "a-70"), ("team-9", "b-9"), ("team-9", "b-10"), ("team-10", "b-2"),
+        late.metadata.key,
+    ]  # fmt: skip

@@ -10,7 +10,7 @@ import click
 from fairlead.api.job import Job, JobState
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.status import Forbidden
-from fairlead.cli.common import Common, Format, common, now
+from fairlead.cli.common import Common, Format, collector_paused, common, now
 from fairlead.cli.completers import words
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.identity import submitter_name
@@ -54,6 +54,7 @@ STATES = tuple(state.value for state in JobState)
 @click.option("--user", metavar="NAME", default="", help="Only that user's jobs.")
 @click.option("--me", "is_mine", is_flag=True, help="Only your own jobs.")
 @common()
+@collector_paused()
 def ps(
     common_: Common, *, shows_all: bool, states: tuple[str, ...], user: str, is_mine: bool
 ) -> None:
@@ -81,7 +82,7 @@ def ps(
     columns = (NAMESPACE_COLUMN, *COLUMNS) if spread else COLUMNS
     rows = job_rows(
         chosen, now(), with_namespace=spread, is_up=is_embedded(api),
-        owners=_owners(common_, api, chosen),
+        owners=_owners(common_, api, chosen), is_wide=common_.format is Format.WIDE,
     )  # fmt: skip
     where = "in any namespace" if spread else f"in namespace {space}"
     hint = f"no jobs {where}; fairlead submit SCRIPT queues one"

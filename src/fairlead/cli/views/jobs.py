@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("WHERE / WHY", may_cut=True),
 )
 NAMESPACE_COLUMN = Column("NAMESPACE")
+_NOT_WIDE = ("",) * sum(column.wide_only for column in COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,11 @@ class JobChoice:
     states: frozenset[str] = frozenset()
     user: str = ""
 
+    @property
+    def is_of_all(self) -> bool:
+        """True where no user and no state is named."""
+        return not (self.user or self.states)
+
     def includes(self, job: Job) -> bool:
         """True for a job of the user, in one of the states."""
         is_of_user = job.metadata.annotations.get(names.SUBMITTED_BY) == self.user or not self.user
@@ -72,20 +79,27 @@ def choose_jobs(jobs: Iterable[Job], choice: JobChoice) -> list[Job]:
     """Return the jobs to show: finished ones in the order of their ends, then live ones by age."""
     live: list[Job] = []
     finished: list[Job] = []
-    for job in jobs:
-        if choice.includes(job):
-            (finished if job.is_finished else live).append(job)
-    live.sort(key=_age_key)
-    finished.sort(
-        key=lambda job: (job.status.finished_at or "", [natural(part) for part in job.metadata.key])
-    )
+    for job in jobs if choice.is_of_all else filter(choice.includes, jobs):
+        (finished if job.is_finished else live).append(job)
+    finished = _in_order(finished, lambda job: job.status.finished_at or "")
     if not choice.shows_all and not choice.states:
         finished = finished[-FINISHED_SHOWN_MAX:]
-    return [*finished, *live]
+    return [*finished, *_in_order(live, lambda job: job.metadata.creation_timestamp or "")]
 
 
-def _age_key(job: Job) -> tuple[str, list[tuple[tuple[int, str], ...]]]:
-    return (job.metadata.creation_timestamp or "", [natural(part) for part in job.metadata.key])
+def _in_order(jobs: Sequence[Job], instant: Callable[[Job], str]) -> list[Job]:
+    """Return the jobs by an instant; those of one instant by namespace and name."""
+    by_instant = defaultdict[str, list[Job]](list)
+    for job in jobs:
+        by_instant[instant(job)].append(job)
+    out: list[Job] = []
+    for _, group in sorted(by_instant.items()):
+        if len(group) > 1:
+            group.sort(key=lambda job: natural(job.metadata.name))
+            if len({job.metadata.namespace for job in group}) > 1:
+                group.sort(key=lambda job: natural(job.metadata.namespace))
+        out += group
+    return out
 
 
 def job_rows(
@@ -95,33 +109,47 @@ def job_rows(
     with_namespace: bool = False,
     is_up: bool = False,
     owners: Owners | None = None,
+    is_wide: bool = True,
 ) -> list[Row]:
     """Return a row per job for COLUMNS, preceded by the namespace when asked.
 
     `is_up` says that the cluster is one of `fairlead up`, where some jobs are simulated; `owners`
-    whose the nodes are, where that is known.
+    whose the nodes are, where that is known. Cells that only wide tables show are empty without
+    `is_wide`.
     """
     rows: list[Row] = []
     for job in jobs:
-        row = _row(job, now, owners)
-        has_run = job.is_finished or job.status.placement is not None
-        if is_up and has_run and is_simulated(job):
-            row = (*row[:-1], f"{row[-1]}{SIMULATED}")
+        status = job.status
+        is_over = job.is_finished
+        time, left, tasks, words = _ended(job) if is_over else _live(job, now)
+        if is_up and (is_over or status.placement is not None) and is_simulated(job):
+            words += SIMULATED
+        name, gpus = job.metadata.name, str(gpu_count(job))
+        more = _wide_cells(job, now, owners) if is_wide else _NOT_WIDE
+        row = (name, gpus, state_of(job), time, left, tasks, *more, words)
         rows.append((job.metadata.namespace, *row) if with_namespace else row)
     return rows
 
 
-def _row(job: Job, now: float, owners: Owners | None) -> Row:
+def _ended(job: Job) -> tuple[str, str, str, str]:
+    """Return the cells TIME, LEFT, TASKS and WHY of a job that has ended."""
+    status = job.status
+    started, ended = _instant(status.started_at), _instant(status.finished_at)
+    time = duration(ended - started) if started is not None and ended is not None else NONE
+    return time, NONE, f"{status.members.succeeded}/{job.member_count}", ending(job)
+
+
+def _live(job: Job, now: float) -> tuple[str, str, str, str]:
+    """Return the cells TIME, LEFT, TASKS and WHERE / WHY of a job that has not ended."""
+    return time_of(job, now), left_of(job, now), tasks_of(job), where_or_why(job)
+
+
+def _wide_cells(job: Job, now: float, owners: Owners | None) -> Row:
+    """Return the cells of the columns that are only shown by -o wide, which stand in a row."""
     status = job.status
     team = (status.placement.team if status.placement else "") or job.spec.team
     progress = status.progress
     return (
-        job.metadata.name,
-        str(gpu_count(job)),
-        state_of(job),
-        time_of(job, now),
-        left_of(job, now),
-        tasks_of(job),
         str(job.spec.priority or 0),
         str(status.attempt or NONE),
         str(progress.step) if progress else NONE,
@@ -129,7 +157,6 @@ def _row(job: Job, now: float, owners: Owners | None) -> Row:
         team or NONE,
         NONE if owners is None else _borrowed(job, owners),
         _since(job.metadata.creation_timestamp, now),
-        where_or_why(job),
     )
 
 
@@ -146,11 +173,10 @@ def state_of(job: Job) -> str:
 
 def time_of(job: Job, now: float) -> str:
     """Return how long it has run or did run; for a waiting job, how long it has been waiting."""
+    if job.is_finished:
+        return _ended(job)[0]
     status = job.status
     started = _instant(status.started_at)
-    if job.is_finished:
-        ended = _instant(status.finished_at)
-        return duration(ended - started) if started is not None and ended is not None else NONE
     attempt = latest_attempt(job)
     if is_true(status.conditions, names.RUNNING) and attempt and attempt.started_at:
         started = _instant(attempt.started_at)
@@ -171,18 +197,20 @@ def left_of(job: Job, now: float) -> str:
 
 def tasks_of(job: Job) -> str:
     """Return members that run (for a finished job: that succeeded) of all members."""
+    if job.is_finished:
+        return _ended(job)[2]
     members = job.status.members
-    done = members.succeeded if job.is_finished else members.running + members.succeeded
-    if job.is_elastic and not job.is_finished and job.status.placement is None:
+    done = members.running + members.succeeded
+    if job.is_elastic and job.status.placement is None:
         return f"{done}/{job.least_count}-{job.member_count}"
     return f"{done}/{job.member_count}"
 
 
 def where_or_why(job: Job) -> str:
     """Return the nodes of a placed job, the reason of a waiting one, the end of a finished one."""
-    status = job.status
     if job.is_finished:
         return ending(job)
+    status = job.status
     attempt = latest_attempt(job)
     if status.state == JobState.RESTARTING.value and attempt is not None and attempt.reason:
         words, left = reason_words(attempt.reason, attempt.message), status.members.running

@@ -75,8 +75,11 @@ def gpu_count(job: Job, sizes: Mapping[str, int] | None = None) -> int:
     """Return the GPUs of any vendor of all members together, as many as `sizes` says by role, else
     the job.
     """
-    counts, total = {**job.sizes, **(sizes or {})}, 0
+    counts, total = dict[str, int](), 0
+    if sizes or job.is_elastic:  # most jobs are as large as they say
+        counts = {**job.sizes, **(sizes or {})}
     for role in job.spec.roles:
         amounts = member_amounts(role.template.spec)
-        total += counts[role.name] * sum(n for name, n in amounts.items() if is_gpu(name))
+        gpus = sum(amount for name, amount in amounts.items() if is_gpu(name))
+        total += counts.get(role.name, role.count) * gpus
     return total
