@@ -11,15 +11,19 @@ import pytest
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition
+from fairlead.api.resources import TEAMS
+from fairlead.api.team import Team
+from fairlead.api.times import parse_time
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.deletion_checker import DeletionChecker
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.faults import PERFECT
 from fairlead.sim.loop import run
+from fairlead.sim.team_changes import TeamChange
 from fairlead.sim.working_time import WorkingTime
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import WorldOptions
+from fairlead.sim.world_options import EPOCH, WorldOptions
 from fairlead.testing.builders import make_job, make_member_pod
 
 replace = msgspec.structs.replace
@@ -120,6 +124,13 @@ def a_job_goes_before_its_pods(history: History) -> None:
     history.put(None)
 
 
+def a_job_goes_before_a_pod_that_has_ended(history: History) -> None:
+    history.gone(0)
+    history.pod(1, phase="Succeeded")
+    history.put(ended(history.job))
+    history.put(None)
+
+
 def a_job_stays_that_was_deleted(history: History) -> None:
     history.checker.asked(history.key)
     for index in (0, 1):
@@ -142,6 +153,7 @@ def pods_stay_whose_job_was_deleted(history: History) -> None:
         (3, a_job_is_deleted_by_nobody),
         (3, a_job_is_replaced_by_another_one),
         (2, a_job_goes_before_its_pods),
+        (2, a_job_goes_before_a_pod_that_has_ended),
         (3, a_job_stays_that_was_deleted),
         (3, pods_stay_whose_job_was_deleted),
     ],
@@ -164,6 +176,24 @@ def test_jobs_are_deleted_while_they_wait_run_and_have_ended_and_come_back() -> 
     assert world.deletions.gone > 15
     assert world.submission.returned > 10
     assert outcome.jobs == outcome.succeeded + outcome.failed > 25
+
+
+def test_a_team_is_replaced_by_a_new_one_of_its_name() -> None:
+    spec = {"namespaces": ["red"], "shares": [{"nodes": 1}]}
+    changes = (TeamChange(0.0, "red", spec), TeamChange(60.0, "red", spec, replaced=True))
+    options = WorldOptions(
+        nodes=2, workload=WorkloadOptions(4, 300.0, members_max=1, teams=("red",)),
+        faults=PERFECT, calls_between_kills_mean=0.0, steps_between_crashes_mean=0.0,
+        team_changes=changes,
+    )  # fmt: skip
+    world = World(options, 3)
+
+    async def main() -> Team:
+        await world.run()
+        return await world.client.get(TEAMS, "red")
+
+    team = run(main())
+    assert parse_time(team.metadata.creation_timestamp or "") >= EPOCH + 60.0
 
 
 def test_half_of_the_explored_worlds_delete_jobs() -> None:

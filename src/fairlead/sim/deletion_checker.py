@@ -1,7 +1,8 @@
 """Checks what deletions promise: jobs go when somebody asks for it, after their pods, and soon.
 
     lost     3: a job whose end is not written goes only when a person has deleted it
-    pods     2: no job goes while pods of it are alive: one of the same name could start beside them
+    pods     2: no job goes before its pods, ended ones too: a job of the same name starts without
+             any of them
     stays    3: a job that was deleted goes, once the nodes have ended its pods
 
 It knows the objects only, and who deleted which of them. Jobs that represent pods of another tool
@@ -41,7 +42,7 @@ class DeletionChecker(Observer):
     working: WorkingTime = field(default_factory=WorkingTime)
     gone: int = 0
     _jobs: dict[ObjectKey, _JobModel] = field(default_factory=dict[ObjectKey, _JobModel])
-    #: Pods that have not ended, by the uid of their job: whether each is being deleted.
+    #: Pods by the uid of their job: whether each is being deleted.
     _pods: defaultdict[str, dict[ObjectKey, bool]] = field(
         default_factory=lambda: defaultdict[str, dict[ObjectKey, bool]](dict)
     )
@@ -81,11 +82,11 @@ class DeletionChecker(Observer):
             raise PromiseBroken(f"3: {key} is deleted before its end, and nobody asked for that")
 
     def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
-        """Note which pods a job has that have not ended."""
+        """Note which pods a job has."""
         before = self._job_of_pod.pop(key, None)
         if before is not None:
             self._pods[before].pop(key)
-        if new is None or new.is_terminal:
+        if new is None:
             return
         uid = next((o.uid for o in new.metadata.owner_references if o.controller), "")
         self._job_of_pod[key] = uid
@@ -112,4 +113,4 @@ class DeletionChecker(Observer):
         if not model.is_finished and model.uid not in self._asked:
             raise PromiseBroken(f"3: {key} has gone before its end, and nobody deleted it")
         if pods := self._pods[model.uid]:
-            raise PromiseBroken(f"2: {key} has gone while {len(pods)} pods of it are alive")
+            raise PromiseBroken(f"2: {key} has gone, and {len(pods)} pods of it are left")

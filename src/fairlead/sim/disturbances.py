@@ -135,14 +135,16 @@ class Disturbances(Observer):
         present: dict[str, None] = {}
         for change in self._options.team_changes:
             await asyncio.sleep(max(0.0, change.at_seconds - self._elapsed()))
-            if change.name in present and change.spec is not None:
-                await self._client.patch(TEAMS, change.name, change.patch)
-            elif change.spec is not None:
-                await self._client.create(TEAMS, change.body)
-                present[change.name] = None
-            elif change.name in present:
+            if change.name in present and (change.spec is None or change.replaced):
                 await self._client.delete(TEAMS, change.name)
                 del present[change.name]
+            if change.spec is None:
+                continue
+            if change.name in present:
+                await self._client.patch(TEAMS, change.name, change.patch)
+            else:
+                await self._client.create(TEAMS, change.body)
+                present[change.name] = None
 
     async def _act_as_users(self, until: float) -> None:
         """Hold, release or cancel random jobs; in the end release what is held."""

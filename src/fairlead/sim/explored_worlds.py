@@ -16,7 +16,12 @@ from fairlead.decide.pinning import Binding
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.sim.faults import FaultRates
 from fairlead.sim.settling import gpu_hours
-from fairlead.sim.team_changes import draw_changes, with_budgets, with_strict_order
+from fairlead.sim.team_changes import (
+    draw_changes,
+    with_budgets,
+    with_replacements,
+    with_strict_order,
+)
 from fairlead.sim.workload import WorkloadOptions, generate
 from fairlead.sim.world_options import PoolShape, WorldOptions
 
@@ -250,11 +255,12 @@ def _with_hardware(options: WorldOptions, number: int) -> WorldOptions:
 
 
 def _with_deletions(options: WorldOptions, number: int) -> WorldOptions:
-    """Return a world in which people delete jobs and node pools, or as it was."""
+    """Return a world in which people delete jobs, node pools and teams, or as it was."""
     rng = random.Random(f"deletions/{number}")  # noqa: S311 # a simulation, no secret
     if rng.random() < 0.5:
         return options
     return replace(
         options, deletions_per_day=rng.choice((300.0, 3000.0, 10_000.0)),
         pool_deletions_per_day=rng.choice((0.0, 50.0, 300.0)) if options.pools else 0.0,
+        team_changes=with_replacements(rng, options.team_changes),
     )  # fmt: skip

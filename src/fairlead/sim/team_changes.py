@@ -33,11 +33,15 @@ _JOB_LIMITS = ("running", "waiting", "submitted", "gpus")
 
 @dataclass(frozen=True, slots=True)
 class TeamChange:
-    """From an instant on, in seconds after the start, a team has this spec; None: it is gone."""
+    """From an instant on, in seconds after the start, a team has this spec; None: it is gone.
+
+    One that exists is changed, or, where it is `replaced`, deleted and at once made again.
+    """
 
     at_seconds: float
     name: str
     spec: Spec | None
+    replaced: bool = False
 
     @property
     def patch(self) -> dict[str, Any]:
@@ -104,6 +108,13 @@ def with_strict_order(
         else change
         for change in changes
     )
+
+
+def with_replacements(
+    rng: random.Random, changes: tuple[TeamChange, ...]
+) -> tuple[TeamChange, ...]:
+    """Return the changes, a third of them by a new object of the same name."""
+    return tuple(replace(change, replaced=rng.random() < 1 / 3) for change in changes)
 
 
 def with_budgets(
