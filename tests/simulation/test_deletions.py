@@ -13,18 +13,18 @@ from fairlead.api.job import Job
 from fairlead.api.meta import Condition
 from fairlead.api.resources import TEAMS
 from fairlead.api.team import Team
-from fairlead.api.times import parse_time
+from fairlead.api.times import format_time, parse_time
 from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.deletion_checker import DeletionChecker
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.faults import PERFECT
+from fairlead.sim.jobs_checker import JobsChecker
 from fairlead.sim.loop import run
 from fairlead.sim.team_changes import TeamChange
 from fairlead.sim.working_time import WorkingTime
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import World
 from fairlead.sim.world_options import EPOCH, WorldOptions
-from fairlead.testing.builders import make_job, make_member_pod
+from fairlead.testing.builders import make_job, make_member_pod, make_placement
 
 replace = msgspec.structs.replace
 AT = "2026-01-01T00:00:00Z"
@@ -44,7 +44,7 @@ class History:
 
     def __init__(self) -> None:
         self.working = WorkingTime()
-        self.checker = DeletionChecker(self.working)
+        self.checker = JobsChecker(self.working)
         self.now = 0.0
         self.job = make_job("a", count=2)
         self.key = self.job.metadata.key
@@ -146,6 +146,35 @@ def pods_stay_whose_job_was_deleted(history: History) -> None:
     history.passes(601.0)
 
 
+def backing_off(history: History) -> Job:
+    status = replace(history.job.status, restart_at=format_time(history.now + 60.0))
+    for index in (0, 1):
+        history.gone(index)
+    return replace(history.job, status=status)
+
+
+def a_job_backs_off_for_ever(history: History) -> None:
+    history.put(backing_off(history))
+    history.passes(661.0)
+    history.passes(601.0)
+
+
+def test_a_back_off_ends_when_it_is_admitted_held_or_waits_for_the_scheduler() -> None:
+    history = History()
+    job = backing_off(history)
+    history.put(job)
+    history.passes(661.0)
+    history.passes(600.0)
+    history.put(replace(job, spec=replace(job.spec, suspend=True)))
+    history.passes(10_000.0)
+    given = (Condition(type="Admitted", status="False"),)
+    placed = replace(job.status, conditions=given, placement=make_placement(["n1", "n2"]))
+    history.put(replace(job, status=placed))
+    history.passes(10_000.0)
+    history.put(history.job)
+    history.passes(10_000.0)
+
+
 @pytest.mark.parametrize(
     ("promise", "planted"),
     [
@@ -156,6 +185,7 @@ def pods_stay_whose_job_was_deleted(history: History) -> None:
         (2, a_job_goes_before_a_pod_that_has_ended),
         (3, a_job_stays_that_was_deleted),
         (3, pods_stay_whose_job_was_deleted),
+        (3, a_job_backs_off_for_ever),
     ],
     ids=lambda value: value.__name__ if callable(value) else str(value),
 )
@@ -173,7 +203,7 @@ def test_jobs_are_deleted_while_they_wait_run_and_have_ended_and_come_back() -> 
     )  # fmt: skip
     world = World(options, 3)
     outcome = run(world.run())
-    assert world.deletions.gone > 15
+    assert world.jobs.gone > 15
     assert world.submission.returned > 10
     assert outcome.jobs == outcome.succeeded + outcome.failed > 25
 

@@ -151,7 +151,7 @@ class Checkers:
         key = some.metadata.key
         if new is None:
             if key not in self.finished:
-                self.accepted.discard(key)  # whether it may go: `deletion_checker.py`
+                self.accepted.discard(key)  # whether it may go: `jobs_checker.py`
             self._forget(key)
             return
         self.accepted.add(key)

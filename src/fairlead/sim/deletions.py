@@ -18,8 +18,8 @@ from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.app.context import Streams
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.client import Client, Propagation
-from fairlead.sim.deletion_checker import DeletionChecker
 from fairlead.sim.disturbances import Disturbances
+from fairlead.sim.jobs_checker import JobsChecker
 from fairlead.sim.machines import pool_body
 from fairlead.sim.workload import Submission
 from fairlead.sim.world_options import DAY_SECONDS, PoolShape, WorldOptions
@@ -45,7 +45,7 @@ class Deletions:
     client: Client
     submission: Submission
     users: Disturbances
-    checker: DeletionChecker
+    checker: JobsChecker
     streams: Streams
     pools: int = 0
     #: Jobs that were deleted and come back, and pools.

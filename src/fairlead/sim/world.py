@@ -59,11 +59,11 @@ from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.sim.budget_checker import BudgetChecker
 from fairlead.sim.checkers import Checkers, PromiseBroken, unwrap_broken
-from fairlead.sim.deletion_checker import DeletionChecker
 from fairlead.sim.deletions import Deletions
 from fairlead.sim.disturbances import Disturbances
 from fairlead.sim.faults import FaultSwitch
 from fairlead.sim.fitting import unfit_jobs
+from fairlead.sim.jobs_checker import JobsChecker
 from fairlead.sim.loop import run
 from fairlead.sim.machines import FleetChecker, MachineUse, pool_body, stop_failing
 from fairlead.sim.observer import Observer, ObserverCalls
@@ -206,9 +206,9 @@ class World:
         #: The values of the PriorityClasses, by name; who creates another one adds it.
         priorities = self.priorities = {HIGH["metadata"]["name"]: HIGH["value"]}
         self.submission = Submission(self.client, self._elapsed)
-        self.deletions = DeletionChecker(self._working)
+        self.jobs = JobsChecker(self._working)
         self.deleting = Deletions(options, self.client, self.submission, self.disturbances,
-                                  self.deletions, self._rng)  # fmt: skip
+                                  self.jobs, self._rng)  # fmt: skip
         self.teams = TeamChecker(priorities, self._working)
         clock_error = options.clock_jump_seconds_max if options.clock_jumps_per_day else 0.0
         self.budgets = BudgetChecker(self.teams.model, self._working, clock_error)
@@ -224,7 +224,7 @@ class World:
         self.maintenance = MaintenanceChecker(clock_error)
         self._observers += [
             self.disturbances, self.teams, self.budgets, self.preemptions, self.neighbours,
-            self.topology, self.strict, self.own_nodes, self.maintenance, self.deletions,
+            self.topology, self.strict, self.own_nodes, self.maintenance, self.jobs,
         ]  # fmt: skip
         if options.binding is not None:
             self._observers += [self.scheduler, self.tool, GateChecker()]
@@ -372,7 +372,7 @@ class World:
         while True:
             await asyncio.sleep(self.options.look_seconds)
             now = self.clock.now()
-            for checker in (self.preemptions, self.teams, self.deletions):
+            for checker in (self.preemptions, self.teams, self.jobs):
                 checker.check_by_clock(now)
             self.checkers.check_partial(now)
 
