@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from fairlead.api.core import PodCondition, PodStatus
 from fairlead.api.job import Cause, Restart
+from fairlead.api.podgroups import GroupApi
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.attempts.status import back_off_verdict
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -18,6 +19,12 @@ from .jobs_world import World, new_job
 
 WORDS = "0/4 nodes are available: 4 Insufficient cpu"
 POLICY = JobsPolicy(binding=Binding.PINNED, peer_naming=PeerNaming.DNS)
+NATIVE = JobsPolicy(
+    binding=Binding.NATIVE,
+    groups=GroupApi.V1BETA1,
+    peer_naming=PeerNaming.DNS,
+    native_patience_seconds=POLICY.bind_patience_seconds,
+)
 
 
 def refuse(world: World) -> None:
@@ -70,11 +77,15 @@ def waits(world: World) -> float:
     return seconds
 
 
-def test_a_gang_that_is_never_bound_backs_off_and_its_verdict_is_what_was_said() -> None:
-    world = World(new_job(), policy=POLICY)
+@pytest.mark.parametrize("policy", [POLICY, NATIVE])
+def test_a_gang_that_is_never_bound_backs_off_and_its_verdict_is_what_was_said(
+    policy: JobsPolicy,
+) -> None:
+    world = World(new_job(), policy=policy)
     world.settle()
     for attempt in (1, 2):  # another pod may have been faster: tried again at once, in place
         assert begin(world) == attempt
+        assert bool(world.pod_groups) is (policy is NATIVE)
         refuse(world)
         assert world.status.restart_at is None
         assert world.status.placement is not None

@@ -83,9 +83,11 @@ def _leases(rate: int, nodes: int, *, others: int = 0) -> Facts:
     return scraped(A, page.format(rate * 10, others * 10), before=page.format(0, 0), nodes=nodes)
 
 
-def _dns_limit(memory: str) -> Facts:
-    container = {"name": "coredns", "resources": {"limits": {"memory": memory}}}
-    return seen(deployments=[dns(containers=[container])],
+def _dns_limit(memory: str, *, of_pod: bool = False) -> Facts:
+    limits = {"resources": {"limits": {"memory": memory}}}
+    container, pod = {"name": "coredns"}, {}
+    (pod if of_pod else container).update(limits)
+    return seen(deployments=[dns(containers=[container], **pod)],
                 counts={"pods": 100_000, "services": 5_000})  # fmt: skip
 
 
@@ -440,6 +442,13 @@ def test_packets_of_pods_may_be_too_small_but_not_a_little() -> None:
     assert result.severity is W
     close = cases_of_parts.facts(nic_mtu=1500, pod_mtu=1410, tunnels=1)
     assert isinstance(evaluate(BY_ID["NET-02"], close)[0], Passed)
+
+
+def test_dns_has_the_memory_that_its_pod_has_as_a_whole() -> None:
+    for memory, kind in (("1Gi", Passed), ("100Mi", Finding)):
+        found = evaluate(BY_ID["DNS-04"], _dns_limit(memory, of_pod=True))
+        assert [type(each) for each in found] == [kind], memory
+        assert found == evaluate(BY_ID["DNS-04"], _dns_limit(memory))
 
 
 def test_an_autoscaler_that_removes_nothing_may_run_in_an_outage() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from fairlead.api.core import Pod, Secret
+from fairlead.api.core import Pod, ResourceRequirements, Secret
 from fairlead.api.resources import CONFIG_MAPS, SECRETS
 from fairlead.embedded.local.config import ConfigData, ConfigMirrors
 from fairlead.embedded.local.containers import (
@@ -107,6 +108,17 @@ def env_of(
         cwd="/",
     )
     return launch.env
+
+
+def test_a_container_without_a_limit_of_memory_has_that_of_its_pod() -> None:
+    for own, expected in ({}, GIB), ({"limits": {"memory": "1Mi"}}, 1 << 20):
+        pod = pod_of(resources=own)
+        whole = ResourceRequirements(limits={"memory": "1Gi", "cpu": "1"})
+        pod = replace(pod, spec=replace(pod.spec, resources=whole))
+        launch = launch_of(
+            pod, pod.spec.containers[0], Config(None), pod_ip="", mounts=(), base={}, cwd="/"
+        )
+        assert launch.memory_bytes == expected
 
 
 def test_values_from_elsewhere_wait_are_left_out_or_refused() -> None:
