@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.cli_world import Shell
+from tests.e2e.command_server import command_server
 from tests.e2e.disaster_world import kill, processes_of
 
 pytestmark = pytest.mark.e2e
@@ -41,7 +42,8 @@ def run_page(text: str, shell: Shell, *, kubeconfig: Path | None = None) -> list
         environment |= {"FAIRLEAD_DATA": str(shell.data), "KUBECONFIG": own}
     else:
         environment |= {"KUBECONFIG": str(kubeconfig)}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    bins = (command_server().programs, Path(sys.executable).parent, environment["PATH"])
+    environment["PATH"] = os.pathsep.join(map(str, bins))
     for language, place, file, body in BLOCK.findall(text):
         if file:
             (shell.root / file).write_text(body)

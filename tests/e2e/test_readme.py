@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.cli_world import Shell
+from tests.e2e.command_server import command_server
 from tests.e2e.disaster_world import kill, processes_of
 from tests.unit.doctor.audit_log import cluster_log, with_agent
 from tests.unit.doctor.test_preflight import MANIFEST
@@ -68,8 +69,11 @@ class Reader:
         self.environment = {
             k: v for k, v in self.shell.environment.items() if k != "FAIRLEAD_KUBECONFIG"
         }
-        path = self.environment["PATH"]
-        self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{path}"
+        self.finds_programs_in(Path(sys.executable).parent)
+
+    def finds_programs_in(self, directory: Path) -> None:
+        """Put a directory in front of the PATH."""
+        self.environment["PATH"] = f"{directory}{os.pathsep}{self.environment['PATH']}"
 
     def types(self, command: str, codes: Collection[int] = (0,)) -> str:
         """Run a command line and check its exit code."""
@@ -92,6 +96,13 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         if reader.data.exists():
             reader.types("fairlead down", range(256))
         kill(processes_of(reader.data))
+
+
+@pytest.fixture
+def quick_reader(reader: Reader) -> Reader:
+    """A reader whose commands are forked: that they start is shown by README's own."""
+    reader.finds_programs_in(command_server().programs)
+    return reader
 
 
 def blocks(text: str) -> list[str]:
@@ -122,18 +133,18 @@ def test_every_command_of_readme_works_as_written(reader: Reader) -> None:
     reader.types(commands[down])
 
 
-def test_the_answer_of_why_looks_as_readme_shows_it(reader: Reader) -> None:
+def test_the_answer_of_why_looks_as_readme_shows_it(quick_reader: Reader) -> None:
     (shown,) = (b for b in blocks((ROOT / "README.md").read_text()) if "$ fairlead why" in b)
-    (reader.shell.root / "all.sh").write_text("true\n")
-    reader.types("fairlead up --nodes 200 --detach")
+    (quick_reader.shell.root / "all.sh").write_text("true\n")
+    quick_reader.types("fairlead up --nodes 200 --detach")
     for name in ("all-a", "all-b"):
-        reader.types(f"fairlead submit all.sh --name {name} --nodes 200 --gpus 8 --time 10m "
+        quick_reader.types(f"fairlead submit all.sh --name {name} --nodes 200 --gpus 8 --time 10m "
                      "--simulate 10m")  # fmt: skip
         if name == "all-a":
-            reader.types("fairlead wait all-a --for started --timeout 60s")
+            quick_reader.types("fairlead wait all-a --for started --timeout 60s")
     found = ""
     for _ in range(20):
-        found = reader.types("fairlead why all-b")
+        found = quick_reader.types("fairlead why all-b")
         if "may start" in found:
             break
     assert _form(found) == _form(shown)
@@ -165,8 +176,8 @@ def replaced(command: str, words: Mapping[str, str]) -> str:
     return command
 
 
-def test_the_commands_of_the_simulator_page_work(reader: Reader) -> None:
-    tmp_path = reader.shell.root
+def test_the_commands_of_the_simulator_page_work(quick_reader: Reader) -> None:
+    tmp_path = quick_reader.shell.root
     (tmp_path / "examples").unlink()
     scenarios = tmp_path / "examples" / "scenarios"
     scenarios.mkdir(parents=True)
@@ -182,17 +193,17 @@ def test_the_commands_of_the_simulator_page_work(reader: Reader) -> None:
     commands = commands_of(text)
     assert len(commands) > 4
     # What `sim record` records.
-    reader.types("fairlead up --nodes 2 --detach")
+    quick_reader.types("fairlead up --nodes 2 --detach")
     (tmp_path / "train.sh").write_text("true\n")
-    reader.types("fairlead submit train.sh --name train --nodes 1 --gpus 8 --simulate 1s")
-    reader.types("fairlead wait train --timeout 60s")
+    quick_reader.types("fairlead submit train.sh --name train --nodes 1 --gpus 8 --simulate 1s")
+    quick_reader.types("fairlead wait train --timeout 60s")
     for command in commands:
-        reader.types(replaced(command, small))
+        quick_reader.types(replaced(command, small))
     assert (tmp_path / "day" / "report.html").exists()
 
 
-def test_the_commands_of_the_doctor_page_work(reader: Reader) -> None:
-    root = reader.shell.root
+def test_the_commands_of_the_doctor_page_work(quick_reader: Reader) -> None:
+    root = quick_reader.shell.root
     log = with_agent(cluster_log(), "/api/v1/pods").text()
     for name in ("audit.log", "before.log", "after.log", "audit-1.log"):
         (root / name).write_bytes(log)
@@ -201,7 +212,7 @@ def test_the_commands_of_the_doctor_page_work(reader: Reader) -> None:
     text = (ROOT / "docs" / "howto" / "doctor.md").read_text()
     (suppressions,) = re.findall(r"```yaml\n(suppressions:.*?)```", text, re.DOTALL)
     (root / "doctor.yaml").write_text(suppressions)
-    reader.types("fairlead up --nodes 2 --detach")
+    quick_reader.types("fairlead up --nodes 2 --detach")
     words = {
         "/var/log/kubernetes/audit*.log*": "audit*.log*",
         "fairlead doctor ": (
@@ -221,33 +232,37 @@ def test_the_commands_of_the_doctor_page_work(reader: Reader) -> None:
         command = replaced(command, used)
         if " --follow " in command:  # a report at each interval, until it is interrupted
             command = f"timeout --preserve-status --signal INT 8 {command} --interval 2"
-            assert "REQUESTS" in reader.types(command, [INTERRUPTED])
+            assert "REQUESTS" in quick_reader.types(command, [INTERRUPTED])
             continue
-        reader.types(command, range(4))
-    assert reader.types("fairlead doctor --interval 1 --node-facts node-1.facts", range(4))
+        quick_reader.types(command, range(4))
+    assert quick_reader.types("fairlead doctor --interval 1 --node-facts node-1.facts", range(4))
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="no kubectl on the PATH or in FAIRLEAD_KUBECTL")
-def test_the_commands_of_the_drain_page_move_a_job_to_another_node(reader: Reader) -> None:
-    reader.types("fairlead up --nodes 3 --detach")
-    reader.environment["KUBECONFIG"] = str(reader.data / "kubeconfig")
-    (reader.shell.root / "train.sh").write_text("true\n")
-    reader.types("fairlead submit train.sh --name train --nodes 2 --gpus 8 --simulate 1h")
-    reader.types("fairlead wait train --for started --timeout 60s")
-    node = reader.types("kubectl get pods -o jsonpath={.items[0].spec.nodeName}").strip()
+def test_the_commands_of_the_drain_page_move_a_job_to_another_node(quick_reader: Reader) -> None:
+    quick_reader.types("fairlead up --nodes 3 --detach")
+    quick_reader.environment["KUBECONFIG"] = str(quick_reader.data / "kubeconfig")
+    (quick_reader.shell.root / "train.sh").write_text("true\n")
+    quick_reader.types("fairlead submit train.sh --name train --nodes 2 --gpus 8 --simulate 1h")
+    quick_reader.types("fairlead wait train --for started --timeout 60s")
+    node = quick_reader.types("kubectl get pods -o jsonpath={.items[0].spec.nodeName}").strip()
     commands = commands_of((ROOT / "docs" / "howto" / "drain.md").read_text())
     assert [command.split()[1] for command in commands] == [
         "annotate", "annotate", "drain", "uncordon", "taint", "taint",
     ]  # fmt: skip
     for command in commands:
         # The page's maintenance is over when this is run, some day.
-        reader.types(command.replace("NODE", node).replace("2026-", "2999-"))
+        quick_reader.types(command.replace("NODE", node).replace("2026-", "2999-"))
         if "2026-" in command:
-            assert "maintenance from 2999-12-01T08:00:00Z" in reader.types("fairlead nodes")
-            reader.types("fairlead submit train.sh --name late --nodes 3 --gpus 8 --simulate 1h")
-            reader.types("fairlead wait late --for started --timeout 3s", [124])
-            assert "Maintenance" in reader.types("fairlead why late")
-            reader.types("fairlead cancel late")
+            assert "maintenance from 2999-12-01T08:00:00Z" in quick_reader.types("fairlead nodes")
+            quick_reader.types(
+                "fairlead submit train.sh --name late --nodes 3 --gpus 8 --simulate 1h"
+            )
+            quick_reader.types("fairlead wait late --for started --timeout 3s", [124])
+            assert "Maintenance" in quick_reader.types("fairlead why late")
+            quick_reader.types("fairlead cancel late")
         if " drain " in command:
-            reader.types("fairlead wait train --for started --timeout 60s")
-            assert node not in reader.types("kubectl get pods -o jsonpath={..nodeName}").split()
+            quick_reader.types("fairlead wait train --for started --timeout 60s")
+            assert (
+                node not in quick_reader.types("kubectl get pods -o jsonpath={..nodeName}").split()
+            )
