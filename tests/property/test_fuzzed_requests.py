@@ -253,9 +253,10 @@ async def _play(directory: Path, requests: Sequence[Request]) -> tuple[int, Cont
                         await _send(target, request)
                 except (aiohttp.ClientError, TimeoutError) as error:
                     raise AssertionError(f"{request}: no answer: {error!r}") from error
-        return store.version, contents(store)
     finally:
         await store.close()
+    # The server's own writes may have been on their way to the log until then.
+    return store.version, contents(store)
 
 
 async def _replayed(directory: Path) -> tuple[int, Contents]:
