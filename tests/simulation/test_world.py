@@ -70,7 +70,7 @@ def test_a_world_settles_in_the_time_that_its_jobs_need_one_after_another() -> N
     assert outcome.seconds > DAY
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_promises_hold_when_controllers_die_every_few_calls(seed: int) -> None:
     outcome = simulate(HARSH, seed)
     assert outcome.jobs == outcome.succeeded + outcome.failed == 40
@@ -85,13 +85,12 @@ def test_the_promises_hold_for_groups_of_another_tool_beside_jobs() -> None:
     assert outcome.kills > 10
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_the_promises_hold_on_a_crowded_cluster_with_busy_users(seed: int) -> None:
+def test_the_promises_hold_on_a_crowded_cluster_with_busy_users() -> None:
     crowded = replace(
         HARSH, nodes=6, workload=WorkloadOptions(80, 4 * 3600.0, members_max=4),
         user_acts_per_day=3000.0,
     )  # fmt: skip
-    outcome = simulate(crowded, seed)
+    outcome = simulate(crowded, seed=0)
     assert outcome.jobs == outcome.succeeded + outcome.failed == 80
     assert outcome.user_acts > 50
 
