@@ -16,8 +16,14 @@ YAML_LOADERS = ("input/yamlmarks.py", "embedded/http/request.py", "install/manif
 #: Call -> (instead, places where it is right).
 BANNED: dict[str, tuple[str, tuple[str, ...]]] = {
     "time.time": ("a Clock argument", ("runtime/clock.py", "cli/", "member/")),
-    "time.monotonic": ("loop.time()", (*BLOCKING, "member/", "embedded/local/shim.py")),
-    "time.sleep": ("asyncio.sleep", (*BLOCKING, "member/", "embedded/local/shim.py")),
+    "time.monotonic": (
+        "loop.time()",
+        (*BLOCKING, "member/", "embedded/local/shim.py", "node/program_run.py"),
+    ),
+    "time.sleep": (
+        "asyncio.sleep",
+        (*BLOCKING, "member/", "embedded/local/shim.py", "node/program_run.py"),
+    ),
     "datetime.now": ("a Clock argument", ()),
     "datetime.datetime.now": ("a Clock argument", ()),
     "uuid.uuid4": ("an id source passed in", ("cli/",)),

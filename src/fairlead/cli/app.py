@@ -67,6 +67,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "controller": Entry("controller", "Run the controllers on a Kubernetes cluster."),
         "webhook": Entry("webhook", "Show what the webhook does to new pods and jobs."),
         "doctor": Entry("doctor", "Find what will hurt the control plane, and give the fix."),
+        "agent": Entry("agent", "Look after the health of this machine."),
     },
     "Simulation": {
         "sim": Entry("sim", "Simulate a cluster under a load."),

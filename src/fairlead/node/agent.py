@@ -1,0 +1,126 @@
+"""The loop of the agent: looks at each source in its turn, keeps what it knows, and reports.
+
+A source is looked at once in its period, which is a second at the least. What the looks of a second
+changed is written once: first the state, then the report, which replaces the one before as a whole.
+A fault of our own in one source stops that source, says so, and leaves the others alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from fairlead.node.host import Host
+from fairlead.node.readers import Reader
+from fairlead.node.report import report_of
+from fairlead.node.source import AnySource
+from fairlead.node.state import State, StateError
+from fairlead.node.watch import Watch
+from fairlead.runtime.logs import SILENT, Logger
+
+TICK_SECONDS = 1.0
+
+
+class Agent:
+    """Runs until it is stopped."""
+
+    def __init__(
+        self, host: Host, sources: Sequence[AnySource], state: State, *, report: Path,
+        read_seconds_max: float, report_seconds: float, log: Logger = SILENT,
+    ) -> None:  # fmt: skip
+        self._log = log
+        self._host = host
+        self._sources = sources
+        self._state = state
+        self._report = report
+        self._read_seconds_max = read_seconds_max
+        self._report_seconds = report_seconds
+        self._watch = Watch(sources, state.load(), boot_id=host.boot_id(), now=host.now())
+        self._stop = asyncio.Event()
+        self._not_kept = state.replaced
+        self._published: object = None
+        self._published_at = 0.0
+
+    def stop(self) -> None:
+        """End the loop at its next step."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Look and report until stopped; what is known then is kept.
+
+        OSError when the first report cannot be written; later ones are tried again.
+        """
+        self._write_report(asyncio.get_running_loop().time())
+        async with asyncio.TaskGroup() as group:
+            followers = [group.create_task(self._follow(each)) for each in self._sources]
+            await self._report_on_changes()
+            for task in followers:
+                task.cancel()
+        self._publish(asyncio.get_running_loop().time())
+
+    async def _follow(self, source: AnySource) -> None:
+        """Look at one source in its turn, for ever."""
+        loop, reader = asyncio.get_running_loop(), Reader(source)
+        due = loop.time()
+        while True:
+            try:
+                await reader.look(self._watch, self._host, self._read_seconds_max)
+            except Exception as error:  # noqa: BLE001 # ours: it stops this source only
+                self._log.error("Stopped a source", source=source.name, exc_info=error)
+                why = f"stopped by a fault of the agent: {type(error).__name__}: {error}"
+                self._watch.blind(source, why, self._host.now())
+                return
+            due = max(due + source.period_seconds, loop.time())
+            await asyncio.sleep(due - loop.time())
+
+    async def _report_on_changes(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._stop.is_set():
+            self._publish(loop.time())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), TICK_SECONDS)
+
+    def _publish(self, now: float) -> None:
+        """Keep and report what is new; the report alone where the state cannot be written."""
+        try:
+            mark, cleared = self._state.requested_clears()
+            self._watch.clear(cleared, self._host.now().time)
+            self._state.save(self._watch.kept())
+            if mark:
+                self._state.forget_clears(mark)
+            self._not_kept = self._state.replaced
+        except StateError as error:
+            self._not_kept = f"the state cannot be written: {error}"
+        try:
+            self._write_report(now)
+        except OSError as error:
+            self._log.warning("Could not write the report", error=str(error))
+
+    def _write_report(self, now: float) -> None:
+        """Replace the report if it says something new, or is old; OSError."""
+        report = report_of(self._watch, self._host.now(), not_kept=self._not_kept)
+        changed = (report.faults, report.ended, report.skipped, report.not_kept, tuple(
+            (each.source, each.state, each.lost, each.unreadable) for each in report.sources
+        ))  # fmt: skip
+        if changed != self._published or now - self._published_at >= self._report_seconds:
+            replace(self._report, msgspec.json.encode(report) + b"\n")
+            self._published, self._published_at = changed, now
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Replace a file as a whole: a reader sees the old one or the new one. OSError."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), 0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,155 @@
+"""The machine as files below a root directory, and the few facts that no file has.
+
+Every reader takes its files from here, so a directory of files stands for a machine, and a
+container reads the host that is mounted into it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from fairlead.model.faults import Moment
+from fairlead.runtime.clock import Clock, SystemClock
+
+TEXT_BYTES_MAX = 1 << 20
+_BOOT_ID = "proc/sys/kernel/random/boot_id"
+
+
+class Absent(Exception):
+    """The machine has no such thing, or nothing is expected of it: the check is skipped."""
+
+
+class NotAHost(Exception):
+    """The root directory is not that of a machine; the message says what it lacks."""
+
+
+class FileSystemSize(Protocol):
+    """What `os.statvfs` returns, of that what is used."""
+
+    @property
+    def f_blocks(self) -> int:
+        """Size in blocks."""
+        ...
+
+    @property
+    def f_bfree(self) -> int:
+        """Free blocks."""
+        ...
+
+    @property
+    def f_bavail(self) -> int:
+        """Blocks that are free for others than root."""
+        ...
+
+    @property
+    def f_files(self) -> int:
+        """Inodes."""
+        ...
+
+    @property
+    def f_ffree(self) -> int:
+        """Free inodes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClockState:
+    """What the kernel knows of its clock (adjtimex(2))."""
+
+    is_synchronized: bool
+    offset_seconds: float
+
+
+class _Timex(ctypes.Structure):
+    """`struct timex` of Linux; what follows `time` is not used."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_byte * 256),
+    )
+
+
+_STA_UNSYNC, _STA_NANO = 0x0040, 0x2000
+
+
+def kernel_clock() -> ClockState:
+    """Return the state of the kernel's clock; OSError."""
+    call = ctypes.CDLL(None, use_errno=True).adjtimex
+    state = _Timex()
+    if call(ctypes.byref(state)) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    unit = 1e9 if state.status & _STA_NANO else 1e6
+    return ClockState(not state.status & _STA_UNSYNC, state.offset / unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine. `usage` and `clock_state` are those of the kernel but in tests."""
+
+    root: Path = Path("/")
+    clock: Clock = field(default_factory=SystemClock)
+    usage: Callable[[Path], FileSystemSize] = os.statvfs
+    clock_state: Callable[[], ClockState] = kernel_clock
+
+    def path(self, *parts: str) -> Path:
+        """Return a path of the machine, such as `proc/meminfo`, as one that can be opened."""
+        return self.root.joinpath(*(part.lstrip("/") for part in parts))
+
+    def text(self, *parts: str) -> str:
+        """Return the text of a file, at most 1 MiB, without white space around it; OSError."""
+        with self.path(*parts).open("rb", buffering=0) as file:
+            data = bytearray()
+            while (more := file.read(TEXT_BYTES_MAX - len(data))) and len(data) < TEXT_BYTES_MAX:
+                data += more
+        return data.decode("utf-8", "replace").strip()
+
+    def number(self, *parts: str) -> int:
+        """Return the whole number that a file is; OSError, also where it is none."""
+        text = self.text(*parts)
+        try:
+            return int(text)
+        except ValueError as error:
+            raise OSError(f"{self.path(*parts)} has no number: {text[:40]!r}") from error
+
+    def names(self, *parts: str) -> list[str]:
+        """Return the names in a directory, sorted; Absent when there is none, OSError."""
+        try:
+            return sorted(each.name for each in self.path(*parts).iterdir())
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise Absent(f"no {'/'.join(parts)}") from error
+
+    def present(self, *parts: str) -> str:
+        """Return the text of a file; Absent when there is none, OSError."""
+        try:
+            return self.text(*parts)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise Absent(f"no {'/'.join(parts)}") from error
+
+    def boot_id(self) -> str:
+        """Return the id of this boot; NotAHost."""
+        return self._needed(_BOOT_ID)
+
+    def now(self) -> Moment:
+        """Return the instant; NotAHost."""
+        text = self._needed("proc/uptime")
+        try:
+            return Moment(self.clock.now(), float(text.split()[0]))
+        except (ValueError, IndexError) as error:
+            raise NotAHost(f"{self.path('proc/uptime')} has no time in seconds") from error
+
+    def _needed(self, path: str) -> str:
+        try:
+            return self.text(path)
+        except OSError as error:
+            raise NotAHost(f"{self.path(path)} cannot be read: {error.strerror}") from error

@@ -1,0 +1,68 @@
+"""All sources by name, and the file of settings that may name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fairlead.input.sections import load
+from fairlead.node.host import Host
+from fairlead.node.settings import AgentSettings
+from fairlead.node.source import AnySource
+from fairlead.node.sources import (
+    clock,
+    disks,
+    ecc,
+    infiniband,
+    kernel_log,
+    memory,
+    network,
+    pcie,
+    programs,
+    tasks,
+)
+
+#: What makes each; None where the settings name nothing for it.
+SOURCES: dict[str, Callable[[Host, AgentSettings], AnySource | None]] = {
+    "kernel-log": kernel_log.source,
+    "memory-ecc": ecc.source,
+    "pcie": pcie.source,
+    "infiniband": infiniband.source,
+    "disks": disks.source,
+    "memory": memory.source,
+    "network-tables": network.source,
+    "tasks": tasks.source,
+    "clock": clock.source,
+    "programs": programs.source,
+}
+
+
+def sources(host: Host, settings: AgentSettings) -> tuple[AnySource, ...]:
+    """Return the sources that are not switched off."""
+    chosen = [make for name, make in SOURCES.items() if name not in settings.disabled]
+    return tuple(made for make in chosen if (made := make(host, settings)))
+
+
+def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
+    """Yield (path, message) of fields that cannot be, or do not go together."""
+    for i, name in enumerate(settings.disabled):
+        if name not in SOURCES:
+            yield f"disabled[{i}]", f"no source '{name}'; there are {', '.join(SOURCES)}"
+    for path, codes in (("gpu.xid", settings.gpu.xid), ("gpu.sxid", settings.gpu.sxid)):
+        for code in codes:
+            if not (code.isascii() and code.isdecimal()):
+                yield path, f"'{code}' is not the number of a code"
+    for path, low, high in (
+        ("disk.warningPercent", settings.disk.warning_percent, settings.disk.critical_percent),
+        ("network.neighbourWarningPercent", settings.network.neighbour_warning_percent,
+         settings.network.neighbour_critical_percent),
+        ("clock.warningMilliseconds", settings.clock.warning_milliseconds,
+         settings.clock.critical_milliseconds),
+    ):  # fmt: skip
+        if low > high:
+            yield path, f"{low} is more than what is critical, {high}"
+
+
+def load_settings(file: str) -> AgentSettings:
+    """Return the settings of a file, the defaults without one; CliError with all mistakes."""
+    return load(Path(file), AgentSettings, conflicts) if file else AgentSettings()

@@ -1,0 +1,118 @@
+"""What the agent says of its machine: one document, for people, for tools and for collectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fairlead.api.times import format_time
+from fairlead.model.faults import EndedFault, Fault, Moment
+from fairlead.node.source import SkippedCheck, SourceHealth
+from fairlead.node.watch import Watch
+
+VERSION = 1
+
+
+class FaultLine(msgspec.Struct, frozen=True, rename="camel"):
+    """A fault, with times that people can read."""
+
+    check: str
+    component: str
+    codes: tuple[str, ...]
+    severity: str
+    action: str
+    recovery: str
+    first_seen: str
+    last_seen: str
+    count: int
+    evidence: str
+    boot_id: str
+
+
+class EndedLine(msgspec.Struct, frozen=True, rename="camel"):
+    """A fault that is over."""
+
+    check: str
+    component: str
+    codes: tuple[str, ...]
+    first_seen: str
+    ended_at: str
+    ending: str
+    count: int
+
+
+class SourceLine(msgspec.Struct, frozen=True, rename="camel"):
+    """How a source does."""
+
+    source: str
+    state: str
+    why: str
+    read_at: str | None
+    lost: int
+    unreadable: tuple[str, ...]
+
+
+class Report(msgspec.Struct, frozen=True, rename="camel"):
+    """All that is known. `not_kept` says why the state could not be written, or was replaced."""
+
+    version: int
+    is_healthy: bool
+    at: str
+    uptime_seconds: int
+    boot_id: str
+    faults: tuple[FaultLine, ...]
+    ended: tuple[EndedLine, ...]
+    sources: tuple[SourceLine, ...]
+    skipped: tuple[SkippedCheck, ...]
+    dropped_faults: int = 0
+    not_kept: str = ""
+
+
+def report_of(watch: Watch, now: Moment, *, not_kept: str = "") -> Report:
+    """Return the report of this instant."""
+    return Report(
+        VERSION,
+        watch.is_healthy,
+        format_time(now.time),
+        int(now.uptime_seconds),
+        watch.boot_id,
+        tuple(fault_line(each) for each in watch.faults),
+        tuple(_ended_line(each) for each in watch.ended),
+        tuple(_source_line(each) for each in watch.health(now)),
+        watch.skipped(),
+        watch.dropped,
+        not_kept,
+    )
+
+
+def report_values(report: Report) -> dict[str, Any]:
+    """Return the report as plain values."""
+    values: dict[str, Any] = msgspec.to_builtins(report)
+    return values
+
+
+def fault_line(fault: Fault) -> FaultLine:
+    """Return a fault for people."""
+    verdict = fault.verdict
+    return FaultLine(
+        fault.identity.check, fault.identity.component, fault.identity.codes,
+        verdict.severity.value, verdict.action.value, verdict.recovery.value,
+        format_time(fault.first_seen), format_time(fault.last_seen), fault.count, fault.evidence,
+        fault.boot_id,
+    )  # fmt: skip
+
+
+def _ended_line(ended: EndedFault) -> EndedLine:
+    fault = ended.fault
+    return EndedLine(
+        fault.identity.check, fault.identity.component, fault.identity.codes,
+        format_time(fault.first_seen), format_time(ended.ended_at), ended.ending.value, fault.count,
+    )  # fmt: skip
+
+
+def _source_line(health: SourceHealth) -> SourceLine:
+    read_at = None if health.read_at is None else format_time(health.read_at)
+    return SourceLine(
+        health.source, health.state.value, health.why, read_at, health.lost, health.unreadable
+    )

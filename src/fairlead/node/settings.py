@@ -1,0 +1,236 @@
+"""Settings of the agent: limits with their sources, and what a machine is expected to have.
+
+An expectation that is not set is not judged: its check is skipped, and never guessed from what
+happens to be there.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+from msgspec import Meta
+
+from fairlead.input.sections import Section, about, within
+from fairlead.model.faults import Action, Severity
+
+HOUR = 3600
+DAY = 24 * HOUR
+#: A program or a driver that hangs is given up after this.
+READ_SECONDS_MAX = 45
+
+
+class Architecture(Enum):
+    """Generations of GPUs whose drivers use one number for different things."""
+
+    VOLTA = "volta"
+    TURING = "turing"
+    AMPERE = "ampere"
+    ADA = "ada"
+    HOPPER = "hopper"
+    BLACKWELL = "blackwell"
+
+
+class CodeVerdict(Section, frozen=True):
+    """What to think of a code, in place of what the table says."""
+
+    severity: Annotated[Severity, about("Info, Warning or Critical.")]
+    action: Annotated[Action, about("None, Watch, ResetGPU, Reboot, Replace or AskPerson.")]
+
+
+Codes = Annotated[
+    dict[str, CodeVerdict],
+    Meta(max_length=256, description="Verdicts by code that replace those of the table."),
+]
+
+
+class GpuSettings(Section, frozen=True):
+    """Lines of NVIDIA's drivers in the kernel log."""
+
+    architecture: Annotated[
+        Architecture | None,
+        about("Generation of the GPUs; a code that another generation uses is then unlisted."),
+    ] = None
+    xid: Codes = {}
+    sxid: Codes = {}
+    stable_seconds: Annotated[
+        int,
+        within(60, 30 * DAY, "A code that asks for no action on the machine is over when it was "
+                             "not seen for so long (a day: the window in which NVIDIA's and "
+                             "others' rules count repeats)."),
+    ] = DAY  # fmt: skip
+    burst_seconds: Annotated[
+        int,
+        within(1, HOUR, "A code that follows another one on the same GPU within so long is its "
+                        "consequence (NVSentinel, NVIDIA Fleet Intelligence: 3 minutes)."),
+    ] = 180  # fmt: skip
+
+
+class EccSettings(Section, frozen=True):
+    """Errors of the machine's memory, by EDAC."""
+
+    corrected_per_hour_max: Annotated[
+        int,
+        within(
+            0, 10**9, "More corrected errors of a memory controller are a fault; 0: not judged."
+        ),
+    ] = 0
+
+
+class PcieSettings(Section, frozen=True):
+    """Errors and links of PCI devices."""
+
+    link_widths: Annotated[
+        dict[str, Annotated[int, Meta(ge=1, le=32)]],
+        Meta(max_length=64, description="Lanes by vendor and device, such as 10de:2330: 16."),
+    ] = {}
+    corrected_per_hour_max: Annotated[
+        int, within(0, 10**9, "More corrected errors of a device are a fault; 0: not judged.")
+    ] = 0
+    nonfatal_per_hour_max: Annotated[
+        int,
+        within(0, 10**9, "More errors of a device that were not fatal are a fault; 0: not judged."),
+    ] = 0
+
+
+class InfinibandSettings(Section, frozen=True):
+    """Ports of InfiniBand, and of RoCE where they are named."""
+
+    ports: Annotated[
+        int, within(0, 256, "So many ports of the fabric are active; 0: not judged.")
+    ] = 0  # fmt: skip
+    rate_gbps: Annotated[
+        int,
+        within(0, 10_000, "An active port of the fabric has at least this rate; 0: not judged."),
+    ] = 0
+    ethernet_devices: Annotated[
+        tuple[str, ...],
+        Meta(max_length=64, description="Patterns of devices with Ethernet links that belong to "
+             "the fabric, such as mlx5_*; others, as for management, are only noted."),
+    ] = ()  # fmt: skip
+    down_seconds: Annotated[
+        int, within(1, DAY, "A port that is down for so long is a fault (gpud: 4 minutes).")
+    ] = 240
+    flaps_max: Annotated[
+        int, within(1, 1000, "A port that lost its link more often is a fault (healthagent: 3).")
+    ] = 2
+    flap_window_seconds: Annotated[
+        int, within(60, 7 * DAY, "Time in which these are counted (healthagent: 3 hours).")
+    ] = 10_800
+    stable_seconds: Annotated[
+        int, within(60, 7 * DAY, "A port that was good for so long is good.")
+    ] = 10_800
+    symbol_errors_per_hour_max: Annotated[
+        int,
+        within(0, 10**9, "More symbol errors are a fault (NVSentinel, from the bit error rate of "
+                         "1e-12 of the InfiniBand specification)."),
+    ] = 120  # fmt: skip
+
+
+class DiskSettings(Section, frozen=True):
+    """File systems on disks."""
+
+    warning_percent: Annotated[
+        int, within(1, 100, "Space or inodes in use for a warning (gcm, EKS: 80 to 90).")
+    ] = 90
+    critical_percent: Annotated[int, within(1, 100, "Space or inodes in use: critical.")] = 95
+    types: Annotated[
+        tuple[str, ...], Meta(max_length=32, description="Types that are looked at.")
+    ] = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs")
+
+
+class MemorySettings(Section, frozen=True):
+    """The machine's memory."""
+
+    total_bytes_min: Annotated[
+        int,
+        within(
+            0, 1 << 60, "Memory that the machine has; less: a module is missing; 0: not judged."
+        ),
+    ] = 0
+    available_percent_min: Annotated[
+        int, within(0, 99, "Less memory that programs can get is a warning; 0: not judged.")
+    ] = 0
+
+
+class NetworkSettings(Section, frozen=True):
+    """Tables of the kernel's network."""
+
+    conntrack_percent_max: Annotated[
+        int, within(1, 100, "Fill of the table of connections (node-problem-detector: 90).")
+    ] = 90
+    neighbour_warning_percent: Annotated[
+        int, within(1, 100, "Fill of a neighbour table, of its gc_thresh3, for a warning.")
+    ] = 70
+    neighbour_critical_percent: Annotated[int, within(1, 100, "The same: critical.")] = 90
+
+
+class TaskSettings(Section, frozen=True):
+    """Processes and what they hold."""
+
+    hung_seconds: Annotated[
+        int,
+        within(10, DAY, "A process that sleeps uninterruptibly for so long, without ever being "
+                        "scheduled, is hung (the kernel's hung_task_timeout_secs)."),
+    ] = 120  # fmt: skip
+    files_percent_max: Annotated[
+        int, within(1, 100, "Open files, of fs.file-max (EKS and gpud warn there, too).")
+    ] = 80
+    tasks_percent_max: Annotated[
+        int, within(1, 100, "Tasks, of the least of kernel.pid_max and kernel.threads-max.")
+    ] = 80
+
+
+class ClockSettings(Section, frozen=True):
+    """The kernel's clock."""
+
+    synchronized: Annotated[
+        bool,
+        about("Something disciplines the clock; the kernel then says so (EKS's agent asks the "
+              "same). false: not judged."),
+    ] = False  # fmt: skip
+    warning_milliseconds: Annotated[int, within(1, 10**6, "Offset for a warning.")] = 100
+    critical_milliseconds: Annotated[int, within(1, 10**6, "Offset: critical.")] = 1000
+
+
+class ProgramSettings(Section, frozen=True):
+    """An administrator's own checks: each executable of a directory."""
+
+    directory: Annotated[
+        str, Meta(max_length=512, description="Directory of the executables; empty: none.")
+    ] = ""
+    period_seconds: Annotated[int, within(1, DAY, "Time between two runs of each.")] = 60
+    timeout_seconds: Annotated[
+        int, within(1, HOUR, "A run that takes longer is killed, with all that it started.")
+    ] = 30
+    concurrency: Annotated[int, within(1, 64, "So many run at a time.")] = 3
+    severity: Annotated[Severity, about("Of a fault, where the program says nothing.")] = (
+        Severity.WARNING
+    )
+
+
+class AgentSettings(Section, frozen=True):
+    """Settings of the agent."""
+
+    disabled: Annotated[
+        tuple[str, ...], Meta(max_length=64, description="Sources that are switched off.")
+    ] = ()
+    read_seconds_max: Annotated[
+        int, within(1, READ_SECONDS_MAX, "A read that takes longer hangs; others go on.")
+    ] = 30
+    stable_seconds: Annotated[
+        int, within(0, DAY, "A state of the machine that was good for so long is good.")
+    ] = 60
+    report_seconds: Annotated[
+        int, within(1, HOUR, "The report is written on each change, and so often.")
+    ] = 10
+    gpu: GpuSettings = GpuSettings()
+    ecc: EccSettings = EccSettings()
+    pcie: PcieSettings = PcieSettings()
+    infiniband: InfinibandSettings = InfinibandSettings()
+    disk: DiskSettings = DiskSettings()
+    memory: MemorySettings = MemorySettings()
+    network: NetworkSettings = NetworkSettings()
+    tasks: TaskSettings = TaskSettings()
+    clock: ClockSettings = ClockSettings()
+    programs: ProgramSettings = ProgramSettings()

@@ -1,0 +1,49 @@
+"""The kernel's clock: whether something disciplines it, and how far it is off."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fairlead.model.faults import (
+    Action,
+    Moment,
+    Observation,
+    Severity,
+    identity,
+    observed,
+    steady,
+)
+from fairlead.node.host import ClockState, Host
+from fairlead.node.settings import AgentSettings
+from fairlead.node.source import Judged, Nothing, Source, skipped
+
+SYNCHRONIZED, OFFSET = "clock-synchronized", "clock-offset"
+
+
+def judge(
+    facts: ClockState, memory: Nothing, at: Moment, *, settings: AgentSettings
+) -> Judged[Nothing]:
+    """The offset says something only while the clock is disciplined."""
+    limits, stable = settings.clock, settings.stable_seconds
+    observations: list[Observation] = []
+    if limits.synchronized and not facts.is_synchronized:
+        verdict = steady(Severity.WARNING, Action.WATCH, stable)
+        text = "nothing disciplines the clock"
+        observations.append(observed(identity(SYNCHRONIZED, "clock"), verdict, text, at))
+    off = abs(facts.offset_seconds) * 1000
+    if facts.is_synchronized and off >= limits.warning_milliseconds:
+        verdict = steady(Severity.WARNING, Action.WATCH, stable)
+        if off >= limits.critical_milliseconds:
+            verdict = steady(Severity.CRITICAL, Action.ASK_PERSON, stable)
+        observations.append(observed(identity(OFFSET, "clock"), verdict, f"{off:.0f} ms off", at))
+    return Judged(
+        memory, tuple(observations),
+        skipped=(*skipped([(SYNCHRONIZED, limits.synchronized)], "clock.synchronized is not set"),
+                 *skipped([(OFFSET, facts.is_synchronized)], "nothing disciplines the clock")),
+    )  # fmt: skip
+
+
+def source(host: Host, settings: AgentSettings) -> Source[ClockState, Nothing]:
+    """Return the source of the clock."""
+    return Source("clock", (SYNCHRONIZED, OFFSET), Nothing, host.clock_state,
+                  partial(judge, settings=settings), period_seconds=60)  # fmt: skip

@@ -1,0 +1,106 @@
+"""Reads the kernel's log from /dev/kmsg (Documentation/ABI/testing/dev-kmsg).
+
+One read gives one record, and fails with EINVAL where the buffer is smaller than that, so it is
+8192 bytes. When records were overwritten before they were read, a read fails with EPIPE, and the
+next one gives the oldest record that is left; what was lost shows in the sequence numbers. The
+device is opened once: a new descriptor would begin with the oldest record. In place of the device
+there may be a file, which is read like a log that grows.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.node.host import Absent, Host
+
+READ_BYTES = 8192
+#: One look takes at most so many records; the rest waits for the next one.
+RECORDS_MAX = 20_000
+#: Overwritten again and again: the look ends with what it has.
+OVERRUNS_MAX = 1_000
+LINE_BYTES_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of the kernel's log; `uptime_seconds` is when it was written."""
+
+    sequence: int
+    uptime_seconds: float
+    text: str
+
+
+class Device:
+    """An open /dev/kmsg, or a file in its place."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it; OSError."""
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def read(self) -> bytes:
+        """Return what is next, b"" at the end of a file; OSError (EAGAIN: nothing is there)."""
+        return os.read(self._descriptor, READ_BYTES)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._descriptor)
+
+
+class KmsgReader:
+    """Reads what was written since the last read."""
+
+    def __init__(self, host: Host, opened: Callable[[Path], Device] = Device) -> None:
+        self._path = host.path("dev/kmsg")
+        self._opened = opened
+        self._device: Device | None = None
+        self._rest = b""
+
+    def read(self) -> tuple[Record, ...]:
+        """Return the records in their order; Absent when there is no log, OSError."""
+        device = self._device or self._open()
+        found: list[Record] = []
+        overruns = 0
+        while len(found) < RECORDS_MAX and overruns < OVERRUNS_MAX:
+            try:
+                data = device.read()
+            except OSError as error:
+                if error.errno == errno.EAGAIN:
+                    break
+                if error.errno == errno.EPIPE:
+                    overruns += 1
+                    continue
+                self._device = None  # the next read opens it again; known records are skipped
+                device.close()
+                raise
+            if not data:
+                break
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            if len(self._rest) > READ_BYTES:
+                self._rest = b""
+            found.extend(record for line in lines if (record := parse_record(line)))
+        return tuple(found)
+
+    def _open(self) -> Device:
+        try:
+            self._device = self._opened(self._path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise Absent("no dev/kmsg") from error
+        self._rest = b""
+        return self._device
+
+
+def parse_record(line: bytes) -> Record | None:
+    """Return the record that a line is; None for what is none, such as the keys below a record."""
+    if not line or line[:1] == b" ":
+        return None
+    head, _, text = line.partition(b";")
+    fields = head.split(b",")
+    try:
+        sequence, microseconds = int(fields[1]), int(fields[2])
+    except (ValueError, IndexError):
+        return None
+    return Record(sequence, microseconds / 1e6, text[:LINE_BYTES_MAX].decode("utf-8", "replace"))

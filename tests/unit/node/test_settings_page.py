@@ -1,0 +1,67 @@
+"""The how-to lists every setting and every source of the agent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args
+
+from msgspec import Meta
+from tests.unit.node.host_tree import HostTree, changed
+
+from fairlead.input.sections import description_of, fields_of, is_section, parse, plain
+from fairlead.node.registry import SOURCES, conflicts, sources
+from fairlead.node.settings import AgentSettings
+
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "node-agent.md"
+
+
+def row(path: str, type_: Any, default: object) -> str:
+    base = get_args(type_)[0]
+    (limits,) = [each for each in get_args(type_) if isinstance(each, Meta)]
+    enums = [e for e in (base, *get_args(base)) if isinstance(e, type) and issubclass(e, Enum)]
+    if isinstance(default, bool):
+        shown, accepted = str(default).lower(), "true, false"
+    elif enums:
+        shown, accepted = default or "none", ", ".join(each.value for each in enums[0])
+    elif isinstance(default, list | dict):
+        shown, accepted = ", ".join(default) or "none", f"{limits.max_length} of them"
+    elif isinstance(default, str):
+        shown, accepted = default or "none", f"{limits.max_length} characters"
+    else:
+        shown, accepted = f"{default:,}", f"{limits.ge:,} to {limits.le:,}"
+    return f"| `{path}` | {shown} | {accepted} | {description_of(type_)} |"
+
+
+def rows() -> Iterator[str]:
+    for name, type_ in fields_of(AgentSettings).items():
+        default = plain(AgentSettings())[name]
+        if is_section(type_):
+            for inner, field in fields_of(type_).items():
+                yield row(f"{name}.{inner}", field, default[inner])
+        else:
+            yield row(name, type_, default)
+
+
+def test_the_page_lists_every_setting() -> None:
+    _, _, table = PAGE.read_text().partition("## Settings")
+    listed = [line for line in table.splitlines() if line.startswith("| `")]
+    wanted = list(rows())
+    assert listed == wanted, "\n".join(["the table should be:", *wanted])
+
+
+def test_the_settings_that_the_page_shows_are_accepted() -> None:
+    for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        assert parse(text, AgentSettings, conflicts, source="page") != AgentSettings()
+
+
+def test_the_page_lists_every_source_with_its_period(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    settings = changed(AgentSettings(), "programs", directory=str(tmp_path))
+    made = {source.name: source.period_seconds for source in sources(tree.host(), settings)}
+    listed = re.findall(r"^\| ([a-z-]+) \| .* \| (\d+) s \|$", PAGE.read_text(), re.MULTILINE)
+    assert {name: int(period) for name, period in listed} == made
+    assert made.keys() == SOURCES.keys()
+    assert min(made.values()) >= 1, "at most one wake-up a second and source"
