@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -14,14 +16,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.node.host_tree import NEXT_BOOT, HostTree
 
+from fairlead.model.faults import Moment
+from fairlead.node.agent import Agent
 from fairlead.node.host import Host
+from fairlead.node.settings import AgentSettings
+from fairlead.node.source import Judged, Nothing, Source
+from fairlead.node.sources import kernel_log
 from fairlead.node.sources.kmsg import KmsgReader
+from fairlead.node.sources.programs import Said
+from fairlead.node.state import open_state
 
 pytestmark = pytest.mark.e2e
 PATIENCE_SECONDS = 60
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "node-agent.md"
 
 
 class Running:
@@ -108,6 +119,75 @@ def test_a_report_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path)
     done = subprocess.run(running.command, capture_output=True, check=False)
     assert done.returncode == 5
     assert b"make the directory first" in done.stderr
+
+
+async def test_a_fault_of_our_own_stops_one_source_and_a_full_disk_stops_no_report(
+    tmp_path: Path,
+) -> None:
+    running = Running(tmp_path)
+    host = running.tree.host()
+
+    def wrong() -> None:
+        raise ZeroDivisionError("ours")
+
+    def judged(_facts: object, memory: Nothing, _at: Moment) -> Judged[Nothing]:
+        return Judged(memory)
+
+    broken = Source("wrong", ("wrong",), Nothing, wrong, judged, period_seconds=1)
+    chosen = (kernel_log.source(host, AgentSettings()), broken)
+    state = open_state(running.state)
+    agent = Agent(host, chosen, state, report=running.report, read_seconds_max=5, report_seconds=1)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(agent.run())
+        try:
+            running.tree.xid(48)
+            found = await asyncio.to_thread(running.until, counted(1))
+            states = {each["source"]: (each["state"], each["why"]) for each in found["sources"]}
+            assert states["wrong"][0] == "Blind"
+            assert "ZeroDivisionError: ours" in states["wrong"][1]
+            state.close()
+            running.tree.xid(48)
+            found = await asyncio.to_thread(running.until, counted(2))
+            assert found["notKept"].startswith("the state cannot be written: ")
+        finally:
+            agent.stop()
+
+
+def test_the_commands_and_the_program_of_the_page_work_as_written(tmp_path: Path) -> None:
+    page = PAGE.read_text()
+    running = Running(tmp_path)
+    running.tree.xid(79)
+    (settings,) = re.findall(r"```yaml\n(infiniband:.*?)```", page, re.DOTALL)
+    (tmp_path / "node.yaml").write_text(settings)
+    (text,) = re.findall(r"^\$ cat \S+/raid\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    program = tmp_path / "raid"
+    program.write_text(text.replace("/proc/mdstat", str(tmp_path / "mdstat")))
+    (tmp_path / "mdstat").write_text("md0 : active raid1\n      [2/2] [UU]\n")
+    assert subprocess.run(["sh", program], capture_output=True, check=False).returncode == 0
+    (tmp_path / "mdstat").write_text("md0 : active raid1\n      [2/1] [U_]\n")
+    done = subprocess.run(["sh", program], capture_output=True, check=False)
+    assert done.returncode == 1
+    assert msgspec.json.decode(done.stdout, type=Said).component == "md0"
+
+    commands = re.findall(r"^\$ (fairlead agent .*?)(?:\s+# .*)?$", page, re.MULTILINE)
+    here = {"/host": str(running.tree.root), "/var/lib/fairlead/agent.db": str(running.state),
+            "/run/fairlead/node.json": str(running.report)}  # fmt: skip
+    shell = [sys.executable, "-m"]
+    seen: list[str] = []
+    for command in commands:
+        words = [here.get(word, word) for word in command.split()]
+        seen.append(words[2])
+        if words[2] == "run":
+            with subprocess.Popen([*shell, *words, "--root", here["/host"]]) as process:
+                running.until(counted(1))
+                process.terminate()
+            assert process.returncode == 0
+            continue
+        result = subprocess.run(
+            [*shell, *words], cwd=tmp_path, capture_output=True, check=False
+        )  # fmt: skip
+        assert result.returncode in ((0, 1) if words[2] == "check" else (0,)), result.stderr
+    assert seen == ["check", "check", "check", "run", "clear"]
 
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.W_OK), reason="/dev/kmsg cannot be written here")

@@ -83,6 +83,10 @@ class FaultBook:
             if fault.quiet_since is not None:
                 self._replace(fault, quiet_since=None)
 
+    def remove(self, checks: Collection[str], now: float) -> list[EndedFault]:
+        """End the faults of checks that are no longer made; return them."""
+        return [self._end(fault, Ending.CHECK_REMOVED, now) for fault in self._of(checks)]
+
     def clear(self, of: Identity, now: float) -> EndedFault | None:
         """End a fault because a person says so; None when it is not open."""
         fault = self._open.get(of)

@@ -67,9 +67,10 @@ class Reader:
                 answer = (self.source.read(), None)
             except Exception as error:  # noqa: BLE001 # goes to the loop, which tells ours apart
                 answer = (None, error)
-            if loop.is_closed():
+            try:
+                loop.call_soon_threadsafe(_set, request, answer)
+            except RuntimeError:  # the loop has ended meanwhile
                 return
-            loop.call_soon_threadsafe(_set, request, answer)
 
 
 def _set(request: asyncio.Future[Answer], answer: Answer) -> None:

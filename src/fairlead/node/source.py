@@ -42,10 +42,11 @@ class SourceHealth(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SkippedCheck(msgspec.Struct, frozen=True, rename="camel"):
-    """A check that did not look, and why."""
+    """A check that did not look, and why. One whose expectation `is_unset` has no faults."""
 
     check: str
     why: str
+    is_unset: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,8 @@ class Watch:
         self._skipped[source.name] = judged.skipped
         unlooked = {each.check for each in judged.skipped}
         self._book.not_looked(unlooked)
+        unset = {each.check for each in judged.skipped if each.is_unset}
+        self._ended.extend(self._book.remove(unset, at.time))
         self._ended.extend(self._book.fold(Look(
             tuple(check for check in source.checks if check not in unlooked), at,
             judged.observations, judged.components, judged.counter_resets, judged.recovered,
@@ -108,7 +110,8 @@ class Watch:
         self._note(source, state, why, at, read_at=at.time, unreadable=judged.unreadable)
 
     def absent(self, source: AnySource, why: str, at: Moment) -> None:
-        """Note that there is nothing to look at."""
+        """Note that there is nothing to look at: what was there before a reboot is gone."""
+        self._ended.extend(self._book.fold(Look(source.checks, at, components=frozenset())))
         self._not_looked(source, SourceState.SKIPPED, why, at)
 
     def blind(self, source: AnySource, why: str, at: Moment) -> None:

@@ -62,6 +62,14 @@ def test_a_sick_machine_ends_with_1_and_names_the_part_and_the_action(
     assert "1 fault" in err
 
 
+def test_one_look_reads_the_whole_log(tree: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
+    tree.log(*["noise"] * 50_000)
+    tree.xid(79)
+    code, out, _ = run(tree, capsys)
+    assert code == Exit.FAILED
+    assert "0000:3b:00" in out
+
+
 def test_information_alone_is_shown_and_is_healthy(
     tree: HostTree, capsys: pytest.CaptureFixture[str]
 ) -> None:

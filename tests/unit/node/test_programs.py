@@ -101,6 +101,7 @@ def test_a_check_that_was_removed_leaves_no_fault(tree: HostTree, directory: Pat
     path.unlink()
     assert all_run(looks).faults == ()
     program(directory, "disk", "exit 1")
+    tree.passes(60)
     assert len(all_run(looks).faults) == 1
     looks.settings = AgentSettings()
     looks.sources = ()
@@ -202,6 +203,28 @@ def test_a_program_that_others_can_write_to_is_not_run(
     assert all_run(looks).faults == ()
     assert looks.health().unreadable == ("open: others than its owner can write to it",)
     assert stat.S_IMODE((directory / "open").stat().st_mode) == mode
+
+
+def test_a_link_to_nothing_leaves_the_others_running(tree: HostTree, directory: Path) -> None:
+    program(directory, "good", "exit 1")
+    (directory / "lost").symlink_to(directory / "nothing")
+    looks = watched(tree, directory)
+    assert len(all_run(looks).faults) == 1
+    assert looks.health().unreadable == ("lost: No such file or directory",)
+
+
+def test_a_run_that_cannot_be_watched_is_unknown_and_ends(tree: HostTree, directory: Path) -> None:
+    program(directory, "any", "exit 0")
+
+    def fails(_path: Path, _seconds: float) -> Outcome:
+        raise OSError(38, "Function not implemented")
+
+    reader = ProgramReader(tree.host(), ProgramSettings(directory=str(directory)), fails)
+    reader.read()
+    while reader.is_busy():
+        pass
+    (outcome,) = reader.read().outcomes.values()
+    assert outcome == Outcome(None, why="cannot be watched: Function not implemented")
 
 
 def test_a_directory_that_is_not_there_is_skipped(tree: HostTree, directory: Path) -> None:

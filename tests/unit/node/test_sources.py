@@ -487,6 +487,45 @@ def test_the_kernels_clock_can_be_read() -> None:
     assert abs(kernel_clock().offset_seconds) < 10
 
 
+def test_an_offset_that_is_not_known_any_more_is_not_over(tree: HostTree) -> None:
+    tree.offset = 2
+    looks = Looks(tree, "clock")
+    assert looks.look()
+    tree.synchronized = False
+    assert len(looks.looks(10, 60)) == 1
+    assert [each.check for each in looks.watch.skipped()] == ["clock-synchronized", "clock-offset"]
+    tree.synchronized, tree.offset = True, 0
+    looks.look(60)
+    assert looks.look(60) == ()
+
+
+def test_a_check_whose_expectation_is_taken_back_leaves_no_fault(tree: HostTree) -> None:
+    device(tree, width=8)
+    settings = changed(SETTINGS, "pcie", link_widths={"10de:2330": 16})
+    looks = Looks(tree, "pcie", settings=settings)
+    assert looks.look()
+    looks.settings = SETTINGS
+    looks.restart()
+    assert looks.look(30) == ()
+    assert looks.ended[-1].ending is Ending.CHECK_REMOVED
+
+
+def test_a_machine_that_has_lost_all_its_ports_by_a_reboot_has_no_faults_of_them(
+    tree: HostTree,
+) -> None:
+    looks = Looks(tree, "infiniband")
+    port(tree)
+    looks.look()
+    port(tree, link_downed=5)
+    assert looks.look(5)
+    (tree.root / "sys/class/infiniband").rename(tree.root / "sys/class/other")
+    assert looks.look(5), "they vanished while it was up"
+    tree.boots(NEXT_BOOT)
+    looks.restart()
+    assert looks.look() == ()
+    assert looks.ended[-1].ending is Ending.COMPONENT_GONE
+
+
 @pytest.mark.parametrize(
     "name", ["memory-ecc", "pcie", "infiniband", "disks", "network-tables", "kernel-log"]
 )

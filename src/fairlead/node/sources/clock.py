@@ -15,7 +15,7 @@ from fairlead.model.faults import (
 )
 from fairlead.node.host import ClockState, Host
 from fairlead.node.settings import AgentSettings
-from fairlead.node.source import Judged, Nothing, Source, skipped
+from fairlead.node.source import Judged, Nothing, SkippedCheck, Source, skipped
 
 SYNCHRONIZED, OFFSET = "clock-synchronized", "clock-offset"
 
@@ -36,10 +36,12 @@ def judge(
         if off >= limits.critical_milliseconds:
             verdict = steady(Severity.CRITICAL, Action.ASK_PERSON, stable)
         observations.append(observed(identity(OFFSET, "clock"), verdict, f"{off:.0f} ms off", at))
+    why = "nothing disciplines the clock"
+    unknown = [] if facts.is_synchronized else [SkippedCheck(OFFSET, why, is_unset=False)]
     return Judged(
         memory, tuple(observations),
         skipped=(*skipped([(SYNCHRONIZED, limits.synchronized)], "clock.synchronized is not set"),
-                 *skipped([(OFFSET, facts.is_synchronized)], "nothing disciplines the clock")),
+                 *unknown),
     )  # fmt: skip
 
 

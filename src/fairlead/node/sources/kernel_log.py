@@ -121,4 +121,4 @@ def source(
     judged = partial(judge, table=Table(gpu), burst_seconds=gpu.burst_seconds)
     reader = KmsgReader(host, opened)
     return Source("kernel-log", (XID, SXID), KernelLogMemory, reader.read, judged,
-                  period_seconds=1, is_log=True)  # fmt: skip
+                  period_seconds=1, is_log=True, is_busy=reader.has_more)  # fmt: skip

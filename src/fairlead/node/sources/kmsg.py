@@ -58,10 +58,16 @@ class KmsgReader:
         self._opened = opened
         self._device: Device | None = None
         self._rest = b""
+        self._has_more = False
+
+    def has_more(self) -> bool:
+        """True when the last read left records behind."""
+        return self._has_more
 
     def read(self) -> tuple[Record, ...]:
         """Return the records in their order; Absent when there is no log, OSError."""
         device = self._device or self._open()
+        self._has_more = False
         found: list[Record] = []
         overruns = 0
         while len(found) < RECORDS_MAX and overruns < OVERRUNS_MAX:
@@ -82,6 +88,7 @@ class KmsgReader:
             if len(self._rest) > READ_BYTES:
                 self._rest = b""
             found.extend(record for line in lines if (record := parse_record(line)))
+        self._has_more = len(found) >= RECORDS_MAX or overruns >= OVERRUNS_MAX
         return tuple(found)
 
     def _open(self) -> Device:

@@ -126,7 +126,10 @@ class ProgramReader:
         ).start()
 
     def _finish(self, name: str, path: Path) -> None:
-        outcome = self.run(path, self.settings.timeout_seconds)
+        try:
+            outcome = self.run(path, self.settings.timeout_seconds)
+        except OSError as error:
+            outcome = Outcome(None, why=f"cannot be watched: {error.strerror or error}")
         with self._lock:
             program = self._of(name)
             program.outcome, program.leftover, program.is_running = outcome, outcome.leftover, False
@@ -141,7 +144,11 @@ class ProgramReader:
         except FileNotFoundError as error:
             raise Absent(f"no {directory}") from error
         for path in entries:
-            mode = path.stat().st_mode
+            try:
+                mode = path.stat().st_mode
+            except OSError as error:  # a link to nothing
+                refused.append(f"{path.name}: {error.strerror or error}")
+                continue
             if not stat.S_ISREG(mode) or not mode & 0o111:
                 continue
             if mode & 0o022:
