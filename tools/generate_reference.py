@@ -1,4 +1,4 @@
-"""Write job.md, pod-fields.md, team.md and reasons.md of docs/reference from the source.
+"""Write the pages of kinds and of reasons in docs/reference from the types of the source.
 
     python tools/generate_reference.py [--check]
 
@@ -28,6 +28,12 @@ JOB_HEAD = f"""# Job
 
 `apiVersion: fairlead.dev/v1alpha1`, `kind: Job`, short name `fj`. The pod template of a role is
 Kubernetes' own. How to write one: [writing a job](../howto/writing-a-job.md)."""
+ARRAY_HEAD = f"""# JobArray
+
+{NOTE}
+
+`apiVersion: fairlead.dev/v1alpha1`, `kind: JobArray`, short name `fja`. The template is the
+spec of a [Job](job.md). How arrays work: [arrays](../design/arrays.md)."""
 TEAM_HEAD = f"""# Team
 
 {NOTE}
@@ -79,6 +85,7 @@ def main(arguments: list[str]) -> int:
     code = 0
     pages = {
         "job.md": kind_page("Job", JOB_HEAD) + changes(),
+        "job-array.md": kind_page("JobArray", ARRAY_HEAD),
         "pod-fields.md": pod_fields_page(),
         "team.md": kind_page("Team", TEAM_HEAD),
         "reasons.md": reasons_page(),

@@ -20,7 +20,11 @@ COMPARED = ("controllers/", "decide/", "model/")
 #: Entered at every start, whether there is a job or not.
 NO_STEP_OF_A_JOB = {
     "controllers/adoption.py",
+    "controllers/array_index.py",
+    "controllers/array_sets.py",
+    "controllers/arrays.py",
     "controllers/doctor.py",
+    "controllers/element_renderer.py",
     "controllers/fleet.py",
     "controllers/group_index.py",
     "controllers/fleet_records.py",

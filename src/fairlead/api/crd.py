@@ -17,6 +17,7 @@ from fairlead.api.cluster_report import ClusterReport, ClusterReportStatus
 from fairlead.api.crd_schema import Generator
 from fairlead.api.fleet import Fleet, FleetSpec, FleetStatus
 from fairlead.api.job import Job, JobSpec, JobStatus
+from fairlead.api.job_array import JobArray, JobArraySpec, JobArrayStatus
 from fairlead.api.meta import Wire
 from fairlead.api.node_pool import NodePool, NodePoolSpec, NodePoolStatus
 from fairlead.api.team import Team, TeamSpec, TeamStatus
@@ -31,7 +32,8 @@ def manifests() -> list[dict[str, Any]]:
 
 @functools.cache
 def _encoded() -> bytes:
-    return msgspec.json.encode([_cluster_report(), _fleet(), _job(), _node_pool(), _team()])
+    kinds = (_cluster_report, _fleet, _job_array, _job, _node_pool, _team)
+    return msgspec.json.encode([make() for make in kinds])
 
 
 def _column(name: str, type_: str, path: str, description: str, **more: Any) -> dict[str, Any]:
@@ -139,6 +141,25 @@ def _job() -> dict[str, Any]:
     return _definition(
         Job, JobSpec, JobStatus, columns=_job_columns(), scope="Namespaced", short="fj",
         selectableFields=[{"jsonPath": path} for path in selectable],
+    )  # fmt: skip
+
+
+def _job_array() -> dict[str, Any]:
+    counts = ".status.elements"
+    columns = [
+        _column("State", "string", ".status.state", "What the array does now."),
+        _column("Elements", "integer", f"{counts}.total", "All elements."),
+        _column("Waiting", "integer", f"{counts}.waiting", "Elements that hold no nodes yet."),
+        _column("Running", "integer", f"{counts}.running", "Elements that hold nodes."),
+        _column("Succeeded", "integer", f"{counts}.succeeded", "Elements that succeeded."),
+        _column("Failed", "integer", f"{counts}.failed", "Elements that did not."),
+        _column("Reason", "string", ".status.verdict.reason", "Why the next element waits."),
+        _column("Limit", "integer", ".spec.parallelism", "Most at a time.", priority=1),
+        _column("Age", "date", ".metadata.creationTimestamp", "Time since it was submitted."),
+    ]
+    return _definition(
+        JobArray, JobArraySpec, JobArrayStatus, columns=columns, scope="Namespaced", short="fja",
+        selectableFields=[{"jsonPath": ".status.state"}],
     )  # fmt: skip
 
 

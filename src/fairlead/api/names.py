@@ -15,7 +15,12 @@ RANK = f"{GROUP}/rank"
 ATTEMPT = f"{GROUP}/attempt"
 TEAM = f"{GROUP}/team"
 
+# Labels on the jobs of an array's elements, for selectors; what decides is their owner.
+ARRAY = f"{GROUP}/array"
+ARRAY_INDEX = f"{GROUP}/array-index"
+
 # Annotations.
+HELD_BY_ARRAY = f"{GROUP}/held-by-array"  # on an element's job: the array holds it, no person does
 PROGRESS = f"{GROUP}/progress"  # on pods: JSON of api.job.Progress, written by the node
 MPI = f"{GROUP}/mpi"  # on templates of roles: "true" has a key made for `fairlead.member.mpirun`
 HOSTFILE = f"{GROUP}/hostfile"  # on the pod of a lone member: its host file
@@ -108,6 +113,9 @@ ENV_CHECKPOINT_DIR = "FAIRLEAD_CHECKPOINT_DIR"
 ENV_PROGRESS_FILE = "FAIRLEAD_PROGRESS_FILE"
 ENV_RESUME_STEP = "FAIRLEAD_RESUME_STEP"
 ENV_MPI_KEY_FILE = "FAIRLEAD_MPI_KEY_FILE"
+# Of the members of an array's elements.
+ENV_ARRAY = "FAIRLEAD_ARRAY"
+ENV_ARRAY_INDEX = "FAIRLEAD_ARRAY_INDEX"
 PEERS_MOUNT = "/etc/fairlead"
 MPI_KEY_MOUNT = "/etc/fairlead-mpi"
 MPI_KEY = "key"

@@ -10,6 +10,7 @@ from fairlead.api import core, names
 from fairlead.api.cluster_report import ClusterReport
 from fairlead.api.fleet import Fleet
 from fairlead.api.job import Job
+from fairlead.api.job_array import JobArray
 from fairlead.api.meta import OnlyMetadata
 from fairlead.api.node_pool import NodePool
 from fairlead.api.resource_quota import ResourceQuota
@@ -91,6 +92,9 @@ CRDS = Resource(
     core.CustomResourceDefinition, namespaced=False,
 )  # fmt: skip
 JOBS = Resource(names.GROUP, names.VERSION, "jobs", "Job", Job)
+JOB_ARRAYS = Resource(
+    names.GROUP, names.VERSION, "jobarrays", "JobArray", JobArray, is_optional=True
+)
 TEAMS = Resource(
     names.GROUP, names.VERSION, "teams", "Team", Team, namespaced=False, is_optional=True
 )
@@ -109,5 +113,5 @@ CLUSTER_REPORTS = Resource(
 ALL: tuple[Resource[object], ...] = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES,
     RESOURCE_QUOTAS, CRDS,
-    JOBS, TEAMS, NODE_POOLS, FLEETS, CLUSTER_REPORTS,
+    JOBS, JOB_ARRAYS, TEAMS, NODE_POOLS, FLEETS, CLUSTER_REPORTS,
 )  # type: ignore[assignment] # Resource is invariant; a tuple of all kinds has no tighter type  # fmt: skip

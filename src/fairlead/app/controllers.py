@@ -25,6 +25,7 @@ from fairlead.app.mirrors import SharedMirrors
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.cloud.registry import providers as own_providers
 from fairlead.controllers.adoption import AdoptionController
+from fairlead.controllers.arrays import ArraysController
 from fairlead.controllers.balloons import BalloonController
 from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
 from fairlead.controllers.decision_log import DecisionLog
@@ -35,6 +36,7 @@ from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.controllers.teams import TeamsController
 from fairlead.decide.adoption.view import AdoptionPolicy
+from fairlead.decide.arrays import ArraysPolicy
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.fleet.balloons import BalloonPolicy
 from fairlead.decide.fleet.view import FleetPolicy
@@ -73,6 +75,7 @@ class Policies:
     fleet: FleetPolicy = field(default_factory=FleetPolicy)
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     balloons: BalloonPolicy = field(default_factory=BalloonPolicy)
+    arrays: ArraysPolicy = field(default_factory=ArraysPolicy)
     #: Defaults and maxima of all jobs, which admission applies.
     terms: JobTerms = field(default_factory=JobTerms)
     #: Levels of the topology, widest first.
@@ -142,6 +145,7 @@ class Controllers:
             Service("events", self._events.run),
             Service("scheduler", self._run_scheduler, is_ready=lambda: self._is_ready("scheduler")),
             Service("jobs", self._run_jobs, is_ready=lambda: self._is_ready("jobs")),
+            Service("arrays", self._run_arrays, is_ready=lambda: self._is_ready("arrays")),
             Service("teams", self._run_teams, is_ready=lambda: self._is_ready("teams")),
             Service("fleet", self._run_fleet),
         ]
@@ -173,6 +177,7 @@ class Controllers:
             shared.teams,
             shared.pools,
             shared.quotas,
+            shared.arrays,
         )
 
     async def _run_scheduler(self) -> None:
@@ -213,6 +218,17 @@ class Controllers:
             keys=self._context.streams("gang-keys"), reader=reader,
         )  # fmt: skip
         await self._run(controller, reader, own=own.all)
+
+    async def _run_arrays(self) -> None:
+        reader = self._begin("arrays")
+        jobs = self._policies.jobs
+        keep_seconds = jobs.keep_finished_seconds if self._history.is_durable else None
+        policy = replace(self._policies.arrays, keep_finished_seconds=keep_seconds)
+        controller = ArraysController(
+            self._client, self.world, events=self._events, policy=policy,
+            clock=self._clock, reader=reader,
+        )  # fmt: skip
+        await self._run(controller, reader)
 
     async def _run_teams(self) -> None:
         reader = self._begin("teams")

@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 
 from fairlead.api.cluster_report import ClusterReport
 from fairlead.api.core import PriorityClass
+from fairlead.api.job_array import JobArray
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import (
     CLUSTER_REPORTS,
+    JOB_ARRAYS,
     JOBS,
     NODE_POOLS,
     NODES,
@@ -75,6 +77,8 @@ class SharedMirrors:
         self.teams = teams
         self.quotas: Mirror[ResourceQuota] = make(RESOURCE_QUOTAS)
         self._own.append(self.quotas)
+        self.arrays: Mirror[JobArray] = make(JOB_ARRAYS)
+        self._own.append(self.arrays)
         self.reports: Mirror[ClusterReport] | None = None
         if has_reports:
             self.reports = make(CLUSTER_REPORTS)

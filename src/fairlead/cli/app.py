@@ -261,12 +261,11 @@ def usage_error(error: click.ClickException, name: str) -> CliError:
         return CliError(Problem(Code.MISSING_ARGUMENT, message, help=see))
     if match := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", error.message):
         extra = match[1]
-        help_ = (f"{PROGRAM} why {extra} shows one job", *see) if name == "ps" else see
         accepted = [_called(each) for each in context.command.params
                     if isinstance(each, click.Argument)] if context else []  # fmt: skip
         takes = " ".join(accepted) or "no argument"
         message = f"{command} takes {takes}: '{extra}' is too much"
-        return CliError(Problem(Code.BAD_VALUE, message, help=help_))
+        return CliError(Problem(Code.BAD_VALUE, message, help=see))
     return CliError(Problem(Code.MISSING_ARGUMENT, _sentence(error.format_message()), help=see))
 
 

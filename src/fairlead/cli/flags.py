@@ -27,6 +27,7 @@ class Flag(Enum):
     CHECKPOINT = "checkpoint"
     NODE_SELECTOR = "node-selector"
     AFTER = "after"
+    ARRAY = "array"
     TOPOLOGY = "topology"
     CHDIR = "chdir"
     ON = "on"
@@ -78,6 +79,11 @@ FLAGS: dict[Flag, FlagInfo] = {
     ),
     Flag.AFTER: FlagInfo(
         "WHEN:JOB", "Start after ok:JOB, any:JOB or failed:JOB; repeatable.", True
+    ),
+    Flag.ARRAY: FlagInfo(
+        "INDICES[%N]",
+        "Submit an array: one job for each index of 0-999 or 1,3,5-9:2, at most N at a time. Each "
+        "finds its own in SLURM_ARRAY_TASK_ID.",
     ),
     Flag.TOPOLOGY: FlagInfo(
         "LEVEL[:HOW]",

@@ -57,7 +57,6 @@ SBATCH_HARMLESS: dict[str, str] = {
 
 _SELECTOR_HELP = "choose nodes by their labels: --node-selector KEY=VALUE"
 SBATCH_REFUSED: dict[str, str] = {
-    "array": "submit the script once per index, with --env SLURM_ARRAY_TASK_ID=INDEX",
     "partition": _SELECTOR_HELP,
     "constraint": _SELECTOR_HELP,
     "nodelist": _SELECTOR_HELP,
@@ -106,6 +105,7 @@ SBATCH_HONOURED: dict[str, tuple[Flag, Kind]] = {
     "time": (Flag.TIME, Kind.TIME),
     "priority": (Flag.PRIORITY, Kind.COUNT),
     "dependency": (Flag.AFTER, Kind.TEXT),
+    "array": (Flag.ARRAY, Kind.TEXT),
     "chdir": (Flag.CHDIR, Kind.TEXT),
     "reservation": (Flag.RESERVATION, Kind.TEXT),
     "hold": (Flag.HOLD, Kind.SWITCH),
@@ -291,9 +291,8 @@ def _sbatch_option(reading: _Reading, name: str, value: str, line: int) -> None:
         if value != "1":
             reading.refuse(line, f"{shown}={value} cannot be honoured",
                            "a member is one task: write --nodes=TASKS")  # fmt: skip
-    elif name == "array":
-        if not reading.has_array_index:
-            reading.refuse(line, f"{shown} cannot be honoured", _array_help(reading.file, value))
+    elif name == "array" and reading.has_array_index:
+        pass  # this is one task of it
     elif name in SBATCH_REFUSED:
         reading.refuse(line, f"{shown} cannot be honoured", SBATCH_REFUSED[name])
     elif name in SBATCH_HONOURED:
@@ -304,18 +303,6 @@ def _sbatch_option(reading: _Reading, name: str, value: str, line: int) -> None:
         reading.refuse(line, f"{shown} is not an option that is read here",
                        f"did you mean --{near}?" if near
                        else "remove it, or submit with --ignore-unknown")  # fmt: skip
-
-
-def _array_help(file: str, value: str) -> str:
-    """Return the command that submits the script once per index of an array."""
-    indices = value.partition("%")[0]
-    if match := re.fullmatch(r"(\d+)-(\d+)(?::(\d+))?", indices):
-        step = f"{match[3]} " if match[3] else ""
-        indices = f"$(seq {match[1]} {step}{match[2]})"
-    else:
-        indices = indices.replace(",", " ") or "INDICES"
-    submit = f'fairlead submit {shlex.quote(file)} --env SLURM_ARRAY_TASK_ID="$i"'
-    return f"submit it once per index: for i in {indices}; do {submit}; done"
 
 
 def _honour(reading: _Reading, name: str, value: str, line: int) -> None:

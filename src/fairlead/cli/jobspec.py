@@ -12,13 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlead.api import core, names, quantity
 from fairlead.api.job import Job, JobSpec, Restart, RestartPolicy, Role
+from fairlead.api.job_array import JobArray, JobArraySpec
 from fairlead.api.job_mounts import mount_of, volume_of
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pod_parts import ConfigMapVolumeSource
-from fairlead.cli.request import ROLE, JobRequest, Target, clean_name
+from fairlead.cli.request import ROLE, ArrayRequest, JobRequest, Target, clean_name
 
 SCRIPT_BYTES_MAX = 512 * 1024
 SCRIPT_MOUNT = "/etc/fairlead-script"
@@ -156,17 +158,32 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
     return Job(metadata=ObjectMeta(name=name, annotations=annotations), spec=spec)
 
 
+def build_array(job: Job, array: ArrayRequest) -> JobArray:
+    """Return the array whose elements are like a job, which has its name; one of a held job is held
+    as a whole.
+    """
+    spec = JobArraySpec(
+        indices=array.indices,
+        template=replace(job.spec, suspend=False),
+        parallelism=array.parallelism,
+        suspend=job.spec.suspend,
+    )
+    return JobArray(metadata=job.metadata, spec=spec)
+
+
 def _restart(request: JobRequest) -> Restart:
     if not request.restarts:
         return Restart(policy=RestartPolicy.NEVER)
     return Restart(limit=request.retries)
 
 
-def to_manifest(job: Job) -> dict[str, object]:
-    """Return the job as it goes over the wire, with apiVersion and kind, without a status."""
-    body = msgspec.to_builtins(job)
+def to_manifest(work: Job | JobArray) -> dict[str, object]:
+    """Return a job or an array as it goes over the wire, with apiVersion and kind, without a
+    status.
+    """
+    body = msgspec.to_builtins(work)
     body.pop("status", None)
-    return {"apiVersion": names.API_VERSION, "kind": "Job", **body}
+    return {"apiVersion": names.API_VERSION, "kind": type(work).__name__, **body}
 
 
 def _template(

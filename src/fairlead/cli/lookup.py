@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
+from fairlead.api.indices import parse_indices
 from fairlead.api.job import Job
-from fairlead.api.resources import JOBS, NAMESPACES
+from fairlead.api.job_array import JobArray, element_name
+from fairlead.api.resources import JOB_ARRAYS, JOBS, NAMESPACES
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.cli.transport import Api
 from fairlead.input.errors import CliError, Code, Problem, fail
@@ -14,9 +17,16 @@ from fairlead.input.suggest import nearest
 RECENT_MAX = 5
 
 
+_ELEMENT = re.compile(r"([^\[\]]+)\[(\d{1,9})\]", re.ASCII)
+
+
 def clean_reference(name: str) -> str:
-    """Return the bare name of `train-1`, `job/train-1`, `job.fairlead.dev/train-1`."""
-    return name.rpartition("/")[2]
+    """Return the bare name of `train-1`, `job/train-1`, `job.fairlead.dev/train-1`; of an array's
+    element such as `sweep[7]` that of its job.
+    """
+    bare = name.rpartition("/")[2]
+    match = _ELEMENT.fullmatch(bare)
+    return bare if match is None else element_name(match[1], int(match[2]))
 
 
 def find_job(api: Api, namespace: str, name: str) -> Job:
@@ -32,6 +42,28 @@ def find_job(api: Api, namespace: str, name: str) -> Job:
             return adopted
         problem = missing_job(api, namespace, name)
         raise CliError(problem) from error
+
+
+def find_array(api: Api, namespace: str, name: str) -> JobArray | None:
+    """Return the array of this name, or None; so too where the cluster lacks the kind."""
+    try:
+        return api.get(JOB_ARRAYS, name, namespace=namespace)
+    except NotFound:
+        return None
+
+
+def _is_array(array: JobArray, code: Code) -> Problem:
+    """Return that an array was named where one job is wanted."""
+    from fairlead.cli.views.arrays import array_state, array_words
+
+    name = array.metadata.name
+    first = parse_indices(array.spec.indices).first
+    return Problem(
+        code, f"'{name}' is an array of jobs, and this is for one job",
+        detail=(f"it is {array_state(array)}: {array_words(array)}",),
+        help=(f"name an element, such as '{name}[{first}]'; fairlead ps {name} shows those that "
+              "are jobs now",),
+    )  # fmt: skip
 
 
 def _adopted_job(jobs: Iterable[Job], reference: str) -> Job | None:
@@ -68,6 +100,9 @@ def require_namespace(api: Api, name: str) -> None:
 
 def missing_job(api: Api, namespace: str, name: str, *, code: Code = Code.NO_SUCH_JOB) -> Problem:
     """Return the problem of a job that does not exist, with what does."""
+    array = find_array(api, namespace, name)
+    if array is not None:
+        return _is_array(array, code)
     jobs = api.list(JOBS, namespace=namespace)
     recent = sorted(jobs, key=lambda j: j.metadata.creation_timestamp or "", reverse=True)
     known = [job.metadata.name for job in recent]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.resources import ALL, JOBS, TEAMS, Resource
+from fairlead.api.resources import ALL, JOB_ARRAYS, JOBS, TEAMS, Resource
 from fairlead.api.status import BadRequest, StatusCause
 from fairlead.cli.request import clean_name
 from fairlead.input.errors import Code, Problem, fail
@@ -273,6 +273,7 @@ def _check(document: Document) -> list[Problem]:
 def _typed_causes(document: Document) -> list[StatusCause]:
     """Return what breaks the rules that need the whole object, once its schema holds."""
     from fairlead.api.validate import validate_job
+    from fairlead.api.validate_array import validate_array
     from fairlead.api.validate_team import validate_team
 
     try:
@@ -281,6 +282,8 @@ def _typed_causes(document: Document) -> list[StatusCause]:
         return [_cause(error)]
     if document.resource == TEAMS:
         return validate_team(document.body)
+    if document.resource == JOB_ARRAYS:
+        return validate_array(document.body)
     return validate_job(document.body) if document.resource == JOBS else []
 
 

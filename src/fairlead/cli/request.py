@@ -9,6 +9,7 @@ from enum import Enum
 
 from fairlead.api import quantity
 from fairlead.api.core import PodTemplate
+from fairlead.api.indices import IndicesError, parse_indices
 from fairlead.api.job import (
     MEMBERS_MAX,
     After,
@@ -48,6 +49,14 @@ class Target(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ArrayRequest:
+    """The indices of an array, as they were written, and how many run at a time."""
+
+    indices: str
+    parallelism: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobRequest:
     """What was asked for. Amounts are per member, in base units; None means not asked."""
 
@@ -71,6 +80,7 @@ class JobRequest:
     node_selector: tuple[tuple[str, str], ...] = ()
     reservation: str = ""
     after: tuple[After, ...] = ()
+    array: ArrayRequest | None = None
     topology: Topology | None = None
     chdir: str | None = None
     target: Target | None = None
@@ -292,6 +302,27 @@ class _Reader:
                 out[After(job=job, state=_AFTER_STATES[when])] = None
         return tuple(out)
 
+    def array(self) -> ArrayRequest | None:
+        """Return the indices and the limit: INDICES or INDICES%N."""
+        given = self.last(Flag.ARRAY)
+        if given is None:
+            return None
+        indices, percent, limit = given.value.partition("%")
+        try:
+            parse_indices(indices)
+        except IndicesError as error:
+            self.complain(given, f"'{given.value[:80]}' {error}")
+            return None
+        if not percent:
+            return ArrayRequest(indices)
+        if not re.fullmatch(r"\d{1,9}", limit, re.ASCII) or int(limit) < 1:
+            listed = indices[:80]
+            why = "must end in how many run at a time, from 1"
+            self.complain(given, f"'{listed}%{limit[:20]}' {why}",
+                          help_=f"{listed}%10, or {listed} without a limit")  # fmt: skip
+            return None
+        return ArrayRequest(indices, int(limit))
+
     def topology(self) -> Topology | None:
         """Return the levels: LEVEL, LEVEL:preferred[=DURATION] and LEVEL:slice=K, each once."""
         found: dict[str, str] = {}
@@ -389,6 +420,7 @@ def parse_request(
         node_selector=reader.node_selector(),
         reservation=reader.text(Flag.RESERVATION) or "",
         after=reader.after(),
+        array=reader.array(),
         topology=reader.topology(),
         chdir=reader.text(Flag.CHDIR),
         target=reader.target(),

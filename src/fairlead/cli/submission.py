@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.api import names
 from fairlead.api.job import Job
+from fairlead.api.job_array import JobArray
 from fairlead.api.meta import to_wire
-from fairlead.api.resources import CONFIG_MAPS, JOBS, PRIORITY_CLASSES
+from fairlead.api.resources import (
+    CONFIG_MAPS,
+    JOB_ARRAYS,
+    JOBS,
+    PRIORITY_CLASSES,
+    Resource,
+)
 from fairlead.api.status import (
     AlreadyExists,
     ApiError,
@@ -55,19 +62,31 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job to be stored: how to build it under a name, and its script."""
+    """A job or an array to be stored: how to build it under a name, and its script."""
 
     namespace: str
     naming: Naming
-    build: Callable[[str], Job]
+    build: Callable[[str], Job | JobArray]
     script: Script | None = None
     warn: Callable[[str], None] = _say_nothing
+    resource: Resource[Any] = JOBS
 
 
 def taken_names(api: Api, namespace: str) -> frozenset[str]:
-    """Return the names of the jobs of a namespace."""
+    """Return the names of the jobs and of the arrays of a namespace."""
     jobs = api.list(JOBS.only_metadata, namespace=namespace)
-    return frozenset(job.metadata.name for job in jobs)
+    arrays = list_arrays(api, namespace)
+    return frozenset(
+        (*(job.metadata.name for job in jobs), *(str(each["metadata"]["name"]) for each in arrays))
+    )
+
+
+def list_arrays(api: Api, namespace: str) -> list[dict[str, Any]]:
+    """Return the arrays of a namespace as plain JSON; none where the cluster lacks the kind."""
+    try:
+        return list(api.list(JOB_ARRAYS.raw, namespace=namespace))
+    except NotFound:
+        return []
 
 
 def pick_name(naming: Naming, taken: frozenset[str]) -> str:
@@ -87,10 +106,12 @@ def pick_name(naming: Naming, taken: frozenset[str]) -> str:
 
 
 def check(api: Api, submission: Submission, name: str) -> dict[str, Any]:
-    """Send the job as a dry run and return what would be stored; CliError when it is refused."""
+    """Send what was built as a dry run and return what would be stored; CliError when refused."""
     manifest = to_manifest(submission.build(name))
     try:
-        return api.create(JOBS.raw, manifest, namespace=submission.namespace, dry_run=True)
+        return api.create(
+            submission.resource.raw, manifest, namespace=submission.namespace, dry_run=True
+        )
     except ApiError as error:
         refused = _refused(error, submission.namespace)
         raise CliError([_of_flag(api, each) for each in refused.problems]) from error
@@ -101,6 +122,7 @@ _FLAGS = {
     "metadata.name": "--name", "spec.priorityClassName": "--priority",
     "spec.priority": "--priority", "spec.reservation": "--reservation",
     "spec.timeLimitSeconds": "--time", "spec.topology": "--topology", "spec.after": "--after",
+    "spec.indices": "--array", "spec.parallelism": "--array",
     "spec.checkpoint.claimName": "--checkpoint", "spec.checkpoint.path": "--checkpoint",
 }  # fmt: skip
 _GOT = re.compile(r"(?:Invalid|Unsupported) value: (\".*?\"|\S+): ")
@@ -108,13 +130,14 @@ _GOT = re.compile(r"(?:Invalid|Unsupported) value: (\".*?\"|\S+): ")
 
 def _of_flag(api: Api, problem: Problem) -> Problem:
     """Return the problem of a field in the words of the flag that wrote it."""
-    flag = _FLAGS.get(problem.field.partition("[")[0])
+    field = problem.field.partition("[")[0].replace("spec.template.", "spec.")
+    flag = _FLAGS.get(field)
     if flag is None:
         return problem
     got = _GOT.match(problem.message)
     message = f"{got[1]}: {problem.message[got.end() :]}" if got else problem.message
     help_ = problem.help
-    if problem.field == "spec.priorityClassName":
+    if field == "spec.priorityClassName":
         with suppress(ApiError):  # they may not be listed
             classes = (each.metadata.name for each in api.list(PRIORITY_CLASSES))
             known = sorted(each for each in classes if not each.startswith("system-"))
@@ -141,23 +164,23 @@ def store(api: Api, submission: Submission, name: str) -> dict[str, Any]:
 
 
 def _store_as(api: Api, submission: Submission, name: str) -> dict[str, Any]:
-    space, script = submission.namespace, submission.script
+    space, script, resource = submission.namespace, submission.script, submission.resource
     if script is None:
-        return api.create(JOBS.raw, to_manifest(submission.build(name)), namespace=space)
+        return api.create(resource.raw, to_manifest(submission.build(name)), namespace=space)
     _store_script(api, space, name, script)
     try:
-        job = api.create(JOBS.raw, to_manifest(submission.build(name)), namespace=space)
+        job = api.create(resource.raw, to_manifest(submission.build(name)), namespace=space)
     except ApiError:
         api.delete(CONFIG_MAPS, config_map_name(name), namespace=space)
         raise
-    owner = {"apiVersion": names.API_VERSION, "kind": "Job", "name": name,
+    owner = {"apiVersion": names.API_VERSION, "kind": resource.kind, "name": name,
              "uid": job["metadata"]["uid"]}  # fmt: skip
     patch = {"metadata": {"ownerReferences": [owner]}}
     try:
         api.patch(CONFIG_MAPS, config_map_name(name), patch, namespace=space)
     except (ApiError, CliError) as error:
         # The job is queued, which is what counts; only its clean-up will leave the script behind.
-        submission.warn(f"the script of job {name} will outlive it: {error}")
+        submission.warn(f"the script of {name} will outlive it: {error}")
     return job
 
 

@@ -1,30 +1,40 @@
-"""Following one job over the API, through watches that end, break or grow too old."""
+"""Following one job or array over the API, through watches that end, break or grow too old."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import TypeVar
 
 from fairlead.api.job import Job
-from fairlead.api.resources import JOBS
+from fairlead.api.job_array import JobArray
+from fairlead.api.resources import JOBS, Resource
 from fairlead.api.status import Expired, NotFound, Unavailable
 from fairlead.cli.transport import Api
 from fairlead.input.errors import CliError, Code
 from fairlead.runtime.client import EventType
 
+W = TypeVar("W", Job, JobArray)
 RETRY_SECONDS = 1.0
 SILENT_SECONDS_MAX = 30.0  # how long the cluster may be away before following gives up
 
 
 class Gone(Exception):
-    """The job's object was deleted while it was being followed."""
+    """The object was deleted while it was being followed."""
 
 
 def job_changes(api: Api, key: tuple[str, str], *, deadline: float | None = None) -> Iterator[Job]:
-    """Yield the job as it is, and again at each change, for as long as it is wanted.
+    """Yield the job as it is, and again at each change; see `changes`."""
+    return changes(api, JOBS, key, deadline=deadline)
 
-    `deadline` is of `time.monotonic`; past it TimeoutError. NotFound when there is no such job at
-    first, Gone when it is deleted later, CliError E600 when the cluster is away for too long.
+
+def changes(
+    api: Api, resource: Resource[W], key: tuple[str, str], *, deadline: float | None = None
+) -> Iterator[W]:
+    """Yield an object as it is, and again at each change, for as long as it is wanted.
+
+    `deadline` is of `time.monotonic`; past it TimeoutError. NotFound when there is no such object
+    at first, Gone when it is deleted later, CliError E600 when the cluster is away for too long.
     """
     namespace, name = key
     version, away_since = "", None
@@ -32,11 +42,11 @@ def job_changes(api: Api, key: tuple[str, str], *, deadline: float | None = None
     while True:
         try:
             if not version:
-                job = api.get(JOBS, name, namespace=namespace)
-                version, seen, away_since = job.metadata.resource_version, True, None
-                yield job
+                found = api.get(resource, name, namespace=namespace)
+                version, seen, away_since = found.metadata.resource_version, True, None
+                yield found
             for event in api.watch_one(
-                JOBS, name, namespace=namespace, resource_version=version,
+                resource, name, namespace=namespace, resource_version=version,
                 timeout_seconds=_left(deadline),
             ):  # fmt: skip
                 version = event.resource_version
@@ -56,7 +66,7 @@ def job_changes(api: Api, key: tuple[str, str], *, deadline: float | None = None
             away_since = away_since or time.monotonic()
             if not seen or time.monotonic() - away_since > SILENT_SECONDS_MAX:
                 raise
-            version = ""  # reading the job shows whether the cluster is back
+            version = ""  # reading the object shows whether the cluster is back
             time.sleep(min(RETRY_SECONDS, _left(deadline) or RETRY_SECONDS))
 
 

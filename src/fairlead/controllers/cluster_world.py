@@ -18,9 +18,11 @@ from typing import TypeVar
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
+from fairlead.api.job_array import JobArray
 from fairlead.api.node_pool import NodePool
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import (
+    JOB_ARRAYS,
     JOBS,
     NODE_POOLS,
     NODES,
@@ -244,7 +246,7 @@ def _is_apart(job: Job) -> bool:
     return is_bare and phase_of(job) in (Phase.UNADMITTED, Phase.FINISHED)
 
 
-# The mirrors of the whole cluster: jobs, pods, nodes, priority classes, teams, pools, quotas
+# The mirrors of the whole cluster: jobs, arrays, pods, nodes, classes, teams, pools, quotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +260,7 @@ class ClusterMirrors:
     teams: Mirror[Team]
     pools: Mirror[NodePool]
     quotas: Mirror[ResourceQuota]
+    arrays: Mirror[JobArray]
 
     @classmethod
     def make(cls, client: Client, *, clock: Clock, rng: random.Random) -> ClusterMirrors:
@@ -270,4 +273,5 @@ class ClusterMirrors:
             teams=Mirror(client, TEAMS, clock=clock, rng=rng),
             pools=Mirror(client, NODE_POOLS, clock=clock, rng=rng),
             quotas=Mirror(client, RESOURCE_QUOTAS, clock=clock, rng=rng),
+            arrays=Mirror(client, JOB_ARRAYS, clock=clock, rng=rng),
         )

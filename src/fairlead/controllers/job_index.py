@@ -22,6 +22,7 @@ from fairlead.api.podgroups import PodGroup, pod_groups
 from fairlead.api.resources import CONFIG_MAPS, SERVICES
 from fairlead.api.times import parse_time
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.element_states import ElementStates
 from fairlead.controllers.finished_jobs import FinishedJobs
 from fairlead.decide.jobs.gate import dependency_state
 from fairlead.decide.jobs.pods import JobPods
@@ -110,6 +111,7 @@ class JobIndex:
         self._placed: dict[ObjectKey, _PlacedNodes] = {}
         #: Jobs not yet admitted, by the job that they wait for.
         self._dependents: dict[ObjectKey, dict[ObjectKey, None]] = {}
+        self._elements = ElementStates(self._cluster.arrays, mark=mark, reader=reader)
         self._unregister = [
             follow(self._cluster.jobs, self._on_job, reader),
             follow(self._cluster.pods, self._on_pod, reader),
@@ -123,7 +125,7 @@ class JobIndex:
         if mirrors.pod_groups is not None:
             in_groups = partial(self._on_owned, attrgetter("pod_groups"))
             self._unregister.append(follow(mirrors.pod_groups, in_groups, reader))
-        self._unregister.append(self._health.on_change(self._on_health))
+        self._unregister += [self._health.on_change(self._on_health), self._elements.close]
 
     def close(self) -> None:
         """Take the handlers off the mirrors."""
@@ -165,6 +167,7 @@ class JobIndex:
             services=parts.services,
             pod_groups=parts.pod_groups,
             dependencies=dependencies,
+            element=self._elements.state(job),
             node_troubles=outages(
                 self._health.unready_since, self._by_node.gone_since, placed.nodes, parts.pods.nodes
             ),
@@ -215,6 +218,7 @@ class JobIndex:
                 del self._dependents[other]
         for other in waits_for(new):
             self._dependents.setdefault(other, {})[key] = None
+        self._elements.put(key, old, new)
         for surplus in self._finished.put(key, old, new):
             self._mark(surplus)
         placement = new.status.placement if new is not None else None

@@ -120,7 +120,7 @@ class JobsController:
     def mirrors(self) -> Sequence[Mirror[Any]]:
         """Return what it reads."""
         cluster = self._cluster
-        return [cluster.jobs, cluster.pods, cluster.nodes, *self._own.all]
+        return [cluster.jobs, cluster.pods, cluster.nodes, cluster.arrays, *self._own.all]
 
     def close(self) -> None:
         """Take the handlers off the mirrors, if those live longer than the controller."""

@@ -248,6 +248,19 @@ class Reason(Enum):
         "DependencyFailed", (Outcome.BLOCKED, _NONE), 60,
         "starts only after job {job} is {wanted}, but it ended as {state}",
     )  # fmt: skip
+    ARRAY_MISSING = (
+        "ArrayMissing", (Outcome.WAITING, _NONE), 20,
+        "it is an element of array {array}, which does not exist at present",
+    )  # fmt: skip
+    ELEMENT_ENDED = (
+        "ElementEnded", (Outcome.IMPOSSIBLE, _NONE), 100,
+        "element {index} of array {array} has ended already",
+    )  # fmt: skip
+    ELEMENT_REFUSED = (
+        "ElementRefused", (Outcome.BLOCKED, _NONE), 60,
+        "the API server refuses the job of the next element; it is tried again by itself: "
+        "{message}",
+    )  # fmt: skip
     HELD = "Held", (Outcome.BLOCKED, _NONE), 60, "waits until it is released (fairlead release)"
     QUOTA_EXCEEDED = (
         "QuotaExceeded", (Outcome.BLOCKED, Trait.HAS_ROOM), 60,

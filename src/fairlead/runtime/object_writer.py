@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from fairlead.api.job import owner_reference_of
+from fairlead.api import names
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import AlreadyExists, Conflict, NotFound
@@ -42,8 +42,8 @@ class ObjectWriter:
         """Create an object, or find the one that was created before.
 
         NameTaken when it exists and another object than `owner` controls it. With
-        `awaits_collection` Conflict, to try again, when that is an earlier job of the owner's name,
-        which is gone: the cluster is about to collect what it controlled.
+        `awaits_collection` Conflict, to try again, when that is an earlier one of the owner's name,
+        which is gone: the cluster is about to collect what it controlled. Both are of our kinds.
         """
         namespace, name = key
         answer = resource.only_metadata
@@ -51,12 +51,13 @@ class ObjectWriter:
             made = await self._client.create(answer, body, namespace=namespace)
         except AlreadyExists:
             made = await self._client.get(answer, name, namespace=namespace)
-            found = owner_reference_of(made.metadata)
+            found = next((each for each in made.metadata.owner_references if each.controller), None)
             if owner is not None and (found is None or found.uid != owner.uid):
-                if awaits_collection and found is not None and found.name == owner.name:
-                    raise Conflict(
-                        f"{resource.kind} {name} of an earlier job is there yet"
-                    ) from None
+                is_earlier = found is not None and found.name == owner.name
+                is_ours = found is not None and found.api_version == names.API_VERSION
+                if awaits_collection and is_earlier and is_ours:
+                    text = f"{resource.kind} {name} of an earlier {owner.name} is there yet"
+                    raise Conflict(text) from None
                 text = f"{resource.kind} {name} exists already and does not belong to this job"
                 raise NameTaken(text) from None
         return Written.of(resource, made)

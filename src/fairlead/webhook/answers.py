@@ -14,10 +14,11 @@ from typing import Any, assert_never
 
 from fairlead.api.job_defaults import JobTerms
 from fairlead.api.names import DEFAULTS, GANG_GATE, SUBMITTED_BY
-from fairlead.api.resources import Resource
+from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import StatusCause
+from fairlead.decide.admission.arrays import WORK_KINDS
 from fairlead.decide.admission.cluster_kinds import judge_cluster_object
-from fairlead.decide.admission.jobs import fill_job, judge_job, refusal_of
+from fairlead.decide.admission.jobs import refusal_of
 from fairlead.decide.admission.limits import member_of, submitter_to_set
 from fairlead.decide.admission.pod_gates import (
     GateDecision,
@@ -129,13 +130,19 @@ class Answers:
             case Path.POD_TEAMS:
                 return self._pod_team
             case Path.JOBS:
-                return self._job
+                return partial(self._work, JOBS)
             case Path.JOBS_OF_ADMINISTRATORS:
-                return partial(self._job, is_administrator=True)
+                return partial(self._work, JOBS, is_administrator=True)
+            case Path.ARRAYS:
+                return partial(self._work, JOB_ARRAYS)
+            case Path.ARRAYS_OF_ADMINISTRATORS:
+                return partial(self._work, JOB_ARRAYS, is_administrator=True)
             case Path.TEAMS | Path.NODE_POOLS | Path.FLEETS:
                 return partial(self._cluster_object, CLUSTER_KINDS[path])
             case Path.JOB_DEFAULTS:
-                return self._job_defaults
+                return partial(self._defaults, JOBS)
+            case Path.ARRAY_DEFAULTS:
+                return partial(self._defaults, JOB_ARRAYS)
             case Path.OTHER:
                 return _unknown
             case _:
@@ -188,18 +195,19 @@ class Answers:
         outcome = Outcome.DEFAULTED if patch else Outcome.LEFT_ALONE
         return Answer(outcome, review.allow(asked.uid, patch))
 
-    def _job_defaults(self, body: bytes) -> Answer:
-        asked = review.decode_object(body, "jobs")
+    def _defaults(self, resource: Resource[Any], body: bytes) -> Answer:
+        asked = review.decode_object(body, resource.plural)
         if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
             return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
         old = asked.old_object if asked.operation == "UPDATE" else None
         own = self._rules.own_namespace
-        filled = fill_job(
+        fill, _ = WORK_KINDS[resource.name]
+        filled = fill(
             asked.object, old, classes=self._classes(), teams=self._teams(),
             user=member_of(asked.user, own), namespace=asked.namespace, terms=self._terms,
         )  # fmt: skip
         if filled.causes:
-            return self._validated(asked, filled.causes, "Job")
+            return self._validated(asked, filled.causes, resource.kind)
         user = submitter_to_set(asked.object, old, asked.user, own)
         notes = {SUBMITTED_BY: user, DEFAULTS: filled.note}
         patch = (
@@ -216,20 +224,23 @@ class Answers:
         outcome = Outcome.DEFAULTED if patch else Outcome.LEFT_ALONE
         return Answer(outcome, review.allow(asked.uid, patch))
 
-    def _job(self, body: bytes, *, is_administrator: bool = False) -> Answer:
-        asked = review.decode_object(body, "jobs")
+    def _work(
+        self, resource: Resource[Any], body: bytes, *, is_administrator: bool = False
+    ) -> Answer:
+        asked = review.decode_object(body, resource.plural)
         if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
             return Answer(Outcome.ALLOWED, review.allow(asked.uid))
         old = asked.old_object if asked.operation == "UPDATE" else None
         teams, submitted = self._teams(), self._submitted()
         count = None if teams is None or submitted is None else partial(submitted.count, teams)
-        causes = judge_job(
+        _, judge = WORK_KINDS[resource.name]
+        causes = judge(
             asked.object, old, classes=self._classes(), teams=teams,
             user=replace(asked.user, is_administrator=is_administrator),
             namespace=asked.namespace, own_namespace=self._rules.own_namespace, count=count,
             terms=self._terms,
         )  # fmt: skip
-        return self._validated(asked, causes, "Job")
+        return self._validated(asked, causes, resource.kind)
 
     def _cluster_object(self, resource: Resource[Any], body: bytes) -> Answer:
         asked = review.decode_object(body, resource.plural)

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, TEAMS, Resource
+from fairlead.api.resources import FLEETS, JOB_ARRAYS, JOBS, NODE_POOLS, TEAMS, Resource
 from fairlead.api.webhooks import (
     GROUP,
     MutatingWebhookConfiguration,
@@ -62,6 +62,9 @@ class Path(Enum):
     NODE_POOLS = "/validate-nodepools"
     FLEETS = "/validate-fleets"
     JOB_DEFAULTS = "/mutate-jobs"
+    ARRAYS = "/validate-jobarrays"
+    ARRAYS_OF_ADMINISTRATORS = "/validate-jobarrays/of-administrators"
+    ARRAY_DEFAULTS = "/mutate-jobarrays"
     OTHER = ""
 
 
@@ -69,6 +72,12 @@ class Path(Enum):
 CLUSTER_KINDS: Mapping[Path, Resource[Any]] = {
     Path.TEAMS: TEAMS, Path.NODE_POOLS: NODE_POOLS, Path.FLEETS: FLEETS,
 }  # fmt: skip
+#: Kinds that users submit: the paths that fill them in, and that judge them as written by users and
+#: by administrators.
+WORK_KINDS: Mapping[Resource[Any], tuple[Path, Path, Path]] = {
+    JOBS: (Path.JOB_DEFAULTS, Path.JOBS, Path.JOBS_OF_ADMINISTRATORS),
+    JOB_ARRAYS: (Path.ARRAY_DEFAULTS, Path.ARRAYS, Path.ARRAYS_OF_ADMINISTRATORS),
+}
 
 #: What the server waits for us at most; afterwards the failure policy speaks.
 TIMEOUT_SECONDS = 5
@@ -109,35 +118,44 @@ def configurations(
     }
     of_others = {**never, "values": [*never["values"], *system_namespaces]}
     of_teams, of_claims = _pod_teams(client(Path.POD_TEAMS), pods, of_others)
-    judged = _judging(JOBS, client(Path.JOBS), policy="Fail", timeout_seconds=TIMEOUT_SECONDS)
-    jobs = {**judged, "matchConditions": conditions({**JOB_CONDITIONS, **OF_OTHERS})}
-    jobs_of_administrators = {
-        **judged,
-        "name": f"administrators.{JOBS.name}",
-        "clientConfig": client(Path.JOBS_OF_ADMINISTRATORS),
-        "matchConditions": conditions({**JOB_CONDITIONS, **OF_ADMINISTRATORS}),
-    }
-    # The controllers resolve priorities and teams themselves: those are only shown. Defaults of the
-    # team are missed where this call fails and the judgement, a moment later, does not.
-    job_defaults = {
-        **judged,
-        "matchConditions": conditions(JOB_CONDITIONS),
-        "name": f"defaults.jobs.{names.GROUP}",
-        "clientConfig": client(Path.JOB_DEFAULTS),
-        "failurePolicy": "Ignore",
-        "timeoutSeconds": IGNORED_TIMEOUT_SECONDS,
-        "reinvocationPolicy": "Never",
-    }
-    mutating = (of_namespaces, of_pods, of_teams, of_claims, job_defaults)
+    work = [_work(resource, *map(client, paths)) for resource, paths in WORK_KINDS.items()]
+    mutating = (of_namespaces, of_pods, of_teams, of_claims, *(fills for fills, _, _ in work))
     return (
         _configuration("MutatingWebhookConfiguration", *mutating),
         _configuration(
             "ValidatingWebhookConfiguration",
-            jobs,
-            jobs_of_administrators,
+            *(entry for _, *judge in work for entry in judge),
             *(_judging(kind, client(path)) for path, kind in CLUSTER_KINDS.items()),
         ),
     )
+
+
+def _work(
+    resource: Resource[Any], fills: Manifest, judges: Manifest, judges_administrators: Manifest
+) -> tuple[Manifest, Manifest, Manifest]:
+    """Return the entries for a kind that users submit: what fills it in, and what judges it as
+    written by users and by administrators.
+    """
+    entry = _judging(resource, judges, policy="Fail", timeout_seconds=TIMEOUT_SECONDS)
+    of_users = {**entry, "matchConditions": conditions({**JOB_CONDITIONS, **OF_OTHERS})}
+    of_administrators = {
+        **entry,
+        "name": f"administrators.{resource.name}",
+        "clientConfig": judges_administrators,
+        "matchConditions": conditions({**JOB_CONDITIONS, **OF_ADMINISTRATORS}),
+    }
+    # The controllers resolve priorities and teams themselves: those are only shown. Defaults of the
+    # team are missed where this call fails and the judgement, a moment later, does not.
+    defaults = {
+        **entry,
+        "matchConditions": conditions(JOB_CONDITIONS),
+        "name": f"defaults.{resource.name}",
+        "clientConfig": fills,
+        "failurePolicy": "Ignore",
+        "timeoutSeconds": IGNORED_TIMEOUT_SECONDS,
+        "reinvocationPolicy": "Never",
+    }
+    return defaults, of_users, of_administrators
 
 
 def _gating(client: Manifest, pods: Manifest, never: Manifest) -> Manifest:

@@ -95,7 +95,7 @@ def test_unknown_options_can_be_ignored_and_are_then_noted() -> None:
 
 
 def test_every_problem_of_a_header_is_reported() -> None:
-    header = read("#SBATCH --array=0-9", "#SBATCH --nodes=2-4:2", "#SBATCH --mem=0",
+    header = read("#SBATCH --begin=now", "#SBATCH --nodes=2-4:2", "#SBATCH --mem=0",
                   "#SBATCH --dependency=singleton", "#FAIRLEAD --gpu 8")  # fmt: skip
     assert [problem.where for problem in header.problems] == [
         f"train.sh:{line}:1" for line in range(2, 7)

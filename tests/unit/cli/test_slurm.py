@@ -14,7 +14,7 @@ from fairlead.cli.app import ENTRIES, cli
 from fairlead.cli.header import parse_header
 from fairlead.cli.jobspec import Origin, Program, Script
 from fairlead.cli.main import guarded
-from fairlead.cli.request import JobRequest, Target
+from fairlead.cli.request import ArrayRequest, JobRequest, Target, parse_request
 from fairlead.cli.slurm import COMMANDS, flag_help, srun_line, variable_notes
 from fairlead.cli.startable import local_problems
 from fairlead.cli.submission import Naming, Submission, check
@@ -37,7 +37,7 @@ from fairlead.testing.builders import make_job
         ("submit", "--container-mounts", "--mount SOURCE:PATH"),
         ("run", "--volume", "--mount SOURCE:PATH"),
         ("submit", "--mail-type", "leave it out: no mail is sent"),
-        ("submit", "-a", "once per index"),
+        ("submit", "-a", "sbatch's --array is --array here"),
         ("run", "--partition", "--node-selector"),
         ("ps", "-u", "--user NAME"),
         ("ps", "-t", "--state STATE"),
@@ -147,20 +147,15 @@ def test_a_number_of_tasks_is_not_taken_for_a_namespace(namespace: str, help_: s
     assert help_ in caught.value.problems[0].help[0]
 
 
-@pytest.mark.parametrize(
-    ("array", "loop"),
-    [
-        ("0-9%2", "for i in $(seq 0 9); do"),
-        ("1-9:2", "for i in $(seq 1 2 9); do"),
-        ("1,3,5", "for i in 1 3 5; do"),
-    ],
-)
-def test_the_remedy_for_an_array_works_as_written(array: str, loop: str) -> None:
-    text = f"#!/bin/sh\n#SBATCH --array={array}\necho $SLURM_ARRAY_TASK_ID\n"
-    [problem] = parse_header(text, file="my a.sh").problems
-    assert loop in problem.help[0]
-    assert "fairlead submit 'my a.sh' --env SLURM_ARRAY_TASK_ID=\"$i\"; done" in problem.help[0]
-    assert parse_header(text, file="a.sh", has_array_index=True).problems == ()
+def test_the_array_of_a_header_is_submitted_as_one_unless_this_is_one_task_of_it() -> None:
+    text = "#!/bin/sh\n#SBATCH --array=0-9%2\necho $SLURM_ARRAY_TASK_ID\n"
+    header = parse_header(text, file="a.sh")
+    assert header.problems == ()
+    request, problems = parse_request(header.givens, {})
+    assert problems == ()
+    assert request.array == ArrayRequest("0-9", 2)
+    one = parse_header(text, file="a.sh", has_array_index=True)
+    assert parse_request(one.givens, {})[0].array is None
 
 
 def test_the_page_for_people_who_know_slurm_has_every_command() -> None:

@@ -102,7 +102,7 @@ def test_a_prometheus_that_is_not_there_is_an_error_in_our_words(
     ("arguments", "said"),
     [
         (["logs", "a", "b"], "error[E004]: fairlead logs takes JOB: 'b' is too much\n"),
-        (["ps", "a"], "takes no argument: 'a' is too much\n  help: fairlead why a"),
+        (["status", "a"], "fairlead status takes no argument: 'a' is too much\n"),
         (["teams", "plan"], "error[E003]: fairlead teams plan needs -f FILE\n"),
     ],
 )

@@ -19,7 +19,7 @@ from fairlead.api import names
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import NAMESPACES, PODS, SECRETS
 from fairlead.api.status import Forbidden, NotFound, Unavailable
-from fairlead.api.team import JobLimits
+from fairlead.api.team import JobLimits, Subjects
 from fairlead.api.webhooks import WebhookClientConfig
 from fairlead.decide.admission.pod_gates import Rules
 from fairlead.embedded.client import InProcessClient
@@ -318,6 +318,49 @@ def test_a_job_gets_the_name_of_who_sends_it_and_one_too_many_is_refused() -> No
     assert b"user ann of team vision has 1 unfinished job, of at most 1" in refused.body
 
 
+def test_the_template_of_an_array_is_judged_with_the_rights_of_its_author() -> None:
+    teams = TeamTable([make_team("vision", members=Subjects(users=("ann",)))])
+    answers = Answers(Rules(), teams=lambda: teams)
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+    spec = {"roles": [{"name": "worker", "template": template}]}
+    array: dict[str, Any] = {
+        "metadata": {"name": "sweep"},
+        "spec": {"indices": "0-9", "template": {**spec, "team": "vision"}},
+    }
+
+    def ask(path: Path, user: str, new: dict[str, Any] = array) -> tuple[Outcome, dict[str, Any]]:
+        body = review(
+            "jobarrays", object=new, namespace="vision", operation="CREATE",
+            userInfo={"username": user},
+        )  # fmt: skip
+        answer = answers.answer(path, body)
+        return answer.outcome, msgspec.json.decode(answer.body)["response"]
+
+    assert ask(Path.ARRAYS, "ann")[0] is Outcome.ALLOWED
+    outcome, refused = ask(Path.ARRAYS, "eve")
+    assert outcome is Outcome.REFUSED
+    [cause] = refused["status"]["details"]["causes"]
+    assert cause["field"] == "spec.template.team"
+    forged = {**array, "metadata": {"name": "sweep", "annotations": {SUBMITTED_BY: "ann"}}}
+    assert ask(Path.ARRAYS, "eve", forged)[0] is Outcome.REFUSED
+    adopting = {**spec, "adopts": {"kind": "StatefulSet", "name": "web"}}
+    other = {**array, "spec": {"indices": "0-9", "template": adopting}}
+    fields = {
+        each["field"] for each in ask(Path.ARRAYS, "ann", other)[1]["status"]["details"]["causes"]
+    }
+    assert "spec.template.adopts" in fields
+    outcome, filled = ask(
+        Path.ARRAY_DEFAULTS, "ann", {**array, "spec": {"indices": "0-9", "template": spec}}
+    )
+    assert outcome is Outcome.DEFAULTED
+    patch = {
+        each["path"]: each["value"]
+        for each in msgspec.json.decode(base64.b64decode(filled["patch"]))
+    }
+    assert patch["/spec/template"]["team"] == "vision"
+    assert patch["/metadata/annotations"] == {SUBMITTED_BY: "ann"}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
@@ -609,7 +652,7 @@ def test_without_configurations_nothing_is_made_and_nobody_waits_for_it() -> Non
 
 def test_pods_are_asked_about_with_fail_only_where_the_namespace_opted_in() -> None:
     mutating, validating = configurations("ours", "svc", "QQ==")
-    of_namespaces, of_pods, of_teams, of_claims, _ = mutating["webhooks"]
+    of_namespaces, of_pods, of_teams, of_claims, *_ = mutating["webhooks"]
     assert (of_namespaces["failurePolicy"], of_pods["failurePolicy"]) == ("Fail", "Ignore")
     assert (of_teams["failurePolicy"], of_claims["failurePolicy"]) == ("Ignore", "Ignore")
     assert [each["rules"][0]["operations"] for each in (of_pods, of_teams, of_claims)] == [

@@ -9,11 +9,21 @@ from typing import Any
 import click
 
 from fairlead.api.job import Adopts, Job
-from fairlead.api.resources import JOBS
+from fairlead.api.job_array import JobArray
+from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import NotFound
+from fairlead.cli.arrays import (
+    Elements,
+    Reference,
+    cancelled_with,
+    is_array,
+    parse_reference,
+    require_array,
+    select,
+)
 from fairlead.cli.common import Common, Format, common
 from fairlead.cli.completers import complete_jobs
-from fairlead.cli.lookup import clean_reference, missing_job
+from fairlead.cli.lookup import missing_job
 from fairlead.cli.transport import Api
 from fairlead.decide.adoption.group_job import NAMED_KIND
 from fairlead.input.errors import CliError, Code, Problem
@@ -29,9 +39,9 @@ class Change:
     done: str
     already: str
 
-    def is_done(self, job: Job) -> bool:
+    def is_done(self, work: Job | JobArray) -> bool:
         """True when the spec says so already."""
-        spec = job.spec
+        spec = work.spec
         flags = {"cancel": spec.cancel, "suspend": spec.suspend}
         return all(flags[key] is value for key, value in self.patch["spec"].items())
 
@@ -47,12 +57,17 @@ def apply_change(common_: Common, change: Change, jobs: tuple[str, ...]) -> None
     space = common_.space(api.connection.namespace)
     problems: list[Problem] = []
     changed: list[dict[str, Any]] = []
-    for name in dict.fromkeys(clean_reference(job) for job in jobs):
-        problem = _change_one(common_, api, change, (space, name))
+    for reference in dict.fromkeys(parse_reference(job) for job in jobs):
+        resource: Resource[Any] = JOBS
+        if reference.indices is not None or is_array(api, space, reference.name):
+            resource = JOB_ARRAYS
+            problem = _change_array(common_, api, change, space=space, reference=reference)
+        else:
+            problem = _change_one(common_, api, change, (space, reference.name))
         if problem is not None:
             problems.append(problem)
         elif common_.is_structured:
-            changed.append(api.get(JOBS.raw, name, namespace=space))
+            changed.append(api.get(resource.raw, reference.name, namespace=space))
     if changed:
         common_.structured(changed, is_list=len(jobs) > 1)
     if problems:
@@ -80,9 +95,56 @@ def _change_one(common_: Common, api: Api, change: Change, key: tuple[str, str])
         api.patch(JOBS, name, change.patch, namespace=space)
     except NotFound:
         return missing_job(api, space, name)
+    _say(common_, change, name)
+    return None
+
+
+def _change_array(
+    common_: Common, api: Api, change: Change, *, space: str, reference: Reference
+) -> Problem | None:
+    """Change an array, or the elements that are named."""
+    name = reference.name
+    array = require_array(api, space, name)
+    if array.is_finished:
+        common_.note(f"{name} has ended already ({array.status.state})")
+        return None
+    patch = change.patch
+    if reference.indices is not None:
+        elements = select(array, reference)
+        if change is not CANCEL:
+            return _change_elements(common_, api, change, elements=elements, reference=reference)
+        patch = {"spec": {"cancelIndices": cancelled_with(array, elements)}}
+    elif change.is_done(array):
+        common_.note(f"{name} {change.already}")
+        return None
+    api.patch(JOB_ARRAYS, name, patch, namespace=space)
+    _say(common_, change, str(reference))
+    return None
+
+
+def _change_elements(
+    common_: Common, api: Api, change: Change, *, elements: Elements, reference: Reference
+) -> Problem | None:
+    """Hold or release the elements that are jobs now."""
+    space = elements.array.metadata.namespace
+    found = [
+        job for job in elements.jobs_among(api.list(JOBS, namespace=space)) if not job.is_finished
+    ]
+    if not found:
+        return Problem(
+            Code.NO_SUCH_JOB, f"no element of '{reference}' waits or runs now; there is nothing to "
+            f"{change.verb}", help=(f"fairlead {change.verb} {reference.name} is for all of them",),
+        )  # fmt: skip
+    for job in found:
+        if not change.is_done(job):
+            api.patch(JOBS, job.metadata.name, change.patch, namespace=space)
+        _say(common_, change, job.metadata.name)
+    return None
+
+
+def _say(common_: Common, change: Change, name: str) -> None:
     if not common_.is_structured:
         common_.emit(f"{name}\n" if common_.format is Format.NAME else f"{name} {change.done}\n")
-    return None
 
 
 def is_of_another(job: Job, change: Change) -> bool:
@@ -119,13 +181,14 @@ def kubectl_name(adopts: Adopts) -> str:
     \b
       fairlead cancel train-1
       fairlead cancel train-1 train-2
+      fairlead cancel sweep-1 'sweep-2[3-9]'
       fairlead cancel $(fairlead ps --me --state Waiting -o name)
     """
 )
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
 @common()
 def cancel(common_: Common, *, jobs: tuple[str, ...]) -> None:
-    """Stop jobs for good.
+    """Stop jobs for good; with the name of an array all of it, with NAME[3-9] some elements.
 
     Their members get SIGTERM, and SIGKILL when their grace period is over. A cancelled job is shown
     as Cancelled (its condition is Failed, with reason Cancelled); its logs and its record stay.

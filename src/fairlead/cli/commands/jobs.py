@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairlead.api.job import Job, JobState
+from fairlead.api.job_array import JobArray
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.status import Forbidden
+from fairlead.cli.arrays import parse_reference, select
 from fairlead.cli.common import Common, Format, collector_paused, common, now
-from fairlead.cli.completers import words
+from fairlead.cli.completers import complete_jobs, words
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.identity import submitter_name
-from fairlead.cli.lookup import require_namespace
+from fairlead.cli.lookup import missing_job, require_namespace
+from fairlead.cli.submission import list_arrays
 from fairlead.cli.transport import Api
+from fairlead.cli.views.arrays import array_row, choose_arrays, is_element_of_listed
 from fairlead.cli.views.jobs import (
     COLUMNS,
     NAMESPACE_COLUMN,
@@ -24,7 +29,7 @@ from fairlead.cli.views.jobs import (
     job_rows,
     name_lines,
 )
-from fairlead.input.errors import Code, fail
+from fairlead.input.errors import CliError, Code, fail
 
 if TYPE_CHECKING:
     from fairlead.cli.views.teams import Owners
@@ -39,9 +44,11 @@ STATES = tuple(state.value for state in JobState)
       fairlead ps                    live jobs and the last few
       fairlead ps -a -o wide         all of them, with more columns
       fairlead ps --state Waiting --me
+      fairlead ps sweep-1            the elements of an array that are jobs now
       fairlead cancel $(fairlead ps --state Waiting -o name)
     """
 )
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_jobs)
 @click.option("-a", "--all", "shows_all", is_flag=True, help="Finished jobs too, all of them.")
 @click.option(
     "--state",
@@ -56,9 +63,13 @@ STATES = tuple(state.value for state in JobState)
 @common()
 @collector_paused()
 def ps(
-    common_: Common, *, shows_all: bool, states: tuple[str, ...], user: str, is_mine: bool
-) -> None:
+    common_: Common, *, names: tuple[str, ...], shows_all: bool, states: tuple[str, ...],
+    user: str, is_mine: bool,
+) -> None:  # fmt: skip
     """Show jobs: live ones and the last few that ended, oldest first.
+
+    An array has one line, with its elements counted in TASKS; with its NAME its elements are shown
+    that are next in line, run or have just ended, and with the NAME of a job that job.
 
     The last column says where a job runs, or why it does not. TIME is how long it has run, or how
     long it has been waiting; LEFT what remains of its time limit.
@@ -69,14 +80,23 @@ def ps(
     choice = JobChoice(shows_all, in_states, user)
     space = "" if common_.all_namespaces else common_.space(api.connection.namespace)
     jobs, stored = _listed(api, space, as_stored=common_.is_structured)
-    if not jobs and space:
+    arrays = list_arrays(api, space)
+    if not (jobs or arrays) and space:
         require_namespace(api, space)
-    chosen = choose_jobs(jobs, choice)
+    if names:
+        jobs, arrays = _named(api, space, jobs=jobs, arrays=arrays, named=names), []
+    else:
+        listed = frozenset(str(each["metadata"]["uid"]) for each in arrays)
+        jobs = [job for job in jobs if not is_element_of_listed(job, listed)]
+    chosen = choose_jobs(jobs, replace(choice, shows_all=shows_all or bool(names)))
+    chosen_arrays = choose_arrays(map(_array, arrays), choice)
     if common_.is_structured:
-        common_.structured([stored[job.metadata.uid] for job in chosen])
+        of_arrays = {str(each["metadata"]["uid"]): each for each in arrays}
+        stored |= of_arrays
+        common_.structured([stored[each.metadata.uid] for each in (*chosen, *chosen_arrays)])
         return
     if common_.format is Format.NAME:
-        common_.emit(name_lines(chosen))
+        common_.emit(name_lines((*chosen, *chosen_arrays)))
         return
     spread = common_.all_namespaces
     columns = (NAMESPACE_COLUMN, *COLUMNS) if spread else COLUMNS
@@ -84,9 +104,46 @@ def ps(
         chosen, now(), with_namespace=spread, is_up=is_embedded(api),
         owners=_owners(common_, api, chosen), is_wide=common_.format is Format.WIDE,
     )  # fmt: skip
+    rows += [array_row(array, now(), with_namespace=spread) for array in chosen_arrays]
     where = "in any namespace" if spread else f"in namespace {space}"
     hint = f"no jobs {where}; fairlead submit SCRIPT queues one"
+    if names:
+        hint = (
+            f"no element waits or runs now; fairlead history {names[0]}-INDEX shows how one ended"
+        )
     common_.table(columns, rows, empty=f"no such jobs {where}" if states or user else hint)
+
+
+def _array(stored: dict[str, Any]) -> JobArray:
+    import msgspec
+
+    return msgspec.convert(stored, JobArray)
+
+
+def _named(
+    api: Api,
+    space: str,
+    *,
+    jobs: Sequence[Job],
+    arrays: Sequence[dict[str, Any]],
+    named: Sequence[str],
+) -> list[Job]:
+    """Return the jobs that names mean: a job of its own, or the elements of an array that are jobs
+    now; CliError for a name of neither.
+    """
+    by_name = {job.metadata.name: job for job in jobs}
+    arrays_by_name = {str(each["metadata"]["name"]): each for each in arrays}
+    found: dict[str, Job] = {}
+    for reference in map(parse_reference, named):
+        stored = arrays_by_name.get(reference.name)
+        if reference.indices is None and reference.name in by_name:
+            found[reference.name] = by_name[reference.name]
+        elif stored is not None:
+            elements = select(_array(stored), reference)
+            found |= {job.metadata.name: job for job in elements.jobs_among(jobs)}
+        else:
+            raise CliError(missing_job(api, space, reference.name))
+    return list(found.values())
 
 
 def _state(text: str) -> str:

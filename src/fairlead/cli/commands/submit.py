@@ -14,9 +14,11 @@ import click
 import msgspec
 
 from fairlead.api import names
+from fairlead.api.indices import parse_indices
 from fairlead.api.job import Job
+from fairlead.api.job_array import JobArray
 from fairlead.api.meta import to_wire
-from fairlead.api.resources import CONFIG_MAPS, JOBS, SECRETS
+from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS, SECRETS, Resource
 from fairlead.api.simulated import is_simulated
 from fairlead.cli.common import Common, common, now
 from fairlead.cli.embedded import is_embedded
@@ -30,6 +32,7 @@ from fairlead.cli.jobspec import (
     Program,
     Script,
     base_name,
+    build_array,
     build_job,
     build_script_map,
 )
@@ -54,11 +57,15 @@ from fairlead.cli.submission import (
     taken_names,
 )
 from fairlead.cli.transport import Api
-from fairlead.cli.views.plan import line, plan_lines, submitted_line
+from fairlead.cli.views.plan import array_line, line, plan_lines, submitted_line
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 
 if TYPE_CHECKING:
     from fairlead.cli.manifest import Document
+
+
+#: The kinds that submit is for.
+WORK: tuple[Resource[Any], ...] = (JOBS, JOB_ARRAYS)
 
 
 def job_flags(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,6 +103,7 @@ def _variables(givens: FlagValues) -> frozenset[str]:
 
     \b
       fairlead submit train.sh --nodes 4 --gpus 8 --time 12h
+      fairlead submit sweep.sh --array 0-99%10
       fairlead submit train.sh --after ok:prepare-1 -- --learning-rate 0.1
       fairlead submit --gpus 1 - < train.sh
       fairlead submit -f job.yaml
@@ -149,6 +157,10 @@ def submit(
     if problems:
         raise CliError(problems)
     given = {*variables, *_variables(header.givens)}
+    if request.array is not None:
+        from fairlead.decide.arrays import element_environment
+
+        given.update(dict(element_environment("", parse_indices(request.array.indices), 0)))
     every = (EVERY_MEMBER,) if header.has_sbatch and request.members > 1 else ()
     unpassed = not_passed_note(text, file=script, environment=os.environ, given=given)
     notes = (*header.notes, *every, *variable_notes(text, file=script, given=given), unpassed)
@@ -187,6 +199,9 @@ def run(common_: Common, *, command: tuple[str, ...], **options: Any) -> int:
     request, problems = parse_request(_givens(options), os.environ)
     if problems:
         raise CliError(problems)
+    if request.array is not None:
+        help_ = ("fairlead submit SCRIPT --array INDICES; fairlead wait NAME",)
+        raise fail(Code.BAD_COMBINATION, "run follows one job, --array makes many", help=help_)
     program = Program(command, stdin=read_input(STANDARD_INPUT, common_.note))
     api, stored = _submit_program(common_, request, program, dry_run=False)
     job = msgspec.convert(stored, Job)
@@ -229,15 +244,26 @@ def _submit_program(
         request = replace(request, target=Target.LOCAL if is_up else None)
     prepared = _prepare(common_, api, request, program)
     checked = check(api, prepared.submission, prepared.name)
-    job = msgspec.convert(checked, Job)
-    _note_plan(common_, api, job, is_up=is_up)
+    _note_plan(common_, api, _job_of(checked), is_up=is_up)
+    if request.array is not None:
+        common_.note(array_line(msgspec.convert(checked, JobArray)))
     if dry_run:
         _show_dry_run(common_, prepared, program)
         return api, checked
     stored = store(api, prepared.submission, prepared.name)
     name = str(stored["metadata"]["name"])
-    common_.note(submitted_line(name, is_held=request.is_held, where=common_.where()))
+    resource = prepared.submission.resource
+    where = common_.where()
+    common_.note(submitted_line(name, is_held=request.is_held, where=where, resource=resource))
     return api, stored
+
+
+def _job_of(stored: dict[str, Any]) -> Job:
+    """Return a stored job; of an array the job that each of its elements is."""
+    if stored.get("kind") != JOB_ARRAYS.kind:
+        return msgspec.convert(stored, Job)
+    array = msgspec.convert(stored, JobArray)
+    return Job(array.metadata, array.spec.template)
 
 
 def _note_plan(common_: Common, api: Api, job: Job, *, is_up: bool) -> None:
@@ -271,24 +297,25 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
         common_.note(f"note: {note}")
     base = request.stem or base_name(program)
     naming = Naming(request.name, base, first_is_bare=request.stem is not None)
-    submission = Submission(
-        space,
-        naming,
-        lambda name: build_job(name, request, program, origin),
-        program.file,
-        common_.note,
-    )
+
+    def build(name: str) -> Job | JobArray:
+        job = build_job(name, request, program, origin)
+        return job if request.array is None else build_array(job, request.array)
+
+    resource = JOBS if request.array is None else JOB_ARRAYS
+    submission = Submission(space, naming, build, program.file, common_.note, resource)
     return _Prepared(submission, pick_name(naming, taken))
 
 
 def _show_dry_run(common_: Common, prepared: _Prepared, program: Program) -> None:
-    job = prepared.submission.build(prepared.name)
+    work = prepared.submission.build(prepared.name)
+    resource = prepared.submission.resource
     objects: list[dict[str, Any]] = []
     if program.file is not None:
         config_map = build_script_map(prepared.name, program.file)
         objects.append({"apiVersion": "v1", "kind": "ConfigMap", **to_wire(config_map)})
-    body = {key: value for key, value in to_wire(job).items() if key != "status"}
-    objects.append({"apiVersion": JOBS.api_version, "kind": JOBS.kind, **body})
+    body = {key: value for key, value in to_wire(work).items() if key != "status"}
+    objects.append({"apiVersion": resource.api_version, "kind": resource.kind, **body})
     common_.note("Dry run: nothing was stored.")
     if common_.is_structured:
         common_.structured(objects, is_list=len(objects) > 1)
@@ -323,8 +350,11 @@ def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
         documents = tuple(map(_with_user, documents))
     checked = check_documents(api, documents, space)
     for document, body in zip(documents, checked, strict=True):
-        if document.resource == JOBS:
-            _note_plan(common_, api, msgspec.convert(body, Job), is_up=is_up)
+        if document.resource in WORK:
+            job = _job_of({**body, "kind": document.resource.kind})
+            _note_plan(common_, api, job, is_up=is_up)
+        if document.resource == JOB_ARRAYS:
+            common_.note(array_line(msgspec.convert(body, JobArray)))
     if dry_run:
         common_.note("Dry run: nothing was stored.")
         _show_stored(common_, [dict(d.body) for d in documents],
@@ -333,10 +363,10 @@ def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
     stored = store_documents(api, documents, space)
     names_ = [str(item["metadata"]["name"]) for item in stored]
     for document, name in zip(documents, names_, strict=True):
-        if document.resource == JOBS:
-            held = msgspec.convert(document.body, Job).spec.suspend
-            where = common_.where(document.namespace)
-            common_.note(submitted_line(name, is_held=held, where=where))
+        if document.resource in WORK:
+            held = msgspec.convert(document.body, document.resource.type).spec.suspend
+            where, resource = common_.where(document.namespace), document.resource
+            common_.note(submitted_line(name, is_held=held, where=where, resource=resource))
     _show_stored(common_, stored, _job_names(documents, names_))
     return Exit.OK
 
@@ -346,23 +376,23 @@ def _with_user(document: Document) -> Document:
     metadata = {**document.body.get("metadata", {})}
     annotations = {**(metadata.get("annotations") or {})}
     user = local_user()
-    if document.resource != JOBS or names.SUBMITTED_BY in annotations or not user:
+    if document.resource not in WORK or names.SUBMITTED_BY in annotations or not user:
         return document
     metadata["annotations"] = {**annotations, names.SUBMITTED_BY: user}
     return replace(document, body={**document.body, "metadata": metadata})
 
 
 def _job_names(documents: tuple[Document, ...], names_: list[str]) -> list[str]:
-    return [n for document, n in zip(documents, names_, strict=True) if document.resource == JOBS]
+    return [n for document, n in zip(documents, names_, strict=True) if document.resource in WORK]
 
 
 def _other_kinds(documents: tuple[Document, ...], shown: str) -> list[Problem]:
-    """Return the problems of objects that are neither jobs nor what a job's pods mount."""
-    others = [d for d in documents if d.resource not in (JOBS, CONFIG_MAPS, SECRETS)]
+    """Return the problems of objects that are neither jobs, arrays nor what a job's pods mount."""
+    others = [d for d in documents if d.resource not in (*WORK, CONFIG_MAPS, SECRETS)]
     return [
         Problem(
-            Code.WRONG_KIND, f"{d.resource.kind} '{d.name}' is not a job; submit takes a Job of "
-            f"{JOBS.api_version}, and the ConfigMaps and Secrets that it mounts",
+            Code.WRONG_KIND, f"{d.resource.kind} '{d.name}' is not a job; submit takes a Job or "
+            f"JobArray of {JOBS.api_version}, and the ConfigMaps and Secrets that it mounts",
             where=f"{d.file}:{d.marks.mark.line}:{d.marks.mark.column}",
             help=(f"kubectl apply -f {shown}",),
         )

@@ -10,13 +10,23 @@ import click
 from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import is_true
+from fairlead.api.resources import JOB_ARRAYS
 from fairlead.api.status import NotFound
+from fairlead.cli.arrays import (
+    Elements,
+    Reference,
+    is_array,
+    parse_reference,
+    require_array,
+    select,
+)
 from fairlead.cli.common import Common, Format, check_choice, common, seconds_of
 from fairlead.cli.completers import complete_jobs, words
-from fairlead.cli.lookup import clean_reference, missing_job
+from fairlead.cli.lookup import missing_job
 from fairlead.cli.transport import Api
+from fairlead.cli.views.arrays import array_state, array_words
 from fairlead.cli.views.jobs import ending, exit_code, state_of, waiting
-from fairlead.cli.watching import Gone, job_changes
+from fairlead.cli.watching import Gone, changes, job_changes
 from fairlead.decide.words import duration
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 
@@ -27,6 +37,18 @@ class For(Enum):
     STARTED = "started"
     SUCCEEDED = "succeeded"
     FINISHED = "finished"
+
+
+def array_reached(elements: Elements, goal: For) -> bool | None:
+    """Return the same of an array's elements: all of them, or those that were named."""
+    array = elements.array
+    if goal is For.STARTED:
+        has_begun = array.status.started_at is not None
+        return has_begun if has_begun or array.is_finished else None
+    is_over = array.is_finished or elements.finished == elements.positions
+    if not is_over:
+        return None
+    return goal is For.FINISHED or (elements.finished == elements.positions and not elements.failed)
 
 
 def reached(job: Job, goal: For) -> bool | None:
@@ -47,6 +69,7 @@ def reached(job: Job, goal: For) -> bool | None:
     \b
       fairlead wait train-1
       fairlead wait train-1 train-2 --timeout 2h
+      fairlead wait sweep-1 && fairlead wait 'sweep-2[0-9]'
       fairlead wait train-1 --for started && fairlead logs train-1
     """
 )
@@ -59,6 +82,8 @@ def reached(job: Job, goal: For) -> bool | None:
 def wait(common_: Common, *, jobs: tuple[str, ...], goal: str, timeout: str | None) -> int:
     """Block until jobs reach a state.
 
+    An array succeeds when all of its elements do; NAME[3-9] waits for some of them.
+
     The exit code is 0 when all reach it, and 124 when the time is over. When a job ends without, it
     is that of the first such job's program, or 1 where no program's end was the cause.
     """
@@ -69,8 +94,15 @@ def wait(common_: Common, *, jobs: tuple[str, ...], goal: str, timeout: str | No
     space = common_.space(api.connection.namespace)
     deadline = None if seconds is None else time.monotonic() + seconds
     code: int = Exit.OK
-    for name in dict.fromkeys(clean_reference(job) for job in jobs):
+    for reference in dict.fromkeys(parse_reference(job) for job in jobs):
+        name = str(reference)
         try:
+            if reference.indices is not None or is_array(api, space, reference.name):
+                ended = _wait_array(api, space, reference, goal=known[goal], deadline=deadline)
+                is_good = array_reached(ended, known[goal]) or False
+                code = code or (Exit.OK if is_good else Exit.FAILED)
+                _show_array(common_, api, ended, reference)
+                continue
             job = _wait_one(api, (space, name), known[goal], deadline)
         except KeyboardInterrupt:
             common_.note(f"\nJob {name} goes on.    fairlead wait {name}{common_.where()}")
@@ -87,6 +119,46 @@ def wait(common_: Common, *, jobs: tuple[str, ...], goal: str, timeout: str | No
 
             common_.structured([api.get(JOBS.raw, name, namespace=space)], is_list=False)
     return code
+
+
+def _wait_array(
+    api: Api, space: str, reference: Reference, *, goal: For, deadline: float | None
+) -> Elements:
+    name, started = reference.name, time.monotonic()
+    elements = select(require_array(api, space, name), reference)
+    try:
+        for array in changes(api, JOB_ARRAYS, (space, name), deadline=deadline):
+            elements = Elements(array, elements.positions)
+            if array_reached(elements, goal) is not None:
+                return elements
+    except (Gone, NotFound) as error:
+        message = f"array '{name}' was deleted while it was waited for"
+        help_ = ("fairlead history shows the jobs of its elements",)
+        raise fail(Code.NO_SUCH_JOB, message, help=help_) from error
+    except TimeoutError as error:
+        past, after = _PAST[goal], duration(time.monotonic() - started)
+        message = f"array '{reference}' has not {past} within {after}; it goes on"
+        detail = (f"it is {array_state(elements.array)}: {array_words(elements.array)}",)
+        problem = Problem(
+            Code.WAIT_TIMED_OUT, message, detail=detail, help=(f"fairlead ps {name}",)
+        )
+        raise CliError(problem) from error
+    raise AssertionError("an array's changes never end")
+
+
+def _show_array(common_: Common, api: Api, elements: Elements, reference: Reference) -> None:
+    array = elements.array
+    space, name = array.metadata.key
+    if common_.is_structured:
+        common_.structured([api.get(JOB_ARRAYS.raw, name, namespace=space)], is_list=False)
+    elif common_.format is Format.NAME:
+        common_.emit(f"{reference}\n")
+    else:
+        words = f"{array_state(array)}: {array_words(array)}"
+        if reference.indices is not None:
+            ended, failed = elements.finished.bit_count(), elements.failed.bit_count()
+            words = f"Failed: {failed} of {ended}" if failed else f"Succeeded: {ended}"
+        common_.emit(f"{reference} {words}\n")
 
 
 def _wait_one(api: Api, key: tuple[str, str], goal: For, deadline: float | None) -> Job:

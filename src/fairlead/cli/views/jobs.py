@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.api import names
 from fairlead.api.job import Attempt, Job, JobState
+from fairlead.api.job_array import JobArray
 from fairlead.api.meta import find_condition, is_true
 from fairlead.api.placement import nodes_of
 from fairlead.api.simulated import is_simulated
@@ -294,7 +295,7 @@ def latest_attempt(job: Job) -> Attempt | None:
     return max(job.status.attempts, key=lambda attempt: attempt.number, default=None)
 
 
-def name_lines(jobs: Sequence[Job]) -> str:
+def name_lines(jobs: Sequence[Job | JobArray]) -> str:
     """Return the ids, one per line."""
     return joined(job.metadata.name for job in jobs)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fairlead.api import quantity
+from fairlead.api.indices import parse_indices
 from fairlead.api.job import Job, Role
+from fairlead.api.job_array import JobArray
 from fairlead.api.pod_asks import member_amounts
+from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.cli.views.defaults import defaults_words
 from fairlead.decide.words import duration, plural
 
@@ -64,9 +69,22 @@ def role_text(role: Role) -> str:
     return f"{members} x {', '.join(parts)}" if parts else members
 
 
-def submitted_line(name: str, *, is_held: bool, where: str = "") -> str:
+def array_line(array: JobArray) -> str:
+    """Return how many elements there are, and how many run at a time."""
+    text = plural(len(parse_indices(array.spec.indices)), "element")
+    if array.spec.parallelism is not None:
+        text += f", at most {array.spec.parallelism} at a time"
+    return line("Array", text)
+
+
+def submitted_line(
+    name: str, *, is_held: bool, where: str = "", resource: Resource[Any] = JOBS
+) -> str:
     """Return the line that names the next commands; `where` are flags that they need."""
     at = f"{name}{where}"
+    if resource == JOB_ARRAYS:
+        what = f"Submitted array {name}{', held' if is_held else ''}."
+        return f"{what}    fairlead ps {at}    fairlead wait {at}"
     if is_held:
         return f"Submitted job {name}, held.    fairlead release {at}"
     return f"Submitted job {name}.    fairlead logs -f {at}    fairlead why {at}"

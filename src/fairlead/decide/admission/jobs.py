@@ -156,7 +156,7 @@ def judge_job(
         if old is not None:
             by_right += placed_causes(new, old, teams=teams, namespace=namespace, user=member)
     found = [
-        *validate_job(_without(new, known) if known else new),
+        *validate_job(without_fields(new, known) if known else new),
         *_classes(new, classes, namespace),
         *(() if teams is None else team_causes(new, teams, namespace, member)),
     ]
@@ -276,7 +276,7 @@ def _invalid(field: str, value: str | int, why: str) -> StatusCause:
     return StatusCause("FieldValueInvalid", f"Invalid value: {shown}: {why}", field)
 
 
-def _without(obj: Obj, paths: Sequence[str]) -> Obj:
+def without_fields(obj: Obj, paths: Sequence[str]) -> Obj:
     """Return a copy without the fields at these paths, so that the rest can be judged.
 
     Fields of a wrong type or out of range make the whole object undecodable. Paths that lead

@@ -12,8 +12,9 @@ from typing import TypeAlias, assert_never
 
 from fairlead.api import names
 from fairlead.api.job import After, AfterFailed, AfterState, Job
+from fairlead.api.job_array import array_reference_of
 from fairlead.api.meta import is_true
-from fairlead.decide.jobs.view import DependencyState
+from fairlead.decide.jobs.view import DependencyState, ElementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 
@@ -42,11 +43,19 @@ Gate: TypeAlias = Admit | Refuse | CancelJob
 HELD = Verdict(Reason.HELD)
 
 
-def gate(job: Job, dependencies: Mapping[str, DependencyState]) -> Gate:
+def gate(
+    job: Job,
+    dependencies: Mapping[str, DependencyState],
+    element: ElementState = ElementState.NONE,
+) -> Gate:
     """Judge a job that is neither finished nor cancelled and has no pods.
 
     `dependencies` holds the state of each job in `spec.after`; a job that is left out is missing.
+    A job of an array's element that has ended came late, and never runs: the element would run
+    twice (docs/design/arrays.md).
     """
+    if element in (ElementState.ENDED, ElementState.MISSING):
+        return _not_open(job, element)
     if job.status.attempt > 0:
         return Refuse(HELD) if job.spec.suspend else Admit()
     unmet = list(_unmet(job, dependencies))
@@ -59,6 +68,15 @@ def gate(job: Job, dependencies: Mapping[str, DependencyState]) -> Gate:
     if not verdicts:
         return Admit()
     return Refuse(max(verdicts, key=lambda v: v.reason.severity))
+
+
+def _not_open(job: Job, element: ElementState) -> Refuse | CancelJob:
+    owner = array_reference_of(job.metadata)
+    array = "" if owner is None else owner.name
+    if element is ElementState.MISSING:
+        return Refuse(Verdict(Reason.ARRAY_MISSING, {"array": array}))
+    index = job.metadata.name.removeprefix(f"{array}-")
+    return CancelJob(Verdict(Reason.ELEMENT_ENDED, {"array": array, "index": index}))
 
 
 def dependency_state(job: Job | None) -> DependencyState:

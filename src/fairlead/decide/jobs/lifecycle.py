@@ -46,11 +46,14 @@ from fairlead.decide.jobs.restart import (
     cancel_message,
     next_step,
 )
-from fairlead.decide.jobs.view import JobView
+from fairlead.decide.jobs.view import ElementState, JobView
 from fairlead.decide.reasons import Reason, Trait
 from fairlead.decide.verdict import NOTHING, Decision, Verdict, earliest
 from fairlead.decide.words import duration, plural
 from fairlead.model.phase import OPEN, Phase, is_failing, phase_of
+
+#: Ends by a decision on the job, and not by what its members did.
+_CANCELLED = (FailReason.CANCELLED, FailReason.DEPENDENCY_FAILED, FailReason.ELEMENT_ENDED)
 
 
 def decide_job(view: JobView) -> Decision[Action]:
@@ -80,10 +83,10 @@ def _waiting(view: JobView, phase: Phase) -> Decision[Action]:
     job, draft = view.job, view.draft
     if phase is Phase.CANCELLING:
         return Decision(_fail(draft, Fail(FailReason.CANCELLED, cancel_message(job))))
-    opened = gate(job, view.dependencies)
+    opened = gate(job, view.dependencies, view.element)
     match opened:
         case CancelJob(verdict):
-            return Decision(_fail(draft, Fail(FailReason.DEPENDENCY_FAILED, verdict.message)))
+            return Decision(_fail(draft, Fail(FailReason(verdict.reason.value), verdict.message)))
         case Refuse(verdict):
             return _refuse(draft, verdict)
         case Admit():
@@ -287,7 +290,7 @@ def _at_step(status: JobStatus) -> str:
 def _fail(draft: StatusDraft, fail: Fail) -> tuple[Action, ...]:
     """Record the job and write that it has failed, for good. Its pods have ended."""
     reason, ended = fail.reason.value, replace(draft.status.members, pending=0, running=0)
-    is_cancelled = fail.reason in (FailReason.CANCELLED, FailReason.DEPENDENCY_FAILED)
+    is_cancelled = fail.reason in _CANCELLED
     if find_condition(draft.status.conditions, names.RUNNING) is not None:
         draft = draft.condition(names.RUNNING, "False", reason)
     draft = draft.finished(names.FAILED, reason, fail.message).released().set(members=ended)
@@ -309,7 +312,8 @@ def _finished(view: JobView) -> Decision[Action]:
     going = [p for p in view.pods.all() if not (keep and p.is_terminal)]
     actions.extend(delete_pods(view, going))
     if view.is_deleted:
-        if view.pods.count == 0:
+        # An element whose end its array does not have yet would be created again.
+        if view.pods.count == 0 and view.element is not ElementState.OPEN:
             actions.append(RemoveFinalizer(job, names.JOB_FINALIZER))
         return Decision(tuple(actions), wake_at=force_at(view, going))
     wake_at = force_at(view, going)

@@ -20,6 +20,7 @@ class FailReason(Enum):
 
     CANCELLED = "Cancelled"
     DEPENDENCY_FAILED = "DependencyFailed"
+    ELEMENT_ENDED = "ElementEnded"
     TIME_LIMIT = "TimeLimit"
     MEMBER_FAILED = "MemberFailed"
     RESTART_LIMIT = "RestartLimit"

@@ -28,6 +28,15 @@ class DependencyState(Enum):
     MISSING = "Missing"
 
 
+class ElementState(Enum):
+    """What the array of a job says of it. NONE: it is no element of an array."""
+
+    NONE = "None"
+    MISSING = "Missing"  # there is no such array, or it is being deleted
+    OPEN = "Open"
+    ENDED = "Ended"  # the end of the element is recorded, or the array is over
+
+
 @dataclass(frozen=True, slots=True)
 class NodeOutage:
     """A node that is not ready, or does not exist, since an instant."""
@@ -115,6 +124,7 @@ class JobView(msgspec.Struct, frozen=True):
     #: PodGroups of native attempts.
     pod_groups: Mapping[str, Owned] = msgspec.field(default_factory=dict)
     dependencies: Mapping[str, DependencyState] = msgspec.field(default_factory=dict)
+    element: ElementState = ElementState.NONE
     #: The cluster's cordoned nodes: a member that runs there may stay, no pod is made there.
     cordoned: Collection[str] = ()
     #: Nodes whose provider has announced maintenance, and when it is.

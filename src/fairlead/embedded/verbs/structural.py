@@ -14,8 +14,8 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.status import BadRequest, StatusCause
+from fairlead.decide.admission.arrays import WORK_KINDS
 from fairlead.decide.admission.cluster_kinds import RULES, judge_cluster_object
-from fairlead.decide.admission.jobs import fill_job, judge_job
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.schema import Schema, builtin_schema, strict_errors
 from fairlead.embedded.schema.values import as_map
@@ -134,14 +134,13 @@ def _admit_own(
         seen = {finding.field for finding in known}
         causes = judge_cluster_object(info.name, obj, old)
         return obj, [cause for cause in causes if cause.field not in seen]
-    if info.name != _JOBS:
+    if info.name not in WORK_KINDS:
         return obj, []
+    fill, judge = WORK_KINDS[info.name]
     classes = context.priorities.of(context.store)[0]
     teams = context.teams.of(context.store)
     namespace = str(obj["metadata"].get("namespace") or "")
-    filled = fill_job(
-        obj, old, classes=classes, teams=teams, namespace=namespace, terms=context.terms
-    )
+    filled = fill(obj, old, classes=classes, teams=teams, namespace=namespace, terms=context.terms)
     if filled.fields:
         obj = {**obj, "spec": {**obj["spec"], **filled.fields}}
     if filled.note is not None:
@@ -150,7 +149,7 @@ def _admit_own(
         obj = {**obj, "metadata": {**metadata, "annotations": annotations}}
     fields = [finding.field for finding in known]
     count = partial(_count, context, teams)
-    causes = judge_job(
+    causes = judge(
         obj, old, classes=classes, teams=teams, known=fields, count=count, terms=context.terms
     )
     return obj, [*filled.causes, *causes]

@@ -58,6 +58,8 @@ FOREIGN_KEYS = (
 )
 #: Of ours, on objects of a namespace.
 OWN_KEYS = (
+    names.ARRAY,
+    names.ARRAY_INDEX,
     names.ATTEMPT,
     names.BALLOON,
     names.DEFAULTS,
@@ -66,6 +68,7 @@ OWN_KEYS = (
     names.GANG_NAME,
     names.GANG_SCHEDULING,
     names.GROUP_SIZE,
+    names.HELD_BY_ARRAY,
     names.HOSTFILE,
     names.INDEX,
     names.JOB_NAME,

@@ -1,0 +1,107 @@
+"""One line for an array in the table of `ps`, and its words (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fairlead.api import names
+from fairlead.api.job import Job, JobState
+from fairlead.api.job_array import JobArray, array_reference_of
+from fairlead.api.meta import find_condition
+from fairlead.api.times import parse_time
+from fairlead.cli.table import Row
+from fairlead.cli.views.jobs import FINISHED_SHOWN_MAX, NONE, JobChoice
+from fairlead.cli.views.words import message_of
+from fairlead.decide.attempts.usage import gpu_count
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import Verdict
+from fairlead.decide.words import duration
+
+
+def array_state(array: JobArray) -> str:
+    """Return the STATE column; an array that no controller has seen yet is Waiting."""
+    return array.status.state or JobState.WAITING.value
+
+
+def array_words(array: JobArray) -> str:
+    """Return the counts of an array, how it ended, and why the next element waits."""
+    counts = array.status.elements
+    parts = [
+        f"{count} {what}"
+        for count, what in (
+            (counts.succeeded, "succeeded"), (counts.failed, "failed"),
+            (counts.running, "running"), (counts.waiting, "waiting"),
+        )
+        if count
+    ]  # fmt: skip
+    words = ", ".join(parts) or "not evaluated yet"
+    failed = find_condition(array.status.conditions, names.FAILED)
+    stopped = failed or find_condition(array.status.conditions, names.FAILURE_TARGET)
+    if stopped is not None and stopped.reason != "ElementsFailed":
+        return f"{words}; {stopped.message}"
+    verdict = array.status.verdict
+    known = {reason.value: reason for reason in Reason}
+    if verdict is None or verdict.reason not in known:
+        return words
+    said = Verdict(known[verdict.reason], dict(verdict.facts))
+    return f"{words}; {said.reason.value}: {message_of(said)}"
+
+
+def array_row(array: JobArray, now: float, *, with_namespace: bool = False) -> Row:
+    """Return the row of an array for the columns of jobs."""
+    counts = array.status.elements
+    job = Job(array.metadata, array.spec.template)
+    done = counts.succeeded + counts.failed
+    row = (
+        array.metadata.name,
+        str(gpu_count(job)),
+        array_state(array),
+        _time(array, now),
+        NONE,
+        f"{done}/{counts.total}",
+        str(array.spec.template.priority or 0),
+        NONE,
+        NONE,
+        array.metadata.annotations.get(names.SUBMITTED_BY, NONE),
+        array.spec.template.team or NONE,
+        NONE,
+        _since(array.metadata.creation_timestamp, now),
+        array_words(array),
+    )
+    return (array.metadata.namespace, *row) if with_namespace else row
+
+
+def choose_arrays(arrays: Iterable[JobArray], choice: JobChoice) -> list[JobArray]:
+    """Return the arrays to show, as `choose_jobs` does: ended ones first, then live ones by age."""
+    live: list[JobArray] = []
+    finished: list[JobArray] = []
+    for array in arrays:
+        is_of_user = array.metadata.annotations.get(names.SUBMITTED_BY) == choice.user
+        if (choice.user and not is_of_user) or (
+            choice.states and array_state(array) not in choice.states
+        ):
+            continue
+        (finished if array.is_finished else live).append(array)
+    finished.sort(key=lambda each: (each.status.finished_at or "", each.metadata.key))
+    live.sort(key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.key))
+    if not choice.shows_all and not choice.states:
+        finished = finished[-FINISHED_SHOWN_MAX:]
+    return [*finished, *live]
+
+
+def is_element_of_listed(job: Job, listed: frozenset[str]) -> bool:
+    """True for the job of an element whose array, by uid, has a line of its own."""
+    owner = array_reference_of(job.metadata)
+    return owner is not None and owner.uid in listed
+
+
+def _time(array: JobArray, now: float) -> str:
+    status = array.status
+    if status.started_at is None:
+        return _since(array.metadata.creation_timestamp, now)
+    end = parse_time(status.finished_at) if status.finished_at else now
+    return duration(end - parse_time(status.started_at))
+
+
+def _since(text: str | None, now: float) -> str:
+    return NONE if text is None else duration(now - parse_time(text))

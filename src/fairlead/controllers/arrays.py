@@ -1,0 +1,255 @@
+"""The arrays controller: makes the jobs of arrays' elements, and records their ends.
+
+It alone writes the status of arrays, and creates and deletes the jobs of elements; what it does is
+`decide_array`'s. `ArrayIndex` keeps the jobs of each array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from fairlead.api import names
+from fairlead.api.indices import Indices, IndicesError, parse_indices
+from fairlead.api.job_array import JobArray
+from fairlead.api.meta import find_condition, is_true, merge_diff, to_wire
+from fairlead.api.resources import JOB_ARRAYS, JOBS
+from fairlead.api.status import ApiError, StatusCause
+from fairlead.api.validate_array import validate_array
+from fairlead.controllers.array_index import ArrayIndex
+from fairlead.controllers.array_sets import ArraySets
+from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.element_renderer import ElementRenderer
+from fairlead.decide.arrays import (
+    Action,
+    ArraysPolicy,
+    ArrayView,
+    CancelElement,
+    CreateElement,
+    DeleteArray,
+    DeleteElement,
+    ElementRefusal,
+    SuspendElement,
+    WriteArrayStatus,
+    decide_array,
+)
+from fairlead.decide.attempts.notes import EventReason
+from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.model.element_sets import set_of
+from fairlead.runtime.barrier import Written
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.events import EventKind, EventSink
+from fairlead.runtime.keyed_controller import KeyedDecider, part_key
+from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.object_writer import NameTaken, ObjectWriter
+from fairlead.runtime.reader import MirrorReader, set_aside_of
+from fairlead.runtime.set_aside import Stage
+
+#: Characters of a server's message that are kept.
+MESSAGE_MAX = 500
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What answers said of one array; lost with the process, and found out again by trying."""
+
+    written_at: float = 0.0
+    refusals: int = 0
+    refusal: ElementRefusal | None = None
+    #: By index: elements whose names are taken.
+    taken: dict[int, ElementRefusal] = field(default_factory=dict)
+    #: The rules that the spec breaks, and of which generation that is.
+    faults: tuple[StatusCause, ...] = ()
+    judged_generation: int = -1
+
+
+def _cancelled(array: JobArray, indices: Indices) -> int:
+    """Return the elements that `spec.cancelIndices` lists; what is no element is ignored."""
+    if not array.spec.cancel_indices:
+        return 0
+    listed = parse_indices(array.spec.cancel_indices)
+    positions = (indices.position(index) for index in listed)
+    return set_of([position for position in positions if position is not None])
+
+
+class ArraysController:
+    """One per process and leader. After a crash, create a new one: its state is in the objects."""
+
+    name = "arrays"
+
+    def __init__(
+        self,
+        client: Client,
+        world: ClusterWorld,
+        *,
+        events: EventSink,
+        policy: ArraysPolicy,
+        clock: Clock,
+        reader: MirrorReader | None = None,
+    ) -> None:
+        self._arrays = world.mirrors.arrays
+        self._jobs = world.mirrors.jobs
+        self._objects = ObjectWriter(client)
+        self._renderer = ElementRenderer(client)
+        self._events = events
+        self._policy = policy
+        self._clock = clock
+        self._set_aside = set_aside_of(reader)
+        self._sets = ArraySets()
+        self._memory: dict[str, _Memory] = {}
+        self._decider: KeyedDecider[Action] = KeyedDecider(
+            self._arrays, self._decide_one, set_aside=self._set_aside
+        )
+        self._index = ArrayIndex(
+            self._arrays, self._jobs, mark=self._decider.mark, on_gone=self._forget, reader=reader
+        )
+
+    @property
+    def mirrors(self) -> Sequence[Mirror[Any]]:
+        """Return what it reads."""
+        return (self._arrays, self._jobs)
+
+    def close(self) -> None:
+        """Take the handlers off the mirrors, which live longer than the controller."""
+        self._index.close()
+
+    def _forget(self, array: JobArray) -> None:
+        self._sets.forget(array.metadata.key)
+        self._renderer.forget(array.metadata.uid)
+        self._memory.pop(array.metadata.uid, None)
+
+    def due_at(self) -> float | None:
+        """Return when there is something to decide."""
+        return self._decider.due_at()
+
+    def decide(self, now: float) -> Decision[Action]:
+        """Look at the arrays that changed or are due."""
+        return self._decider.decide(now)
+
+    def _decide_one(self, key: ObjectKey, now: float) -> Decision[Action] | None:
+        array = self._arrays.get(*key)
+        if array is None:
+            return None
+        memory = self._remembered(array)
+        if memory.judged_generation != array.metadata.generation:
+            memory.faults = tuple(validate_array(array))
+            memory.judged_generation = array.metadata.generation
+        if any(fault.field == "spec.indices" for fault in memory.faults):
+            raise IndicesError(memory.faults[0].message)  # there is nothing to decide about
+        return decide_array(self._view(array, memory, now))
+
+    def _view(self, array: JobArray, memory: _Memory, now: float) -> ArrayView:
+        indices, finished, failed = self._sets.of(array)
+        elements = {
+            position: job
+            for index, job in self._index.elements(array).items()
+            if (position := indices.position(index)) is not None
+        }
+        taken = {
+            position: refusal
+            for index, refusal in memory.taken.items()
+            if (position := indices.position(index)) is not None
+        }
+        return ArrayView(
+            array, indices, finished.elements, failed.elements, elements, self._policy, now,
+            faults=memory.faults, cancelled=_cancelled(array, indices),
+            written_at=memory.written_at, refusal=memory.refusal, refused=taken,
+        )  # fmt: skip
+
+    def key_of(self, action: Action) -> ObjectKey:
+        """Return a key per object: that of the array, or of one of its elements."""
+        key = action.array.metadata.key
+        match action:
+            case WriteArrayStatus() | DeleteArray():
+                return key
+            case CreateElement(index=index):
+                return part_key(key, str(index))
+            case DeleteElement(job=job) | CancelElement(job=job) | SuspendElement(job=job):
+                return part_key(key, job.metadata.name)
+            case _:
+                assert_never(action)
+
+    async def perform(self, action: Action) -> Written | None:
+        """Carry out one action; safe to repeat."""
+        match action:
+            case WriteArrayStatus(array, status):
+                self._remembered(array).written_at = self._clock.now()
+                diff = merge_diff(to_wire(array.status), to_wire(status))
+                written = await self._objects.patch_status(JOB_ARRAYS, array.metadata, diff)
+                self._report_end(action)
+                return written
+            case CreateElement():
+                return await self._create(action)
+            case DeleteElement(job=job):
+                return await self._objects.delete(JOBS, job.metadata.key, uid=job.metadata.uid)
+            case CancelElement(job=job):
+                patch = {"spec": {"cancel": True}}
+                return await self._objects.patch(JOBS, job.metadata, patch)
+            case SuspendElement(job=job, suspend=suspend):
+                mark = {names.HELD_BY_ARRAY: "true" if suspend else None}
+                patch = {"spec": {"suspend": suspend}, "metadata": {"annotations": mark}}
+                return await self._objects.patch(JOBS, job.metadata, patch)
+            case DeleteArray(array):
+                uid = array.metadata.uid
+                return await self._objects.delete(JOB_ARRAYS, array.metadata.key, uid=uid)
+            case _:
+                assert_never(action)
+
+    async def _create(self, action: CreateElement) -> Written | None:
+        """Create the job of an element; a name that is taken is tried again later."""
+        array, memory = action.array, self._remembered(action.array)
+        body = await self._renderer.body(action)
+        key = (array.metadata.namespace, body["metadata"]["name"])
+        try:
+            written = await self._objects.create(
+                JOBS, key, body, owner=array.metadata, awaits_collection=True
+            )
+        except NameTaken as error:
+            retry_at = self._clock.now() + self._policy.refused_backoff_seconds_max
+            memory.taken[action.index] = ElementRefusal(str(error)[:MESSAGE_MAX], retry_at)
+            self._decider.mark(array.metadata.key)
+            return None
+        memory.taken.pop(action.index, None)
+        if memory.refusal is not None:
+            memory.refusal, memory.refusals = None, 0
+            self._decider.mark(array.metadata.key)
+        return written
+
+    def _report_end(self, action: WriteArrayStatus) -> None:
+        """Emit the event of an array that ends with this write."""
+        array, conditions = action.array, action.status.conditions
+        if array.is_finished or action.status.finished_at is None:
+            return
+        ended = names.SUCCEEDED if is_true(conditions, names.SUCCEEDED) else names.FAILED
+        condition = find_condition(conditions, ended)
+        assert condition is not None
+        reason = EventReason(action.status.state)
+        kind = EventKind.WARNING if reason is EventReason.FAILED else EventKind.NORMAL
+        self._events.record(
+            JOB_ARRAYS, array.metadata, kind, reason=reason.value, message=condition.message
+        )
+
+    def changed(self, key: ObjectKey) -> None:
+        """Look at the array again that a key of `key_of` belongs to."""
+        self._decider.requeue(key)
+
+    def failed(self, action: Action, error: ApiError) -> None:
+        """Note that the API server takes no job of the array now: it is asked again later."""
+        if not isinstance(action, CreateElement):
+            self._set_aside.note(JOB_ARRAYS, action.array.metadata, Stage.ACT, error)
+            return
+        memory, now = self._remembered(action.array), self._clock.now()
+        if memory.refusal is None or now >= memory.refusal.retry_at:
+            seconds = self._policy.refused_backoff_seconds * 2.0 ** min(memory.refusals, 10)
+            retry_at = now + min(seconds, self._policy.refused_backoff_seconds_max)
+            memory.refusal = ElementRefusal(error.message[:MESSAGE_MAX], retry_at)
+            memory.refusals += 1
+
+    def faulted(self, action: Action, error: Exception) -> None:
+        """Our own code raised over this array: set it aside, so that the others go on."""
+        self._set_aside.note(JOB_ARRAYS, action.array.metadata, Stage.ACT, error)
+
+    def _remembered(self, array: JobArray) -> _Memory:
+        return self._memory.setdefault(array.metadata.uid, _Memory())

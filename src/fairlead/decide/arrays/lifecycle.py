@@ -1,0 +1,300 @@
+"""What an array needs next: `decide_array`, a function of the array and of its elements' jobs.
+
+Three steps, in this order: record the ends, delete the jobs whose ends are recorded, create the
+next ones. An element that is recorded, or whose job is there, is never created; a job is deleted
+only once the record of its end was seen. So the controller may stop after any line, and begin
+again with what the objects say: docs/design/arrays.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.job import JobState, VerdictStatus
+from fairlead.api.job_array import ElementCounts, JobArray, JobArrayStatus
+from fairlead.api.meta import Condition, find_condition, is_true, set_condition
+from fairlead.api.times import format_micro_time, format_time, parse_time
+from fairlead.decide.arrays.actions import (
+    Action,
+    CancelElement,
+    CreateElement,
+    DeleteArray,
+    DeleteElement,
+    SuspendElement,
+    WriteArrayStatus,
+)
+from fairlead.decide.arrays.environment import element_environment
+from fairlead.decide.arrays.view import ArrayView, ElementRefusal
+from fairlead.decide.reasons import Outcome, Reason
+from fairlead.decide.verdict import NOTHING, Decision, Verdict, earliest
+from fairlead.decide.words import plural
+from fairlead.model.element_sets import Members, encode_set, lowest, set_of
+
+#: Reasons of the conditions FailureTarget and Failed.
+CANCELLED, TOO_MANY_FAILED, ELEMENTS_FAILED = "Cancelled", "TooManyFailed", "ElementsFailed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Elements:
+    """The elements as they are now, those included that the status does not record yet."""
+
+    finished: int
+    failed: int
+    #: Positions of jobs that have not ended, in ascending order: without nodes, and with nodes.
+    waiting: tuple[int, ...]
+    running: tuple[int, ...]
+    #: Jobs that have ended and are there yet.
+    ended_count: int
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """The positions of all jobs that have not ended, in ascending order."""
+        return tuple(sorted((*self.waiting, *self.running)))
+
+
+def decide_array(view: ArrayView) -> Decision[Action]:
+    """Return what is to be done about one array now; `NOTHING` when it is as it should be."""
+    array = view.array
+    if array.metadata.deletion_timestamp is not None:
+        return NOTHING  # its jobs go with it
+    if array.is_finished:
+        return _finished(view)
+    now = _observe(view)
+    status = _status(view, now)
+    is_over = _is_over(now, status)
+    if is_over:
+        status = _ended(view, now, status)
+    actions: list[Action] = []
+    wake_at: float | None = None
+    if status != array.status:
+        due_at = view.written_at + view.policy.write_seconds
+        if is_over or view.now >= due_at or not array.status.state:
+            actions.append(WriteArrayStatus(array, status))
+        else:
+            wake_at = due_at
+    actions += _deletions(view)
+    if is_true(status.conditions, names.FAILURE_TARGET):
+        if is_true(array.status.conditions, names.FAILURE_TARGET):
+            actions += _cancellations(view, now.unfinished)
+        return Decision(tuple(actions), wake_at=wake_at)
+    cancelled = Members(view.cancelled)
+    actions += _cancellations(view, [p for p in now.unfinished if p in cancelled])
+    actions += _suspensions(view, now)
+    if not (array.spec.suspend or view.faults):
+        creations, retry_at = _creations(view, now)
+        actions += creations
+        wake_at = earliest(wake_at, retry_at)
+    return Decision(tuple(actions), wake_at=wake_at)
+
+
+def _observe(view: ArrayView) -> _Elements:
+    recorded = Members(view.finished)
+    ended, failed, waiting, running = list[int](), list[int](), list[int](), list[int]()
+    ended_count = 0
+    for position in sorted(view.elements):
+        job = view.elements[position]
+        ended_count += job.is_finished
+        if position in recorded:
+            continue
+        if not job.is_finished:
+            (waiting if job.status.placement is None else running).append(position)
+            continue
+        ended.append(position)
+        if not is_true(job.status.conditions, names.SUCCEEDED):
+            failed.append(position)
+    # Those that are to be stopped and never became jobs have ended without one.
+    never = view.cancelled & ~view.finished & ~set_of(view.elements)
+    return _Elements(
+        view.finished | set_of(ended) | never,
+        view.failed | set_of(failed) | never,
+        tuple(waiting), tuple(running), ended_count,
+    )  # fmt: skip
+
+
+# The status
+
+
+def _status(view: ArrayView, now: _Elements) -> JobArrayStatus:
+    """Return the status of an array that goes on."""
+    array, old = view.array, view.array.status
+    total, ended, running = len(view.indices), now.finished.bit_count(), len(now.running)
+    failed_count = now.failed.bit_count()
+    started_at = old.started_at
+    if started_at is None and (running or ended):
+        started_at = format_micro_time(view.now)
+    status = replace(
+        old,
+        observed_generation=array.metadata.generation,
+        elements=ElementCounts(
+            total, total - ended - running, running, ended - failed_count, failed_count
+        ),
+        finished=old.finished
+        if now.finished == view.finished
+        else encode_set(now.finished, view.indices),
+        failed=old.failed if now.failed == view.failed else encode_set(now.failed, view.indices),
+        started_at=started_at,
+        verdict=_verdict(view, now),
+    )
+    stop = _stop(array, failed_count)
+    if stop is not None and not is_true(old.conditions, names.FAILURE_TARGET):
+        status = _with(status, _condition(view, names.FAILURE_TARGET, *stop))
+    return replace(status, state=_state(array, status, running).value)
+
+
+def _stop(array: JobArray, failed_count: int) -> tuple[str, str] | None:
+    """Return why the array is to be stopped, as reason and message."""
+    if array.spec.cancel:
+        return CANCELLED, "cancelled by its owner"
+    limit = array.spec.max_failed
+    if limit is not None and failed_count > limit:
+        return TOO_MANY_FAILED, f"{plural(failed_count, 'element')} failed, of at most {limit}"
+    return None
+
+
+def _state(array: JobArray, status: JobArrayStatus, running: int) -> JobState:
+    if is_true(status.conditions, names.FAILURE_TARGET):
+        return JobState.STOPPING
+    if array.spec.suspend:
+        return JobState.STOPPING if running else JobState.HELD
+    return JobState.RUNNING if running else JobState.WAITING
+
+
+def _verdict(view: ArrayView, now: _Elements) -> VerdictStatus | None:
+    """Return why the next element waits: that of the lowest job without a place speaks for all."""
+    if view.faults:
+        fault = view.faults[0]
+        facts = {"field": f"{fault.field}: {fault.message}"}
+        return _said(view, Verdict(Reason.INVALID_REQUEST, facts))
+    if view.array.spec.suspend:
+        return _said(view, Verdict(Reason.HELD))
+    if now.waiting:
+        found = view.elements[now.waiting[0]].status.verdict
+        return None if found is None or found.outcome == Outcome.PLACED.value else found
+    refusal = _refusal_now(view)
+    if refusal is not None:
+        return _said(view, Verdict(Reason.ELEMENT_REFUSED, {"message": refusal.message}))
+    return None
+
+
+def _refusal_now(view: ArrayView) -> ElementRefusal | None:
+    return view.refusal or next((view.refused[p] for p in sorted(view.refused)), None)
+
+
+def _said(view: ArrayView, verdict: Verdict) -> VerdictStatus:
+    """Return a verdict as it is written; since when stays while its reason does."""
+    old, reason = view.array.status.verdict, verdict.reason.value
+    since = old.since if old is not None and old.reason == reason else format_time(view.now)
+    return VerdictStatus(verdict.outcome.value, reason, dict(verdict.facts), since)
+
+
+def _is_over(now: _Elements, status: JobArrayStatus) -> bool:
+    if now.unfinished:
+        return False
+    return status.elements.waiting == 0 or is_true(status.conditions, names.FAILURE_TARGET)
+
+
+def _ended(view: ArrayView, now: _Elements, status: JobArrayStatus) -> JobArrayStatus:
+    """Return the status of an array that has ended for good."""
+    status = replace(status, finished_at=format_micro_time(view.now), verdict=None)
+    target = find_condition(status.conditions, names.FAILURE_TARGET)
+    if target is not None and target.status == "True":
+        status = _with(status, _condition(view, names.FAILED, target.reason, target.message))
+        is_cancelled = target.reason == CANCELLED
+        state = JobState.CANCELLED if is_cancelled else JobState.FAILED
+    elif now.failed:
+        counts = status.elements
+        text = f"{counts.failed} of {plural(counts.total, 'element')} failed"
+        status = _with(status, _condition(view, names.FAILED, ELEMENTS_FAILED, text))
+        state = JobState.FAILED
+    else:
+        text = f"{plural(status.elements.total, 'element')} succeeded"
+        status = _with(status, _condition(view, names.SUCCEEDED, "AllElementsSucceeded", text))
+        state = JobState.SUCCEEDED
+    return replace(status, state=state.value)
+
+
+def _condition(view: ArrayView, type_: str, reason: str, message: str) -> Condition:
+    at, generation = format_time(view.now), view.array.metadata.generation or None
+    return Condition(type_, "True", reason, message, generation, at)
+
+
+def _with(status: JobArrayStatus, condition: Condition) -> JobArrayStatus:
+    return replace(status, conditions=set_condition(status.conditions, condition))
+
+
+# The jobs
+
+
+def _deletions(view: ArrayView) -> Iterator[DeleteElement]:
+    """Yield the jobs whose ends are recorded in the status that was seen."""
+    recorded = Members(view.finished)
+    for position in sorted(view.elements):
+        job = view.elements[position]
+        if position in recorded and job.metadata.deletion_timestamp is None:
+            yield DeleteElement(view.array, job)
+
+
+def _cancellations(view: ArrayView, positions: Iterable[int]) -> Iterator[CancelElement]:
+    for position in positions:
+        job = view.elements[position]
+        if not job.spec.cancel and job.metadata.deletion_timestamp is None:
+            yield CancelElement(view.array, job)
+
+
+def _suspensions(view: ArrayView, now: _Elements) -> Iterator[SuspendElement]:
+    """Yield the jobs to hold with the array; and those that it held, and no person did."""
+    wanted = view.array.spec.suspend
+    for position in now.unfinished:
+        job = view.elements[position]
+        is_ours = names.HELD_BY_ARRAY in job.metadata.annotations
+        if wanted and not job.spec.suspend:
+            yield SuspendElement(view.array, job, suspend=True)
+        elif not wanted and is_ours:
+            yield SuspendElement(view.array, job, suspend=False)
+
+
+def _creations(view: ArrayView, now: _Elements) -> tuple[list[CreateElement], float | None]:
+    """Return the jobs to create within the window, and when to look again at what was refused."""
+    policy, limit = view.policy, view.array.spec.parallelism
+    refusal = view.refusal
+    if refusal is not None and view.now < refusal.retry_at:
+        return [], refusal.retry_at
+    count = policy.window_max - len(now.waiting)
+    if limit is not None:
+        count = min(count, limit - len(now.waiting) - len(now.running))
+    count = min(count, policy.ended_max - now.ended_count)
+    if refusal is not None:
+        count = min(count, 1)
+    held_back = {p: each.retry_at for p, each in view.refused.items() if view.now < each.retry_at}
+    if count <= 0:
+        return [], min(held_back.values(), default=None)
+    there = set_of({*view.elements, *held_back})
+    positions = lowest(((1 << len(view.indices)) - 1) & ~(now.finished | there), count)
+    name, indices = view.array.metadata.name, view.indices
+    made = [
+        CreateElement(view.array, index, element_environment(name, indices, index))
+        for index in map(indices.at, positions)
+    ]
+    return made, min(held_back.values(), default=None)
+
+
+# The end
+
+
+def _finished(view: ArrayView) -> Decision[Action]:
+    """Delete the jobs that are left, and the array when its time has come."""
+    array = view.array
+    actions: list[Action] = list(_deletions(view))
+    ttl: float | None = array.spec.ttl_seconds_after_finished
+    if ttl is None:
+        ttl = view.policy.keep_finished_seconds
+    if ttl is None or array.status.finished_at is None:
+        return Decision(tuple(actions))
+    goes_at = parse_time(array.status.finished_at) + ttl
+    if view.now < goes_at:
+        return Decision(tuple(actions), wake_at=goes_at)
+    return Decision((*actions, DeleteArray(array)))

@@ -1,0 +1,93 @@
+"""Arrays of real processes: submitted as for Slurm, waited for, cancelled, and killed with all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.cli_world import Shell, eventually
+from tests.e2e.disaster_world import crash, kill, processes_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("arrays")]
+
+SWEEP = """#!/bin/bash
+#SBATCH --job-name=sweep
+#SBATCH --array=1-9:2%2
+#SBATCH --cpus-per-task=1
+steps="$SLURM_ARRAY_TASK_MIN to $SLURM_ARRAY_TASK_MAX step $SLURM_ARRAY_TASK_STEP"
+echo "task $SLURM_ARRAY_TASK_ID of $steps"
+exit $((SLURM_ARRAY_TASK_ID == 7))
+"""
+#: Notes its index, once, at its end.
+NOTED = 'sleep 0.3; echo "$SLURM_ARRAY_TASK_ID" >> "$1"\n'
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path)
+    shell.up("--nodes", "2", "--listen", "127.0.0.1:0")
+    try:
+        yield shell
+    finally:
+        shell.down()
+        kill(processes_of(shell.data))
+
+
+def test_a_script_for_sbatch_runs_once_for_each_index_of_its_array(shell: Shell) -> None:
+    (shell.root / "sweep.sh").write_text(SWEEP)
+    submitted = shell.run("submit", "sweep.sh")
+    assert submitted.out == "sweep\n"
+    assert "Array    5 elements, at most 2 at a time" in submitted.err
+    ended = shell.run("wait", "sweep", "--timeout", "60s", code=1)
+    assert ended.out == "sweep Failed: 4 succeeded, 1 failed\n"
+    assert shell.run("logs", "sweep[5]").out == "task 5 of 1 to 9 step 2\n"
+    assert shell.run("wait", "sweep[1-5]").out == "sweep[1-5] Succeeded: 3\n"
+    assert shell.run("wait", "sweep[5-7]", code=1).out == "sweep[5-7] Failed: 1 of 2\n"
+    assert "no element 2" in shell.run("wait", "sweep[2]", code=3).err
+    [line] = [row for row in shell.run("ps").out.splitlines() if row.startswith("sweep")]
+    assert line.split()[:7] == ["sweep", "0", "Failed", line.split()[3], "-", "5/5", "4"]
+    assert "exited with code 1" in shell.run("why", "sweep[7]").out
+    assert "'sweep' is an array of jobs" in shell.run("why", "sweep", code=3).err
+
+
+def test_elements_are_shown_held_and_cancelled_by_the_name_of_their_array(shell: Shell) -> None:
+    (shell.root / "long.sh").write_text("sleep 1000\n")
+    shell.run("submit", "long.sh", "--name", "long", "--array", "0-9%2", "--cpus", "100m")
+
+    def elements() -> list[list[str]]:
+        rows = shell.run("ps", "long").out.splitlines()[1:]
+        return [[row.split()[0], row.split()[2]] for row in rows]
+
+    eventually(elements, [["long-0", "Running"], ["long-1", "Running"]])
+    assert shell.run("ps", "-o", "name").out == "long\n"
+    assert shell.run("cancel", "long[0,2-8]").out == "long[0,2-8] cancelled\n"
+    eventually(elements, [["long-1", "Running"], ["long-9", "Running"]])
+    shell.run("hold", "long")
+    eventually(lambda: {state for _, state in elements()}, {"Held"})
+    shell.run("release", "long")
+    eventually(elements, [["long-1", "Running"], ["long-9", "Running"]])
+    shell.run("cancel", "long")
+    ended = shell.run("wait", "long", "--timeout", "30s", code=1).out
+    assert ended == "long Cancelled: 10 failed; cancelled by its owner\n"
+
+
+def test_no_element_is_lost_or_run_twice_when_the_cluster_is_killed_twice(shell: Shell) -> None:
+    journal = shell.root / "journal"
+    journal.touch()
+    (shell.root / "noted.sh").write_text(NOTED)
+    shell.run("submit", "noted.sh", "--name", "noted", "--array", "0-59%8", "--cpus", "100m",
+              "--", str(journal))  # fmt: skip
+
+    def count() -> int:
+        return len(journal.read_text().splitlines())
+
+    for least in (8, 30):
+        eventually(lambda: count() >= least, expected=True, seconds=60)  # noqa: B023
+        crash(shell)
+        shell.up()
+    ended = shell.run("wait", "noted", "--timeout", "55s").out
+    assert ended == "noted Succeeded: 60 succeeded\n"
+    assert Counter(map(int, journal.read_text().split())) == Counter(range(60))
+    assert shell.run("ps", "noted", "-o", "name").out == ""

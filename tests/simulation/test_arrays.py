@@ -1,0 +1,409 @@
+"""Arrays on the embedded cluster under virtual time: every element ends, and none runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.simulation.embedded_world import (
+    NAMESPACE,
+    SIMULATE_SECONDS,
+    EmbeddedWorld,
+    embedded_world,
+)
+
+from fairlead.api import names
+from fairlead.api.job import Job
+from fairlead.api.job_array import JobArray, element_name
+from fairlead.api.meta import find_condition
+from fairlead.api.resources import JOB_ARRAYS, JOBS, PODS
+from fairlead.api.status import Invalid
+from fairlead.runtime.mirror import Change
+from fairlead.runtime.reader import follow
+from fairlead.sim.loop import run
+
+
+def template(*, gpus: int = 1, seconds: float = 20, **pod: Any) -> dict[str, Any]:
+    container = {
+        "name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": gpus}},
+        "env": [{"name": "MINE", "value": "kept"}],
+    }  # fmt: skip
+    metadata = {"annotations": {SIMULATE_SECONDS: str(seconds)}}
+    role = {
+        "name": "main",
+        "template": {"metadata": metadata, "spec": {"containers": [container], **pod}},
+    }
+    return {"roles": [role]}
+
+
+async def submit(world: EmbeddedWorld, indices: str, *, name: str = "sweep", **spec: Any) -> None:
+    spec = {"template": template(), **spec}
+    body = {"metadata": {"name": name}, "spec": {"indices": indices, **spec}}
+    await world.client.create(JOB_ARRAYS, body, namespace=NAMESPACE)
+
+
+async def array(world: EmbeddedWorld, name: str = "sweep") -> JobArray:
+    return await world.client.get(JOB_ARRAYS, name, namespace=NAMESPACE)
+
+
+async def jobs(world: EmbeddedWorld) -> list[Job]:
+    return list((await world.client.list(JOBS, namespace=NAMESPACE)).items)
+
+
+async def until(
+    world: EmbeddedWorld, test: Callable[[JobArray], bool], seconds: float = 600
+) -> JobArray:
+    end = world.clock.now() + seconds
+    while world.clock.now() < end:
+        found = await array(world)
+        if test(found):
+            return found
+        await asyncio.sleep(0.5)
+    raise AssertionError(f"after {seconds} s: {(await array(world)).status}")
+
+
+class Watcher:
+    """Follows the jobs: the successes of each by uid, and the most objects at a time."""
+
+    def __init__(self, world: EmbeddedWorld) -> None:
+        self.succeeded: dict[str, set[str]] = {}
+        self.jobs_max = self.unfinished_max = self.placed_max = 0
+        self._jobs: dict[str, Job] = {}
+        follow(world.controllers.mirrors.jobs, self._changed, None)
+
+    def _changed(self, change: Change[Job]) -> None:
+        self._jobs.pop(change.key[1], None)
+        if change.new is not None:
+            self._jobs[change.key[1]] = change.new
+            if change.new.status.state == "Succeeded":
+                ended = self.succeeded.setdefault(change.key[1], set())
+                ended.add(change.new.metadata.uid)
+        going = [job for job in self._jobs.values() if not job.is_finished]
+        placed = [job for job in going if job.status.placement is not None]
+        self.jobs_max = max(self.jobs_max, len(self._jobs))
+        self.unfinished_max = max(self.unfinished_max, len(going))
+        self.placed_max = max(self.placed_max, len(placed))
+
+
+def test_an_array_runs_every_element_once_within_its_window_and_leaves_one_object() -> None:
+    async def play() -> None:
+        async with embedded_world(4) as world:
+            watcher = Watcher(world)
+            await submit(world, "0-398:2", parallelism=20)
+            done = await until(world, lambda a: a.is_finished)
+            assert done.status.state == "Succeeded"
+            assert done.status.finished == "0-398"
+            counts = done.status.elements
+            assert (counts.total, counts.succeeded, counts.failed) == (200, 200, 0)
+            assert sorted(watcher.succeeded) == sorted(f"sweep-{i}" for i in range(0, 400, 2))
+            assert all(len(uids) == 1 for uids in watcher.succeeded.values())
+            assert watcher.placed_max == watcher.unfinished_max == 20
+            assert watcher.jobs_max <= 20 + 100
+            await asyncio.sleep(2)
+            assert await jobs(world) == []
+
+    run(play())
+
+
+def test_without_a_limit_an_array_is_as_wide_as_the_cluster_and_at_most_100_jobs_wait() -> None:
+    async def play() -> None:
+        async with embedded_world(4) as world:  # 32 GPUs
+            watcher = Watcher(world)
+            await submit(world, "0-499")
+            running = await until(world, lambda a: a.status.elements.running == 32)
+            assert running.status.verdict is not None
+            assert running.status.verdict.reason == "InsufficientCapacity"
+            assert running.status.elements.waiting == 468
+            done = await until(world, lambda a: a.is_finished)
+            assert done.status.elements.succeeded == 500
+            assert watcher.placed_max == 32
+            assert 100 < watcher.unfinished_max <= 132
+
+    run(play())
+
+
+def test_the_members_of_an_element_know_their_array_and_their_index() -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            await submit(world, "4-10:3", template=template(hostname="h"))
+            await until(world, lambda a: a.status.elements.running == 3)
+            raw = await world.client.list(PODS.raw, namespace=NAMESPACE)
+            environments = {}
+            for pod in raw.items:
+                env = {e["name"]: e.get("value") for e in pod["spec"]["containers"][0]["env"]}
+                environments[pod["metadata"]["labels"][names.JOB_NAME]] = env
+            assert sorted(environments) == ["sweep-10", "sweep-4", "sweep-7"]
+            wanted = {
+                "FAIRLEAD_ARRAY": "sweep", "FAIRLEAD_ARRAY_INDEX": "7", "MINE": "kept",
+                "SLURM_ARRAY_JOB_ID": "sweep", "SLURM_ARRAY_TASK_ID": "7",
+                "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "4",
+                "SLURM_ARRAY_TASK_MAX": "10", "SLURM_ARRAY_TASK_STEP": "3",
+            }  # fmt: skip
+            env = environments["sweep-7"]
+            assert {name: env.get(name) for name in wanted} == wanted
+            [element] = [job for job in await jobs(world) if job.metadata.name == "sweep-7"]
+            labels = element.metadata.labels
+            assert (labels[names.ARRAY], labels[names.ARRAY_INDEX]) == ("sweep", "7")
+
+    run(play())
+
+
+def test_a_cancelled_array_stops_what_runs_starts_nothing_and_tells_what_ended() -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            await submit(world, "0-99", parallelism=8)
+            await until(world, lambda a: a.status.elements.succeeded >= 8)
+            await until(world, lambda a: a.status.elements.running == 8)
+            await world.client.patch(
+                JOB_ARRAYS, "sweep", {"spec": {"cancel": True}}, namespace=NAMESPACE
+            )
+            done = await until(world, lambda a: a.is_finished)
+            assert done.status.state == "Cancelled"
+            counts = done.status.elements
+            assert counts.failed == 8
+            assert counts.waiting == 100 - counts.succeeded - 8
+            assert done.status.failed == f"{counts.succeeded}-{counts.succeeded + 7}"
+            await asyncio.sleep(5)
+            assert await jobs(world) == []
+
+    run(play())
+
+
+def test_single_elements_are_cancelled_whether_they_run_or_have_not_begun() -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            await submit(world, "0-29", parallelism=4)
+            await until(world, lambda a: a.status.elements.running == 4)
+            await world.client.patch(
+                JOB_ARRAYS, "sweep", {"spec": {"cancelIndices": "2,20-25,77"}}, namespace=NAMESPACE
+            )
+            done = await until(world, lambda a: a.is_finished)
+            assert (done.status.state, done.status.failed) == ("Failed", "2,20-25")
+            assert done.status.elements.succeeded == 23
+            condition = find_condition(done.status.conditions, names.FAILED)
+            assert condition is not None
+            assert condition.message == "7 of 30 elements failed"
+
+    run(play())
+
+
+def test_an_array_stops_when_more_elements_have_failed_than_it_may_lose() -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            await submit(world, "0-99", parallelism=4, maxFailed=2)
+            await until(world, lambda a: a.status.elements.running == 4)
+            for index in range(3):
+                await world.patch(f"sweep-{index}", cancel=True)
+            done = await until(world, lambda a: a.is_finished)
+            condition = find_condition(done.status.conditions, names.FAILED)
+            assert condition is not None
+            assert (done.status.state, condition.reason) == ("Failed", "TooManyFailed")
+            assert condition.message == "3 elements failed, of at most 2"
+            assert done.status.elements.succeeded < 10
+
+    run(play())
+
+
+def test_a_held_array_gives_its_nodes_back_and_what_a_person_holds_stays_held() -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            await submit(world, "0-9", parallelism=4, template=template(seconds=60))
+            await until(world, lambda a: a.status.elements.running == 4)
+            await world.patch("sweep-1", suspend=True)
+            await world.client.patch(
+                JOB_ARRAYS, "sweep", {"spec": {"suspend": True}}, namespace=NAMESPACE
+            )
+            held = await until(world, lambda a: a.status.state == "Held")
+            assert held.status.verdict is not None
+            assert held.status.verdict.reason == "Held"
+            await asyncio.sleep(30)
+            assert not [job for job in await jobs(world) if job.status.placement is not None]
+            await world.client.patch(
+                JOB_ARRAYS, "sweep", {"spec": {"suspend": False}}, namespace=NAMESPACE
+            )
+            await until(world, lambda a: a.status.elements.running == 3)
+            assert (await world.job("sweep-1")).status.state == "Held"
+            await world.patch("sweep-1", suspend=False)
+            assert (await until(world, lambda a: a.is_finished)).status.state == "Succeeded"
+
+    run(play())
+
+
+async def late(world: EmbeddedWorld, owner: JobArray, index: int) -> str:
+    """Create the job of an element as a creation does that the server carries out late."""
+    meta = owner.metadata
+    reference = {
+        "apiVersion": names.API_VERSION, "kind": "JobArray", "name": meta.name, "uid": meta.uid,
+        "controller": True,
+    }  # fmt: skip
+    body = {
+        "metadata": {"name": element_name(meta.name, index), "ownerReferences": [reference]},
+        "spec": template(),
+    }
+    made = await world.client.create(JOBS, body, namespace=NAMESPACE)
+    return made.metadata.uid
+
+
+def test_a_job_that_is_created_after_the_end_of_its_element_never_runs() -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            await submit(world, "0-9", parallelism=2, template=template(seconds=5))
+            going = await until(world, lambda a: a.status.elements.succeeded >= 4)
+            pods: list[str] = []
+            uid = await late(world, going, 0)
+            for _ in range(100):
+                found = await world.client.list(PODS, namespace=NAMESPACE)
+                pods += [
+                    p.metadata.name for p in found.items if p.metadata.labels[names.JOB_UID] == uid
+                ]
+                await asyncio.sleep(0.05)
+            assert pods == []
+            done = await until(world, lambda a: a.is_finished)
+            assert done.status.elements.succeeded == 10
+            over = await late(world, done, 9)
+            await asyncio.sleep(5)
+            assert over not in [job.metadata.uid for job in await jobs(world)]
+
+    run(play())
+
+
+def test_an_element_that_is_deleted_before_its_end_is_recorded_is_not_run_again() -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            watcher = Watcher(world)
+            await submit(world, "0-19", parallelism=4, template=template(seconds=5))
+
+            async def delete_the_ended() -> None:
+                while True:
+                    for job in await jobs(world):
+                        if job.is_finished:
+                            await world.client.delete(JOBS, job.metadata.name, namespace=NAMESPACE)
+                    await asyncio.sleep(0.02)
+
+            deleting = asyncio.create_task(delete_the_ended())
+            done = await until(world, lambda a: a.is_finished)
+            assert done.status.elements.succeeded == 20
+            assert all(len(uids) == 1 for uids in watcher.succeeded.values())
+            deleting.cancel()
+
+    run(play())
+
+
+def test_a_deleted_array_takes_its_jobs_along_and_its_name_is_free_again() -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            await submit(world, "0-19", template=template(seconds=500))
+            await until(world, lambda a: a.status.elements.running == 8)
+            await world.client.delete(JOB_ARRAYS, "sweep", namespace=NAMESPACE)
+            await submit(world, "0-3", template=template(seconds=5))
+            done = await until(world, lambda a: a.is_finished)
+            assert done.status.elements.succeeded == 4
+            await asyncio.sleep(5)
+            assert await jobs(world) == []
+
+    run(play())
+
+
+def test_a_name_that_somebody_else_has_delays_that_element_alone() -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            await world.submit("sweep-1", 1, gpus=1)
+            await submit(world, "0-9", parallelism=2, template=template(seconds=5))
+            stuck = await until(world, lambda a: a.status.elements.succeeded == 9)
+            stuck = await until(world, lambda a: a.status.verdict is not None)
+            assert stuck.status.verdict is not None
+            assert stuck.status.verdict.reason == "ElementRefused"
+            assert "Job sweep-1 exists already" in str(stuck.status.verdict.facts["message"])
+            await world.client.delete(JOBS, "sweep-1", namespace=NAMESPACE)
+            done = await until(world, lambda a: a.is_finished)
+            assert done.status.elements.succeeded == 10
+
+    run(play())
+
+
+def test_an_ended_array_is_deleted_after_its_time() -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            await submit(world, "3", ttlSecondsAfterFinished=30, template=template(seconds=5))
+            await until(world, lambda a: a.is_finished)
+            await asyncio.sleep(40)
+            assert (await world.client.list(JOB_ARRAYS, namespace=NAMESPACE)).items == ()
+
+    run(play())
+
+
+@pytest.mark.parametrize(
+    ("spec", "paths"),
+    [
+        ({"indices": "0-9,5"}, ["spec.indices"]),
+        ({"indices": ""}, ["spec.indices"]),
+        ({"indices": "4000001"}, ["spec.indices"]),
+        ({"indices": "0-4000000"}, ["spec.indices"]),
+        ({"parallelism": 0}, ["spec.parallelism"]),
+        ({"maxFailed": -1}, ["spec.maxFailed"]),
+        ({"cancelIndices": "9-"}, ["spec.cancelIndices"]),
+        ({"template": {"roles": []}}, ["spec.template.roles"]),
+        ({"template": {**template(), "suspend": True}}, ["spec.template.suspend"]),
+        ({"template": {**template(), "cancel": True}}, ["spec.template.cancel"]),
+        ({"template": {**template(), "priorityClassName": "none-such"}},
+         ["spec.template.priorityClassName"]),
+        ({"template": template(subdomain="x" * 140_000)}, ["spec.template"]),
+        ({"indices": "0-9,9", "template": {"roles": []}, "parallelism": 0},
+         ["spec.indices", "spec.parallelism", "spec.template.roles"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_array_is_refused_with_the_paths_of_all_mistakes(
+    spec: dict[str, Any], paths: list[str]
+) -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            with pytest.raises(Invalid) as refused:
+                await submit(world, **{"indices": "0-9", **spec})
+            details = refused.value.status.details
+            assert details is not None
+            fields = {cause.field for cause in details.causes}
+            assert set(paths) <= fields, refused.value.message
+            assert all(field.startswith(tuple(paths)) for field in fields)
+
+    run(play())
+
+
+def test_names_of_elements_must_have_room_and_indices_and_template_stay() -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            with pytest.raises(Invalid, match=r"its elements are jobs named a{49}-1000"):
+                await submit(world, "0-1000", name="a" * 49)
+            await submit(world, "0-9", parallelism=1)
+            for change in ({"indices": "0-10"}, {"template": template(gpus=2)}):
+                with pytest.raises(Invalid, match="field is immutable"):
+                    await world.client.patch(
+                        JOB_ARRAYS, "sweep", {"spec": change}, namespace=NAMESPACE
+                    )
+            await world.client.patch(
+                JOB_ARRAYS, "sweep", {"spec": {"parallelism": 5}}, namespace=NAMESPACE
+            )
+            await until(world, lambda a: a.status.elements.running == 5)
+
+    run(play())
+
+
+def test_the_watcher_sees_an_element_that_runs_twice() -> None:
+    """The canary of the tests above: a record that is lost has an element run again."""
+
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            watcher = Watcher(world)
+            await submit(world, "0-9", parallelism=2, template=template(seconds=5))
+            await until(world, lambda a: a.status.elements.succeeded >= 4)
+            lost = {"status": {"finished": None}}
+            await world.client.patch(
+                JOB_ARRAYS, "sweep", lost, namespace=NAMESPACE, subresource="status"
+            )
+            await until(world, lambda a: a.is_finished)
+            ran = Counter(len(uids) for uids in watcher.succeeded.values())
+            assert ran[2] >= 2
+
+    run(play())

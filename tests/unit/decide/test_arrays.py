@@ -1,0 +1,203 @@
+"""Arrays, decided: the order of writes, the window, and what an array may be stopped at."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from msgspec.structs import replace
+
+from fairlead.api.causes import invalid
+from fairlead.api.indices import parse_indices
+from fairlead.api.job import Job, JobSpec, VerdictStatus
+from fairlead.api.job_array import JobArray, JobArraySpec, JobArrayStatus
+from fairlead.api.meta import Condition, ObjectMeta
+from fairlead.api.times import format_time
+from fairlead.decide.arrays import (
+    Action,
+    ArraysPolicy,
+    ArrayView,
+    CancelElement,
+    CreateElement,
+    DeleteArray,
+    DeleteElement,
+    ElementRefusal,
+    WriteArrayStatus,
+    decide_array,
+)
+from fairlead.decide.verdict import Decision
+from fairlead.model.element_sets import decode_set, set_of
+from fairlead.testing.builders import EPOCH, make_job, make_placement
+
+POLICY = ArraysPolicy(window_max=4, ended_max=6, write_seconds=1.0)
+
+
+def array(indices: str = "0-9", *, status: JobArrayStatus | None = None, **spec: Any) -> JobArray:
+    return JobArray(
+        ObjectMeta("sweep", namespace="default", uid="u", generation=1),
+        JobArraySpec(indices, JobSpec(roles=()), **spec),
+        status or JobArrayStatus(),
+    )
+
+
+def element(index: int, state: str = "Waiting") -> Job:
+    job = make_job(f"sweep-{index}", attempt=1)
+    if state == "Running":
+        return replace(job, status=replace(job.status, placement=make_placement(["n0"])))
+    if state in ("Succeeded", "Failed"):
+        ended = (Condition(state, "True"),)
+        return replace(job, status=replace(job.status, state=state, conditions=ended))
+    return job
+
+
+def view(found: JobArray, elements: dict[int, Job] | None = None, **more: Any) -> ArrayView:
+    indices = parse_indices(found.spec.indices)
+    return ArrayView(
+        found, indices, decode_set(found.status.finished, indices),
+        decode_set(found.status.failed, indices), elements or {}, POLICY, EPOCH, **more,
+    )  # fmt: skip
+
+
+def kinds(decision: Decision[Action]) -> list[str]:
+    return [type(action).__name__ for action in decision.actions]
+
+
+def created(decision: Decision[Action]) -> list[int]:
+    return [a.index for a in decision.actions if isinstance(a, CreateElement)]
+
+
+def written(decision: Decision[Action]) -> JobArrayStatus:
+    [status] = [a.status for a in decision.actions if isinstance(a, WriteArrayStatus)]
+    return status
+
+
+def test_ends_are_written_together_and_first_and_nothing_is_deleted_before_they_were_seen() -> None:
+    jobs = {0: element(0, "Succeeded"), 1: element(1, "Failed"), 2: element(2, "Running")}
+    first = decide_array(view(array(parallelism=3), jobs))
+    assert kinds(first) == ["WriteArrayStatus", "CreateElement", "CreateElement"]
+    status = written(first)
+    assert (status.finished, status.failed) == ("0-1", "1")
+    assert created(first) == [3, 4], "ended elements make room"
+    seen = array(parallelism=3, status=status)
+    then = decide_array(view(seen, {**jobs, 3: element(3), 4: element(4)}))
+    assert kinds(then) == ["DeleteElement", "DeleteElement"]
+
+
+def test_status_writes_keep_their_distance_but_the_last_one_does_not_wait() -> None:
+    going = array("0-1", status=JobArrayStatus(state="Running"))
+    jobs = {0: element(0, "Succeeded"), 1: element(1, "Running")}
+    soon = decide_array(view(going, jobs, written_at=EPOCH - 0.25))
+    assert (kinds(soon), soon.wake_at) == ([], EPOCH + 0.75)
+    over = decide_array(view(going, {0: jobs[0], 1: element(1, "Succeeded")}, written_at=EPOCH))
+    assert written(over).state == "Succeeded"
+
+
+def test_no_more_wait_than_the_window_and_no_more_ended_than_are_recorded_soon() -> None:
+    assert created(decide_array(view(array("0-99")))) == [0, 1, 2, 3]
+    running = {p: element(p, "Running") for p in range(10)}
+    assert created(decide_array(view(array("0-99"), running))) == [10, 11, 12, 13]
+    ended = {p: element(p, "Succeeded") for p in range(5)}
+    assert created(decide_array(view(array("0-99"), ended))) == [5]
+
+
+def test_what_the_server_refuses_is_asked_again_with_one_element_after_a_while() -> None:
+    refusal = ElementRefusal("exceeded quota", EPOCH + 5)
+    waiting = decide_array(view(array(), refusal=refusal))
+    assert created(waiting) == []
+    assert waiting.wake_at == EPOCH + 5
+    verdict = written(waiting).verdict
+    assert verdict is not None
+    assert (verdict.reason, verdict.facts) == ("ElementRefused", {"message": "exceeded quota"})
+    assert created(decide_array(view(array(), refusal=replace_at(refusal)))) == [0]
+    taken = decide_array(view(array(), refused={1: refusal}))
+    assert created(taken) == [0, 2, 3, 4]
+    assert taken.wake_at == EPOCH + 5
+
+
+def replace_at(refusal: ElementRefusal) -> ElementRefusal:
+    return ElementRefusal(refusal.message, EPOCH)
+
+
+def test_the_first_element_that_waits_speaks_for_all() -> None:
+    told = VerdictStatus("Waiting", "InsufficientCapacity", {"short": 3})
+    first = element(3)
+    first = replace(first, status=replace(first.status, verdict=told))
+    status = written(decide_array(view(array(), {3: first, 4: element(4)})))
+    assert status.verdict == told
+
+
+def test_a_stop_is_written_before_anything_is_cancelled_and_is_final() -> None:
+    jobs = {0: element(0, "Failed"), 1: element(1, "Running"), 2: element(2)}
+    first = decide_array(view(array(max_failed=0), jobs))
+    assert kinds(first) == ["WriteArrayStatus"]
+    seen = array(max_failed=5, status=written(first))
+    then = decide_array(view(seen, jobs))
+    cancelled = [a.job.metadata.name for a in then.actions if isinstance(a, CancelElement)]
+    assert cancelled == ["sweep-1", "sweep-2"]
+    last = {p: element(p, "Failed") for p in range(3)}
+    ended = written(decide_array(view(seen, last)))
+    assert (ended.state, ended.elements.failed, ended.elements.waiting) == ("Failed", 3, 7)
+
+
+def test_an_array_that_breaks_a_rule_starts_nothing_and_says_which() -> None:
+    decision = decide_array(view(array(), faults=(invalid("spec.template.team", "x", "no"),)))
+    assert kinds(decision) == ["WriteArrayStatus"]
+    verdict = written(decision).verdict
+    assert verdict is not None
+    assert verdict.facts == {"field": 'spec.template.team: Invalid value: "x": no'}
+
+
+def test_an_ended_array_deletes_what_is_left_and_goes_in_its_time() -> None:
+    over = JobArrayStatus(
+        state="Succeeded", conditions=(Condition("Succeeded", "True"),), finished="0-1",
+        finished_at=format_time(EPOCH),
+    )  # fmt: skip
+    ended = array("0-1", status=over, ttl_seconds_after_finished=10)
+    decision = decide_array(view(ended, {1: element(1)}))
+    assert (kinds(decision), decision.wake_at) == (["DeleteElement"], EPOCH + 10)
+    due = decide_array(replace(view(ended), now=EPOCH + 10))
+    assert due.actions == (DeleteArray(ended),)
+
+
+def test_whatever_stops_it_at_any_action_no_element_is_lost_and_none_runs_twice() -> None:
+    """A model of the world: each decision is cut off after some actions, and begun again."""
+    for seed in range(60):
+        rng = random.Random(f"cut {seed}")
+        count = rng.randint(1, 40)
+        now, world, found = EPOCH, dict[int, str](), array(f"0-{count - 1}")
+        found = replace(found, spec=replace(found.spec, parallelism=rng.choice([None, 1, 3])))
+        ran = list[int]()
+        for _ in range(2_000):
+            jobs = {position: element(position, state) for position, state in world.items()}
+            decision = decide_array(replace(view(found, jobs), now=now))
+            for action in decision.actions[: rng.randint(0, len(decision.actions))]:
+                match action:
+                    case WriteArrayStatus(status=status):
+                        found = replace(found, status=status)
+                    case CreateElement(index=index):
+                        assert index not in world
+                        assert not set_of([index]) & decode_set(
+                            found.status.finished, parse_indices(found.spec.indices)
+                        )
+                        world[index] = "Waiting"
+                    case DeleteElement(job=job):
+                        assert world.pop(int(job.metadata.name.removeprefix("sweep-"))) in (
+                            "Succeeded", "Failed",
+                        )  # fmt: skip
+                    case _:
+                        raise AssertionError(action)
+            for position, state in sorted(world.items()):
+                if state == "Waiting" and rng.random() < 0.5:
+                    world[position] = "Running"
+                elif state == "Running" and rng.random() < 0.5:
+                    world[position] = rng.choice(["Succeeded", "Succeeded", "Failed"])
+                    ran.append(position)
+            states = list(world.values())
+            assert states.count("Waiting") <= POLICY.window_max
+            unfinished = states.count("Waiting") + states.count("Running")
+            assert unfinished <= (found.spec.parallelism or count)
+            now += 0.3
+            if found.is_finished and not world:
+                break
+        assert found.is_finished, f"seed {seed}: {found.status}"
+        assert sorted(ran) == list(range(count)), f"seed {seed}"
