@@ -27,7 +27,7 @@ from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.app.extensions import Extensions, Parts
 from fairlead.app.nodes import Nodes
-from fairlead.app.run_file import HISTORY_FILE, STORE_DIRECTORY
+from fairlead.app.run_file import STORE_DIRECTORY
 from fairlead.app.server_tls import server_tls
 from fairlead.app.settings import OPEN_ADDRESS, Settings
 from fairlead.cloud.registry import Clouds, provider_of
@@ -39,6 +39,7 @@ from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.cluster_objects import Address
 from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.embedded.verbs.uids import Uids
+from fairlead.history import HISTORY_FILE
 from fairlead.history.sqlite import SqliteHistory
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger

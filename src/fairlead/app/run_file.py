@@ -25,7 +25,6 @@ CLUSTER_FILE = "cluster.json"
 KUBECONFIG_FILE = "kubeconfig"
 TOKEN_FILE = "token"  # noqa: S105 # a file name
 STORE_DIRECTORY = "store"
-HISTORY_FILE = "history.db"
 LOG_FILE = "log/fairlead.log"
 _LOG_END_BYTES = 16_384
 #: With less room than this the store cannot go on.

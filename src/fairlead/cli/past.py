@@ -10,16 +10,16 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from fairlead.api.job import Job
+from fairlead.api.names import DEFAULT_NAMESPACE
 from fairlead.app.messages import Book, FleetLine, HistoryLine
-from fairlead.app.run_file import HISTORY_FILE
 from fairlead.cli.archive import Archive, NoArchive, direct_store, no_archive, whole_lines
 from fairlead.cli.common import Common
 from fairlead.cli.connect import Choice, stopped_data
 from fairlead.cli.embedded import LogQuery
 from fairlead.cli.transport import Api
+from fairlead.history import HISTORY_FILE
 from fairlead.input.errors import Code, fail
 
-DEFAULT_NAMESPACE = "default"
 L = TypeVar("L", HistoryLine, FleetLine)
 
 

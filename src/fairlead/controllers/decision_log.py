@@ -143,7 +143,7 @@ class DecisionLog:
                 found[kind][key] = before.obj
             if later is cycle:
                 break
-        objects = {
+        objects: dict[str, Any] = {
             kind: tuple(obj for _, obj in sorted(by_key.items()) if obj is not None)
             for kind, by_key in found.items()
         }

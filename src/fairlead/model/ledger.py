@@ -127,9 +127,7 @@ class Ledger:
         return claim is not None and claim.owner in self._unbound
 
     def set_claim(self, key: JobKey, claim: Claim | None) -> bool:
-        """Replace the claim of a job and see again which of its pods are covered; False where it
-        is the same.
-        """
+        """Replace the claim of a job and see which pods it covers; False where it is the same."""
         before = self._claims.get(key)
         if before == claim:
             return False
@@ -164,8 +162,7 @@ class Ledger:
 
     def release_uncertain(self, key: JobKey) -> None:
         """Take back what `reserve_uncertain` booked for a job, if anything."""
-        held = self._uncertain.pop(key, None)
-        if held is not None:
+        if (held := self._uncertain.pop(key, None)) is not None:
             self._book_claim(held, -1)
 
     def uncertain_nodes(self, key: JobKey) -> frozenset[str]:

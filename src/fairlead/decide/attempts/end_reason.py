@@ -25,14 +25,14 @@ class EndReason(Enum):
     refuses_place: bool
 
     def __new__(
-        cls, value: str, cause: Cause | None, is_own: bool = False, refused: Reason | None = None,  # noqa: FBT001, FBT002
-        refuses_place: bool = False,  # noqa: FBT001, FBT002
+        cls, value: str, cause: Cause | None, is_own: bool = False, refused: Reason | None = None  # noqa: FBT001, FBT002
     ) -> Self:  # fmt: skip
         """Make a member."""
         reason = object.__new__(cls)
         reason._value_, reason.cause = value, cause
-        reason.is_own, reason.refused = is_own or cause is Cause.USER, refused
-        reason.refuses_place = refuses_place
+        reason.is_own = is_own or cause is Cause.USER
+        reason.refuses_place = refused is Reason.PLACE_REFUSED
+        reason.refused = None if reason.refuses_place else refused
         return reason
 
     SUCCEEDED = "Succeeded", None, True
@@ -56,9 +56,9 @@ class EndReason(Enum):
     POD_DELETED = "PodDeleted", Cause.INFRASTRUCTURE
     POD_VANISHED = "PodVanished", Cause.INFRASTRUCTURE
     NAME_TAKEN = "NameTaken", Cause.INFRASTRUCTURE
-    NODE_REFUSED = "NodeRefused", Cause.INFRASTRUCTURE, False, None, True
+    NODE_REFUSED = "NodeRefused", Cause.INFRASTRUCTURE, False, Reason.PLACE_REFUSED
     # Another scheduler was faster on a shared node: frequent, and no failure.
-    NOT_BOUND = "NotBound", None, False, None, True
+    NOT_BOUND = "NotBound", None, False, Reason.PLACE_REFUSED
     PLACEMENT_LOST = "PlacementLost", Cause.INFRASTRUCTURE
     UNKNOWN = "Unknown", Cause.INFRASTRUCTURE
     DRAINED = "Drained", Cause.INFRASTRUCTURE
