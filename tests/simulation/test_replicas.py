@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.runtime.client import Verb
+from fairlead.runtime.client import Request, Verb
 from fairlead.runtime.fencing import LeaderClient
 from fairlead.runtime.leader import LeaderElector, Term
 from fairlead.sim.checkers import PromiseBroken
@@ -123,6 +123,14 @@ def test_a_deposed_leader_that_still_writes_is_reported(monkeypatch: pytest.Monk
 
     _pause(monkeypatch)
     monkeypatch.setattr(LeaderClient, "call", unfenced)
+    with pytest.raises(PromiseBroken, match=r"^8: a replica that does not lead sends "):
+        simulate(STALLING, seed=1)
+
+
+def test_what_a_write_is_the_checker_says_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fence asks the request, and lets out what that takes for no write."""
+    _pause(monkeypatch)
+    monkeypatch.setattr(Request, "is_write", property(lambda _: False))
     with pytest.raises(PromiseBroken, match=r"^8: a replica that does not lead sends "):
         simulate(STALLING, seed=1)
 

@@ -32,7 +32,7 @@ from fairlead.app.controllers import Policies
 from fairlead.app.replica import Replica, ReplicaSettings
 from fairlead.cloud.simulated import SimulatedCloud
 from fairlead.decide.lease import LeaseTimes
-from fairlead.runtime.client import Client, ClientWrapper, Request
+from fairlead.runtime.client import Client, ClientWrapper, Request, Verb
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.history import History
 from fairlead.runtime.leader import LeaderOptions
@@ -47,6 +47,8 @@ from fairlead.sim.working_time import WorkingTime
 from fairlead.sim.world_options import DAY_SECONDS
 
 A = TypeVar("A")
+#: What changes nothing. The checker says so by itself: the fence asks the request.
+_READS = (Verb.GET, Verb.LIST, Verb.READ)
 #: Of the ends of processes, the share that is in order.
 _STOPPED_SHARE = 0.2
 #: Calls about the lease come all the time: few of them count, so that processes end amid work.
@@ -239,7 +241,8 @@ class _WatchedClient(ClientWrapper):
         part = request.subresource
         self._requests[service, f"{what}/{part}" if part else what] += 1
         is_lease = request.resource.name == LEASES.name
-        if request.is_write and not is_lease and not self._process.is_leading():
+        is_write = request.verb not in _READS
+        if is_write and not is_lease and not self._process.is_leading():
             broken = PromiseBroken(f"8: a replica that does not lead sends {what}")
             self._report(broken)
             raise broken
