@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from tools.mutants.run import Mutant, load
@@ -72,7 +73,7 @@ def judge_all(tree: Path, mutants: Sequence[Mutant], given: argparse.Namespace) 
             trees.put(stack.enter_context(copied_tree(tree)))
         pool = ThreadPoolExecutor(given.processes)
         try:
-            return sum(pool.map(lambda mutant: _judge(mutant, trees, given), mutants))
+            return sum(pool.map(partial(_judge, trees=trees, given=given), mutants))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             end_all()
