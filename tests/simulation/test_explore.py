@@ -51,6 +51,14 @@ def test_only_worlds_of_nodes_that_stay_have_topologies_and_only_those_of_teams_
     assert len({o.profile.node.nodes_per_rack for o in bound}) == 3
 
 
+def test_some_worlds_answer_late_and_out_of_order_and_keep_their_promises() -> None:
+    lags = Counter(options_of(number).faults.answer_lag_seconds_mean for number in range(200))
+    assert set(lags) == {0.0, 0.05, 0.5, 3.0}
+    assert lags[0.0] > 100
+    assert options_of(21).faults.answer_lag_seconds_mean == 3.0
+    assert explore_one(21).broken == ""
+
+
 def test_a_world_has_time_for_the_budgets_that_its_jobs_exceed() -> None:
     """Whatever is drawn for the jobs is drawn before the budgets."""
     judged = 0

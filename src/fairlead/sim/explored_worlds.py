@@ -82,7 +82,8 @@ def options_of(number: int) -> WorldOptions:
     options = _with_elastic(options, number)
     options = _with_consolidation(options, number)
     options = _with_hardware(options, number)
-    return _with_deletions(options, number)
+    options = _with_deletions(options, number)
+    return _with_slow_answers(options, number)
 
 
 def _with_teams(options: WorldOptions, number: int) -> WorldOptions:
@@ -264,3 +265,12 @@ def _with_deletions(options: WorldOptions, number: int) -> WorldOptions:
         pool_deletions_per_day=rng.choice((0.0, 50.0, 300.0)) if options.pools else 0.0,
         team_changes=with_replacements(rng, options.team_changes),
     )  # fmt: skip
+
+
+def _with_slow_answers(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world in which writes are answered late and out of order, or as it was."""
+    rng = random.Random(f"answers/{number}")  # noqa: S311 # a simulation, no secret
+    if rng.random() < 0.7:
+        return options
+    lag = rng.choice((0.05, 0.5, 3.0))
+    return replace(options, faults=replace(options.faults, answer_lag_seconds_mean=lag))
