@@ -255,6 +255,26 @@ def test_a_pools_own_limits_count_what_was_bought() -> None:
     assert sum(r.outcome is Outcome.REMOVE for r in rule_on(wanted, books, (), room=512)) == 3
 
 
+@pytest.mark.parametrize(
+    ("own", "window"),
+    [(PoolBudget(hour=parse_limit(3)), HOUR), (PoolBudget(day=parse_limit(3)), DAY)],
+)
+def test_a_pools_own_limits_count_what_left_within_their_window(
+    own: PoolBudget, window: float
+) -> None:
+    charge = Charge("p", "", RemovalCause.IDLE)
+    wanted = [Removal(charge, f"i{n}", "p", marked_loops=1) for n in range(20)]
+    ledger = Ledger().with_removed([charge] * 2)
+
+    def may_leave(seconds_later: float) -> int:
+        peaks = Peaks().within(0.0, {"p": 100, "q": 900})
+        books = Account(ledger.at(seconds_later), peaks, Budgets(), of_pools={"p": own})
+        return sum(r.outcome is Outcome.REMOVE for r in rule_on(wanted, books, (), room=512))
+
+    assert may_leave(window - 1.0) == 1
+    assert may_leave(window) == 3
+
+
 def test_a_replacement_is_no_growth() -> None:
     old, new = [f"old{i}" for i in range(70)], [f"new{i}" for i in range(40)]
     bought = with_bought((), 1000.0, new, present=[*old, *new])
