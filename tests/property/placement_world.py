@@ -33,6 +33,8 @@ from fairlead.testing.builders import (
 )
 
 BOUNDED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+#: Where each example goes through many events or decisions.
+FEWER = settings(BOUNDED, max_examples=75)
 EAGER = PlacementPolicy(starvation_seconds=0.0)
 PATIENT = PlacementPolicy()
 TEAM = Taint(key="team", value="a", effect="NoSchedule")

@@ -17,7 +17,7 @@ from fairlead.decide.placement.state import PlacementState
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
 BOUNDED = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 EASY = PlacementPolicy(starvation_seconds=0.0)
 LIMITS = st.sampled_from([60, 100, 300, 300, 1000, 1000])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.property.placement_world import (
-    BOUNDED,
+    FEWER,
     a_job,
     a_node,
     begun,
@@ -109,7 +109,7 @@ def gangs_of(state: PlacementState) -> list[GangRequest]:
     return [e.gang for _, e in sorted(state.jobs.items()) if isinstance(e.gang, GangRequest)]
 
 
-@BOUNDED
+@FEWER
 @given(st.data(), st.integers(0, 70))
 def test_added_nodes_count_as_the_same_nodes_would(data: st.DataObject, count: int) -> None:
     world = begun(data, PATIENT)
@@ -144,7 +144,7 @@ def real(template: Node, name: str) -> Node:
     )
 
 
-@BOUNDED
+@FEWER
 @given(st.data())
 def test_without_jobs_is_as_if_they_and_their_pods_had_never_been(data: st.DataObject) -> None:
     world = begun(data, PATIENT)
@@ -169,7 +169,7 @@ def leave(world, key: tuple[str, str]) -> None:
     del world.jobs[key]
 
 
-@BOUNDED
+@FEWER
 @given(st.data(), st.integers(0, 400))
 def test_by_then_is_as_if_the_jobs_had_ended(data: st.DataObject, seconds: int) -> None:
     world = begun(data, PATIENT)
@@ -204,7 +204,7 @@ def finished(job: Job) -> Job:
     return replace(job, status=replace(job.status, conditions=done, placement=None))
 
 
-@BOUNDED
+@FEWER
 @given(st.data())
 def test_what_is_remembered_of_a_what_if_misleads_no_later_decision(data: st.DataObject) -> None:
     """A decision after questions is the one that a planner makes that was asked none."""
@@ -218,7 +218,7 @@ def test_what_is_remembered_of_a_what_if_misleads_no_later_decision(data: st.Dat
     assert found == expected
 
 
-@BOUNDED
+@FEWER
 @given(st.data())
 def test_claims_are_found_by_node_and_by_priority(data: st.DataObject) -> None:
     world = begun(data, PATIENT)

@@ -23,7 +23,7 @@ from fairlead.testing.builders import EPOCH, make_job, make_node, make_role
 Shape = tuple[int, int]
 Asked = tuple[int, int, int]
 
-CASES = 400
+CASES = 200
 FOUND_SHARE_MIN = 0.995
 
 a_node = st.tuples(st.sampled_from([0, 4, 8]), st.sampled_from([8, 16, 32]))

@@ -26,7 +26,7 @@ from fairlead.model.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
 BOUNDED = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 STEPS_MAX = 500
 

@@ -20,7 +20,7 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.state import PlacementState
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node, make_role
 
-CASES = 120
+CASES = 60
 NODE = (8, 32)
 #: Of the gangs that are placed in turn, and of the most that could be placed.
 IN_TURN_SHARE_MIN, MOST_SHARE_MIN = 0.975, 0.92

@@ -24,7 +24,7 @@ from fairlead.testing.builders import EPOCH, as_written, make_job, make_nodes, m
 USERS = ("ana", "ben", "")
 TEAMS = ("a", "b")
 _STARTING = (Reason.RUNNING_LIMIT, Reason.GPU_LIMIT)
-FEW = settings(max_examples=200, deadline=None)
+FEW = settings(max_examples=100, deadline=None)
 _limit = st.none() | st.integers(0, 5)
 _limits = st.builds(JobLimits, running=_limit, waiting=_limit, submitted=_limit,
                     gpus=st.none() | st.integers(0, 40))  # fmt: skip

@@ -18,7 +18,7 @@ from fairlead.decide.placement.victims import Candidate
 from fairlead.model.gangs import GangRequest
 from fairlead.testing.builders import make_job, make_node, make_placement
 
-CASES = 80
+CASES = 40
 GPUS = 8
 FOUND_SHARE_MIN = 0.9
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.placement_world import (
     BOUNDED,
+    FEWER,
     PATIENT,
     SICK,
     TEAM,
@@ -147,7 +148,7 @@ def test_every_waiting_job_gets_a_verdict_whose_numbers_add_up(cluster, policy):
                 assert (now.reason, now.facts) == (verdict.reason, facts)
 
 
-@BOUNDED
+@FEWER
 @given(a_cluster(), st.data())
 def test_a_transaction_rolls_back_exactly(cluster, data):
     nodes, jobs, pods = cluster
@@ -178,7 +179,7 @@ def test_a_transaction_rolls_back_exactly(cluster, data):
     assert room(state) == before_room
 
 
-@BOUNDED
+@FEWER
 @given(st.data())
 def test_a_state_kept_by_events_equals_one_built_from_scratch(data):
     world = begun(data, PATIENT)
@@ -195,7 +196,7 @@ def test_a_state_kept_by_events_equals_one_built_from_scratch(data):
     assert world.state.queue.first(100) == fresh.queue.first(100)
 
 
-@BOUNDED
+@FEWER
 @given(st.data(), policies)
 def test_passing_over_equal_jobs_never_leaves_one_waiting_that_would_be_placed(data, policy):
     world = begun(data, policy)
@@ -209,7 +210,7 @@ def test_passing_over_equal_jobs_never_leaves_one_waiting_that_would_be_placed(d
             ]
 
 
-@BOUNDED
+@FEWER
 @given(st.data())
 def test_no_pod_on_a_node_is_left_out_of_account_whatever_it_says_of_itself(data):
     world = begun(data, PATIENT)
@@ -227,7 +228,7 @@ def test_no_pod_on_a_node_is_left_out_of_account_whatever_it_says_of_itself(data
         assert counted.get(node, {}).get("nvidia.com/gpu", 0) >= amount
 
 
-@BOUNDED
+@FEWER
 @given(st.data(), policies)
 def test_claims_never_take_more_than_nodes_have_whatever_happens(data, policy):
     """Foreign pods and shrinking nodes may overfill a node; placing never adds to one."""

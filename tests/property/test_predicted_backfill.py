@@ -30,7 +30,7 @@ from fairlead.model.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
 BOUNDED = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 RUNS = (60, 300, 1000)
 GPUS = st.sampled_from([1, 2, 3, 4, 8])

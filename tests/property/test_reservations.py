@@ -23,7 +23,7 @@ from fairlead.decide.placement.state import PlacementState
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node, make_team
 
-WORLDS, STEPS = 60, 30
+WORLDS, STEPS = 30, 30
 GRACE_SECONDS = 30.0
 NODES = [f"n{i}" for i in range(5)]
 TEAMS = ("ape", "bee")

@@ -24,7 +24,7 @@ from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 
 SPARE = Taint(names.TAINT_SPARE, "NoSchedule")
 EVERYTHING = (Toleration(operator="Exists"), Toleration(names.TAINT_SPARE, "Exists"))
-BOUNDED = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BOUNDED = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 KEY = ("default", "gang")
 _GPUS = 8
 

@@ -35,7 +35,7 @@ TEAMS = ("a", "b", "c")
 #: Of each team; a fourth node of as many belongs to nobody.
 SHARE_GPUS = 2
 RUN_SECONDS = 1000
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=30, deadline=None)
 #: Seconds since the arrival before, and the team.
 _arrivals = st.lists(
     st.tuples(st.sampled_from((0, 0, 10, 300, 700, 1100)), st.sampled_from(TEAMS)),
