@@ -17,6 +17,7 @@ from fairlead.model.faults import Moment
 from fairlead.runtime.clock import Clock, SystemClock
 
 TEXT_BYTES_MAX = 1 << 20
+_DIGITS_MAX = 20
 _BOOT_ID = "proc/sys/kernel/random/boot_id"
 
 
@@ -55,6 +56,14 @@ class FileSystemSize(Protocol):
     def f_ffree(self) -> int:
         """Free inodes."""
         ...
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number of 64 bits, with or without a sign, that a text is; None for another."""
+    if len(text) > _DIGITS_MAX or not text.removeprefix("-").isdecimal():
+        return None
+    number = int(text)
+    return number if -(1 << 63) <= number < 1 << 64 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +126,10 @@ class Host:
     def number(self, *parts: str) -> int:
         """Return the whole number that a file is; OSError, also where it is none."""
         text = self.text(*parts)
-        try:
-            return int(text)
-        except ValueError as error:
-            raise OSError(f"{self.path(*parts)} has no number: {text[:40]!r}") from error
+        number = whole_number(text)
+        if number is None:
+            raise OSError(f"{self.path(*parts)} has no number: {text[:40]!r}")
+        return number
 
     def names(self, *parts: str) -> list[str]:
         """Return the names in a directory, sorted; Absent when there is none, OSError."""

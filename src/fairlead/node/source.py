@@ -23,7 +23,7 @@ class SourceState(Enum):
     """How a source itself does, which says nothing of the machine."""
 
     OK = "Ok"
-    SKIPPED = "Skipped"  # the machine lacks it, nothing is expected, or it is switched off
+    SKIPPED = "Skipped"  # the machine lacks it, or nothing is expected of it
     BLIND = "Blind"  # it should be there, and cannot be read
     LOSSY = "Lossy"  # something was lost before it was read
     HUNG = "Hung"  # a read did not return in time

@@ -95,9 +95,8 @@ class Looks:
         self._begin(Kept())
 
     def _begin(self, kept: Kept) -> None:
-        self.sources: tuple[AnySource, ...] = tuple(
-            SOURCES[name](self.host, self.settings) for name in self.names
-        )
+        made = (SOURCES[name](self.host, self.settings) for name in self.names)
+        self.sources: tuple[AnySource, ...] = tuple(source for source in made if source)
         self.watch = Watch(
             self.sources, kept, boot_id=self.host.boot_id(), now=self.host.now()
         )  # fmt: skip

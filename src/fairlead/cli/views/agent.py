@@ -48,4 +48,5 @@ def summary_line(report: Report) -> str:
     sick = sum(each.severity != "Info" for each in report.faults)
     blind = sum(each.state not in ("Ok", "Skipped") for each in report.sources)
     verdict = "healthy" if report.is_healthy else f"{sick} fault{'s' * (sick != 1)}"
-    return verdict + (f"; {blind} of {len(report.sources)} sources see not all" if blind else "")
+    unread = f"; {blind} of {len(report.sources)} sources not fully read" if blind else ""
+    return verdict + unread

@@ -95,7 +95,7 @@ def _port(host: Host, name: str) -> Port:
     device, _, number = name.partition("/")
     place = (_DEVICES, device, "ports", number)
     state = host.text(*place, "state").rpartition(": ")[2].upper()  # 4: ACTIVE
-    rate = re.match(r"\d+", host.text(*place, "rate"))  # 400 Gb/sec (4X NDR)
+    rate = re.match(r"\d{1,9}", host.text(*place, "rate"))  # 400 Gb/sec (4X NDR)
     counters = dict(_counters(host, place))
     return Port(state, int(rate[0]) if rate else 0, host.text(*place, "link_layer"), counters)
 

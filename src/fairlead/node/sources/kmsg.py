@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.node.host import Absent, Host
+from fairlead.node.host import Absent, Host, whole_number
 
 READ_BYTES = 8192
 #: One look takes at most so many records; the rest waits for the next one.
@@ -106,8 +106,9 @@ def parse_record(line: bytes) -> Record | None:
         return None
     head, _, text = line.partition(b";")
     fields = head.split(b",")
-    try:
-        sequence, microseconds = int(fields[1]), int(fields[2])
-    except (ValueError, IndexError):
+    if len(fields) < 3:
+        return None
+    sequence, microseconds = (whole_number(each.decode("ascii", "replace")) for each in fields[1:3])
+    if sequence is None or microseconds is None:
         return None
     return Record(sequence, microseconds / 1e6, text[:LINE_BYTES_MAX].decode("utf-8", "replace"))

@@ -22,7 +22,7 @@ from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, Nothing, Source, skipped
 
 SIZE, AVAILABLE = "memory-size", "memory-available"
-_LINE = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
+_LINE = re.compile(r"^(\w+):\s+(\d{1,15}) kB$", re.MULTILINE)
 
 
 def read(host: Host) -> dict[str, int]:

@@ -25,7 +25,7 @@ from fairlead.model.faults import (
 )
 from fairlead.node.counters import Counter, grown, per_hour
 from fairlead.node.devices import read_each
-from fairlead.node.host import Absent, Host
+from fairlead.node.host import Absent, Host, whole_number
 from fairlead.node.settings import HOUR, AgentSettings
 from fairlead.node.source import Judged, Source, skipped
 
@@ -75,7 +75,7 @@ def _device(host: Host, name: str) -> Device:
         for kind in _KINDS
         if (total := _total(_optional(host, name, f"aer_dev_{kind}"))) is not None
     }
-    return Device(":".join(parts), int(width) if width and width.isdecimal() else 0, errors)
+    return Device(":".join(parts), whole_number(width) or 0, errors)
 
 
 def _optional(host: Host, name: str, file: str) -> str:
@@ -88,8 +88,8 @@ def _optional(host: Host, name: str, file: str) -> str:
 def _total(text: str) -> int | None:
     """Return the last line of a table of errors, `TOTAL_ERR_FATAL 0`; None without one."""
     words = text.split()
-    is_total = len(words) >= 2 and words[-2].startswith("TOTAL") and words[-1].isdecimal()
-    return int(words[-1]) if is_total else None
+    is_total = len(words) >= 2 and words[-2].startswith("TOTAL")
+    return whole_number(words[-1]) if is_total else None
 
 
 def judge(

@@ -93,7 +93,7 @@ def _sleeper(host: Host, number: str) -> Sleeper | None:
         status = host.text("proc", number, "status")
     except OSError:  # it has ended
         return None
-    switches = sum(int(count) for count in _SWITCHES.findall(status))
+    switches = sum(int(count[:18]) for count in _SWITCHES.findall(status))
     pending = any(int(mask, 16) & _FATAL_SIGNALS for mask in _PENDING.findall(status))
     return Sleeper(f"{number}@{fields[19] if len(fields) > 19 else ''}", name, switches, pending)
 
