@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray, element_name
 from fairlead.api.meta import find_condition
 from fairlead.api.resources import JOB_ARRAYS, JOBS, PODS
-from fairlead.api.status import Invalid
+from fairlead.api.status import Invalid, NotFound
 from fairlead.runtime.mirror import Change
 from fairlead.runtime.reader import follow
 from fairlead.sim.loop import run
@@ -274,15 +275,21 @@ def test_an_element_that_is_deleted_before_its_end_is_recorded_is_not_run_again(
     async def play() -> None:
         async with embedded_world(1) as world:
             watcher = Watcher(world)
-            await submit(world, "0-19", parallelism=4, template=template(seconds=5))
+            await submit(world, "0-19", parallelism=2, template=template(seconds=0.2))
+
+            ended: asyncio.Queue[str] = asyncio.Queue()
+
+            def note(change: Change[Job]) -> None:
+                was_over = change.old is not None and change.old.is_finished
+                if change.new is not None and change.new.is_finished and not was_over:
+                    ended.put_nowait(change.key[1])
 
             async def delete_the_ended() -> None:
                 while True:
-                    for job in await jobs(world):
-                        if job.is_finished:
-                            await world.client.delete(JOBS, job.metadata.name, namespace=NAMESPACE)
-                    await asyncio.sleep(0.02)
+                    with suppress(NotFound):
+                        await world.client.delete(JOBS, await ended.get(), namespace=NAMESPACE)
 
+            follow(world.controllers.mirrors.jobs, note, None)
             deleting = asyncio.create_task(delete_the_ended())
             done = await until(world, lambda a: a.is_finished)
             assert done.status.elements.succeeded == 20

@@ -15,8 +15,9 @@ from fairlead.runtime.leader import LeaderElector, Term
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.loop import run
+from fairlead.sim.outcome import Outcome
 from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
-from fairlead.sim.world import Outcome, World, simulate
+from fairlead.sim.world import World, simulate
 from fairlead.sim.world_options import WorldOptions
 
 CALM = WorldOptions(

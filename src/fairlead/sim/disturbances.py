@@ -185,7 +185,7 @@ class Disturbances(Observer):
 
     async def _set_spec(self, key: ObjectKey, spec: dict[str, bool]) -> None:
         self.user_acts += 1
-        with suppress(NotFound):  # others delete it meanwhile
+        with suppress(NotFound):  # deleted by others, or an element that ended, meanwhile
             await self._client.patch(JOBS, key[1], {"spec": spec}, namespace=key[0])
 
     async def _recurring(

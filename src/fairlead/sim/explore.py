@@ -25,7 +25,8 @@ from fairlead.runtime.worker_process import end_with_parent
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.loop import run
-from fairlead.sim.world import Outcome, World
+from fairlead.sim.outcome import Outcome
+from fairlead.sim.world import World
 
 #: A world that takes longer than this, in real time, counts as one that does not end.
 _WORLD_SECONDS_MAX = 900.0

@@ -80,6 +80,7 @@ def options_of(number: int) -> WorldOptions:
     options = _with_maintenance(options, number)
     options = _with_moves(options, number)
     options = _with_elastic(options, number)
+    options = _with_arrays(options, number)
     options = _with_consolidation(options, number)
     options = _with_hardware(options, number)
     options = _with_deletions(options, number)
@@ -220,6 +221,17 @@ def _with_elastic(options: WorldOptions, number: int) -> WorldOptions:
     if rng.random() < 0.6:
         return options
     workload = replace(options.workload, elastic_share=rng.choice((0.3, 1.0)))
+    return replace(options, workload=workload)
+
+
+def _with_arrays(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world in which some of the small jobs are arrays, or as it was."""
+    rng = random.Random(f"arrays/{number}")  # noqa: S311 # a simulation, no secret
+    if rng.random() < 0.7:
+        return options
+    workload = replace(
+        options.workload, array_share=rng.choice((0.05, 0.3)), elements_max=rng.choice((5, 40))
+    )
     return replace(options, workload=workload)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.api.quantity import GPU, resources_to_base
 from fairlead.decide.verdict import ObjectKey
-from fairlead.sim.workload import Arrival
+from fairlead.sim.workload import Arrival, job_spec
 from fairlead.sim.world_options import WorldOptions
 
 
@@ -21,7 +21,7 @@ def never_fits(body: dict[str, Any], options: WorldOptions) -> str:
     """Return why a job can never run in a world; "" if it can."""
     nodes = options.nodes + sum(pool.max - pool.spares for pool in options.pools)
     held = resources_to_base(options.profile.node.resources)
-    for role in body["spec"]["roles"]:
+    for role in job_spec(body)["roles"]:
         count = int(role.get("minCount", role.get("count", 1)))
         asked = _asked(role["template"]["spec"])
         lacking = [name for name, amount in asked.items() if amount > held.get(name, 0)]
@@ -37,7 +37,7 @@ def never_fits(body: dict[str, Any], options: WorldOptions) -> str:
                 f"a gang of {count} members{gpus} cannot fit: {nodes} nodes with "
                 f"{held.get(GPU, 0)} GPUs hold {room} of them"
             )
-        topology = body["spec"].get("topology")
+        topology = job_spec(body).get("topology")
         if topology and count > (room := _room_together(topology, per_node, options)):
             return f"a gang of {count} members cannot be together: its domains hold {room} of them"
     return ""

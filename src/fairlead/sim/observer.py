@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
+from fairlead.api.job_array import JobArray
 from fairlead.decide.verdict import ObjectKey
 
 #: A write, or a call of the cloud, that its author decided on earlier, before it could see what has
@@ -31,6 +32,9 @@ class Observer:
     def node(self, new: Node | None, name: str, now: float) -> None:
         """A node was created, changed or removed."""
 
+    def array(self, new: JobArray | None, key: ObjectKey, now: float) -> None:
+        """An array was created, changed or removed."""
+
     def wrote(self, kind: str) -> None:
         """An object of this kind was written."""
 
@@ -42,6 +46,7 @@ class ObserverCalls:
     job: tuple[Callable[[Job | None, ObjectKey, float], None], ...]
     pod: tuple[Callable[[Pod | None, ObjectKey, float], None], ...]
     node: tuple[Callable[[Node | None, str, float], None], ...]
+    array: tuple[Callable[[JobArray | None, ObjectKey, float], None], ...]
     wrote: tuple[Callable[[str], None], ...]
 
     @classmethod
@@ -51,5 +56,6 @@ class ObserverCalls:
             tuple(o.job for o in observers if type(o).job is not Observer.job),
             tuple(o.pod for o in observers if type(o).pod is not Observer.pod),
             tuple(o.node for o in observers if type(o).node is not Observer.node),
+            tuple(o.array for o in observers if type(o).array is not Observer.array),
             tuple(o.wrote for o in observers if type(o).wrote is not Observer.wrote),
         )

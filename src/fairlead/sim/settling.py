@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from fairlead.api.indices import parse_indices
 from fairlead.api.names import SIMULATE_SECONDS
 from fairlead.api.quantity import GPU
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.disturbances import GROUP_MEMBERS_MAX, GROUP_SECONDS_MAX
 from fairlead.sim.team_changes import TEAM_NAMES, budget_seconds
 from fairlead.sim.training_operator import POD_GPUS
-from fairlead.sim.workload import Arrival
+from fairlead.sim.workload import Arrival, job_spec
 from fairlead.sim.world_options import DAY_SECONDS, WorldOptions
 
 #: Attempts that a job may need, each as long as its program.
@@ -50,7 +51,7 @@ def gpu_hours(options: WorldOptions, bodies: Iterable[Mapping[str, Any]]) -> dic
     seconds = dict.fromkeys(options.workload.teams, 0.0)
     for body in bodies:
         if (team := body["metadata"]["namespace"]) in seconds:
-            role = body["spec"]["roles"][0]
+            role = job_spec(body)["roles"][0]
             gpus = int(role["template"]["spec"]["containers"][0]["resources"]["limits"][GPU])
             seconds[team] += role["count"] * gpus * _run_seconds(body)
     # Groups of the other tool are in the namespace that the first team has, too.
@@ -61,8 +62,10 @@ def gpu_hours(options: WorldOptions, bodies: Iterable[Mapping[str, Any]]) -> dic
 
 
 def _run_seconds(body: Mapping[str, Any]) -> float:
-    template = body["spec"]["roles"][0]["template"]
-    return float(template["metadata"]["annotations"][SIMULATE_SECONDS])
+    """Return how long a job runs; of an array all of its elements, one after another."""
+    template = job_spec(body)["roles"][0]["template"]
+    elements = len(parse_indices(body["spec"].get("indices", "0")))
+    return elements * float(template["metadata"]["annotations"][SIMULATE_SECONDS])
 
 
 def _key(body: Mapping[str, Any]) -> ObjectKey:

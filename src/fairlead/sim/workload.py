@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.api import names
 from fairlead.api.names import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
 from fairlead.api.quantity import GPU
-from fairlead.api.resources import JOBS
+from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import AlreadyExists, Invalid
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.client import Client
@@ -53,6 +53,8 @@ class WorkloadOptions:
     ruled_share: float = 0.0  # jobs with a host port, or that are kept apart by host name
     limited_share: float = 0.0  # jobs with a time limit, longer than they run
     elastic_share: float = 0.0  # jobs that may run with fewer members
+    array_share: float = 0.0  # jobs of one or two members that are arrays of such
+    elements_max: int = 60  # of an array
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +101,35 @@ def generate(options: WorkloadOptions, rng: random.Random) -> list[Arrival]:
         if options.limited_share and rng.random() < options.limited_share:
             body["spec"]["timeLimitSeconds"] = round(run_seconds * rng.uniform(1.2, 4.0)) + 60
         arrivals.append(Arrival(at, name, body))
+    if options.array_share:  # drawn last, so that all else is as in a workload without
+        arrivals = [_as_array(each, options, rng) for each in arrivals]
     if options.elastic_share:  # drawn last, so that all else is as in a workload without
         for arrival in arrivals:
-            _make_elastic(arrival.body["spec"], options.elastic_share, rng)
+            _make_elastic(job_spec(arrival.body), options.elastic_share, rng)
     return arrivals
+
+
+def _as_array(arrival: Arrival, options: WorkloadOptions, rng: random.Random) -> Arrival:
+    """Return a job of one or two members as an array of such, perhaps; larger ones stay."""
+    body = arrival.body
+    is_array, count = rng.random() < options.array_share, rng.randint(1, options.elements_max)
+    limit, step, first = rng.choice((None, 1, 4, 16)), rng.choice((1, 1, 3)), rng.randrange(5)
+    most_failed = rng.choice((None, None, 5))
+    if not is_array or body["spec"]["roles"][0]["count"] > 2 or "topology" in body["spec"]:
+        return arrival
+    spec: dict[str, Any] = {
+        "indices": f"{first}-{first + step * (count - 1)}:{step}",
+        "template": body["spec"],
+    }
+    spec |= {} if limit is None else {"parallelism": limit}
+    spec |= {} if most_failed is None else {"maxFailed": most_failed}
+    return Arrival(arrival.at, arrival.name, {**body, "kind": "JobArray", "spec": spec})
+
+
+def job_spec(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec of a job as plain JSON; of an array that of each element's."""
+    spec: dict[str, Any] = body["spec"]
+    return spec["template"] if body["kind"] == "JobArray" else spec
 
 
 def _make_elastic(spec: dict[str, Any], share: float, rng: random.Random) -> None:
@@ -228,12 +255,18 @@ class Submission:
                 return
 
     async def _create(self, body: dict[str, Any]) -> bool:
-        """Submit a job, one whose team is gone as a job of no team; False when a limit refuses."""
+        """Submit a job, one whose team is gone as a job of no team; False when a limit refuses.
+
+        So too an array.
+        """
         namespace = body["metadata"]["namespace"]
-        but_team = {name: value for name, value in body["spec"].items() if name != "team"}
+        resource: Resource[Any] = JOB_ARRAYS if body["kind"] == "JobArray" else JOBS
+        but_team = {name: value for name, value in job_spec(body).items() if name != "team"}
+        if resource == JOB_ARRAYS:
+            but_team = {**body["spec"], "template": but_team}
         for spec in (body["spec"], but_team):
             try:
-                await self.client.create(JOBS, {**body, "spec": spec}, namespace=namespace)
+                await self.client.create(resource, {**body, "spec": spec}, namespace=namespace)
             except Invalid as error:
                 details = error.status.details
                 causes = details.causes if details is not None else ()

@@ -17,7 +17,6 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -25,10 +24,12 @@ from msgspec.structs import replace
 from fairlead.api import crd
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
+from fairlead.api.job_array import JobArray
 from fairlead.api.node_pool import NodePool
 from fairlead.api.resources import (
     CRDS,
     FLEETS,
+    JOB_ARRAYS,
     JOBS,
     NAMESPACES,
     NODE_POOLS,
@@ -57,6 +58,7 @@ from fairlead.model.phase import is_failing
 from fairlead.runtime.client import EventType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.leader import LeaderOptions
+from fairlead.sim.array_checker import ArrayChecker
 from fairlead.sim.budget_checker import BudgetChecker
 from fairlead.sim.checkers import Checkers, PromiseBroken, unwrap_broken
 from fairlead.sim.deletions import Deletions
@@ -67,6 +69,7 @@ from fairlead.sim.jobs_checker import JobsChecker
 from fairlead.sim.loop import run
 from fairlead.sim.machines import FleetChecker, MachineUse, pool_body, stop_failing
 from fairlead.sim.observer import Observer, ObserverCalls
+from fairlead.sim.outcome import Outcome
 from fairlead.sim.own_nodes_checker import OwnNodesChecker
 from fairlead.sim.placement_checkers import MaintenanceChecker, NeighbourChecker, TopologyChecker
 from fairlead.sim.preemption_checker import PreemptionChecker
@@ -87,28 +90,6 @@ _PARTIAL_SECONDS = 120.0
 _JOBS, _PODS, _NODES, _DELETED = JOBS.name, PODS.name, NODES.name, EventType.DELETED
 #: Served by every real cluster, and read by the operator's controllers; no quota is set here.
 _QUOTAS = ResourceInfo("", "v1", "resourcequotas", "ResourceQuota")
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a simulation came to."""
-
-    seed: int
-    log_hash: str
-    writes: int
-    jobs: int
-    succeeded: int
-    failed: int
-    kills: int
-    crashes: int
-    faults: int
-    late: int
-    unfit: int
-    node_failures: int
-    evictions: int
-    user_acts: int
-    seconds: float
-    machines: MachineUse
 
 
 class World:
@@ -219,12 +200,14 @@ class World:
         )
         self.scheduler = StockScheduler(self._service, self.client)
         self.tool = TrainingOperator(self.client)
+        self.arrays = ArrayChecker()
         self.neighbours = NeighbourChecker()
         self.topology = TopologyChecker()
         self.maintenance = MaintenanceChecker(clock_error)
         self._observers += [
             self.disturbances, self.teams, self.budgets, self.preemptions, self.neighbours,
             self.topology, self.strict, self.own_nodes, self.maintenance, self.jobs,
+            self.arrays,
         ]  # fmt: skip
         if options.binding is not None:
             self._observers += [self.scheduler, self.tool, GateChecker()]
@@ -274,6 +257,10 @@ class World:
                 self.checkers.node(node, _typed(event.previous, Node), now)
                 for saw_node in calls.node:
                     saw_node(node, key_name, now)
+            elif name == JOB_ARRAYS.name:
+                array = _typed(current, JobArray)
+                for saw_array in calls.array:
+                    saw_array(array, key, now)
             elif name == TEAMS.name:
                 team = _typed(current, Team)
                 self.teams.team(team, key_name, now)
@@ -382,11 +369,13 @@ class World:
         if self.cloud is not None:
             stop_failing(self.cloud)
         self.replicas.stop_faults()
-        left = {*self.checkers.unfinished(), *self.deleting.jobs_under_way}
+        left = {
+            *self.checkers.unfinished(), *self.arrays.unfinished(), *self.deleting.jobs_under_way
+        }  # fmt: skip
         deadline = self._elapsed() + settle_seconds(self.options, self._arrivals, left)
         while self.checkers.unfinished_count > len(self._waiting_unfit()) or (
-            self.deleting.left or await self._unfinished_groups() or await self._silent()
-            or await self._forgotten()
+            self.arrays.unfinished() or self.deleting.left or await self._unfinished_groups()
+            or await self._silent() or await self._forgotten()
         ):  # fmt: skip
             if self._elapsed() > deadline:
                 await self._break_liveness()
@@ -395,7 +384,7 @@ class World:
 
     async def _break_liveness(self) -> None:
         ends = [key for key in self.checkers.unfinished() if key not in self.unfit]
-        left = [*ends, *await self._unfinished_groups()]
+        left = [*ends, *self.arrays.unfinished(), *await self._unfinished_groups()]
         if left:
             raise PromiseBroken(f"3: {len(left)} jobs never end, the first is {left[0]}")
         if away := self.deleting.left:

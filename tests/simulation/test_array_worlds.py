@@ -1,0 +1,152 @@
+"""Arrays in simulated worlds where everything fails: no element is lost, none succeeds twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace as changed
+
+from fairlead.api.job import Job, JobSpec
+from fairlead.api.job_array import JobArray, JobArraySpec, JobArrayStatus
+from fairlead.api.meta import Condition, ObjectMeta
+from fairlead.controllers.element_states import ElementStates
+from fairlead.decide.arrays import ArrayView, DeleteElement, lifecycle
+from fairlead.decide.jobs.view import ElementState
+from fairlead.sim.array_checker import ArrayChecker
+from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.explored_worlds import options_of
+from fairlead.sim.faults import ROUGH
+from fairlead.sim.loop import run
+from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.world import World, simulate
+from fairlead.sim.world_options import WorldOptions
+from fairlead.testing.builders import make_job, make_placement
+
+ROUGH_WORLD = WorldOptions(
+    nodes=8,
+    workload=WorkloadOptions(16, 7_200.0, members_max=2, failing_share=0.1, array_share=0.8,
+                             elements_max=40),
+    faults=ROUGH,
+    calls_between_kills_mean=150.0,
+    steps_between_crashes_mean=60.0,
+    node_failures_per_day=60.0,
+    user_acts_per_day=400.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_element_is_lost_or_succeeds_twice_however_much_is_killed(seed: int) -> None:
+    world = World(ROUGH_WORLD, seed)
+    outcome = run(world.run())
+    assert outcome.kills > 10
+    assert world.arrays.over >= 5
+    assert world.arrays.checked > 100
+
+
+def test_explored_worlds_have_arrays_and_none() -> None:
+    shares = {options_of(number).workload.array_share for number in range(40)}
+    assert shares == {0.0, 0.05, 0.3}
+
+
+# Canaries: each way in which the promise breaks, reported by the checker
+
+
+def sweep(limit: int | None = None, **status: object) -> JobArray:
+    return JobArray(
+        ObjectMeta("sweep", namespace="default", uid="u"),
+        JobArraySpec("0-3", JobSpec(roles=()), parallelism=limit),
+        JobArrayStatus(**status),  # type: ignore[arg-type] # fields by name
+    )
+
+
+def element(index: int, uid: str, ended: str = "", *, is_placed: bool = False) -> Job:
+    job = make_job(f"sweep-{index}", attempt=1)
+    job = changed(job, metadata=changed(job.metadata, uid=uid))
+    status = job.status
+    if ended:
+        status = changed(status, conditions=(Condition(ended, "True"),))
+    if is_placed:
+        status = changed(status, placement=make_placement(["n0"]))
+    return changed(job, status=status)
+
+
+class History:
+    """The checker of an array of four elements."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.checker, self.limit = ArrayChecker(), limit
+        self.array()
+
+    def array(self, **status: object) -> None:
+        self.checker.array(sweep(self.limit, **status), ("default", "sweep"), 0.0)
+
+    def job(self, job: Job) -> None:
+        self.checker.job(job, job.metadata.key, 0.0)
+
+
+def test_a_sound_history_is_accepted() -> None:
+    history = History(limit=2)
+    for index, ended in enumerate(("Succeeded", "Failed", "Succeeded", "Succeeded")):
+        history.job(element(index, f"u{index}", is_placed=True))
+        history.job(element(index, f"u{index}", ended))
+    history.array(finished="0-1", failed="1")
+    failed = (Condition("Failed", "True"),)
+    history.array(finished="0-3", failed="1", conditions=failed)
+    assert (history.checker.checked, history.checker.over) == (4, 1)
+    assert history.checker.unfinished() == []
+
+
+def test_an_element_that_succeeds_twice_is_reported() -> None:
+    history = History()
+    history.job(element(1, "first", "Succeeded"))
+    with pytest.raises(PromiseBroken, match=r"element 1 of array .* succeeded twice"):
+        history.job(element(1, "second", "Succeeded"))
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"finished": "0"}, "says that element 0 succeeded"),
+        ({"finished": "1", "failed": "1"}, "says that element 1 failed"),
+        ({"finished": "1", "conditions": (Condition("Failed", "True"),)}, "without element 0"),
+    ],
+)
+def test_a_status_that_is_not_what_happened_is_reported(
+    status: dict[str, object], said: str
+) -> None:
+    history = History()
+    history.job(element(1, "first", "Succeeded"))
+    with pytest.raises(PromiseBroken, match=said):
+        history.array(**status)
+
+
+def test_a_record_that_is_lost_is_reported() -> None:
+    history = History()
+    history.job(element(1, "first", "Succeeded"))
+    history.array(finished="1")
+    with pytest.raises(PromiseBroken, match="forgot the end of element 1"):
+        history.array()
+
+
+def test_more_elements_with_nodes_than_may_run_are_reported() -> None:
+    history = History(limit=1)
+    history.job(element(0, "a", is_placed=True))
+    with pytest.raises(PromiseBroken, match=r"2 elements of array .* of at most 1"):
+        history.job(element(1, "b", is_placed=True))
+
+
+def test_a_controller_that_deletes_before_it_records_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The whole world as canary: the promise rests on the order of the writes."""
+
+    def deletions(view: ArrayView) -> Iterator[DeleteElement]:
+        for job in view.elements.values():
+            if job.is_finished and job.metadata.deletion_timestamp is None:
+                yield DeleteElement(view.array, job)
+
+    monkeypatch.setattr(lifecycle, "_deletions", deletions)
+    monkeypatch.setattr(ElementStates, "state", lambda *_: ElementState.NONE)
+    with pytest.raises(PromiseBroken, match=r"^15: element .* succeeded twice"):
+        simulate(ROUGH_WORLD, seed=1)
