@@ -79,7 +79,7 @@ class Deletions:
             self.checker.asked(key)
             with suppress(NotFound):  # it has gone by itself
                 await self.client.delete(JOBS, key[1], namespace=key[0], propagation=how)
-            if comes_back:
+            if comes_back and self.submission.has(key):
                 self.jobs_under_way.add(key)
                 again.create_task(self._submit_again(key, seconds))
 

@@ -237,6 +237,10 @@ class Submission:
                 if not await self._create(arrival.body):
                     again.create_task(self._create_later(arrival.body))
 
+    def has(self, key: ObjectKey) -> bool:
+        """True for what was submitted; elements of arrays are made by others."""
+        return key in self._bodies
+
     async def run_again(self, key: ObjectKey) -> None:
         """Submit a job that was deleted again, as soon as its name is free and no limit refuses."""
         while True:
