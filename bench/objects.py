@@ -109,15 +109,17 @@ def config_map_body(name: str, size_bytes: int = 100) -> dict[str, Any]:
     return {"metadata": {"name": name}, "data": {"value": "x" * size_bytes}}
 
 
-def gang_body(name: str, members: int, *, gpus: int = 1) -> dict[str, Any]:
-    """Return a Job of one role whose members run for a day on virtual nodes."""
+def gang_body(
+    name: str, members: int, *, gpus: int = 1, run_seconds: int = 86_400
+) -> dict[str, Any]:
+    """Return a Job of one role whose members run for so long on virtual nodes."""
     container = {
         "name": "main", "image": "train:1", "command": ["python", "train.py"],
         "resources": {"limits": {GPU: str(gpus)}},
     }  # fmt: skip
     spec = {"restartPolicy": "Never", "containers": [container]}
     template = {
-        "metadata": {"annotations": {"fairlead.dev/simulate-seconds": "86400"}},
+        "metadata": {"annotations": {"fairlead.dev/simulate-seconds": str(run_seconds)}},
         "spec": spec,
     }
     role = {"name": "worker", "count": members, "template": template}
