@@ -203,7 +203,7 @@ def test_jobs_are_deleted_while_they_wait_run_and_have_ended_and_come_back() -> 
     )  # fmt: skip
     world = World(options, 3)
     outcome = run(world.run())
-    assert world.jobs.gone > 15
+    assert world.job_checker.gone > 15
     assert world.submission.returned > 10
     assert outcome.jobs == outcome.succeeded + outcome.failed > 25
 

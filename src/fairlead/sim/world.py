@@ -187,9 +187,9 @@ class World:
         #: The values of the PriorityClasses, by name; who creates another one adds it.
         priorities = self.priorities = {HIGH["metadata"]["name"]: HIGH["value"]}
         self.submission = Submission(self.client, self._elapsed)
-        self.jobs = JobsChecker(self._working)
+        self.job_checker = JobsChecker(self._working)
         self.deleting = Deletions(options, self.client, self.submission, self.disturbances,
-                                  self.jobs, self._rng)  # fmt: skip
+                                  self.job_checker, self._rng)  # fmt: skip
         self.teams = TeamChecker(priorities, self._working)
         clock_error = options.clock_jump_seconds_max if options.clock_jumps_per_day else 0.0
         self.budgets = BudgetChecker(self.teams.model, self._working, clock_error)
@@ -206,7 +206,7 @@ class World:
         self.maintenance = MaintenanceChecker(clock_error)
         self._observers += [
             self.disturbances, self.teams, self.budgets, self.preemptions, self.neighbours,
-            self.topology, self.strict, self.own_nodes, self.maintenance, self.jobs,
+            self.topology, self.strict, self.own_nodes, self.maintenance, self.job_checker,
             self.arrays,
         ]  # fmt: skip
         if options.binding is not None:
@@ -359,7 +359,7 @@ class World:
         while True:
             await asyncio.sleep(self.options.look_seconds)
             now = self.clock.now()
-            for checker in (self.preemptions, self.teams, self.jobs):
+            for checker in (self.preemptions, self.teams, self.job_checker):
                 checker.check_by_clock(now)
             self.checkers.check_partial(now)
 
