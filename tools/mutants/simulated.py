@@ -45,9 +45,11 @@ def broken_promise(tree: Path, first: int, seconds: int) -> str:
     at = next((i for i, line in enumerate(lines) if line.startswith(_BROKEN)), None)
     if at is not None:
         return f"{lines[at].removeprefix(_BROKEN)} [world {output.split()[-1]}]"
-    if process.returncode != -signal.SIGXCPU:  # neither broken nor at its limit: nothing ran
-        return f"the worlds do not run: {output[-500:]}"
-    return ""
+    if process.returncode == -signal.SIGXCPU:
+        return ""
+    if process.returncode < 0:  # ended by others, which says nothing of the bug
+        raise RuntimeError(f"the worlds were ended by signal {-process.returncode}")
+    return f"the worlds do not run: {output[-500:]}"
 
 
 def _judge(mutant: Mutant, trees: queue.SimpleQueue[Path], given: argparse.Namespace) -> bool:
