@@ -797,6 +797,23 @@ def test_a_deleted_job_stays_until_the_pods_that_ended_before_are_gone_too() -> 
     assert (world.job, world.pods) == (None, {})
 
 
+def test_the_pods_of_a_deleted_job_keep_their_names_while_one_may_come_late() -> None:
+    """It would be made again, on nodes that the job has given back."""
+    world = _running(2)
+    for name in sorted(world.pods):
+        world.end_pod(name)
+    world.settle()
+    world.late_until = EPOCH + 30
+    world.delete()
+    assert world.settle().wake_at == EPOCH + 30
+    world.run_to(EPOCH + 29)
+    assert len(world.pods) == 2
+    world.run_to(EPOCH + 30)
+    world.reap_pods()
+    world.settle()
+    assert (world.job, world.pods) == (None, {})
+
+
 def test_a_job_that_is_cancelled_in_its_back_off_ends() -> None:
     world = _running(1, restart=Restart(limit=1, backoff_seconds=100))
     world.end_pod("train-1-worker-0", exit_code=1)

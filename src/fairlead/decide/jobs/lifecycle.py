@@ -303,22 +303,28 @@ def _fail(draft: StatusDraft, fail: Fail) -> tuple[Action, ...]:
 
 
 def _finished(view: JobView) -> Decision[Action]:
-    """Clean up: peers at once, pods after the time for which they are kept, then the job."""
+    """Clean up: peers at once, pods after the time for which they are kept, then the job.
+
+    While a creation of a pod is unanswered, pods that have ended keep their names: it would make
+    one again, on nodes that the job has given back.
+    """
     job = view.job
     actions: list[Action] = list(delete_stale_objects(view, keep_attempt=0))
     ended_at = parse_time(job.status.finished_at) if job.status.finished_at else view.now
     keep_until = ended_at + view.policy.keep_finished_pods_seconds
-    keep = not view.is_deleted and view.now < keep_until
+    is_late = view.now < view.late_until
+    keep = is_late or (not view.is_deleted and view.now < keep_until)
     going = [p for p in view.pods.all() if not (keep and p.is_terminal)]
     actions.extend(delete_pods(view, going))
     if view.is_deleted:
         # An element whose end its array does not have yet would be created again.
         if view.pods.count == 0 and view.element is not ElementState.OPEN:
             actions.append(RemoveFinalizer(job, names.JOB_FINALIZER))
-        return Decision(tuple(actions), wake_at=force_at(view, going))
+        wake_at = earliest(force_at(view, going), view.late_until if is_late else None)
+        return Decision(tuple(actions), wake_at=wake_at)
     wake_at = force_at(view, going)
     if view.pods.count and keep:
-        wake_at = earliest(wake_at, keep_until)
+        wake_at = earliest(wake_at, max(keep_until, view.late_until))
     goes_at = _goes_at(view, ended_at)
     if goes_at is not None and view.now >= goes_at:
         actions.append(DeleteJob(job))
