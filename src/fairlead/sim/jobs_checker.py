@@ -1,6 +1,7 @@
 """Checks what a job is promised beside its gang: it goes when asked, and waits as long as it says.
 
-    lost      3: a job whose end is not written goes only when a person has deleted it
+    lost      3: a job whose end is not written goes only when a person has deleted it, or when
+              it is an array's and has not begun: of an element that has ended, it came late
     pods      2: no job goes before its pods, ended ones too: a job of the same name starts without
               any of them
     stays     3: a job that was deleted goes, once the nodes have ended its pods
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
-from fairlead.api.names import ADMITTED
+from fairlead.api.names import ADMITTED, ARRAY
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.checkers import PromiseBroken
@@ -37,6 +38,7 @@ class _JobModel:
     """A job that exists. `due_since` is on the clock of the jobs controller."""
 
     uid: str
+    may_go: bool
     is_finished: bool
     is_deleted: bool
     #: Until when it says that it backs off; None: it does not, or another controller has to act.
@@ -83,13 +85,17 @@ class JobsChecker(Observer):
         if new is None or new.spec.adopts is not None:
             return
         is_deleted = new.metadata.deletion_timestamp is not None
-        model = _JobModel(new.metadata.uid, new.is_finished, is_deleted, _backs_off_until(new))
+        is_unbegun_element = ARRAY in new.metadata.labels and not new.status.attempt
+        model = _JobModel(
+            new.metadata.uid, new.is_finished or is_unbegun_element, new.is_finished, is_deleted,
+            _backs_off_until(new),
+        )  # fmt: skip
         if before is not None and (before.uid, before.backs_off_until) == (
             model.uid, model.backs_off_until,
         ):  # fmt: skip
             model.due_since = before.due_since
         self._jobs[key] = model
-        if is_deleted and not new.is_finished and model.uid not in self._asked:
+        if is_deleted and not model.may_go and model.uid not in self._asked:
             raise PromiseBroken(f"3: {key} is deleted before its end, and nobody asked for that")
 
     def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
@@ -128,7 +134,7 @@ class JobsChecker(Observer):
 
     def _check_gone(self, key: ObjectKey, model: _JobModel) -> None:
         self.gone += model.is_deleted
-        if not model.is_finished and model.uid not in self._asked:
+        if not model.may_go and model.uid not in self._asked:
             raise PromiseBroken(f"3: {key} has gone before its end, and nobody deleted it")
         if pods := self._pods[model.uid]:
             raise PromiseBroken(f"2: {key} has gone, and {len(pods)} pods of it are left")
