@@ -220,11 +220,32 @@ def test_a_run_that_cannot_be_watched_is_unknown_and_ends(tree: HostTree, direct
         raise OSError(38, "Function not implemented")
 
     reader = ProgramReader(tree.host(), ProgramSettings(directory=str(directory)), fails)
-    reader.read()
-    while reader.is_busy():
+    while not (found := reader.read().outcomes):
         pass
-    (outcome,) = reader.read().outcomes.values()
+    (outcome,) = found.values()
     assert outcome == Outcome(None, why="cannot be watched: Function not implemented")
+
+
+def test_what_a_program_says_is_waited_for_until_it_was_read(
+    tree: HostTree, directory: Path
+) -> None:
+    """It may end right after a read, and no other read would come."""
+    program(directory, "any", "exit 0")
+    ended = threading.Event()
+
+    def stand_in(_path: Path, _seconds: float) -> Outcome:
+        ended.wait()
+        return Outcome(1, "late")
+
+    reader = ProgramReader(tree.host(), ProgramSettings(directory=str(directory)), stand_in)
+    assert reader.read().outcomes == {}
+    ended.set()
+    for thread in threading.enumerate():
+        if thread.name == "program-any":
+            thread.join()
+    assert reader.is_busy()
+    assert reader.read().outcomes == {"any": Outcome(1, "late")}
+    assert not reader.is_busy()
 
 
 def test_a_directory_that_is_not_there_is_skipped(tree: HostTree, directory: Path) -> None:

@@ -72,6 +72,8 @@ class _Program:
     begun_at: float = -1e9
     is_running: bool = False
     outcome: Outcome | None = None
+    #: No read has returned what it said last.
+    is_unread: bool = False
     leftover: subprocess.Popen[bytes] | None = None
 
 
@@ -104,12 +106,17 @@ class ProgramReader:
                     self._start(name, paths[name])
             outcomes = {name: each.outcome for name, each in sorted(self._programs.items())
                         if name in paths and each.outcome}  # fmt: skip
+            for each in self._programs.values():
+                each.is_unread = False
         return ProgramFacts(outcomes, frozenset(paths), refused)
 
     def is_busy(self) -> bool:
-        """True while a program runs, or has never run."""
+        """True while a program runs, has never run, or said what was not read."""
         with self._lock:
-            return any(each.is_running or each.outcome is None for each in self._programs.values())
+            return any(
+                each.is_running or each.outcome is None or each.is_unread
+                for each in self._programs.values()
+            )
 
     def _of(self, name: str) -> _Program:
         return self._programs.setdefault(name, _Program())
@@ -132,7 +139,8 @@ class ProgramReader:
             outcome = Outcome(None, why=f"cannot be watched: {error.strerror or error}")
         with self._lock:
             program = self._of(name)
-            program.outcome, program.leftover, program.is_running = outcome, outcome.leftover, False
+            program.outcome, program.leftover = outcome, outcome.leftover
+            program.is_running, program.is_unread = False, True
 
     def _listed(self) -> tuple[dict[str, Path], tuple[str, ...]]:
         """Return the executables by name, and what is not run, with the reason."""
