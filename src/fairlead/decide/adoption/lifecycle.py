@@ -204,13 +204,16 @@ def _refuse(group: GroupContext, wake_at: float | None) -> Decision[Action]:
         facts |= {"members_present": present, "members": count}
         is_held = census.is_held and present >= count
         verdict = Verdict(Reason.GROUP_HELD if is_held else Reason.GROUP_INCOMPLETE, facts)
-    draft = group.draft.not_admitted(verdict.reason, verdict.message)
+    draft = with_done(group.draft, census).not_admitted(verdict.reason, verdict.message)
     counts = MemberCounts(job.member_count, len(census.gated), len(census.strays))
     draft = draft.set(members=counts)
     draft = draft.state(JobState.HELD if job.spec.suspend else JobState.WAITING)
     before = find_condition(job.status.conditions, names.ADMITTED)
     due = group.view.counts_written_at + group.policy.count_seconds
-    is_news = before is None or before.reason != verdict.reason.value
+    is_news = (
+        before is None or before.reason != verdict.reason.value
+        or draft.status.seats != job.status.seats
+    )  # fmt: skip
     is_small = job.member_count <= group.policy.small_gang_members_max
     if not is_news and not is_small and group.now < due:
         return Decision(wake_at=earliest(due, wake_at))
