@@ -65,7 +65,7 @@ def test_every_group_ends_and_none_starts_in_part_when_controllers_die_every_few
     )))  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", (1, 2))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_every_group_ends_when_writes_arrive_long_after_their_sender_died(seed: int) -> None:
     late = replace(FAULTS, stall=0.05)
     arrived = run(live_through(lambda: AdoptionWorld(
