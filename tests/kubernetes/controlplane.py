@@ -13,6 +13,7 @@ controller is.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -24,7 +25,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,12 +130,18 @@ def find_binaries() -> Path:
     return directory
 
 
+#: This process' own, below those that the kernel gives away: what is free is so until it is used.
+_PORTS_FIRST = 10_000 + os.getpid() % 110 * 200
+_PORTS = itertools.cycle(range(_PORTS_FIRST, _PORTS_FIRST + 200))
+
+
 def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    found: list[int] = []
+    while len(found) < count:
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port := next(_PORTS)))
+            found.append(port)
+    return found
 
 
 def _start(stack: ExitStack, directory: Path, command: list[str]) -> subprocess.Popen[bytes]:

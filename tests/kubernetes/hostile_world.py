@@ -10,7 +10,6 @@ Nodes v00000 to v00003 are filled by Fairlead alone; kube-scheduler places what 
 from __future__ import annotations
 
 import re
-import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 
 import msgspec
 from tests.kubernetes.adopting import template
-from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.controlplane import ControlPlane, free_ports
 from tests.kubernetes.operating import (
     CLOCK,
     http_client,
@@ -276,8 +275,7 @@ async def _asked_webhook(
     admin: HttpClient, directory: Path
 ) -> AsyncIterator[tuple[tuple[str, ...], Callable[[], Awaitable[None]]]]:
     """Let the API server ask a webhook on loopback; yield arguments, and what waits until it is."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    (port,) = free_ports(1)
     material = take_step(Step.MAKE, None, ("127.0.0.1",), now=CLOCK.now(), times=Times())
     (directory / "tls.crt").write_bytes(material.serving.certificate)
     (directory / "tls.key").write_bytes(material.serving.key)

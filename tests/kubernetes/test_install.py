@@ -42,6 +42,7 @@ from fairlead.api.resources import (
     CLUSTER_REPORTS,
     CONFIG_MAPS,
     EVENTS,
+    JOB_ARRAYS,
     JOBS,
     NAMESPACES,
     NODE_POOLS,
@@ -525,6 +526,12 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
             bodies += [job_body(name, 2, restart={"policy": "Never"}) for name in taken]
             for body in bodies:
                 await client.create(JOBS, body, namespace="default")
+            spec = {
+                "indices": "0-3", "template": job_body("swept", 1, seconds=0.2)["spec"],
+                "ttlSecondsAfterFinished": 0,
+            }  # fmt: skip
+            swept = {"metadata": {"name": "swept"}, "spec": spec}
+            await client.create(JOB_ARRAYS, swept, namespace="default")
 
             async def run(name: str, count: int) -> bool:
                 job = await client.get(JOBS, name, namespace="default")
@@ -583,6 +590,7 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
                 return any(event.reason == "SharesMet" and event.count > 1 for event in events)
 
             await until(is_counted, 60)
+            assert (await client.list(JOB_ARRAYS)).items == ()
             left = {job.metadata.name for job in (await client.list(JOBS)).items}
             assert "gone" not in left
             assert "late" in left
@@ -604,8 +612,10 @@ async def test_the_controllers_need_every_right_that_they_are_given_and_no_other
         configurations = [what for label, what in said.items() if "WebhookConf" in label]
         assert configurations == ["ok", "ok"], "what a replica has written differs in nothing"
         # asked of the server in the name of another request; the next test shows that it is
-        finalizers = ("fairlead.dev", "jobs/finalizers", "update")
-        assert (account.used - PUBLIC) | {finalizers} | FOR_MACHINES | FOR_INTRUDERS == granted()
+        finalizers = {
+            ("fairlead.dev", f"{kind}/finalizers", "update") for kind in ("jobs", "jobarrays")
+        }
+        assert (account.used - PUBLIC) | finalizers | FOR_MACHINES | FOR_INTRUDERS == granted()
     install(cluster)
 
 
@@ -625,7 +635,9 @@ async def test_the_right_on_finalizers_is_what_lets_pods_name_their_job(
         await account.client.create(PODS, pod, namespace="default", dry_run=True)
         role = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{NAME}"
         less = [
-            rule for rule in rules_of("ClusterRole") if rule.get("resources") != ["jobs/finalizers"]
+            rule
+            for rule in rules_of("ClusterRole")
+            if "jobs/finalizers" not in rule.get("resources", ())
         ]
         patch = msgspec.json.encode({"rules": less})
         await client.request("PATCH", role, body=patch, content_type="application/merge-patch+json")

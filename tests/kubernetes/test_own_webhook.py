@@ -260,7 +260,7 @@ async def test_a_job_with_three_mistakes_is_refused_with_three_paths(client: Htt
         assert details is not None
         at = "spec.roles[0].template.spec"
         assert [cause.field for cause in details.causes] == [
-            f"{at}.nodeName", f"{at}.containers[0].resources.requests.nvidia.com/gpu",
+            f"{at}.containers[0].resources.requests.nvidia.com/gpu", f"{at}.nodeName",
             "spec.after[0].job",
         ]  # fmt: skip
         assert running.count("refused") == 1
