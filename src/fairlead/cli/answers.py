@@ -25,7 +25,7 @@ from fairlead.cli.transport import Api
 
 def ask_why(api: Api, job: Job, *, is_changed: bool = False) -> Explained | None:
     """Return why a job is where it is, or what a decision would do with it as it `is_changed` here;
-    None where nobody answers, or an answer of another release cannot be read.
+    None where no process answers, or an answer of another release cannot be read.
     """
     namespace, name = job.metadata.key
     try:

@@ -1,6 +1,6 @@
 """Counters of hardware: growth over a whole window, and resets (pure).
 
-A counter that is smaller than before began again: its driver was loaded anew, or the device was
+A counter that is smaller than before began again: its driver was reloaded, or the device was
 reset. Growth is never extrapolated: before a whole window was seen there is no rate.
 """
 

@@ -210,8 +210,8 @@ class KnownStarts:
         return tuple(out)
 
     def together(self, kept: Sequence[Kept]) -> tuple[Kept, ...]:
-        """Return what the function of this name does; made anew only where something has changed
-        since the last decision, if it is what `recall` has returned.
+        """Return what the function of this name does; it is computed again only where something has
+        changed since the last decision, if it is what `recall` has returned.
         """
         if len(kept) < 2 or [*map(id, kept)] != [*map(id, self._given)]:
             return together(kept)
