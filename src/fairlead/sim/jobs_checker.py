@@ -96,7 +96,7 @@ class JobsChecker(Observer):
             model.due_since = before.due_since
         self._jobs[key] = model
         if is_deleted and not model.may_go and model.uid not in self._asked:
-            raise PromiseBroken(f"3: {key} is deleted before its end, and nobody asked for that")
+            raise PromiseBroken(f"3: {key} is deleted before its end by no person")
 
     def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
         """Note which pods a job has."""
@@ -135,7 +135,7 @@ class JobsChecker(Observer):
     def _check_gone(self, key: ObjectKey, model: _JobModel) -> None:
         self.gone += model.is_deleted
         if not model.may_go and model.uid not in self._asked:
-            raise PromiseBroken(f"3: {key} has gone before its end, and nobody deleted it")
+            raise PromiseBroken(f"3: {key} has gone before its end, deleted by no person")
         if pods := self._pods[model.uid]:
             raise PromiseBroken(f"2: {key} has gone, and {len(pods)} pods of it are left")
 

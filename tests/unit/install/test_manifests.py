@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fairlead.app.messages import ACCOUNT
+from fairlead.app.messages import ACCOUNT, PROXIED_NAME
 from fairlead.install.manifests import HISTORY, NAME, Install, all_objects, label_of, manifests
 from fairlead.install.values import DoctorSecrets, Values
 from fairlead.webhook.configuration import PORT, SERVICE
@@ -56,3 +56,23 @@ def _volumes(values: Values) -> list[str]:
         key for each in manifests(Install(values=values)) if each["kind"] == "Deployment"
         for volume in each["spec"]["template"]["spec"]["volumes"] for key in volume
     ]  # fmt: skip
+
+
+def test_every_user_may_read_one_binding_and_the_settings_ask_the_archive_and_no_more() -> None:
+    made = manifests(Install())
+    rules = {
+        (each["kind"].removesuffix("Binding"), each["metadata"]["name"]): each["rules"]
+        for each in made if each["kind"] in ("Role", "ClusterRole")
+    }  # fmt: skip
+    granted = {
+        (resource, name, verb)
+        for each in made if each["kind"] in ("RoleBinding", "ClusterRoleBinding")
+        if any(subject["kind"] == "Group" for subject in each["subjects"])
+        for rule in rules[each["roleRef"]["kind"], each["roleRef"]["name"]]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", ["any"]) for verb in rule["verbs"]
+    }  # fmt: skip
+    assert granted == {
+        ("clusterrolebindings", NAME, "get"), ("configmaps", "fairlead-settings", "get"),
+        ("services/proxy", PROXIED_NAME, "get"), ("services/proxy", PROXIED_NAME, "create"),
+    }  # fmt: skip

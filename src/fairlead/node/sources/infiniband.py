@@ -182,7 +182,7 @@ def judge(
     """Return the faults of ports.
 
     What is down or slow is a fault only where so many ports are expected, and not so many are good:
-    a machine may have ports that nobody has cabled.
+    a machine may have ports without a cable.
     """
     wanted = settings.infiniband
     ports = _Ports(memory, at, wanted)
