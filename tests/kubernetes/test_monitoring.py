@@ -36,7 +36,7 @@ from fairlead.api.status import NotFound
 from fairlead.doctor.expressions import Recorded
 from fairlead.doctor.monitoring.alerts import OWN, groups
 from fairlead.doctor.monitoring.boards import boards
-from fairlead.doctor.monitoring.query import query_of
+from fairlead.doctor.query import JOBS as SCRAPE_JOBS
 from fairlead.doctor.registry import CHECKS
 from fairlead.kube.client import HttpClient
 
@@ -168,7 +168,7 @@ def day(minute: int) -> Iterator[dict[str, Any]]:
 
 def test_what_only_records_show_is_computed_by_prometheus_engine(engine: Path) -> None:
     recorded = [check for check in CHECKS if isinstance(check.measure, Recorded)]
-    queries = [query.value for each in recorded if (query := query_of(each.measure))]
+    queries = [query.value for each in recorded if (query := each.query(SCRAPE_JOBS))]
     pages = [page for minute in range(1_440) for page in day(minute)]
     found = {
         check.id: [float(each["value"]) for each in series]

@@ -7,13 +7,14 @@ is then `Unknown`, with the reason and the way to make the facts visible. Unknow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
-from types import FunctionType
 
 from fairlead.api.cluster_report import ReportCondition
-from fairlead.doctor.facts import Facts, NotSeen, Reading, Source
+from fairlead.doctor.expressions import Expression
+from fairlead.doctor.facts import Facts, Measure, NotSeen, Reading, Source
+from fairlead.doctor.query import Query
 
 
 class Severity(IntEnum):
@@ -65,8 +66,6 @@ IS_CRITICAL = (critical(0.5),)
 IS_WARNING = (warning(0.5),)
 IS_INFO = (info(0.5),)
 
-Measure = Callable[[Facts], Iterable[Reading]]
-
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -91,8 +90,17 @@ class Check:
 
     def measured(self, facts: Facts) -> Iterable[Reading]:
         """Return the readings; NotSeen. A bare function has said of no sample that it reads it."""
-        bare = isinstance(self.measure, FunctionType)
-        return self.measure(replace(facts, readable=frozenset()) if bare else facts)
+        is_bare = self.expression is None
+        return self.measure(replace(facts, readable=frozenset()) if is_bare else facts)
+
+    @property
+    def expression(self) -> Expression | None:
+        """The measure, where it is over samples of pages of metrics."""
+        return self.measure if isinstance(self.measure, Expression) else None
+
+    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+        """Return the measure as PromQL; None for what Prometheus does not know."""
+        return self.expression.query(jobs) if self.expression else None
 
     @property
     def worst(self) -> Severity:

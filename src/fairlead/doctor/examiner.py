@@ -25,7 +25,7 @@ from fairlead.doctor.etcd_state import EtcdState
 from fairlead.doctor.examine import Report, examine
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.metrics import START, BadPage, Scrapes, pair, parse_page
-from fairlead.doctor.monitoring.query import JOBS
+from fairlead.doctor.query import JOBS
 from fairlead.doctor.readers.budget import Budget, ReadPath
 from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.etcd import EtcdReader

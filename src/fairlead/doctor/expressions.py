@@ -1,17 +1,21 @@
 """Expressions over metrics: data that says how readings follow from scrapes (pure).
 
-Values of several instances are never averaged: each instance gives readings of its own.
+Each form is one class: what it reads, how, how a Prometheus is asked for it, and what is said of
+the value. Values of several instances are never averaged: each gives readings of its own.
 """
 
 from __future__ import annotations
 
+import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
+from typing import ClassVar
 
-from fairlead.doctor.check import Measure, Reading
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.facts import Facts, Measure, Reading, Source
 from fairlead.doctor.metrics import Family, quantile
+from fairlead.doctor.query import LONG, RATE, Match, Query, any_rate, selected, summed
 
 NO_LABELS: tuple[str, ...] = ()
 MEDIAN = 0.5
@@ -19,7 +23,7 @@ MEDIAN = 0.5
 FEW_MIN = 20
 
 
-def _matches(labels: dict[str, str], match: tuple[tuple[str, tuple[str, ...]], ...]) -> bool:
+def _matches(labels: dict[str, str], match: Match) -> bool:
     return all(labels.get(key, "") in values for key, values in match)
 
 
@@ -48,12 +52,51 @@ def _window(family: Family) -> str:
     return f"over {family.seconds:,.1f} s"
 
 
+class Expression(ABC):
+    """A measure over samples of pages of metrics."""
+
+    __slots__ = ()
+    #: It measures what happens so rarely that two scrapes in ten seconds see nothing of it.
+    is_rare: ClassVar[bool] = False
+
+    @abstractmethod
+    def __call__(self, facts: Facts) -> Iterable[Reading]:
+        """Return the readings in what was seen; NotSeen."""
+
+    @abstractmethod
+    def samples(self) -> tuple[tuple[Source, str], ...]:
+        """Return the (source, sample name) pairs that are read."""
+
+    @abstractmethod
+    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+        """Return it as PromQL; None for what Prometheus does not know."""
+
+    @abstractmethod
+    def said(self, value: float, count: float) -> str:
+        """Return the sentence for a value of the query over `count` observations."""
+
+    def completed(self, values: dict[str, float], counts: Mapping[str, float]) -> dict[str, float]:
+        """Return the values of a query by subject, with those that the absence of series means."""
+        del counts
+        return values
+
+
 @dataclass(frozen=True, slots=True)
-class Value:
-    """The latest value of a gauge, summed by the labels `by`."""
+class _OfMetric(Expression):
+    """An expression over one metric of a source."""
 
     source: Source
     name: str
+
+    def samples(self) -> tuple[tuple[Source, str], ...]:
+        """Return its metric."""
+        return ((self.source, self.name),)
+
+
+@dataclass(frozen=True, slots=True)
+class Value(_OfMetric):
+    """The latest value of a gauge, summed by the labels `by`."""
+
     by: tuple[str, ...] = NO_LABELS
 
     def __call__(self, facts: Facts) -> Iterator[Reading]:
@@ -62,13 +105,27 @@ class Value:
             for subject, value in _sums(instance, family.values(), self.by).items():
                 yield Reading(subject, value, f"{self.name} = {value:,.4g}")
 
+    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+        """Return the sum now."""
+        return Query(summed(self.by, selected(self.name, jobs[self.source])), self.by)
+
+    def said(self, value: float, count: float) -> str:
+        """Return name and value."""
+        return f"{self.name} = {value:,.4g}"
+
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
+class OwnGauge(Value):
+    """A gauge that a reader of ours adds to the page of a source."""
+
+    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+        """Return None: no Prometheus has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio(_OfMetric):
     """One gauge over another of the same instance and group; groups without a divisor are left."""
 
-    source: Source
-    name: str
     over: str
     by: tuple[str, ...] = NO_LABELS
 
@@ -83,15 +140,28 @@ class Ratio:
                 text = f"{self.name} {reading.value:,.4g} of {self.over} {divisor:,.4g}"
                 yield Reading(reading.subject, reading.value / divisor, text)
 
+    def samples(self) -> tuple[tuple[Source, str], ...]:
+        """Return both metrics."""
+        return ((self.source, self.name), (self.source, self.over))
+
+    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+        """Return the quotient of the sums, where there is a divisor."""
+        part, over = (
+            summed(self.by, selected(name, jobs[self.source])) for name in (self.name, self.over)
+        )
+        return Query(f"{part} / ({over} > 0)", self.by)
+
+    def said(self, value: float, count: float) -> str:
+        """Return the quotient."""
+        return f"{self.name} / {self.over} = {value:,.4g}"
+
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(_OfMetric):
     """The rate per second of a counter, summed by the labels `by`."""
 
-    source: Source
-    name: str
     by: tuple[str, ...] = NO_LABELS
-    match: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    match: Match = ()
     is_lazy: bool = False
 
     def __call__(self, facts: Facts) -> Iterator[Reading]:
@@ -107,13 +177,23 @@ class Rate:
             for subject, rate in _sums(instance, rises, self.by).items():
                 yield Reading(subject, rate, f"{self.name}: {rate:,.4g} /s {_window(family)}")
 
+    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+        """Return the sum of the rates."""
+        job = jobs[self.source]
+        rate = f"rate({selected(self.name, job, self.match)}[{RATE}])"
+        seen = any_rate(self.name, job) if self.match else ""
+        return Query(summed(self.by, rate), self.by, seen=seen)
+
+    def said(self, value: float, count: float) -> str:
+        """Return the rate and its window."""
+        return f"{self.name}: {value:,.4g} /s over {RATE}"
+
 
 @dataclass(frozen=True, slots=True)
-class Increase:
+class Increase(_OfMetric):
     """How much a counter rose, summed by the labels `by`, with the largest possible window."""
 
-    source: Source
-    name: str
+    is_rare = True
     by: tuple[str, ...] = NO_LABELS
 
     def __call__(self, facts: Facts) -> Iterator[Reading]:
@@ -122,16 +202,23 @@ class Increase:
             for subject, rise in _sums(instance, family.increases(), self.by).items():
                 yield Reading(subject, rise, f"{self.name}: +{rise:,.4g} {_window(family)}")
 
+    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+        """Return the sum of the increases in a long window."""
+        rise = f"increase({selected(self.name, jobs[self.source])}[{LONG}])"
+        return Query(summed(self.by, rise), self.by)
+
+    def said(self, value: float, count: float) -> str:
+        """Return the increase and its window."""
+        return f"{self.name}: +{value:,.4g} over {LONG}"
+
 
 @dataclass(frozen=True, slots=True)
-class CodeShare:
+class CodeShare(_OfMetric):
     """The share of a counter's samples whose label `label` begins with `prefix`, by `by`.
 
     Groups with fewer than `count_min` events are too small to give a share.
     """
 
-    source: Source
-    name: str
     label: str
     prefix: str
     by: tuple[str, ...] = NO_LABELS
@@ -150,9 +237,28 @@ class CodeShare:
                             f"{self.prefix}, {_window(family)}")  # fmt: skip
                     yield Reading(subject, count / total, text)
 
+    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+        """Return the share of the rates, and how many events there were."""
+        bad = f"{self.label}=~{json.dumps(self.prefix + '.*')}"
+        job = jobs[self.source]
+        every = selected(self.name, job)
+        part = summed(self.by, f"rate({selected(self.name, job, (), bad)}[{RATE}])")
+        whole = summed(self.by, f"rate({every}[{RATE}])")
+        count = summed(self.by, f"increase({every}[{RATE}])")
+        return Query(f"{part} / {whole}", self.by, count, self.count_min)
+
+    def said(self, value: float, count: float) -> str:
+        """Return the share, of how many, and the window."""
+        return (f"{value * 100:.3g} % of {count:,.0f} in {self.name} have {self.label} "
+                f"{self.prefix}, over {RATE}")  # fmt: skip
+
+    def completed(self, values: dict[str, float], counts: Mapping[str, float]) -> dict[str, float]:
+        """Return 0 where no series has a bad code: none was counted."""
+        return dict.fromkeys(counts, 0.0) | values
+
 
 @dataclass(frozen=True, slots=True)
-class Quantile:
+class Quantile(_OfMetric):
     """A quantile of a histogram `name` (without `_bucket`), by the labels `by`.
 
     One slow request is no p99: of fewer than `count_min` observations a high quantile is taken as
@@ -160,11 +266,9 @@ class Quantile:
     little, so a slow disk has few observations.
     """
 
-    source: Source
-    name: str
     q: float = 0.99
     by: tuple[str, ...] = NO_LABELS
-    match: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    match: Match = ()
     count_min: float = 100.0
     is_lazy: bool = False
 
@@ -189,9 +293,29 @@ class Quantile:
                             f"observations {_window(family)}")  # fmt: skip
                     yield Reading(subject, value, text)
 
+    def samples(self) -> tuple[tuple[Source, str], ...]:
+        """Return the buckets."""
+        return ((self.source, f"{self.name}_bucket"),)
+
+    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+        """Return the quantile, and how many observations there were."""
+        name, job, whole = f"{self.name}_bucket", jobs[self.source], 'le="+Inf"'
+        rates = f"rate({selected(name, job, self.match)}[{RATE}])"
+        count = f"increase({selected(name, job, self.match, whole)}[{RATE}])"
+        return Query(
+            f"histogram_quantile({self.q:g}, {summed((*self.by, 'le'), rates)})", self.by,
+            summed(self.by, count), self.count_min,
+            any_rate(name, job, whole) if self.match else "",
+        )  # fmt: skip
+
+    def said(self, value: float, count: float) -> str:
+        """Return the quantile, of how many, and the window."""
+        return (f"p{self.q * 100:g} of {self.name} is {value:.4g} s in {count:,.0f} "
+                f"observations over {RATE}")  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Expression):
     """What only a Prometheus knows that has scraped `source` for a while: PromQL, evaluated now.
 
     `$job` in it stands for the regular expression over the label `job` of the source. The query
@@ -199,12 +323,25 @@ class Recorded:
     """
 
     source: Source
-    query: str
+    text: str
     by: tuple[str, ...] = NO_LABELS
 
     def __call__(self, facts: Facts) -> Iterator[Reading]:
         """Raise NotSeen: two scrapes are no history."""
         raise facts.missing(Source.RECORDED, "only its records of hours show this")
+
+    def samples(self) -> tuple[tuple[Source, str], ...]:
+        """Return none: no page is read."""
+        return ()
+
+    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+        """Return the query over the source's job."""
+        job = json.dumps(jobs[self.source])[1:-1]
+        return Query(self.text.replace("$job", job), self.by)
+
+    def said(self, value: float, count: float) -> str:
+        """Return the value."""
+        return f"{value:,.4g}"
 
 
 def over_the_others(rates: Mapping[str, float], what: str, *, least: float) -> Iterator[Reading]:
@@ -217,7 +354,7 @@ def over_the_others(rates: Mapping[str, float], what: str, *, least: float) -> I
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class Function(Expression):
     """A measure that is a function, with the samples that it reads: of gauges the latest value, of
     counters two scrapes. It sees no others: what no check reads is not kept of a page.
     """
@@ -230,6 +367,17 @@ class Function:
         """Return what the function reads."""
         readable = frozenset((*self.gauges, *self.counters))
         return self.function(replace(facts, readable=readable))
+
+    def samples(self) -> tuple[tuple[Source, str], ...]:
+        """Return what it said that it reads."""
+        return (*self.gauges, *self.counters)
+
+    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+        """Return None: it is evaluated over the series themselves."""
+
+    def said(self, value: float, count: float) -> str:
+        """Return the value; no query asks for it."""
+        return f"{value:,.4g}"
 
 
 def reads(
@@ -246,18 +394,3 @@ def reads(
         )
 
     return of
-
-
-def sample_names(measure: object) -> tuple[tuple[Source, str], ...]:
-    """Return the (source, sample name) pairs that a measure reads."""
-    match measure:
-        case Function():
-            return (*measure.gauges, *measure.counters)
-        case Quantile():
-            return ((measure.source, f"{measure.name}_bucket"),)
-        case Ratio():
-            return ((measure.source, measure.name), (measure.source, measure.over))
-        case Value() | Rate() | Increase() | CodeShare():
-            return ((measure.source, measure.name),)
-        case _:
-            return ()

@@ -5,7 +5,7 @@ An absent part is not an empty one: asking for it raises `NotSeen`, and the chec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -37,6 +37,9 @@ class Reading:
     subject: str
     value: float
     evidence: str
+
+
+Measure = Callable[["Facts"], Iterable[Reading]]
 
 
 @dataclass(frozen=True, slots=True)

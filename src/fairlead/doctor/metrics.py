@@ -15,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 Labels = tuple[tuple[str, str], ...]
 SAMPLES_MAX = 200_000
 START = "process_start_time_seconds"
+#: Made by the reader from what /health says; etcd exports no metric of its alarms.
+ALARM = "fairlead_etcd_nospace"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from fairlead.doctor.checks import (
     scheduling,
     workloads,
 )
-from fairlead.doctor.expressions import Function, sample_names
+from fairlead.doctor.expressions import Function
 from fairlead.doctor.facts import Source
 
 CHECKS: tuple[Check, ...] = (
@@ -49,7 +49,7 @@ def wanted_samples() -> dict[Source, frozenset[str]]:
     """Return the sample names that the checks read, by source."""
     names: dict[Source, set[str]] = {}
     for check in CHECKS:
-        for source, name in sample_names(check.measure):
+        for source, name in check.expression.samples() if check.expression else ():
             names.setdefault(source, set()).add(name)
     return {source: frozenset(found) for source, found in names.items()}
 

@@ -19,13 +19,13 @@ from fairlead.app.replica import ReplicaSettings
 from fairlead.cli.main import guarded
 from fairlead.decide.doctor.examination import Examination
 from fairlead.doctor.check import Check, Level, Severity, Side, critical, warning
+from fairlead.doctor.checks.etcd import NOSPACE
 from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Recorded, Value
 from fairlead.doctor.facts import Source
 from fairlead.doctor.monitoring.alerts import OWN, groups, of_checks
 from fairlead.doctor.monitoring.boards import boards, control_plane, model
-from fairlead.doctor.monitoring.query import JOBS as DEFAULT_JOBS
-from fairlead.doctor.monitoring.query import query_of
 from fairlead.doctor.prometheus.promql import uses_of
+from fairlead.doctor.query import JOBS as DEFAULT_JOBS
 from fairlead.doctor.registry import CHECKS, wanted_samples
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
@@ -88,14 +88,14 @@ def make_check(measure: Any, *levels: Level, side: Side = Side.ABOVE) -> Check:
     ids=lambda each: type(each).__name__,
 )
 def test_each_form_of_expression_has_its_query(measure: Any, value: str, guard: str) -> None:
-    query = query_of(measure, JOBS)
+    query = measure.query(JOBS)
     assert query is not None
     assert (query.value, query.guard) == (value, guard)
 
 
 def test_what_prometheus_does_not_know_has_no_query() -> None:
-    assert query_of(lambda facts: ()) is None
-    assert query_of(Value(ETCD, "fairlead_etcd_nospace")) is None
+    assert make_check(lambda facts: ()).query(JOBS) is None
+    assert NOSPACE.query(JOBS) is None
 
 
 def test_each_level_of_a_check_is_an_alert() -> None:

@@ -16,9 +16,9 @@ from fairlead.cli.main import guarded
 from fairlead.doctor.check import Check, Finding, Passed, Unknown, evaluate, warning
 from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Value
 from fairlead.doctor.facts import Facts, Reading, Source
-from fairlead.doctor.monitoring.query import query_of
 from fairlead.doctor.prometheus.answers import Sample, is_to_answer, readings
 from fairlead.doctor.prometheus.api import REQUESTS_MAX
+from fairlead.doctor.query import JOBS
 from fairlead.doctor.readers.prometheus import SECONDS_MAX, PrometheusAnswers
 from fairlead.doctor.readers.web import Access, TooMuch, Web
 from fairlead.doctor.registry import BY_ID, CHECKS
@@ -69,7 +69,7 @@ SHARE, SLOW = CodeShare(ETCD, "a", "code", "5", count_min=50), Quantile(ETCD, "a
 def test_an_answer_to_each_form_gives_readings_with_their_origin(
     measure: Any, parts: list[tuple[str, str, dict[str, str]]], found: list[Any] | None
 ) -> None:
-    query = query_of(measure)
+    query = measure.query(JOBS)
     assert query is not None
     samples = [Sample(**sample(part, value, **labels)) for part, value, labels in parts]
     expected = None if found is None else tuple(

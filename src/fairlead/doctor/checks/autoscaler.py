@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from fairlead.doctor.check import IS_CRITICAL, IS_INFO, Check, Reading, critical, warning
-from fairlead.doctor.checks.etcd import ALARM
+from fairlead.doctor.checks.etcd import NOSPACE
 from fairlead.doctor.checks.objects import gpu_nodes
-from fairlead.doctor.expressions import CodeShare, Recorded, Value, reads
+from fairlead.doctor.expressions import CodeShare, Recorded, reads
 from fairlead.doctor.facts import Facts, NotSeen, Source
 from fairlead.doctor.objects import Workload
 
 F = (Source.FLAGS,)
 ERRORS_MAX = 0.01
 _ERRORS = CodeShare(Source.APISERVER, "apiserver_request_total", "code", "5")
-_ALARM = Value(Source.ETCD, ALARM)
 
 
 def _number(facts: Facts, name: str, default: float) -> Reading:
@@ -41,14 +40,14 @@ def delete_rate(facts: Facts) -> Iterator[Reading]:
 
 
 @reads(_ERRORS.source, counters=(_ERRORS.name,))
-@reads(_ALARM.source, gauges=(_ALARM.name,))
+@reads(NOSPACE.source, gauges=(NOSPACE.name,))
 def removes_in_outage(facts: Facts) -> Iterator[Reading]:
     """Read whether the autoscaler may remove nodes while the API server or etcd fails."""
     flags = facts.seen_flags("cluster-autoscaler")
     removes = flags.get("scale-down-enabled", "true") != "false"
     failures = [each.evidence for each in _ERRORS(facts) if each.value > ERRORS_MAX]
     with suppress(NotSeen):  # managed control planes hide etcd; the errors show its alarm, too
-        failures += ["etcd has an alarm" for each in _ALARM(facts) if each.value]
+        failures += ["etcd has an alarm" for each in NOSPACE(facts) if each.value]
     text = "; ".join(failures) or "the API server and etcd answer"
     yield Reading("cluster-autoscaler", float(removes and bool(failures)),
                   f"scale-down {'on' if removes else 'off'}; {text}")  # fmt: skip

@@ -22,6 +22,7 @@ from fairlead.doctor.etcd_state import Member
 from fairlead.doctor.expressions import (
     CodeShare,
     Increase,
+    OwnGauge,
     Quantile,
     Rate,
     Ratio,
@@ -30,13 +31,13 @@ from fairlead.doctor.expressions import (
     reads,
 )
 from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.metrics import ALARM
 from fairlead.terminal import printable
 
 E, F, P = (Source.ETCD,), (Source.FLAGS,), (Source.ETCD_API,)
 GIB = 1 << 30
 QUOTA_DEFAULT = 2 * GIB
-#: Made by the reader from what /health says; etcd exports no metric of its alarms.
-ALARM = "fairlead_etcd_nospace"
+NOSPACE = OwnGauge(Source.ETCD, ALARM)
 COMPACTION_DEFAULT = ("5m", "5m0s", "300s")
 SPLIT_FIX = (
     "start a second etcd cluster for events (they may be lost) and set on every API server\n"
@@ -184,7 +185,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "ETCD-08", "etcd has an active NOSPACE alarm", E,
-        Value(Source.ETCD, ALARM), IS_CRITICAL,
+        NOSPACE, IS_CRITICAL,
         "Every write is refused until the alarm is disarmed by hand.",
         QUOTA_FIX, "etcd FAQ", unit="bool", condition=ReportCondition.ETCD_NEARLY_FULL,
     ),

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.api.names import OWN_NAMESPACE
-from fairlead.doctor.check import Check, Severity
+from fairlead.doctor.check import Check, Level, Severity, Side
 from fairlead.doctor.facts import Source
-from fairlead.doctor.monitoring.query import JOBS, query_of
+from fairlead.doctor.query import JOBS, Query
 from fairlead.doctor.registry import CHECKS
 
 #: Time for which a finding must last: a scrape that failed, or one burst, is none.
 _MINUTES = {Severity.CRITICAL: 5, Severity.WARNING: 15, Severity.INFO: 60}
+_NODES = (
+    'max(apiserver_resource_objects{resource="nodes"} or apiserver_storage_objects'
+    '{resource="nodes"})'
+)
 
 
 CHECKS_PAGE, ALERTS_PAGE = "doctor-checks.md", "alerts.md"
@@ -232,12 +236,22 @@ def of_checks(
     """Return an alert for each level of each check that Prometheus can evaluate."""
     return tuple(
         Alert(
-            f"Doctor{check.id.replace('-', '')}", query.violates(check, level),
+            f"Doctor{check.id.replace('-', '')}", _violation(query, check, level),
             _MINUTES[level.severity], level.severity, check.title, check.why, check.fix, check.id,
         )
-        for check in checks if (query := query_of(check.measure, jobs)) is not None
+        for check in checks if (query := check.query(jobs)) is not None
         for level in check.levels
     )  # fmt: skip
+
+
+def _violation(query: Query, check: Check, level: Level) -> str:
+    """Return the expression that has samples while the value violates the level."""
+    sign = ">" if check.side is Side.ABOVE else "<"
+    parts = [f"{query.value} {sign} {level.limit:g}", *([query.guard] if query.guard else ())]
+    text = " and ".join(f"({each})" for each in parts) if len(parts) > 1 else parts[0]
+    if level.nodes_from:
+        text = f"({text}) and on () ({_NODES} >= {level.nodes_from})"
+    return text
 
 
 def groups(jobs: Mapping[Source, str] = JOBS, runbooks: str = "") -> dict[str, Any]:

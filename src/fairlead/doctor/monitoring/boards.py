@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlead.doctor.check import Check, Level, Severity, Side
 from fairlead.doctor.facts import Source
-from fairlead.doctor.monitoring.query import JOBS, query_of
+from fairlead.doctor.query import JOBS
 from fairlead.doctor.registry import CHECKS
 
 #: Units of Grafana for those of checks; others are plain numbers.
@@ -251,7 +251,7 @@ def control_plane(checks: Iterable[Check] = CHECKS, jobs: Mapping[Source, str] =
     """Return a board with a panel for each check that Prometheus can evaluate."""
     rows: dict[Source, list[Panel]] = {source: [] for source in _ROWS}
     for check in checks:
-        query = query_of(check.measure, jobs)
+        query = check.query(jobs)
         if query is None:
             continue
         legend = " ".join(f"{{{{{name}}}}}" for name in ("instance", *query.by))

@@ -2,7 +2,7 @@
 
 A page of metrics goes first: it is fresh, and has all series. Prometheus answers where the page was
 not read or says nothing, where it sees more instances of the component, and for what happens rarely
-(`Increase`), of which two scrapes in ten seconds see nothing.
+(`is_rare`), of which two scrapes in ten seconds see nothing.
 
 Series that are absent are unknown, even of metrics that exist from their first event on: a relabel
 rule may have dropped them.
@@ -18,19 +18,11 @@ from typing import Any
 import msgspec
 
 from fairlead.doctor.check import Check, Reading
-from fairlead.doctor.expressions import (
-    CodeShare,
-    Increase,
-    Quantile,
-    Rate,
-    Ratio,
-    Value,
-    subject_of,
-)
+from fairlead.doctor.expressions import Expression, subject_of
 from fairlead.doctor.facts import Facts, NotSeen
 from fairlead.doctor.metrics import Family, Labels, Scrapes
-from fairlead.doctor.monitoring.query import LONG, RATE, Query
 from fairlead.doctor.prometheus.api import BadAnswer
+from fairlead.doctor.query import Query
 from fairlead.terminal import printable
 
 SAMPLES_MAX = 50_000
@@ -80,7 +72,7 @@ def is_to_answer(
 ) -> bool:
     """True when Prometheus is to answer: it scrapes `instances`, and `pages` were read."""
     has_few = isinstance(direct, NotSeen) or not direct or instances > pages
-    return has_few or isinstance(check.measure, Increase)
+    return has_few or (check.expression is not None and check.expression.is_rare)
 
 
 def promql(query: Query) -> str:
@@ -94,7 +86,7 @@ def promql(query: Query) -> str:
 
 
 def readings(
-    measure: object, query: Query, samples: Iterable[Sample], origin: str
+    measure: Expression, query: Query, samples: Iterable[Sample], origin: str
 ) -> tuple[Reading, ...] | None:
     """Return the readings of an answer to `promql(query)`; None: there are no such series."""
     parts: dict[str, dict[str, float]] = {_VALUE: {}, _COUNT: {}, _SEEN: {}}
@@ -107,33 +99,11 @@ def readings(
     values, counts = parts[_VALUE], parts[_COUNT]
     if not any(parts.values()):
         return None
-    if isinstance(measure, CodeShare):  # no series of a bad code: none was counted
-        values = dict.fromkeys(counts, 0.0) | values
     return tuple(
-        Reading(subject, value, f"{_said(measure, value, counts.get(subject, 0.0))}, from {origin}")
-        for subject, value in values.items()
+        Reading(subject, value, f"{measure.said(value, counts.get(subject, 0.0))}, from {origin}")
+        for subject, value in measure.completed(values, counts).items()
         if not math.isnan(value) and counts.get(subject, 0.0) >= query.count_min
     )
-
-
-def _said(measure: object, value: float, count: float) -> str:
-    match measure:
-        case Value():
-            return f"{measure.name} = {value:,.4g}"
-        case Ratio():
-            return f"{measure.name} / {measure.over} = {value:,.4g}"
-        case Rate():
-            return f"{measure.name}: {value:,.4g} /s over {RATE}"
-        case Increase():
-            return f"{measure.name}: +{value:,.4g} over {LONG}"
-        case CodeShare():
-            return (f"{value * 100:.3g} % of {count:,.0f} in {measure.name} have {measure.label} "
-                    f"{measure.prefix}, over {RATE}")  # fmt: skip
-        case Quantile():
-            return (f"p{measure.q * 100:g} of {measure.name} is {value:.4g} s in {count:,.0f} "
-                    f"observations over {RATE}")  # fmt: skip
-        case _:
-            return f"{value:,.4g}"
 
 
 def gauges(samples: Iterable[Sample]) -> tuple[Scrapes, ...]:

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import msgspec
 
-from fairlead.doctor.checks.etcd import ALARM
 from fairlead.doctor.etcd_state import (
     Alarm,
     AlarmList,
@@ -24,6 +23,7 @@ from fairlead.doctor.etcd_state import (
     page_of,
 )
 from fairlead.doctor.facts import Source
+from fairlead.doctor.metrics import ALARM
 from fairlead.doctor.readers.pages import Page, Target
 from fairlead.doctor.readers.web import Web, said
 

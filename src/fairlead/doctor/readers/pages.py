@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fairlead.api.status import ApiError
-from fairlead.doctor.checks.etcd import ALARM
-from fairlead.doctor.metrics import BadPage, Labels, Scrapes, pair, parse_page
+from fairlead.doctor.metrics import ALARM, BadPage, Labels, Scrapes, pair, parse_page
 from fairlead.doctor.readers.web import Web
 from fairlead.doctor.sources import METRIC_SOURCES, Source
 

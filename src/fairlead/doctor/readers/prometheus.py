@@ -16,7 +16,6 @@ from dataclasses import replace
 from fairlead.doctor.check import Check, Reading
 from fairlead.doctor.facts import Facts, NotSeen, Source
 from fairlead.doctor.metrics import Scrapes
-from fairlead.doctor.monitoring.query import JOBS, query_of, selected
 from fairlead.doctor.prometheus.answers import (
     Sample,
     gauges,
@@ -29,6 +28,7 @@ from fairlead.doctor.prometheus.answers import (
 )
 from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
 from fairlead.doctor.prometheus.reader import PrometheusReader
+from fairlead.doctor.query import JOBS, selected
 from fairlead.doctor.readers.web import TooMuch, Web
 from fairlead.doctor.registry import gauges_of_functions
 from fairlead.doctor.sources import METRIC_SOURCES
@@ -136,11 +136,11 @@ class PrometheusAnswers:
         """Return the readings of a check; BadAnswer, which a refusal is from the start, OSError."""
         if refusal:
             raise BadAnswer(refusal)
-        query = query_of(check.measure, self._jobs)
-        if query is None:
+        query, expression = check.query(self._jobs), check.expression
+        if query is None or expression is None:
             answer = measured(check, facts, self._more(source), self._origin)
         else:
-            answer = readings(check.measure, query, self._ask(promql(query)), self._origin)
+            answer = readings(expression, query, self._ask(promql(query)), self._origin)
         if answer is None:
             raise BadAnswer("it has no such series")
         return answer
