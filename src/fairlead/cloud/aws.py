@@ -65,7 +65,7 @@ class AwsProvider:
         if made:
             return made
         for failed in answer.get("Errors", ()):
-            raise error_of(failed.get("ErrorCode", ""), failed.get("ErrorMessage", ""))
+            raise error_of(failed)
         raise CloudError("AWS: LaunchInstances answered with neither machines nor errors")
 
     async def terminate(self, ids: tuple[str, ...]) -> None:

@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 
 from fairlead.cloud.calls import Announced, Runner, Throttle, Throttled, retry_after_seconds
-from fairlead.cloud.provider import CloudError, OutOfCapacity, RefusedByProvider
+from fairlead.cloud.errors import Stated, Words
+from fairlead.cloud.provider import CloudError, RefusedByProvider
 from fairlead.model.windows import window_text
 
 #: Starts the id of a machine, as its node states it: aws:///ZONE/INSTANCE.
@@ -28,21 +29,29 @@ MACHINES_PER_CALL_MAX = 100
 BURST_MAX, PER_SECOND = 25.0, 2.5
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
 
-_THROTTLED = ("Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests")
-_NO_CAPACITY = (
-    "InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientCapacity",
-    "InsufficientReservedInstanceCapacity", "InsufficientFreeAddressesInSubnet",
-    "InstanceLimitExceeded", "VcpuLimitExceeded", "MaxSpotInstanceCountExceeded",
-    "ReservationCapacityExceeded", "SpotMaxPriceTooLow", "UnfulfillableCapacity", "Unsupported",
-)  # fmt: skip
-_REFUSED = (
-    "AccessDenied", "AccessDeniedException", "AuthFailure", "ExpiredToken", "InvalidClientTokenId",
-    "UnauthorizedOperation", "UnrecognizedClientException", "IdempotentParameterMismatch",
-    "IdempotentParameterMismatchError", "ValidationError", "MissingParameter", "InvalidParameter",
-    "InvalidParameterCombination", "InvalidParameterValue", "InvalidSubnetID.NotFound",
-    "InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed",
-    "InvalidLaunchTemplateId.Malformed", "InvalidLaunchTemplateId.NotFound",
-    "InvalidLaunchTemplateId.VersionNotFound", "InvalidLaunchTemplateName.NotFoundException",
+WORDS = Words(
+    "AWS",
+    is_whole=True,
+    throttled=(
+        "THROTTLING", "THROTTLINGEXCEPTION", "REQUESTLIMITEXCEEDED", "TOOMANYREQUESTS",
+    ),
+    no_capacity=(
+        "INSUFFICIENTINSTANCECAPACITY", "INSUFFICIENTHOSTCAPACITY", "INSUFFICIENTCAPACITY",
+        "INSUFFICIENTRESERVEDINSTANCECAPACITY", "INSUFFICIENTFREEADDRESSESINSUBNET",
+        "INSTANCELIMITEXCEEDED", "VCPULIMITEXCEEDED", "MAXSPOTINSTANCECOUNTEXCEEDED",
+        "RESERVATIONCAPACITYEXCEEDED", "SPOTMAXPRICETOOLOW", "UNFULFILLABLECAPACITY",
+        "UNSUPPORTED",
+    ),
+    refused=(
+        "ACCESSDENIED", "ACCESSDENIEDEXCEPTION", "AUTHFAILURE", "EXPIREDTOKEN",
+        "INVALIDCLIENTTOKENID", "UNAUTHORIZEDOPERATION", "UNRECOGNIZEDCLIENTEXCEPTION",
+        "IDEMPOTENTPARAMETERMISMATCH", "IDEMPOTENTPARAMETERMISMATCHERROR", "VALIDATIONERROR",
+        "MISSINGPARAMETER", "INVALIDPARAMETER", "INVALIDPARAMETERCOMBINATION",
+        "INVALIDPARAMETERVALUE", "INVALIDSUBNETID.NOTFOUND", "INVALIDINSTANCEID.NOTFOUND",
+        "INVALIDINSTANCEID.MALFORMED", "INVALIDLAUNCHTEMPLATEID.MALFORMED",
+        "INVALIDLAUNCHTEMPLATEID.NOTFOUND", "INVALIDLAUNCHTEMPLATEID.VERSIONNOTFOUND",
+        "INVALIDLAUNCHTEMPLATENAME.NOTFOUNDEXCEPTION",
+    ),
 )  # fmt: skip
 
 #: Pages of scheduled events that are read, and machines of each.
@@ -156,7 +165,7 @@ def _called(client: Any, operation: str, parameters: Mapping[str, Any]) -> Any:
         return getattr(client, operation)(**parameters)
     except ClientError as error:
         stated: Mapping[str, str] = error.response.get("Error", {})
-        found = error_of(stated.get("Code", ""), stated.get("Message", ""))
+        found = WORDS.error_of([Stated(stated.get("Code", ""), stated.get("Message", ""))])
         if isinstance(found, Throttled):
             answer: Mapping[str, Any] = error.response.get("ResponseMetadata", {})
             header = answer.get("HTTPHeaders", {}).get("retry-after")
@@ -166,14 +175,9 @@ def _called(client: Any, operation: str, parameters: Mapping[str, Any]) -> Any:
         raise CloudError(f"AWS: {error}") from error
 
 
-def error_of(code: str, message: str) -> CloudError:
-    """Return what an error of AWS means; a plain CloudError: it may pass by itself."""
-    text = f"AWS: {code}: {message}"
-    if code in _THROTTLED:
-        return Throttled(text)
-    if code in _NO_CAPACITY:
-        return OutOfCapacity(text)
-    return RefusedByProvider(text) if code in _REFUSED else CloudError(text)
+def error_of(failed: Mapping[str, str]) -> CloudError:
+    """Return what one error in the answer to a launch means."""
+    return WORDS.error_of([Stated(failed.get("ErrorCode", ""), failed.get("ErrorMessage", ""))])
 
 
 async def end_machines(

@@ -118,10 +118,7 @@ class Ec2FleetProvider:
             for part in answer.get("Instances", ())
             for id_ in part.get("InstanceIds", ())
         )
-        errors = [
-            error_of(each.get("ErrorCode", ""), each.get("ErrorMessage", ""))
-            for each in answer.get("Errors", ())
-        ]
+        errors = [error_of(each) for each in answer.get("Errors", ())]
         if made or not errors:
             return tuple(made)
         others = [each for each in errors if not isinstance(each, RefusedByProvider)]

@@ -7,7 +7,7 @@ here: the controller asks again. An operation is polled by its address, one call
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fairlead.cloud.calls import Runner, Throttle, Throttled, retry_after_seconds
-from fairlead.cloud.provider import CloudError, OutOfCapacity, RefusedByProvider
+from fairlead.cloud.errors import NotThere, Stated, Words
+from fairlead.cloud.provider import CloudError, RefusedByProvider
 
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
 _MESSAGE_MAX = 300
@@ -30,20 +31,22 @@ _NO_CREDENTIALS = (
     "`az login`"
 )
 
-#: Parts of error codes; the first group that has one says what kind it is.
-_THROTTLED = ("THROTTLED", "TOOMANY")
-_NO_CAPACITY = (
-    "ALLOCATIONFAILED", "OVERCONSTRAINED", "SKUNOTAVAILABLE", "QUOTA", "INSUFFICIENT",
-    "CAPACITYRESERVATION", "ALLOCATIONTIMEOUT", "SUBNETISFULL", "IPADDRESSESEXHAUSTED",
+WORDS = Words(
+    "Azure",
+    throttled=("THROTTLED", "TOOMANY"),
+    no_capacity=(
+        "ALLOCATIONFAILED", "OVERCONSTRAINED", "SKUNOTAVAILABLE", "QUOTA", "INSUFFICIENT",
+        "CAPACITYRESERVATION", "ALLOCATIONTIMEOUT", "SUBNETISFULL", "IPADDRESSESEXHAUSTED",
+    ),
+    later=("PREEMPTED", "CONFLICT", "ANOTHEROPERATION", "RETRYABLE", "INPROGRESS", "INTERNAL"),
+    refused=(
+        "AUTHORIZATION", "FORBIDDEN", "INVALID", "NOTFOUND", "BADREQUEST", "DISALLOWED",
+        "NOTALLOWED", "LOCKED", "SUBSCRIPTION",
+    ),
+    # A quota is refused with the code OperationNotAllowed, like much else: only the text says so.
+    vague="NOTALLOWED", no_capacity_in_text=("QUOTA",),
+    later_in_text=("ANOTHER OPERATION", "IN PROGRESS"),
 )  # fmt: skip
-_LATER = ("PREEMPTED", "CONFLICT", "ANOTHEROPERATION", "RETRYABLE", "INPROGRESS", "INTERNAL")
-_REFUSED = (
-    "AUTHORIZATION", "FORBIDDEN", "INVALID", "NOTFOUND", "BADREQUEST", "DISALLOWED", "NOTALLOWED",
-    "LOCKED", "SUBSCRIPTION",
-)  # fmt: skip
-#: A quota is refused with the code OperationNotAllowed, like much else: only the text says so.
-_QUOTA_TEXT, _LATER_TEXT = ("QUOTA",), ("ANOTHER OPERATION", "IN PROGRESS")
-_HTTP_REFUSED = (400, 401, 403, 404)
 
 
 class Bucket(Enum):
@@ -63,27 +66,12 @@ RATES = {
 }  # fmt: skip
 
 
-class NotThere(RefusedByProvider):
-    """What the call names does not exist."""
-
-
 class Changed(CloudError):
     """The scale set is not the one that the call was decided on."""
 
 
 class Busy(CloudError):
     """The call was not made: it would have waited for its turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """One error as Azure states it: in an answer, an operation or a machine."""
-
-    code: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"Azure: {self.code}: {self.message}"[:_MESSAGE_MAX]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,31 +185,13 @@ def _answer_of(error: Any) -> CloudError:
         details = [each for each in model.details or () if each.code]
         stated = [Stated(str(e.code), str(e.message or "")) for e in (model, *details)]
     if http == 404:
-        return NotThere(str(stated[0]))
+        return NotThere(WORDS.text(stated[0]))
     if http == 412:
-        return Changed(str(stated[0]))
+        return Changed(WORDS.text(stated[0]))
     if http == 429:
         seconds = retry_after_seconds(error.response.headers.get("Retry-After"))
-        return Throttled(str(stated[0]), seconds)
-    found = error_of(stated)
-    if http in _HTTP_REFUSED and type(found) is CloudError:
-        return RefusedByProvider(str(found))
-    return found
-
-
-def error_of(stated: Sequence[Stated]) -> CloudError:
-    """Return what errors mean together; a plain CloudError: it may pass by itself."""
-    kinds: tuple[tuple[tuple[str, ...], tuple[str, ...], type[CloudError]], ...] = (
-        (_THROTTLED, (), Throttled), (_NO_CAPACITY, _QUOTA_TEXT, OutOfCapacity),
-        (_LATER, _LATER_TEXT, CloudError), (_REFUSED, (), RefusedByProvider),
-    )  # fmt: skip
-    for codes, texts, kind in kinds:
-        for each in stated:
-            code, text = each.code.upper(), each.message.upper()
-            has_text = "NOTALLOWED" in code and any(part in text for part in texts)
-            if has_text or any(part in code for part in codes):
-                return kind(str(each))
-    return CloudError(str(stated[0]) if stated else "Azure: it failed without a reason")
+        return Throttled(WORDS.text(stated[0]), seconds)
+    return WORDS.error_of_answer(stated, http)
 
 
 def begun(poller: Any) -> str:

@@ -23,8 +23,9 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fairlead.cloud.azure_api import Busy, Changed, NotThere, error_of
+from fairlead.cloud.azure_api import WORDS, Busy, Changed
 from fairlead.cloud.azure_scale_set import OPERATION_SECONDS_MAX, Machine, Model, ScaleSet
+from fairlead.cloud.errors import NotThere
 from fairlead.cloud.provider import CloudError, LaunchPending, OutOfCapacity, RefusedByProvider
 from fairlead.model.machines import InstanceState
 
@@ -302,7 +303,7 @@ class Launches:
                 followed.operation = ""  # a later one goes on with what this one had begun
             else:
                 followed.done_at = _now()
-                followed.error = error_of(operation.errors) if operation.errors else None
+                followed.error = WORDS.error_of(operation.errors) if operation.errors else None
         if not followed.operation and not (await self._model()).is_busy:
             followed.done_at = _now()
 
@@ -321,7 +322,7 @@ class Launches:
 
     def _why(self, followed: _Followed, failed: Collection[Machine]) -> CloudError:
         """Return why there are no machines; want of capacity first: another zone may have it."""
-        found = [error_of(machine.errors) for machine in failed if machine.errors]
+        found = [WORDS.error_of(machine.errors) for machine in failed if machine.errors]
         found += [followed.error] if followed.error is not None else []
         for kind in (OutOfCapacity, RefusedByProvider):
             for error in found:

@@ -15,18 +15,17 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.cloud.azure_api import (
+    WORDS,
     Azure,
     Bucket,
-    NotThere,
     Operation,
     Place,
     Question,
-    Stated,
     begun,
-    error_of,
     headers_of,
     operation_at,
 )
+from fairlead.cloud.errors import NotThere, Stated
 from fairlead.cloud.provider import CloudError, RefusedByProvider
 from fairlead.model.machines import InstanceState
 from fairlead.model.windows import window_text
@@ -247,7 +246,7 @@ class ScaleSet:
             if operation is None or is_late or operation.is_done:
                 del self._deleting[address]
                 failed += operation.errors if operation is not None else ()
-        error = error_of(failed) if failed else None
+        error = WORDS.error_of(failed) if failed else None
         if error is not None and not any("PREEMPTED" in each.code.upper() for each in failed):
             raise error  # one that another operation ended is sent again
 

@@ -7,15 +7,15 @@ loaded by name, since its types are 140,000 lines that every type check would re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 from fairlead.cloud.calls import Runner, Throttle, Throttled
-from fairlead.cloud.provider import CloudError, OutOfCapacity, RefusedByProvider
+from fairlead.cloud.errors import NotThere, Stated, Words
+from fairlead.cloud.provider import CloudError, RefusedByProvider
 
 #: Compute Engine allows 1,500 requests a minute, project and region; half of that.
 BURST_MAX, PER_SECOND = 25.0, 12.0
@@ -27,17 +27,19 @@ _NO_CREDENTIALS = (
     "`gcloud auth application-default login`"
 )
 
-#: Parts of error codes and reasons; the first group that has one says what kind it is.
-_THROTTLED = ("RATELIMIT", "RATE_LIMIT", "CONCURRENT_OPERATIONS", "OPERATION_RATE")
-_NO_CAPACITY = (
-    "POOL_EXHAUSTED", "STOCKOUT", "QUOTA", "IP_SPACE_EXHAUSTED", "INSUFFICIENT",
-    "UNSUPPORTED_OPERATION",  # so it answers when a spot machine is preempted at its start
+WORDS = Words(
+    "GCP",
+    throttled=("RATELIMIT", "RATE_LIMIT", "CONCURRENT_OPERATIONS", "OPERATION_RATE"),
+    no_capacity=(
+        "POOL_EXHAUSTED", "STOCKOUT", "QUOTA", "IP_SPACE_EXHAUSTED", "INSUFFICIENT",
+        "UNSUPPORTED_OPERATION",  # so it answers when a spot machine is preempted at its start
+    ),
+    later=("NOT_READY", "NOTREADY", "IN_USE", "INUSE"),
+    refused=(
+        "PERMISSION", "FORBIDDEN", "INVALID", "NOT_FOUND", "NOTFOUND", "CONDITION_NOT_MET",
+        "REQUIRED",
+    ),
 )  # fmt: skip
-_LATER = ("NOT_READY", "NOTREADY", "IN_USE", "INUSE")
-_REFUSED = (
-    "PERMISSION", "FORBIDDEN", "INVALID", "NOT_FOUND", "NOTFOUND", "CONDITION_NOT_MET", "REQUIRED",
-)  # fmt: skip
-_HTTP_REFUSED = (400, 401, 403, 404)
 
 
 class Service(Enum):
@@ -49,23 +51,8 @@ class Service(Enum):
     INSTANCES = "InstancesClient"
 
 
-class NotThere(RefusedByProvider):
-    """What the call names does not exist."""
-
-
 class AlreadyThere(CloudError):
     """What the call would make exists already."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """One error as Compute Engine states it: in an answer, an operation or a machine."""
-
-    code: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"GCP: {self.code}: {self.message}"[:_MESSAGE_MAX]
 
 
 #: Returns the client of a service. Blocks; CloudError.
@@ -140,32 +127,12 @@ def _answer_of(error: Any) -> CloudError:
     stated = [Stated(str(e.get("reason", "")), str(e.get("message", ""))) for e in listed]
     stated = stated or [Stated(f"HTTP {http}", str(error.message))]
     if http == 404:
-        return NotThere(str(stated[0]))
+        return NotThere(WORDS.text(stated[0]))
     if http == 409:
-        return AlreadyThere(str(stated[0]))
+        return AlreadyThere(WORDS.text(stated[0]))
     if http == 429:
-        return Throttled(str(stated[0]))
-    found = error_of(stated)
-    if http in _HTTP_REFUSED and type(found) is CloudError and not _has(stated, _LATER):
-        return RefusedByProvider(str(found))
-    return found
-
-
-def error_of(stated: Sequence[Stated]) -> CloudError:
-    """Return what errors mean together; a plain CloudError: it may pass by itself."""
-    kinds: tuple[tuple[tuple[str, ...], type[CloudError]], ...] = (
-        (_THROTTLED, Throttled), (_NO_CAPACITY, OutOfCapacity), (_LATER, CloudError),
-        (_REFUSED, RefusedByProvider),
-    )  # fmt: skip
-    for parts, kind in kinds:
-        for each in stated:
-            if _has((each,), parts):
-                return kind(str(each))
-    return CloudError(str(stated[0]) if stated else "GCP: it failed without a reason")
-
-
-def _has(stated: Sequence[Stated], parts: tuple[str, ...]) -> bool:
-    return any(part in each.code.upper() for each in stated for part in parts)
+        return Throttled(WORDS.text(stated[0]))
+    return WORDS.error_of_answer(stated, http)
 
 
 def stated_errors(error: Any) -> list[Stated]:

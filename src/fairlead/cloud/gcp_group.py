@@ -10,7 +10,8 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.cloud.calls import Announced
-from fairlead.cloud.gcp_api import Gcp, NotThere, Service, Stated, error_of, stated_errors
+from fairlead.cloud.errors import NotThere, Stated
+from fairlead.cloud.gcp_api import WORDS, Gcp, Service, stated_errors
 from fairlead.cloud.provider import CloudError
 from fairlead.model.machines import InstanceState
 from fairlead.model.windows import window_text
@@ -168,7 +169,7 @@ class Group:
                 del self._deleting[name]
                 failed += stated_errors(operation.error if operation is not None else None)
         if failed:
-            raise error_of(failed)
+            raise WORDS.error_of(failed)
         under_way = {machine for _, part in self._deleting.values() for machine in part}
         left = [name for name in machines if name not in under_way]
         for start in range(0, len(left), DELETIONS_MAX):
@@ -181,7 +182,7 @@ class Group:
                 },
             )  # fmt: skip
             if is_done(operation) and (errors := stated_errors(operation.error)):
-                raise error_of(errors)
+                raise WORDS.error_of(errors)
             if not is_done(operation):
                 self._deleting[operation.name] = (now, frozenset(part))
 

@@ -21,11 +21,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fairlead.cloud.errors import NotThere
 from fairlead.cloud.gcp_api import (
+    WORDS,
     AlreadyThere,
-    NotThere,
     Service,
-    error_of,
     stated_errors,
 )
 from fairlead.cloud.gcp_group import OPERATION_SECONDS_MAX, Group, Managed, is_done
@@ -162,8 +162,10 @@ class GcpLaunch:
                 failed[name] = OutOfCapacity(f"GCP: {name} is being deleted")
             elif machine is not None and machine.exists:
                 made.append(name)
-            elif machine is not None and machine.errors and _is_final(error_of(machine.errors)):
-                failed[name] = error_of(machine.errors)
+            elif (
+                machine is not None and machine.errors and _is_final(WORDS.error_of(machine.errors))
+            ):
+                failed[name] = WORDS.error_of(machine.errors)
             elif machine is None and self._error is not None and _is_final(self._error):
                 failed[name] = self._error
             else:
@@ -182,7 +184,9 @@ class GcpLaunch:
         if request.state == "SUCCEEDED":
             return self.machines
         if request.state in ("FAILED", "CANCELLED"):
-            found = error_of(stated_errors(request.status.error.errors and request.status.error))
+            found = WORDS.error_of(
+                stated_errors(request.status.error.errors and request.status.error)
+            )
             if isinstance(found, RefusedByProvider):
                 raise found
             if self._is_cancelled or request.state == "CANCELLED":
@@ -270,7 +274,7 @@ def _error_of(operation: Any) -> CloudError | None:
     errors = stated_errors(operation.error)
     if not errors or all("ALREADY_EXISTS" in each.code for each in errors):
         return None
-    return error_of(errors)
+    return WORDS.error_of(errors)
 
 
 def _is_final(error: CloudError) -> bool:

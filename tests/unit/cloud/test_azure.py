@@ -27,9 +27,10 @@ from tests.e2e.rest_server import InProcess
 
 from fairlead.cloud import azure_api
 from fairlead.cloud.azure import AzureProvider
-from fairlead.cloud.azure_api import Azure, Busy, Stated, error_of
+from fairlead.cloud.azure_api import WORDS, Azure, Busy
 from fairlead.cloud.azure_launch import TAG_MAX, TAGS_MAX, Ledger, OpenLaunch, ledger_of
 from fairlead.cloud.azure_scale_set import Machine
+from fairlead.cloud.errors import Stated
 from fairlead.cloud.provider import (
     CloudError,
     LaunchPending,
@@ -714,7 +715,7 @@ def test_what_azure_says_of_a_machine_is_its_state(
     ],
 )
 def test_codes_of_azure_have_kinds(code: str, message: str, kind: type[CloudError]) -> None:
-    assert type(error_of([Stated(code, message)])) is kind
+    assert type(WORDS.error_of([Stated(code, message)])) is kind
 
 
 # The ledger

@@ -21,8 +21,9 @@ from tests.e2e.gcp_server import (
 from tests.e2e.rest_server import InProcess
 
 from fairlead.cloud import gcp_api
+from fairlead.cloud.errors import Stated
 from fairlead.cloud.gcp import GcpProvider
-from fairlead.cloud.gcp_api import Gcp, Stated, error_of
+from fairlead.cloud.gcp_api import WORDS, Gcp
 from fairlead.cloud.gcp_group import Managed
 from fairlead.cloud.gcp_launch import machine_names
 from fairlead.cloud.provider import (
@@ -464,7 +465,7 @@ def test_throttling_is_no_refusal_and_pauses_all_calls(status: int, reason: str)
     ],
 )
 def test_codes_of_google_have_kinds(code: str, kind: type[CloudError]) -> None:
-    assert type(error_of([Stated(code, "")])) is kind
+    assert type(WORDS.error_of([Stated(code, "")])) is kind
 
 
 # Resize requests
