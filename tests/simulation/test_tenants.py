@@ -19,8 +19,10 @@ from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
+from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.job_index import JobIndex
 from fairlead.controllers.jobs import JobsController
+from fairlead.decide.adoption.actions import ReleaseMember
 from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.placement import fit
 from fairlead.history.memory import MemoryHistory
@@ -41,7 +43,7 @@ def test_what_a_tenant_draws_harms_no_other() -> None:
     results = [explored(seed) for seed in WORLDS]
     assert "".join(result.text for result in results if result.broken) == ""
     judged = sum((result.judged for result in results), results[0].judged)
-    assert {"nodes", "gangs", "late", "quota", "accounts", "bytes"} <= judged.keys()
+    assert {"nodes", "gangs", "late", "late guests", "quota", "accounts", "bytes"} <= judged.keys()
     outcomes = {o for r in results for outcomes in r.played.outcomes for o in outcomes}
     assert {"ok", "Forbidden", "Invalid", "NotFound", "InternalError"} <= {
         outcome.partition(":")[0] for outcome in outcomes
@@ -176,6 +178,18 @@ def _plant_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobsController, "perform", slow)
 
 
+def _plant_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller of groups that opens the gates of one tenant alone."""
+    perform = AdoptionController.perform
+
+    async def held(self: AdoptionController, action: Any) -> Any:
+        if isinstance(action, ReleaseMember) and action.pod.metadata.namespace != TENANT:
+            return None
+        return await perform(self, action)
+
+    monkeypatch.setattr(AdoptionController, "perform", held)
+
+
 def _plant_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """A jobs controller that remembers every state of every job."""
     on_job = JobIndex._on_job
@@ -225,6 +239,7 @@ CANARIES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[Call, ...]
         _plant_stall,
         (create("jobs", job("slow")), Call(Verb.WAIT, wait=1.0), Call(Verb.WAIT, wait=25.0)),
     ),
+    "late-guest": (_plant_gate, (create("pods", pod("p")), Call(Verb.WAIT, wait=120.0))),
     "quota": (
         _plant_quota,
         (*(create("jobs", job(f"j{i}", gpus=7, seconds=1, exit_code=1, restart=_LATER), 4.0)

@@ -201,6 +201,11 @@ class AdoptionSettings(Section, frozen=True):
         int,
         within(1, HOUR, "A released pod that its scheduler refuses for longer releases its place."),
     ] = 10  # fmt: skip
+    bare_patience_seconds: Annotated[
+        int,
+        within(1, DAY, "The same for a pod without a controller: it is deleted, and nothing "
+                       "creates it again."),
+    ] = 300  # fmt: skip
     refusals_max: Annotated[
         int, within(1, 1000, "After so many such refusals in a row the whole gang queues again.")
     ] = 5

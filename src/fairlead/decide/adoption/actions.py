@@ -40,7 +40,7 @@ class ReleaseMember:
 
 @dataclass(frozen=True, slots=True)
 class EvictMember:
-    """Delete a pod, which its tool creates again; fails when the pod has changed."""
+    """Delete a pod, which its tool, if any, creates again; fails when the pod has changed."""
 
     job: Job
     pod: Pod

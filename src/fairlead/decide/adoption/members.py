@@ -59,6 +59,11 @@ class Member:
         return self.pod.metadata.name
 
     @property
+    def is_bare(self) -> bool:
+        """True for a pod without a controller: nothing creates it again."""
+        return not any(owner.controller for owner in self.pod.metadata.owner_references)
+
+    @property
     def seat(self) -> Seat:
         """Role and index of a released member."""
         return (self.role, self.index)

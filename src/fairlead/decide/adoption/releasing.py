@@ -8,6 +8,7 @@ attempt ends and the next one repairs the placement; members that run are not to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -47,9 +48,8 @@ def decide_members(group: GroupContext) -> Decision[Action]:
     wrong = list(_misplaced(group, places))
     if wrong:
         return Decision(tuple(a for member, why in wrong for a in _evict(job, member, why)))
-    refused = [m for m in census.released if m.refused_at is not None]
-    patience = group.policy.bind_patience_seconds
-    due = [m for m in refused if group.now - (m.refused_at or group.now) >= patience]
+    give_up_at = {m.name: at for m in census.released if (at := _give_up_at(group, m)) is not None}
+    due = [m for m in census.released if give_up_at.get(m.name, math.inf) <= group.now]
     if due:
         return Decision(_not_bound(group, due))
     if census.is_empty:
@@ -70,10 +70,21 @@ def decide_members(group: GroupContext) -> Decision[Action]:
         for m, seat in seating.seated
     ]
     actions += [single_member_job(member) for member in (*seating.extra, *seating.homeless)]
-    give_up_at = min(((m.refused_at or group.now) + patience for m in refused), default=None)
     vacant, vacant_at = _vacant(group, places, seating)
     counted, counted_at = _count(group, vacant)
-    return Decision((*counted, *actions), wake_at=earliest(give_up_at, vacant_at, counted_at))
+    return Decision(
+        (*counted, *actions), wake_at=earliest(*give_up_at.values(), vacant_at, counted_at)
+    )
+
+
+def _give_up_at(group: GroupContext, member: Member) -> float | None:
+    """Return until when a member waits that its scheduler refuses; None: it is not refused."""
+    if member.refused_at is None:
+        return None
+    policy = group.policy
+    return member.refused_at + (
+        policy.bare_patience_seconds if member.is_bare else policy.bind_patience_seconds
+    )
 
 
 def _vacant(
@@ -128,7 +139,8 @@ def _age(member: Member) -> tuple[bool, str, str]:
 
 
 def _evict(job: Job, member: Member, why: str) -> tuple[Action, ...]:
-    note = Note(EventReason.MOVED, f"Deleted {member.name}, which its tool creates again: {why}")
+    who = "nothing" if member.is_bare else "its tool"
+    note = Note(EventReason.MOVED, f"Deleted {member.name}, which {who} creates again: {why}")
     return (EvictMember(job, member.pod), event(job, note))
 
 
@@ -220,9 +232,10 @@ def _not_bound(group: GroupContext, refused: list[Member]) -> tuple[Action, ...]
     nodes = sorted({m.node for m in refused if m.node})
     refusal = refusal_of(refused[0].pod)
     why = refusal.message if refusal is not None else ""
+    seconds = max(group.now - (m.refused_at or group.now) for m in refused)
     text = (
         f"kube-scheduler refused {plural(len(refused), 'member')} on {_listed(nodes)} for "
-        f"{group.policy.bind_patience_seconds:g} s: {why}"
+        f"{seconds:.0f} s: {why}"
     )
     earlier = last_attempts(group.job.status.attempts[:-1], lambda end: end is EndReason.NOT_BOUND)
     if len(earlier) + 1 >= group.policy.refusals_max:

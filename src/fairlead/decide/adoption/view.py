@@ -25,6 +25,8 @@ class AdoptionPolicy:
 
     #: A released pod that its scheduler refuses for longer gives its place up.
     bind_patience_seconds: float = 10.0
+    #: The same for a pod without a controller, which is lost when it is deleted.
+    bare_patience_seconds: float = 300.0
     #: Attempts in a row that end so; after the last one the whole group waits again.
     refusals_max: int = 5
     #: Wait of a group that was refused so often before it queues again; doubles each time.

@@ -224,6 +224,8 @@ class Promises(Observer):
         for key, gang in self._gangs.items():
             if key[0] == TENANT or gang.is_running or gang.is_over or key[0] in self.borrowers:
                 continue
+            if gang.is_adopted and gang.nodes:
+                continue  # kube-scheduler binds its pods, and may have bound a plain one there
             self.judged["late"] += 1
             since, most = gang.created_at, _late_seconds(key)
             if key[0] == PREEMPTORS:
@@ -232,7 +234,7 @@ class Promises(Observer):
             if now - since > most:
                 raise PromiseBroken(f"late: {key} does not run {now - since:.0f} s on")
         for key, since in self._guests.items():
-            self.judged["late"] += 1
+            self.judged["late guests"] += 1
             if now - since > _late_seconds(key):
                 raise PromiseBroken(f"late: pod {key} is gated {now - since:.0f} s on")
         held = {key[1]: g.gpus for key, g in self._gangs.items() if key[0] == TENANT and g.gpus}

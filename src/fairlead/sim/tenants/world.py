@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from fairlead.api import crd
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
-from fairlead.api.names import GANG_NAME, HOSTNAME, JOB_FINALIZER, SIMULATE_SECONDS
+from fairlead.api.names import GANG_GATE, GANG_NAME, HOSTNAME, JOB_FINALIZER, SIMULATE_SECONDS
 from fairlead.api.resources import (
     CRDS,
     JOBS,
@@ -280,7 +280,8 @@ class TenantWorld:
             body = job(f"{name}-{number}", gpus=gpus)
             body["spec"]["roles"][0]["template"]["metadata"] = {"annotations": seconds}
             await self._submit(space, body)
-        guest = gated(f"guest-{number}", 1, gang=f"guest-{number}", size="1", seconds=1)
+        name, gates = f"guest-{number}", [{"name": GANG_GATE}]
+        guest = gated(name, 1, gang=name, size="1", seconds=1, schedulingGates=gates)
         await self.client.create(PODS, guest, namespace=SHARED)
         if number % 2:
             body = job(f"urgent-{number}", gpus=8, priorityClassName="mid")
@@ -309,9 +310,10 @@ class TenantWorld:
                     self.played.calls += 1
             self.tenant.restore()
             await self._pass(_REST_SECONDS)
-            await self.client.delete_collection(PODS, namespace=SHARED, label_selector=GANG_NAME)
             await self._clean()
-            await self._pass(_REST_SECONDS)
+            await self._pass(_REST_SECONDS)  # guests whose place his plain pods took run now
+            await self.client.delete_collection(PODS, namespace=SHARED, label_selector=GANG_NAME)
+            await self._pass(_LOOK_SECONDS)
             self.promises.check_accounts()
             await self.promises.check_records(self.history)
             self._check()

@@ -434,6 +434,20 @@ def test_a_refused_member_is_given_time_and_then_moved() -> None:
     assert gone.pod.metadata.name == "web-1"
 
 
+def test_a_refused_member_that_nothing_creates_again_keeps_its_place_for_longer() -> None:
+    job = stand_in(attempt=1, is_open=True)
+
+    def bare(seconds: float) -> Pod:
+        pod = refused(released(job, 1, "n1"), seconds=seconds)
+        return replace(pod, metadata=replace(pod.metadata, owner_references=()))
+
+    others = (released(job, 0, "n0"), released(job, 2, "n2"))
+    early = view(*others, bare(290), job=job)
+    assert all(w.status.attempt == 1 for w in acts(WriteJobStatus, early))
+    assert decide_group(early, POLICY, NOW).wake_at == NOW - 290 + POLICY.bare_patience_seconds
+    assert written(view(*others, bare(300), job=job)).attempt == 2
+
+
 def test_a_group_whose_members_are_refused_again_and_again_waits_for_all_of_them() -> None:
     most = POLICY.refusals_max
     for earlier, ends in [
