@@ -8,15 +8,14 @@ from fairlead.doctor.checks import (
     apiserver,
     audit,
     autoscaler,
-    components,
+    dns,
     etcd,
+    images,
     network,
     nodes,
-    objects,
     prometheus,
-    runtime,
     scheduling,
-    workloads,
+    webhooks,
 )
 from fairlead.doctor.expressions import Function
 from fairlead.doctor.facts import Source
@@ -24,19 +23,18 @@ from fairlead.doctor.facts import Source
 CHECKS: tuple[Check, ...] = (
     *etcd.CHECKS,
     *apiserver.CHECKS,
+    *webhooks.CHECKS,
     *audit.CHECKS,
-    *objects.CHECKS,
-    *workloads.CHECKS,
+    *dns.CHECKS,
     *autoscaler.CHECKS,
     *nodes.CHECKS,
+    *images.CHECKS,
     *network.CHECKS,
-    *runtime.CHECKS,
-    *components.CHECKS,
     *scheduling.CHECKS,
     *prometheus.CHECKS,
 )
 #: Those that an audit log alone can answer.
-AUDIT_CHECKS: tuple[Check, ...] = audit.CHECKS
+AUDIT_CHECKS = tuple(check for check in CHECKS if check.needs == (Source.AUDIT,))
 BY_ID: dict[str, Check] = {check.id: check for check in CHECKS}
 #: The checks behind each condition of the report.
 BEHIND: dict[ReportCondition, tuple[str, ...]] = {

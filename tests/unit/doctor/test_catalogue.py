@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from fairlead.doctor import checks
 from fairlead.doctor.check import Finding, evaluate
 from fairlead.doctor.expressions import reads
 from fairlead.doctor.facts import Facts, Reading, Source
@@ -40,9 +43,23 @@ def test_each_entry_of_the_catalogue_is_a_check_or_has_its_reason() -> None:
     assert len(left_out()) < 15
 
 
+def test_a_check_is_in_the_module_of_its_prefix() -> None:
+    """A prefix is in one module; of the API server those of webhooks are apart."""
+    homes = dict[str, set[str]]()
+    for module in pkgutil.iter_modules(checks.__path__):
+        found = vars(import_module(f"{checks.__name__}.{module.name}")).get("CHECKS", ())
+        for check in found:
+            homes.setdefault(check.id.partition("-")[0], set()).add(module.name)
+    assert homes.pop("API") == {"apiserver", "webhooks"}
+    assert all(len(modules) == 1 for modules in homes.values()), homes
+    assert homes.keys() == ENTRIES.keys() - {"API"}
+
+
 def test_the_facts_that_checks_read_are_those_that_the_script_writes() -> None:
-    checks = ROOT / "src" / "fairlead" / "doctor" / "checks"
-    code = "".join((checks / f"{name}.py").read_text() for name in ("nodes", "network", "runtime"))
+    folder = ROOT / "src" / "fairlead" / "doctor" / "checks"
+    code = "".join(file.read_text() for file in sorted(folder.glob("*.py"))).replace(
+        '"fairlead.dev', ""
+    )
     code = code.replace('f"{CONTAINERD}', '"fairlead.containerd.')
     read = set(re.findall(r'"fairlead\.([\w.]*\w)"', code))
     script = SCRIPT.read_text().replace("${table}", "arp")

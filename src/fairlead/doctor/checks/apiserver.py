@@ -1,11 +1,15 @@
-"""Checks of the API server's own metrics: rejections, errors, fairness, latency, watches, size."""
+"""Checks of the API server: load, latency, fairness, sizes, versions, and who calls it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import partial
 
 from fairlead.api.cluster_report import ReportCondition
-from fairlead.doctor.check import IS_WARNING, Check, Reading, critical, info, warning
+from fairlead.doctor.check import IS_INFO, IS_WARNING, Check, Reading, Side, critical, info, warning
+from fairlead.doctor.checks.audit import INFORMER_FIX, UNBOUNDED
+from fairlead.doctor.checks.of_objects import api_services
 from fairlead.doctor.expressions import (
     CodeShare,
     Quantile,
@@ -16,15 +20,22 @@ from fairlead.doctor.expressions import (
     reads,
 )
 from fairlead.doctor.facts import Facts, NotSeen, Source
+from fairlead.doctor.objects import Node, Objects
 
-A, F = (Source.APISERVER,), (Source.FLAGS,)
+A = (Source.APISERVER,)
+F = (Source.FLAGS,)
+U = (Source.AUDIT,)
+K = (Source.API,)
+M = (Source.KUBELET,)
 SYSTEM_LEVELS = ("leader-election", "system", "node-high")
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 INFLIGHT_DEFAULTS = (400, 200)
 #: Of fewer requests a second, the shares of API servers are chance.
 REQUESTS_MIN = 20.0
 LEASE_SECONDS = 10
-OBJECTS_PER_TYPE_MAX, EVENTS_MAX = 150_000, 1_000_000
+OBJECTS_PER_TYPE_MAX = 150_000
+EVENTS_MAX = 1_000_000
+ENVELOPE = {"nodes": 5_000, "pods": 150_000, "namespaces": 10_000, "services": 10_000}
 
 
 @reads(Source.APISERVER, gauges=("apiserver_resource_objects", "apiserver_storage_objects"))
@@ -45,19 +56,6 @@ def object_counts(facts: Facts) -> Iterator[Reading]:
 
 
 @reads(Source.APISERVER, gauges=("apiserver_longrunning_requests",))
-def endpoints_watchers(facts: Facts) -> Iterator[Reading]:
-    """Read the watches of Endpoints per node, over all API servers."""
-    watches = 0.0
-    for _, family in facts.family(Source.APISERVER, "apiserver_longrunning_requests"):
-        for labels, value in family.values():
-            if labels.get("resource") == "endpoints" and labels.get("verb") == "WATCH":
-                watches += value
-    nodes = max(facts.nodes_count(), 1)
-    few = watches if watches > 5 else 0.0
-    yield Reading("endpoints", few / nodes, f"{watches:,.0f} watches of Endpoints, {nodes:,} nodes")
-
-
-@reads(Source.APISERVER, gauges=("apiserver_longrunning_requests",))
 def watches_per_node(facts: Facts) -> Iterator[Reading]:
     """Read the watches of each resource per node, over all API servers."""
     counts: dict[str, float] = {}
@@ -72,7 +70,7 @@ def watches_per_node(facts: Facts) -> Iterator[Reading]:
         yield Reading(resource, share, f"{count:,.0f} watches on {nodes:,} nodes")
 
 
-def _writes(facts: Facts) -> dict[str, float]:
+def writes_by_resource(facts: Facts) -> dict[str, float]:
     """Return the writes per second by resource, over all API servers."""
     found: dict[str, float] = {}
     for _, family in facts.family(Source.APISERVER, "apiserver_request_total"):
@@ -96,19 +94,9 @@ def skew(facts: Facts) -> Iterator[Reading]:
 def lease_writes(facts: Facts) -> Iterator[Reading]:
     """Read the writes of leases over one of each node in ten seconds, over all API servers."""
     usual = facts.nodes_count() / LEASE_SECONDS
-    rate = _writes(facts).get("leases", 0.0)
+    rate = writes_by_resource(facts).get("leases", 0.0)
     text = f"{rate:,.1f} writes of leases a second; {usual:,.1f} are heartbeats of nodes"
     yield Reading("leases", rate / usual if usual >= 10 else 0.0, text)
-
-
-@reads(Source.APISERVER, counters=("apiserver_request_total",))
-def frequent_writes(facts: Facts) -> Iterator[Reading]:
-    """Read the share of leases and events in all writes, over all API servers."""
-    writes = _writes(facts)
-    total = sum(writes.values())
-    frequent = writes.get("leases", 0.0) + writes.get("events", 0.0)
-    text = f"{frequent:,.0f} of {total:,.0f} writes a second are leases and events"
-    yield Reading("writes", frequent / total if total else 0.0, text)
 
 
 def _number(facts: Facts, name: str, default: int) -> int:
@@ -133,6 +121,85 @@ def audit_policy(facts: Facts) -> Iterator[Reading]:
     policy = flags.get("audit-policy-file", "")
     text = f"--audit-policy-file={policy}" if policy else "kube-apiserver has no audit policy"
     yield Reading("kube-apiserver", float(not policy), text)
+
+
+def agents_without_flow(facts: Facts) -> Iterator[Reading]:
+    """Read whether any FlowSchema other than the built-in ones isolates a caller."""
+    found, what = facts.seen_objects().flow_schemas, "flow schemas could not be listed"
+    own = [
+        each.metadata.name
+        for each in facts.seen(found, Source.API, what)
+        if "apf.kubernetes.io/autoupdate-spec" not in each.metadata.annotations
+    ]
+    text = f"{len(own)} FlowSchemas of your own" + (
+        f": {', '.join(sorted(own)[:5])}" if own else ""
+    )
+    yield Reading("flow schemas", float(not own), text)
+
+
+def aggregated(facts: Facts) -> Iterator[Reading]:
+    """Read aggregated APIs that are not available."""
+    for each in api_services(facts):
+        condition = next((c for c in each.status.conditions if c.type == "Available"), None)
+        is_down = condition is not None and condition.status == "False"
+        text = f"Available: {condition.status} {condition.reason}" if condition else "no condition"
+        yield Reading(each.metadata.name, float(is_down), text)
+
+
+def envelope(facts: Facts) -> Iterator[Reading]:
+    """Read counts of objects over the official envelope."""
+    counts = facts.seen_objects().counts
+    if not counts:
+        raise facts.missing(Source.API, "no counts of objects")
+    for resource, limit in ENVELOPE.items():
+        if resource in counts:
+            count = counts[resource]
+            yield Reading(resource, count / limit, f"{count:,} of {limit:,}")
+
+
+def server_version(objects: Objects) -> tuple[int, int] | None:
+    """Return (major, minor) of the API server; None when it is not known."""
+    found = re.match(r"v?(\d+)\.(\d+)", objects.version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _older(facts: Facts, *, minor: int) -> Iterator[Reading]:
+    """Read whether the API server is of an earlier version than 1.`minor`."""
+    objects, what = facts.seen_objects(), "the version of the API server is not known"
+    version = facts.seen(server_version(objects), Source.API, what)
+    yield Reading("kube-apiserver", float(version < (1, minor)), objects.version)
+
+
+def _control_plane(facts: Facts) -> tuple[Node, ...]:
+    nodes = facts.seen_objects().control_plane_nodes or None
+    return facts.seen(nodes, Source.API, "no node has the role control-plane")
+
+
+def shared_control_plane(facts: Facts) -> Iterator[Reading]:
+    """Read which nodes of the control plane take other pods."""
+    for node in _control_plane(facts):
+        keeps = [t.key for t in node.spec.taints if t.effect in ("NoSchedule", "NoExecute")]
+        text = f"taints: {', '.join(keeps) or 'none'}"
+        yield Reading(node.metadata.name, float(not keeps), text)
+
+
+def control_plane_zones(facts: Facts) -> Iterator[Reading]:
+    """Read the number of zones that the control plane is in."""
+    nodes = _control_plane(facts)
+    zones = {node.metadata.labels.get("topology.kubernetes.io/zone", "") for node in nodes} - {""}
+    if not zones:
+        raise facts.missing(Source.API, "no node of the control plane has a zone")
+    text = f"{len(nodes)} nodes in {', '.join(sorted(zones))}"
+    yield Reading("control plane", len(zones), text)
+
+
+def audit_latency(facts: Facts) -> Iterator[Reading]:
+    """Read whether the API server's audit log lacks latencies."""
+    version = facts.seen_objects().version
+    if not version:
+        raise facts.missing(Source.API, "the version of the API server is not known")
+    is_bad = re.match(r"v?1\.(34|35)\.0\b", version) is not None
+    yield Reading("kube-apiserver", float(is_bad), f"version {version}")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -166,15 +233,6 @@ CHECKS: tuple[Check, ...] = (
         "kubectl get --raw '/readyz?verbose'; then API-21, API-23 and ETCD-01",
         "kubernetes-mixin; OpenAI 2021", unit="share",
         condition=ReportCondition.API_SERVER_DEGRADED,
-    ),
-    Check(
-        "NET-09", "Clients still watch Endpoints", A, endpoints_watchers,
-        (warning(0.01), critical(0.5)),
-        "Each change of a Service sends the whole Endpoints object to every watcher: with 20,000 "
-        "endpoints and 5,000 nodes one change is 10 GB, and 50 MB with EndpointSlices.",
-        "upgrade or configure the watcher to use discovery.k8s.io/v1 EndpointSlices;\n"
-        "fairlead doctor audit FILE   # names it",
-        "KEP-752; OpenAI 2021 (1 GB/s)", unit="per node", growth=1,
     ),
     Check(
         "API-16", "The API server sends a large volume of watch events", A,
@@ -290,10 +348,75 @@ CHECKS: tuple[Check, ...] = (
         "GKE, 130,000 nodes", unit="x",
     ),
     Check(
-        "ETCD-20", "Most writes are leases and events", A, frequent_writes,
-        (info(0.5, nodes_from=5_001),),
-        "They can have an etcd of their own, which takes them off the main one.",
-        "--etcd-servers-overrides=/events#URL,coordination.k8s.io/leases#URL",
-        "sig-scalability; EKS", unit="share",
+        "API-11", "A caller repeats an unbounded LIST", U, UNBOUNDED,
+        (warning(1 / 60), critical(0.5)),
+        "One such LIST a second of 300,000 objects costs 7 cores of the API server.",
+        INFORMER_FIX, "KEP-2340; OpenAI 2018", unit="/s", growth=1,
+    ),
+    Check(
+        "API-23", "An aggregated API is not available", K, aggregated, IS_WARNING,
+        "Discovery and the deletion of namespaces fail.",
+        "kubectl describe apiservice NAME; remove it when its server is gone", "kubernetes-mixin",
+        unit="bool",
+    ),
+    Check(
+        "API-27", "Nodes of the control plane take other pods", K, shared_control_plane,
+        (warning(0.5, nodes_from=101),),
+        "A job on the same disk or out of memory takes an API server or an etcd member with it.",
+        "kubectl taint node NODE node-role.kubernetes.io/control-plane=:NoSchedule",
+        "OpenAI 2021; Kubernetes documentation, large clusters", unit="bool",
+    ),
+    Check(
+        "API-27B", "The control plane is in one zone", K, control_plane_zones,
+        (warning(2, nodes_from=501),),
+        "The cluster is gone with the zone.",
+        "an API server in each zone, and etcd members in three",
+        "Kubernetes documentation, large clusters", Side.BELOW, unit="zones",
+    ),
+    Check(
+        "API-12", "LISTs without a version are served by etcd", K,
+        partial(_older, minor=31), IS_WARNING,
+        "The watch cache needs 2 to 10 times less CPU and 20 to 50 times less time.",
+        "upgrade to Kubernetes 1.31 or newer", "KEP-2340", unit="bool",
+    ),
+    Check(
+        "API-14", "Lists are encoded whole in memory", K, partial(_older, minor=33),
+        (warning(0.5, nodes_from=2501),),
+        "Ten lists of 1 GB took 70 GB of memory before, 3 GB after.",
+        "upgrade to Kubernetes 1.33 or newer", "Kubernetes blog, streaming list responses",
+        unit="bool",
+    ),
+    Check(
+        "API-05", "No caller is isolated by a FlowSchema of its own", K, agents_without_flow,
+        (info(0.5), warning(0.5, nodes_from=501)),
+        "One agent on every node shares a priority level with all researchers.",
+        "fairlead doctor audit FILE --flow-schema | kubectl apply -f -", "EKS best practices",
+        unit="bool",
+    ),
+    Check(
+        "API-20", "The cluster is larger than the proven envelope", K, envelope, (info(1.0),),
+        "The official objectives are not proven at this size.",
+        "watch API-07, API-08 and API-19", "sig-scalability thresholds", unit="x envelope",
+    ),
+    Check(
+        "API-09", "Pods start late", M,
+        Quantile(Source.KUBELET, "kubelet_pod_start_sli_duration_seconds"), (warning(5),),
+        "The objective, from the creation of a pod until it runs, without pulls.",
+        "look for late scheduling (SCH-05), slow webhooks (API-21) and runtimes (KUB-03)",
+        "sig-scalability", unit="s",
+    ),
+    Check(
+        "API-29", "Clients' certificates end soon", (Source.APISERVER,),
+        Quantile(Source.APISERVER, "apiserver_client_certificate_expiration_seconds", q=0.01,
+                 count_min=20),
+        (warning(7 * 86_400), critical(86_400)),
+        "A kubelet or controller whose certificate ended is out.",
+        "kubeadm certs check-expiration; rotateCertificates: true in kubelets", "kubernetes-mixin",
+        Side.BELOW, unit="s",
+    ),
+    Check(
+        "API-25", "The audit log of this version lacks latencies", (Source.API,), audit_latency,
+        IS_INFO, "Slow calls cannot be distinguished from waits in queues.",
+        "upgrade to the next patch release", "kubernetes #135684", unit="bool",
     ),
 )  # fmt: skip

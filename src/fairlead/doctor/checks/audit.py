@@ -27,7 +27,8 @@ SYSTEM = ("system:kube-scheduler", "system:kube-controller-manager", "system:api
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 CONNECTIONS = ("pods/exec", "pods/attach", "pods/portforward")
 DENIED = (401, 403, 404)
-POLL_SECONDS, POLLS_MIN = 60.0, 3
+POLL_SECONDS = 60.0
+POLLS_MIN = 3
 CAPACITY_SHARE_MIN = 0.005
 INFORMER_FIX = (
     "use an informer (one LIST, then WATCH); until then resourceVersion=0 and limit=500;\n"
@@ -95,35 +96,53 @@ EVENTS_LIST = Callers(
     lambda c: c.verb == "list" and c.resource == "events" and _repeats(c),
     lambda c: c.requests_per_second, without_system=True,
 )  # fmt: skip
+
+
 #: LISTs of the whole cluster that come from most of the nodes: 2 when they repeat.
 FAN_LISTS = Callers(
     lambda c: c.is_fan and _lists_all(c) and "spec.nodeName" not in c.shape,
     lambda c: 2.0 if _repeats(c) else 1.0,
 )
+
+
 #: Unbounded LISTs per second.
 UNBOUNDED = Callers(lambda c: is_unbounded(c.key) and _repeats(c), lambda c: c.requests_per_second)
+
+
 #: Watches that one node opens again and again, per minute.
 WATCH_STORM = Callers(
     lambda c: c.verb == "watch" and bool(c.period_seconds) and _repeats(c),
     lambda c: 60.0 / (c.period_seconds or 1.0),
 )
+
+
 #: Other requests per second of one node.
 HOT_LOOP = Callers(
     lambda c: c.verb not in ("watch", "list") and c.requests >= 100,
     lambda c: c.requests_per_second / max(c.nodes, 1), without_system=True,
 )  # fmt: skip
+
+
 #: The share of writes that meet a conflict.
 CONFLICTS = Callers(lambda c: c.verb in WRITES and c.requests >= 20, lambda c: c.code_share(409))
+
+
 #: Requests per second that are refused or find nothing.
 DENIED_LOOP = Callers(
     lambda c: c.code_share(*DENIED) * c.requests >= 20,
     lambda c: c.requests_per_second * c.code_share(*DENIED),
 )
+
+
 #: Who lists the secrets of the whole cluster, and scripts that list all of it.
 SECRETS = Callers(
     lambda c: _lists_all(c) and c.resource == "secrets", lambda _: 1.0, without_system=True
 )
+
+
 SCRIPTS = Callers(lambda c: _lists_all(c) and _is_script(c), lambda _: 1.0, without_system=True)
+
+
 #: Who runs commands in pods, reads their ports or attaches to them.
 SESSIONS = Callers(lambda c: c.resource in CONNECTIONS, lambda c: c.requests)
 
@@ -223,12 +242,6 @@ CHECKS: tuple[Check, ...] = (
         (warning(15_000), critical(5_000)),
         "At the size given it takes 30 % of the API server's capacity.",
         INFORMER_FIX, "OpenAI, December 2024", Side.BELOW, unit="nodes",
-    ),
-    Check(
-        "API-11", "A caller repeats an unbounded LIST", U, UNBOUNDED,
-        (warning(1 / 60), critical(0.5)),
-        "One such LIST a second of 300,000 objects costs 7 cores of the API server.",
-        INFORMER_FIX, "KEP-2340; OpenAI 2018", unit="/s", growth=1,
     ),
     Check(
         "AUD-01", "One caller holds a large share of the capacity", U, top_share,

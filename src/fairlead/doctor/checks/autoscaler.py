@@ -1,4 +1,4 @@
-"""Checks of the cluster autoscaler: what it does in an outage, how fast it removes and adds."""
+"""Checks of the cluster autoscaler and of what it could remove."""
 
 from __future__ import annotations
 
@@ -7,14 +7,30 @@ from contextlib import suppress
 
 from fairlead.doctor.check import IS_CRITICAL, IS_INFO, Check, Reading, critical, warning
 from fairlead.doctor.checks.etcd import NOSPACE
-from fairlead.doctor.checks.objects import gpu_nodes
+from fairlead.doctor.checks.of_objects import daemonsets, gpu_nodes
 from fairlead.doctor.expressions import CodeShare, Recorded, reads
 from fairlead.doctor.facts import Facts, NotSeen, Source
 from fairlead.doctor.objects import Workload
 
+K = (Source.API,)
 F = (Source.FLAGS,)
 ERRORS_MAX = 0.01
 _ERRORS = CodeShare(Source.APISERVER, "apiserver_request_total", "code", "5")
+
+
+def daemonset_rollout(facts: Facts) -> Iterator[Reading]:
+    """Read DaemonSets that replace many pods at once: the share of nodes in one step."""
+    found = daemonsets(facts)
+    nodes = max(facts.nodes_count(), 1)
+    for each in found:
+        rolling = each.spec.update_strategy.get("rollingUpdate")
+        raw = str(rolling.get("maxUnavailable", 1)) if isinstance(rolling, dict) else "1"
+        digits = raw.removesuffix("%")
+        if not digits.isdecimal():
+            continue
+        share = int(digits) / 100 if raw.endswith("%") else int(digits) / nodes
+        share = share if int(digits) > 1 else 0.0
+        yield Reading(each.metadata.key, share, f"maxUnavailable {raw}")
 
 
 def _number(facts: Facts, name: str, default: float) -> Reading:
@@ -75,6 +91,13 @@ def no_headroom(facts: Facts) -> Iterator[Reading]:
 
 
 CHECKS: tuple[Check, ...] = (
+    Check(
+        "CA-06", "A DaemonSet replaces many pods at once", K, daemonset_rollout,
+        (warning(0.1, nodes_from=501),),
+        "The new pods all start by listing: a thundering herd.",
+        "updateStrategy:\n  rollingUpdate:\n    maxUnavailable: 1%", "OpenAI, December 2024",
+        unit="share", growth=1,
+    ),
     Check(
         "CA-01", "The autoscaler goes on while most nodes are unready", F, unready_stop,
         (critical(50),),

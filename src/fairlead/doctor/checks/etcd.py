@@ -4,6 +4,7 @@ over etcd's own API.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from fairlead.api.cluster_report import ReportCondition
@@ -18,6 +19,7 @@ from fairlead.doctor.check import (
     info,
     warning,
 )
+from fairlead.doctor.checks.apiserver import writes_by_resource
 from fairlead.doctor.etcd_state import Member
 from fairlead.doctor.expressions import (
     CodeShare,
@@ -34,7 +36,10 @@ from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.metrics import ALARM
 from fairlead.terminal import printable
 
-E, F, P = (Source.ETCD,), (Source.FLAGS,), (Source.ETCD_API,)
+E = (Source.ETCD,)
+F = (Source.FLAGS,)
+P = (Source.ETCD_API,)
+A = (Source.APISERVER,)
 GIB = 1 << 30
 QUOTA_DEFAULT = 2 * GIB
 NOSPACE = OwnGauge(Source.ETCD, ALARM)
@@ -157,6 +162,28 @@ def behind(facts: Facts) -> Iterator[Reading]:
         text = (f"raft index {status.raft_index:,}, applied {status.raft_applied_index:,}; a "
                 f"member had {etcd.index_before:,} before")  # fmt: skip
         yield Reading(instance, float(missing + unapplied), text)
+
+
+@reads(Source.APISERVER, counters=("apiserver_request_total",))
+def frequent_writes(facts: Facts) -> Iterator[Reading]:
+    """Read the share of leases and events in all writes, over all API servers."""
+    writes = writes_by_resource(facts)
+    total = sum(writes.values())
+    frequent = writes.get("leases", 0.0) + writes.get("events", 0.0)
+    text = f"{frequent:,.0f} of {total:,.0f} writes a second are leases and events"
+    yield Reading("writes", frequent / total if total else 0.0, text)
+
+
+@reads(Source.ETCD, gauges=("etcd_server_version",))
+def etcd_versions(facts: Facts) -> Iterator[Reading]:
+    """Read members of a version with a known fault: 3.5 before 3.5.6."""
+    for instance, family in facts.family(Source.ETCD, "etcd_server_version"):
+        for labels, _ in family.values():
+            version = labels.get("server_version", "")
+            found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+            numbers = tuple(map(int, found.groups())) if found else ()
+            is_bad = (3, 5, 0) <= numbers < (3, 5, 6)
+            yield Reading(instance, float(is_bad), f"version {version}")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -334,5 +361,19 @@ CHECKS: tuple[Check, ...] = (
         "It takes the log of the others and has no vote, so it adds no tolerance.",
         "etcdctl member promote ID   # once it has caught up", "etcd documentation, learners",
         unit="bool",
+    ),
+    Check(
+        "ETCD-20", "Most writes are leases and events", A, frequent_writes,
+        (info(0.5, nodes_from=5_001),),
+        "They can have an etcd of their own, which takes them off the main one.",
+        "--etcd-servers-overrides=/events#URL,coordination.k8s.io/leases#URL",
+        "sig-scalability; EKS", unit="share",
+    ),
+    Check(
+        "ETCD-18", "etcd has a version with a known fault", (Source.ETCD,), etcd_versions,
+        IS_CRITICAL,
+        "3.5.0 to 3.5.2 may lose consistency in a crash, versions before 3.5.6 may crash while "
+        "they are defragmented.",
+        "upgrade to 3.5.20 or newer; that is also the way to 3.6", "etcd changelog", unit="bool",
     ),
 )  # fmt: skip

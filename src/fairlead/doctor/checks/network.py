@@ -1,16 +1,21 @@
-"""Checks of the pod network: addresses, tunnels, packet sizes, rules, and what they cost."""
+"""Checks of the network of nodes, pods and services."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterator, Mapping
 
 from fairlead.doctor.check import IS_INFO, IS_WARNING, Check, Reading, critical, warning
-from fairlead.doctor.checks.nodes import node_number, node_numbers
-from fairlead.doctor.expressions import Quantile, Ratio, Recorded
+from fairlead.doctor.checks.of_nodes import node_number
+from fairlead.doctor.checks.of_objects import pods_of
+from fairlead.doctor.expressions import Quantile, Ratio, Recorded, reads
 from fairlead.doctor.facts import Facts, Source
 
+A = (Source.APISERVER,)
+K = (Source.API,)
 N = (Source.NODE,)
+BANDWIDTH = ("kubernetes.io/egress-bandwidth", "kubernetes.io/ingress-bandwidth")
 #: Bytes that a tunnel adds to a packet.
 TUNNEL_BYTES = 50
 #: A pod's packets may be so much smaller than its node's without a finding.
@@ -18,6 +23,50 @@ SMALLER_BYTES_MAX = 100
 FAST_MBPS = 100_000
 SENT_MIN = 1_000_000
 MASK_DEFAULTS = {4: 24, 6: 64}
+
+
+@reads(Source.APISERVER, gauges=("apiserver_longrunning_requests",))
+def endpoints_watchers(facts: Facts) -> Iterator[Reading]:
+    """Read the watches of Endpoints per node, over all API servers."""
+    watches = 0.0
+    for _, family in facts.family(Source.APISERVER, "apiserver_longrunning_requests"):
+        for labels, value in family.values():
+            if labels.get("resource") == "endpoints" and labels.get("verb") == "WATCH":
+                watches += value
+    nodes = max(facts.nodes_count(), 1)
+    few = watches if watches > 5 else 0.0
+    yield Reading("endpoints", few / nodes, f"{watches:,.0f} watches of Endpoints, {nodes:,} nodes")
+
+
+def kube_proxy_mode(facts: Facts) -> Iterator[Reading]:
+    """Read the number of Services when kube-proxy uses iptables; 0 for other modes."""
+    objects = facts.seen_objects()
+    config = objects.config_maps.get("kube-proxy")
+    if config is None or "services" not in objects.counts:
+        raise facts.missing(Source.API, "ConfigMap kube-system/kube-proxy could not be read")
+    text = "\n".join(config.data.values())
+    found = re.search(r"^mode:\s*\"?(\w*)\"?\s*$", text, re.MULTILINE)
+    mode = (found[1] if found else "") or "iptables"
+    services = objects.counts["services"]
+    yield Reading("kube-proxy", services if mode == "iptables" else 0,
+                  f"mode {mode} with {services:,} Services")  # fmt: skip
+
+
+def bandwidth_annotations(facts: Facts) -> Iterator[Reading]:
+    """Read workloads whose pods ask for a bandwidth."""
+    for each, _ in pods_of(facts):
+        asked = [n for n in BANDWIDTH if n in each.spec.template.metadata.annotations]
+        yield Reading(each.metadata.key, float(bool(asked)), ", ".join(asked) or "no annotation")
+
+
+def node_numbers(facts: Facts, *keys: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield (node, values) of the nodes that have all keys; NotSeen when there is none."""
+    columns = [dict(node_number(facts, key)) for key in keys]
+    nodes = [node for node in columns[0] if all(node in column for column in columns)]
+    if not nodes:
+        raise facts.missing(Source.NODE, f"no node gives {' and '.join(keys)}")
+    for node in nodes:
+        yield node, tuple(column[node] for column in columns)
 
 
 def node_ranges(facts: Facts) -> Iterator[Reading]:
@@ -81,6 +130,29 @@ def repeats(facts: Facts) -> Iterator[Reading]:
 
 
 CHECKS: tuple[Check, ...] = (
+    Check(
+        "NET-09", "Clients still watch Endpoints", A, endpoints_watchers,
+        (warning(0.01), critical(0.5)),
+        "Each change of a Service sends the whole Endpoints object to every watcher: with 20,000 "
+        "endpoints and 5,000 nodes one change is 10 GB, and 50 MB with EndpointSlices.",
+        "upgrade or configure the watcher to use discovery.k8s.io/v1 EndpointSlices;\n"
+        "fairlead doctor audit FILE   # names it",
+        "KEP-752; OpenAI 2021 (1 GB/s)", unit="per node", growth=1,
+    ),
+    Check(
+        "NET-04", "kube-proxy uses iptables with many Services", K, kube_proxy_mode,
+        (warning(1000),),
+        "The first packet of a connection walks a rule per Service.",
+        "mode: nftables (kernel 5.13 or newer) in ConfigMap kube-system/kube-proxy",
+        "Kubernetes blog, nftables mode", unit="Services",
+    ),
+    Check(
+        "NET-11", "A workload asks for a bandwidth that may not be enforced", K,
+        bandwidth_annotations, IS_WARNING,
+        "Without the bandwidth plug-in or Cilium's bandwidth manager the annotation does nothing.",
+        "type bandwidth in /etc/cni/net.d, or cilium config set enable-bandwidth-manager true",
+        "kubernetes #76064; calico #5007", unit="bool",
+    ),
     Check(
         "NET-02", "The packet size of pods does not fit the network", N, packet_sizes,
         (warning(0.5), critical(1.5)),

@@ -1,4 +1,4 @@
-"""Checks of nodes: kubelet configuration, image pulls, kernel settings and tables."""
+"""Checks of nodes and kubelets."""
 
 from __future__ import annotations
 
@@ -7,87 +7,20 @@ from functools import partial
 
 from fairlead.doctor.audit.event import seconds_of
 from fairlead.doctor.check import IS_INFO, IS_WARNING, Check, Reading, Side, critical, info, warning
+from fairlead.doctor.checks.of_nodes import configs, node_number, node_texts, sysctl
 from fairlead.doctor.expressions import Quantile, Recorded
 from fairlead.doctor.facts import Facts, Source
 
-N, C, M = (Source.NODE,), (Source.KUBELET_CONFIG,), (Source.KUBELET,)
+N = (Source.NODE,)
+M = (Source.KUBELET,)
+C = (Source.KUBELET_CONFIG,)
 NEIGHBOURS = ("net.ipv4.neigh.default.gc_thresh3", "net.ipv6.neigh.default.gc_thresh3")
 REPORT_SECONDS_MIN = 60.0
 
 
-def _configs(facts: Facts) -> Iterator[tuple[str, dict[str, object]]]:
-    if not facts.kubelet_configs:
-        raise facts.missing(Source.KUBELET_CONFIG)
-    for node, config in facts.kubelet_configs.items():
-        yield node, dict(config)
-
-
-def node_texts(facts: Facts, key: str) -> Iterator[tuple[str, str]]:
-    """Yield (node, value) of a key; NotSeen when no node has it."""
-    if not facts.node_facts:
-        raise facts.missing(Source.NODE)
-    found = {node: values[key] for node, values in facts.node_facts.items() if values.get(key)}
-    if not found:
-        raise facts.missing(Source.NODE, f"no node gives {key}")
-    yield from found.items()
-
-
-def node_number(facts: Facts, key: str) -> Iterator[tuple[str, int]]:
-    """Yield (node, value) of a key that is a whole number; NotSeen when no node has one."""
-    for node, _, value in _sysctl(facts, key):
-        yield node, value
-
-
-def node_numbers(facts: Facts, *keys: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield (node, values) of the nodes that have all keys; NotSeen when there is none."""
-    columns = [dict(node_number(facts, key)) for key in keys]
-    nodes = [node for node in columns[0] if all(node in column for column in columns)]
-    if not nodes:
-        raise facts.missing(Source.NODE, f"no node gives {' and '.join(keys)}")
-    for node in nodes:
-        yield node, tuple(column[node] for column in columns)
-
-
-def _sysctl(facts: Facts, *keys: str) -> Iterator[tuple[str, str, int]]:
-    """Yield (node, key, value) of the keys that are whole numbers; NotSeen when no node has one."""
-    if not facts.node_facts:
-        raise facts.missing(Source.NODE)
-    found = False
-    for node, values in facts.node_facts.items():
-        for key in keys:
-            text = values.get(key, "")
-            if text.isdecimal():
-                found = True
-                yield node, key, int(text)
-    if not found:
-        raise facts.missing(Source.NODE, f"no node gives {keys[0]}")
-
-
-def serial_pulls(facts: Facts) -> Iterator[Reading]:
-    """Read whether a kubelet pulls one image at a time."""
-    for node, config in _configs(facts):
-        is_serial = config.get("serializeImagePulls", True) is not False
-        yield Reading(node, float(is_serial), f"serializeImagePulls: {str(is_serial).lower()}")
-
-
-def unbounded_pulls(facts: Facts) -> Iterator[Reading]:
-    """Read whether a kubelet pulls any number of images at a time."""
-    for node, config in _configs(facts):
-        cap = config.get("maxParallelImagePulls")
-        is_unbounded = config.get("serializeImagePulls", True) is False and not cap
-        yield Reading(node, float(is_unbounded), f"maxParallelImagePulls: {cap or 'not set'}")
-
-
-def pull_qps(facts: Facts) -> Iterator[Reading]:
-    """Read whether the limit of pulls is the default."""
-    for node, config in _configs(facts):
-        qps = config.get("registryPullQPS", 5)
-        yield Reading(node, float(qps == 5), f"registryPullQPS: {qps}")
-
-
 def api_qps(facts: Facts) -> Iterator[Reading]:
     """Read the requests per second that a kubelet may send."""
-    for node, config in _configs(facts):
+    for node, config in configs(facts):
         qps = config.get("kubeAPIQPS", 50)
         value = float(qps) if isinstance(qps, int | float) else 50.0
         yield Reading(node, value, f"kubeAPIQPS: {qps}")
@@ -95,7 +28,7 @@ def api_qps(facts: Facts) -> Iterator[Reading]:
 
 def status_reports(facts: Facts) -> Iterator[Reading]:
     """Read whether a kubelet reports its status more often than once a minute."""
-    for node, config in _configs(facts):
+    for node, config in configs(facts):
         text = str(config.get("nodeStatusReportFrequency", "5m0s"))
         seconds = seconds_of(text)
         yield Reading(node, float(0 < seconds < REPORT_SECONDS_MIN),
@@ -105,15 +38,13 @@ def status_reports(facts: Facts) -> Iterator[Reading]:
 def neighbours(facts: Facts) -> Iterator[Reading]:
     """Read the limits of the neighbour tables over the nodes of the cluster."""
     nodes = max(facts.nodes_count(), 1)
-    for node, key, value in _sysctl(facts, *NEIGHBOURS):
+    for node, key, value in sysctl(facts, *NEIGHBOURS):
         yield Reading(f"{node} {key}", value / nodes, f"{key} = {value:,} for {nodes:,} nodes")
 
 
 def neighbour_overflow(facts: Facts) -> Iterator[Reading]:
     """Read how often a neighbour table was full."""
-    for node, key, value in _sysctl(
-        facts, "fairlead.arp_table_fulls", "fairlead.ndisc_table_fulls"
-    ):
+    for node, key, value in sysctl(facts, "fairlead.arp_table_fulls", "fairlead.ndisc_table_fulls"):
         yield Reading(f"{node} {key}", value, f"{key} = {value:,}")
 
 
@@ -148,6 +79,14 @@ def reverse_path(facts: Facts) -> Iterator[Reading]:
     key = "net.ipv4.conf.all.rp_filter"
     for node, value in node_number(facts, key):
         yield Reading(node, float(value == 1), f"{key} = {value}")
+
+
+def locked_memory(facts: Facts) -> Iterator[Reading]:
+    """Read whether a node with RDMA bounds the memory that containers may lock."""
+    for node, text in node_texts(facts, "fairlead.containerd_memlock"):
+        devices = facts.node_facts[node].get("fairlead.rdma_devices", "0")
+        is_bad = text != "unlimited" and devices not in ("", "0")
+        yield Reading(node, float(is_bad), f"locked memory {text}, {devices} RDMA devices")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -213,35 +152,6 @@ CHECKS: tuple[Check, ...] = (
         "sysctl -w net.ipv4.conf.all.rp_filter=2", "Linux ip-sysctl", unit="bool",
     ),
     Check(
-        "IMG-01", "A kubelet pulls one image at a time", C, serial_pulls, IS_WARNING,
-        "One image of 17 GB held up all other pods of the node for 30 minutes.",
-        "serializeImagePulls: false\nmaxParallelImagePulls: 5", "OpenAI 2018", unit="bool",
-    ),
-    Check(
-        "IMG-02", "A kubelet pulls any number of images at a time", C, unbounded_pulls, IS_WARNING,
-        "Many pulls at a time hang the container runtime.",
-        "maxParallelImagePulls: 5", "containerd #6692", unit="bool",
-    ),
-    Check(
-        "IMG-03", "A kubelet's limit of pulls is the default", C, pull_qps, IS_INFO,
-        "Five pulls a second delay a node where many pods start.",
-        "registryPullQPS: 20\nregistryBurst: 40", "kubelet configuration", unit="bool",
-    ),
-    Check(
-        "IMG-09", "Image pulls take long", M,
-        Quantile(Source.KUBELET, "kubelet_image_pull_duration_seconds", count_min=10),
-        (warning(300),),
-        "Jobs wait for their slowest member.",
-        "preload the image, or trim it (IMG-07)", "kubelet metrics", unit="s",
-    ),
-    Check(
-        "API-09", "Pods start late", M,
-        Quantile(Source.KUBELET, "kubelet_pod_start_sli_duration_seconds"), (warning(5),),
-        "The objective, from the creation of a pod until it runs, without pulls.",
-        "look for late scheduling (SCH-05), slow webhooks (API-21) and runtimes (KUB-03)",
-        "sig-scalability", unit="s",
-    ),
-    Check(
         "KUB-03", "A kubelet sees its containers late", M,
         Quantile(Source.KUBELET, "kubelet_pleg_relist_duration_seconds"), (warning(10),),
         "The container runtime is overloaded; the node becomes NotReady next.",
@@ -276,5 +186,11 @@ CHECKS: tuple[Check, ...] = (
         (info(50, nodes_from=5001),),
         "Nodes times kubeAPIQPS is the worst case after an outage.",
         "kubeAPIQPS: 50", "kubelet configuration", unit="/s",
+    ),
+    Check(
+        "SYS-10", "Containers of a node with RDMA may lock little memory", N, locked_memory,
+        IS_WARNING,
+        "Memory for RDMA is locked: NCCL and MPI fail or fall back to TCP.",
+        "LimitMEMLOCK=infinity in containerd's unit", "libibverbs", unit="bool",
     ),
 )  # fmt: skip

@@ -9,7 +9,8 @@ from fairlead.doctor.expressions import Quantile, Rate, Ratio, Recorded, Value, 
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob
 
-P, R = Source.PROMETHEUS, (Source.RECORDED,)
+P = Source.PROMETHEUS
+R = (Source.RECORDED,)
 #: Of fewer series in all, the share of a metric does not matter.
 SERIES_MIN = 10_000
 #: Histograms of which the usual charts drop most buckets.

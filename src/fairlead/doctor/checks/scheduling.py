@@ -1,18 +1,30 @@
-"""Checks of the scheduler: what it packs, how fast it is, and whether it places whole jobs."""
+"""Checks of scheduling: kube-scheduler's measurements and settings, and gangs beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fairlead.doctor.check import IS_WARNING, Check, Reading, Side, critical, warning
-from fairlead.doctor.checks.objects import api_services, gpu_nodes
+from fairlead.doctor.check import IS_WARNING, Check, Reading, Side, critical, info, warning
+from fairlead.doctor.checks.of_objects import (
+    api_services,
+    deployments,
+    gpu_nodes,
+    is_dns,
+    is_spread,
+    pods_of,
+)
 from fairlead.doctor.expressions import Quantile, Rate, Value, reads
 from fairlead.doctor.facts import Facts, Source
 from fairlead.doctor.metrics import Family
 
 S = Source.SCHEDULER
-PENDING, ATTEMPTS = "scheduler_pending_pods", "scheduler_schedule_attempts_total"
+K = (Source.API,)
+C = Source.CONTROLLER_MANAGER
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+QPS_DEFAULTS = {"kube-scheduler": 50.0, "kube-controller-manager": 20.0}
+PENDING = "scheduler_pending_pods"
+ATTEMPTS = "scheduler_schedule_attempts_total"
 #: So many pods are ready to be placed at both scrapes: the scheduler is busy all the time.
 BURST_PODS_MIN = 200
 #: API groups of jobs that need all of their pods, and of what places such jobs whole.
@@ -22,6 +34,33 @@ GANG_SCHEDULERS = (
     "scheduling.run.ai", "kai.scheduler", "scheduler.koordinator.sh",
 )  # fmt: skip
 DEFAULT_STRATEGY = "LeastAllocated"
+
+
+def anti_affine_pods(facts: Facts) -> Iterator[Reading]:
+    """Read how many pods must not be beside others."""
+    count = 0
+    for each, pods in pods_of(facts):
+        affinity = each.spec.template.spec.affinity
+        if affinity is not None and REQUIRED in (affinity.pod_anti_affinity or {}):
+            count += pods
+    yield Reading("pods", count, f"{count:,} pods of workloads with required podAntiAffinity")
+
+
+def unspread(facts: Facts) -> Iterator[Reading]:
+    """Read Deployments of kube-system whose replicas do not avoid each other; DNS is DNS-02."""
+    for each in deployments(facts):
+        is_other = each.metadata.namespace != "kube-system" or is_dns(each)
+        if is_other or (each.spec.replicas or 1) < 2:
+            continue
+        text = f"{each.spec.replicas} replicas, no podAntiAffinity or topologySpreadConstraints"
+        yield Reading(each.metadata.key, float(not is_spread(each)), text)
+
+
+def client_qps(facts: Facts) -> Iterator[Reading]:
+    """Read whether the scheduler and the controllers send at their default rates."""
+    for component, default in QPS_DEFAULTS.items():
+        text = facts.seen_flags(component).get("kube-api-qps", f"{default:g}")
+        yield Reading(component, float(text == f"{default:g}"), f"--kube-api-qps={text}")
 
 
 def _strategies(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -82,6 +121,31 @@ def no_gangs(facts: Facts) -> Iterator[Reading]:
 
 
 CHECKS: tuple[Check, ...] = (
+    Check(
+        "SCH-07", "Very many pods have required anti-affinity", K, anti_affine_pods,
+        (warning(1_000),),
+        "The scheduler compares each new pod with all of them.",
+        "topologySpreadConstraints, or preferredDuringSchedulingIgnoredDuringExecution",
+        "OpenAI 2021", unit="pods",
+    ),
+    Check(
+        "SCH-02", "A workload of kube-system may put all replicas on one node", K,
+        unspread, (info(0.5, nodes_from=100),),
+        "A scheduler that packs nodes puts them together, and they fail together.",
+        "topologySpreadConstraints by kubernetes.io/hostname", "OpenAI 2018", unit="bool",
+    ),
+    Check(
+        "SCH-09", "A controller works off its queue late", (C,),
+        Quantile(C, "workqueue_queue_duration_seconds", by=("name",)), (warning(10.0),),
+        "Objects wait for so long before the controller sees them.",
+        "--kube-api-qps and the controller's --concurrent-*-syncs", "EKS best practices", unit="s",
+    ),
+    Check(
+        "SCH-06", "The scheduler and the controllers send at their default rate", (Source.FLAGS,),
+        client_qps, (warning(0.5, nodes_from=1001),),
+        "50 and 20 requests a second bound how fast 1,000 nodes are served.",
+        "--kube-api-qps=500 --kube-api-burst=500", "kube-scheduler flags", unit="bool",
+    ),
     Check(
         "SCH-04", "The scheduler is slow in a burst of pods", (S,), burst_rate,
         (critical(50), warning(100)),

@@ -1,4 +1,4 @@
-"""Checks of a node's container runtime: how it fetches images, on which disk, and its limits."""
+"""Checks of images and the container runtime: pulls, disks, and what pods name."""
 
 from __future__ import annotations
 
@@ -6,19 +6,76 @@ from collections.abc import Iterator
 
 from fairlead.doctor.audit.event import seconds_of
 from fairlead.doctor.check import IS_CRITICAL, IS_INFO, IS_WARNING, Check, Reading, Side, warning
-from fairlead.doctor.checks.nodes import node_number, node_texts
-from fairlead.doctor.checks.objects import image_sizes
-from fairlead.doctor.expressions import Recorded
+from fairlead.doctor.checks.of_nodes import configs, node_number, node_texts
+from fairlead.doctor.checks.of_objects import listed_nodes, pods_of
+from fairlead.doctor.expressions import Quantile, Recorded
 from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.objects import Container
 
-N, NK = (Source.NODE,), (Source.NODE, Source.API)
+K = (Source.API,)
+C = (Source.KUBELET_CONFIG,)
+M = (Source.KUBELET,)
+N = (Source.NODE,)
+NK = (Source.NODE, Source.API)
 CONTAINERD = "fairlead.containerd."
 #: Images from which a layer may take minutes.
-LARGE_BYTES, VERY_LARGE_BYTES = 5e9, 10e9
+LARGE_BYTES = 5e9
+VERY_LARGE_BYTES = 10e9
 PROGRESS_SECONDS_MIN = 600
 #: What disks over a network call themselves.
 NETWORK_DISKS = ("elastic block store", "persistentdisk", "virtual disk", "virtual_disk")
 NETWORK_FILES = ("nfs", "ceph", "fuse", "rbd", "iscsi")
+
+
+def image_sizes(facts: Facts) -> Iterator[Reading]:
+    """Read the size of each image on the sampled nodes."""
+    sizes: dict[str, int] = {}
+    for node in listed_nodes(facts):
+        for image in node.status.images:
+            names = image.names or ["<none>"]
+            name = min(names, key=lambda each: ("@" in each, len(each)))
+            sizes[name] = max(sizes.get(name, 0), image.size_bytes)
+    if not sizes:
+        raise facts.missing(Source.API, "no node reports its images")
+    for name, size in sizes.items():
+        yield Reading(name, size, f"{size / 1e9:.1f} GB on a node")
+
+
+def _always_pulls(container: Container) -> bool:
+    tag = container.image.rpartition("/")[2].partition(":")[2]
+    is_latest = tag in ("", "latest") and "@" not in container.image
+    policy = container.image_pull_policy or ("Always" if is_latest else "IfNotPresent")
+    return policy == "Always"
+
+
+def always_pulled(facts: Facts) -> Iterator[Reading]:
+    """Read the pods of workloads that ask the registry each time that they start."""
+    for each, count in pods_of(facts):
+        images = [c.image for c in each.spec.template.spec.containers if _always_pulls(c)]
+        text = f"{count:,} pods with imagePullPolicy Always: {', '.join(images[:3])}"
+        yield Reading(each.metadata.key, count if images else 0, text)
+
+
+def serial_pulls(facts: Facts) -> Iterator[Reading]:
+    """Read whether a kubelet pulls one image at a time."""
+    for node, config in configs(facts):
+        is_serial = config.get("serializeImagePulls", True) is not False
+        yield Reading(node, float(is_serial), f"serializeImagePulls: {str(is_serial).lower()}")
+
+
+def unbounded_pulls(facts: Facts) -> Iterator[Reading]:
+    """Read whether a kubelet pulls any number of images at a time."""
+    for node, config in configs(facts):
+        cap = config.get("maxParallelImagePulls")
+        is_unbounded = config.get("serializeImagePulls", True) is False and not cap
+        yield Reading(node, float(is_unbounded), f"maxParallelImagePulls: {cap or 'not set'}")
+
+
+def pull_qps(facts: Facts) -> Iterator[Reading]:
+    """Read whether the limit of pulls is the default."""
+    for node, config in configs(facts):
+        qps = config.get("registryPullQPS", 5)
+        yield Reading(node, float(qps == 5), f"registryPullQPS: {qps}")
 
 
 def downloads(facts: Facts) -> Iterator[Reading]:
@@ -63,15 +120,41 @@ def disk(facts: Facts) -> Iterator[Reading]:
         yield Reading(node, float(is_remote or turns), f"{text} {model}".rstrip())
 
 
-def locked_memory(facts: Facts) -> Iterator[Reading]:
-    """Read whether a node with RDMA bounds the memory that containers may lock."""
-    for node, text in node_texts(facts, "fairlead.containerd_memlock"):
-        devices = facts.node_facts[node].get("fairlead.rdma_devices", "0")
-        is_bad = text != "unlimited" and devices not in ("", "0")
-        yield Reading(node, float(is_bad), f"locked memory {text}, {devices} RDMA devices")
-
-
 CHECKS: tuple[Check, ...] = (
+    Check(
+        "IMG-07", "An image is very large", K, image_sizes, (warning(10e9),),
+        "A pull of 17 GB took 30 minutes and blocked the node.",
+        "split or trim the image; preload it on the machine image", "OpenAI 2018", unit="bytes",
+    ),
+    Check(
+        "IMG-12", "Many pods ask the registry each time that they start", K, always_pulled,
+        (warning(100),),
+        "When they start together, the registry's limits fail all of them.",
+        "a tag or digest that does not change, and imagePullPolicy: IfNotPresent",
+        "Kubernetes documentation, images", unit="pods",
+    ),
+    Check(
+        "IMG-01", "A kubelet pulls one image at a time", C, serial_pulls, IS_WARNING,
+        "One image of 17 GB held up all other pods of the node for 30 minutes.",
+        "serializeImagePulls: false\nmaxParallelImagePulls: 5", "OpenAI 2018", unit="bool",
+    ),
+    Check(
+        "IMG-02", "A kubelet pulls any number of images at a time", C, unbounded_pulls, IS_WARNING,
+        "Many pulls at a time hang the container runtime.",
+        "maxParallelImagePulls: 5", "containerd #6692", unit="bool",
+    ),
+    Check(
+        "IMG-03", "A kubelet's limit of pulls is the default", C, pull_qps, IS_INFO,
+        "Five pulls a second delay a node where many pods start.",
+        "registryPullQPS: 20\nregistryBurst: 40", "kubelet configuration", unit="bool",
+    ),
+    Check(
+        "IMG-09", "Image pulls take long", M,
+        Quantile(Source.KUBELET, "kubelet_image_pull_duration_seconds", count_min=10),
+        (warning(300),),
+        "Jobs wait for their slowest member.",
+        "preload the image, or trim it (IMG-07)", "kubelet metrics", unit="s",
+    ),
     Check(
         "IMG-08", "The sandbox image of a node is not pinned", N, sandbox_image, IS_CRITICAL,
         "Without it no container starts, and a registry that refuses the node takes all of it out.",
@@ -116,11 +199,5 @@ CHECKS: tuple[Check, ...] = (
         "several.",
         "preload images (IMG-08); a mirror of the registry inside; IfNotPresent (IMG-12)",
         "EKS, ultra scale", unit="/s", growth=1,
-    ),
-    Check(
-        "SYS-10", "Containers of a node with RDMA may lock little memory", N, locked_memory,
-        IS_WARNING,
-        "Memory for RDMA is locked: NCCL and MPI fail or fall back to TCP.",
-        "LimitMEMLOCK=infinity in containerd's unit", "libibverbs", unit="bool",
     ),
 )  # fmt: skip

@@ -1,0 +1,60 @@
+"""What several checks ask of the objects of the Kubernetes API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.objects import ApiService, Node, Workload
+
+
+def deployments(facts: Facts) -> tuple[Workload, ...]:
+    """Return all Deployments; NotSeen."""
+    found = facts.seen_objects().deployments
+    return facts.seen(found, Source.API, "deployments could not be listed")
+
+
+def daemonsets(facts: Facts) -> tuple[Workload, ...]:
+    """Return all DaemonSets; NotSeen."""
+    found = facts.seen_objects().daemonsets
+    return facts.seen(found, Source.API, "daemonsets could not be listed")
+
+
+def api_services(facts: Facts) -> tuple[ApiService, ...]:
+    """Return the aggregated APIs, and those of the server itself; NotSeen."""
+    found = facts.seen_objects().api_services
+    return facts.seen(found, Source.API, "API services could not be listed")
+
+
+def is_dns(workload: Workload) -> bool:
+    """True for a Deployment of the cluster's DNS, by its label."""
+    return workload.metadata.labels.get("k8s-app") in ("kube-dns", "coredns")
+
+
+def is_spread(workload: Workload) -> bool:
+    """True when the replicas avoid each other."""
+    spec = workload.spec.template.spec
+    affinity = spec.affinity
+    return bool(spec.topology_spread_constraints or (affinity and affinity.pod_anti_affinity))
+
+
+def listed_nodes(facts: Facts) -> tuple[Node, ...]:
+    """Return the nodes that were listed; NotSeen."""
+    return facts.seen(facts.seen_objects().nodes or None, Source.API, "nodes could not be listed")
+
+
+def gpu_nodes(facts: Facts) -> int:
+    """Return how many of the sampled nodes have GPUs; NotSeen."""
+    return sum(
+        any("gpu" in name and str(count) != "0" for name, count in node.status.capacity.items())
+        for node in listed_nodes(facts)
+    )
+
+
+def pods_of(facts: Facts) -> Iterator[tuple[Workload, int]]:
+    """Yield workloads with the number of pods that they have, a pod per node for DaemonSets."""
+    on_nodes = daemonsets(facts)
+    for each in deployments(facts):
+        yield each, 1 if each.spec.replicas is None else each.spec.replicas
+    for each in on_nodes:
+        yield each, facts.nodes_count()
