@@ -65,12 +65,7 @@ def test_every_group_ends_and_none_starts_in_part_when_controllers_die_every_few
     )))  # fmt: skip
 
 
-#: A member ends well on the node of the old place while no controller runs, and its seat moves
-#: before that is recorded: nothing proves it any more, and the group waits for ever.
-LOST_END = pytest.mark.xfail(strict=True, reason="an end before the seat moves is not recorded")
-
-
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=LOST_END), 1, 2])
+@pytest.mark.parametrize("seed", range(3))
 def test_every_group_ends_when_writes_arrive_long_after_their_sender_died(seed: int) -> None:
     late = replace(FAULTS, stall=0.05)
     arrived = run(live_through(lambda: AdoptionWorld(

@@ -35,7 +35,7 @@ from fairlead.api.bounds import (
 from fairlead.api.core import PodTemplate
 from fairlead.api.meta import Condition, Instant, ObjectMeta, OwnerReference, Wire
 from fairlead.api.names import API_VERSION
-from fairlead.api.placement import EmptySeats, Nomination, Placement, Preemption
+from fairlead.api.placement import EmptySeats, FormerPlaces, Nomination, Placement, Preemption
 from fairlead.api.topology import Topology
 
 MEMBERS_MAX = 100_000
@@ -308,6 +308,13 @@ class JobStatus(Wire, frozen=True):
     seats: Annotated[
         tuple[EmptySeats, ...],
         doc("Seats without a member, of a job that represents pods of another tool."),
+    ] = ()
+    former_places: Annotated[
+        tuple[FormerPlaces, ...],
+        doc(
+            "Where members of another tool may still be, or have ended, after the placement moved "
+            "or was released."
+        ),
     ] = ()
     nomination: Annotated[
         Nomination | None,

@@ -36,6 +36,17 @@ class EmptySeats(Wire, frozen=True):
     ] = ()
 
 
+class FormerPlaces(Wire, frozen=True):
+    """Nodes that seats of one role had before the placement moved or was released.
+
+    Seat `indices[i]` had `nodes[i]`; a seat that moved twice is there twice.
+    """
+
+    role: Annotated[str, doc("Name of the role.")]
+    indices: Annotated[tuple[int, ...], doc("Indices of the seats.")]
+    nodes: Annotated[tuple[str, ...], doc("The node that each of them had.")]
+
+
 class HeldNodes(Wire, frozen=True):
     """Nodes that a gang was given: those of one pool, and of one team that lends them."""
 

@@ -1,19 +1,27 @@
 """Seats of a group that have no member now: which of them count as done, and which are given back.
 
 `status.seats` records both, and only Fairlead writes it. A seat is done when a pod has ended well
-on the node that the job's placement has for it, asking for what its role asks: a label alone, which
-every author of a pod can write, fills no seat. A seat that stays without a member gives its node
-back: a placement without pods is in no quota, so it may not be held for as long as one small member
-lives. What was given back is another's: a member that comes for such a seat later is placed anew.
+on the node that the job's placement has for it, or had while the pod was there, asking for what its
+role asks: a label alone, which every author of a pod can write, fills no seat. A seat that stays
+without a member gives its node back: a placement without pods is in no quota, so it may not be held
+for as long as one small member lives. What was given back is another's: a member that comes for
+such a seat later is placed anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from msgspec.structs import replace
+
 from fairlead.api.job import Job
 from fairlead.api.placement import EmptySeats
 from fairlead.decide.adoption.members import Census, Member, Seat, asks_alike, roles_by_shape
+from fairlead.decide.attempts.former_places import (
+    SeatPlace,
+    former_places,
+    without_places_left,
+)
 from fairlead.decide.attempts.seats import covers, seats
 from fairlead.decide.attempts.status import StatusDraft
 
@@ -66,24 +74,39 @@ def waiting_done(job: Job, census: Census) -> dict[Seat, None]:
 
 def _ended_well(job: Job, ended: Iterable[Member]) -> Iterator[Seat]:
     places: Mapping[Seat, str] | None = None
+    former = set[SeatPlace]()
     templates = {role.name: role.template.spec for role in job.spec.roles}
     for member in ended:
         if member.pod.status.phase != "Succeeded":
             continue
         if places is None:
             places = places_of(job)
-        node = places.get(member.seat)
-        is_there = node is not None and member.pod.spec.node_name == node
-        if is_there and asks_alike(templates[member.role], member.pod.spec):
+            former = set(former_places(job.status))
+        node = member.pod.spec.node_name
+        is_there = bool(node) and places.get(member.seat) == node
+        if not is_there and (*member.seat, node) not in former:
+            continue
+        if member.role in templates and asks_alike(templates[member.role], member.pod.spec):
             yield member.seat
 
 
 def with_done(draft: StatusDraft, census: Census) -> StatusDraft:
-    """Return the status of a job that waits with the place of an earlier attempt: the seats that
-    are done are recorded, since nothing proves them once that place is gone.
+    """Return the status of a job that waits with the place of an earlier attempt, and the seats
+    that are done.
     """
     done = done_seats(draft.job, census.ended, (*census.released, *census.leaving))
     return with_empty_seats(draft, done, draft.job.status.vacant)
+
+
+def with_ends_recorded(
+    draft: StatusDraft, census: Census, *, vacant: Iterable[Seat]
+) -> StatusDraft:
+    """Return the status as the next attempt begins: what is done is recorded, so that of former
+    places only those remain where members still are.
+    """
+    draft = with_empty_seats(draft, census.done, vacant)
+    there = {(*m.seat, m.pod.spec.node_name) for m in (*census.released, *census.leaving)}
+    return replace(draft, status=without_places_left(draft.status, there))
 
 
 def with_empty_seats(

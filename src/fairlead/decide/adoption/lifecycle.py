@@ -32,7 +32,7 @@ from fairlead.decide.adoption.empty_seats import (
     done_seats,
     waiting_done,
     with_done,
-    with_empty_seats,
+    with_ends_recorded,
 )
 from fairlead.decide.adoption.ending import ended_draft, finish_gone, wait_again
 from fairlead.decide.adoption.group_job import (
@@ -188,7 +188,7 @@ def _admit(group: GroupContext) -> tuple[Action, ...]:
     status = group.job.status
     number = status.attempt + 1 if status.current_attempt else max(status.attempt, 1)
     text = f"Admitted to the queue with {plural(group.job.member_count, 'member')}"
-    draft = with_empty_seats(group.draft, group.census.done, ())
+    draft = with_ends_recorded(group.draft, group.census, vacant=())
     return draft.admitted(number).write(Note(EventReason.ADMITTED, text))
 
 
@@ -271,9 +271,11 @@ def _is_lost(job: Job, member: Member) -> bool:
 def _open(group: GroupContext) -> tuple[Action, ...]:
     """Open the attempt's record. From here on members are released, and the place may not go."""
     draft, status = group.draft.opened(new_record(group.job, group.now)), group.job.status
-    if not group.census.released:  # what is done already needs no node
-        draft = with_empty_seats(draft, group.census.done, group.census.done)
-    if group.census.released:
+    census, vacant = group.census, status.vacant
+    if not census.released:  # what is done already needs no node
+        vacant = frozenset(census.done)
+    draft = with_ends_recorded(draft, census, vacant=vacant)
+    if census.released:
         draft = draft.set(members=status.members)
     return draft.state(JobState.RESTARTING if status.started_at else JobState.STARTING).write()
 

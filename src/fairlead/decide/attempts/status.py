@@ -152,6 +152,7 @@ class StatusDraft(msgspec.Struct, frozen=True):
         No capacity depends on it: what a finished job holds counts as free.
         """
         draft, old = self.set(placement=None, nomination=None, preemption=None), self.status
+        draft = draft.set(former_places=())
         if old.placement is None and old.verdict is None:
             return draft
         text = "the nodes were given back" if old.placement is not None else ""

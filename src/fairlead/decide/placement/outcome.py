@@ -26,6 +26,7 @@ from fairlead.api.placement import (
     Victim,
 )
 from fairlead.api.times import format_time, parse_time
+from fairlead.decide.attempts.former_places import with_places_left
 from fairlead.decide.attempts.record import new_record
 from fairlead.decide.attempts.status import (
     ReleaseCause,
@@ -136,6 +137,10 @@ def _roles(job: Job, plan: Plan, names: list[str]) -> tuple[RolePlacement, ...]:
 
 def status_after(action: Action) -> JobStatus:
     """Return the job's status as the action leaves it."""
+    return with_places_left(action.job, _changed_status(action))
+
+
+def _changed_status(action: Action) -> JobStatus:
     status = action.job.status
     match action:
         case RecordActualPlacement():
@@ -179,6 +184,7 @@ def _owned_part(status: JobStatus) -> dict[str, Any]:
         members=status.members,
         attempts=status.attempts,
         placement=status.placement,
+        former_places=status.former_places,
         nomination=status.nomination,
         preemption=status.preemption,
         verdict=status.verdict,
