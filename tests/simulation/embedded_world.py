@@ -23,6 +23,7 @@ from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import load_profile
+from fairlead.embedded.volume_binder import VolumeBinder
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.metrics import Metrics
@@ -115,8 +116,16 @@ async def embedded_world(
         finally:
             reader.close()
 
+    async def bind_volumes() -> None:
+        mirrors = controllers.mirrors
+        binder = VolumeBinder(
+            client, mirrors.pods, mirrors.nodes, clock=clock, rng=random.Random(5)
+        )
+        await binder.run()
+
     services = [
-        *controllers.services(), Service("api", service.run), Service("virtual-nodes", run_nodes)
+        *controllers.services(), Service("api", service.run), Service("virtual-nodes", run_nodes),
+        Service("volume-binder", bind_volumes),
     ]  # fmt: skip
     supervisor = Supervisor(services, clock=clock, rng=random.Random(1))
     async with asyncio.TaskGroup() as group:

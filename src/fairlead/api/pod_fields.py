@@ -125,8 +125,8 @@ POD_FIELDS: Mapping[str, FieldRule] = {
     ),
     "volumes": FieldRule(
         _HONOURED,
-        "The planner does not look at claims: one that is bound to some nodes, such as a disk of a "
-        "zone, needs a node selector as well, or kube-scheduler refuses the member elsewhere.",
+        "A member goes where the volumes of its claims can be reached; where another scheduler is, "
+        "that one binds it and has volumes made.",
     ),
     # Of 1.35 only, where it is an alpha feature.
     "workloadRef": FieldRule(_REFUSED, _GROUP),

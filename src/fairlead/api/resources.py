@@ -15,6 +15,7 @@ from fairlead.api.meta import OnlyMetadata
 from fairlead.api.node_pool import NodePool
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.team import Team
+from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 
 T = TypeVar("T")
 
@@ -87,6 +88,15 @@ PRIORITY_CLASSES = Resource(
     namespaced=False,
 )  # fmt: skip
 RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", ResourceQuota)
+CLAIMS = Resource(
+    "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", PersistentVolumeClaim
+)
+VOLUMES = Resource(
+    "", "v1", "persistentvolumes", "PersistentVolume", PersistentVolume, namespaced=False
+)
+STORAGE_CLASSES = Resource(
+    "storage.k8s.io", "v1", "storageclasses", "StorageClass", StorageClass, namespaced=False
+)
 CRDS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition",
     core.CustomResourceDefinition, namespaced=False,
@@ -112,6 +122,6 @@ CLUSTER_REPORTS = Resource(
 
 ALL: tuple[Resource[object], ...] = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES,
-    RESOURCE_QUOTAS, CRDS,
+    RESOURCE_QUOTAS, CLAIMS, VOLUMES, STORAGE_CLASSES, CRDS,
     JOBS, JOB_ARRAYS, TEAMS, NODE_POOLS, FLEETS, CLUSTER_REPORTS,
 )  # type: ignore[assignment] # Resource is invariant; a tuple of all kinds has no tighter type  # fmt: skip

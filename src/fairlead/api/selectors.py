@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from fairlead.api.bounds import label_integer
+from fairlead.api.core import NodeSelector, NodeSelectorRequirement
 from fairlead.api.meta import LabelSelector
 
 _SET = re.compile(r"^(?P<key>[^\s!=(),]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)$")
@@ -88,6 +90,27 @@ def selector_of(selector: LabelSelector | None) -> Selector:
         values = tuple(sorted(term.values))
         terms.append(Requirement(term.key, OPERATORS[term.operator], values))
     return Selector(tuple(terms))
+
+
+def selects_node(selector: NodeSelector, labels: Mapping[str, str], name: str) -> bool:
+    """True when a node fulfils one of the terms: `nodeaffinity.NodeSelector.Match`."""
+    return any(
+        bool(term.match_expressions or term.match_fields)
+        and all(_node_has(each, labels) for each in term.match_expressions)
+        and all(_node_has(each, {"metadata.name": name}) for each in term.match_fields)
+        for term in selector.node_selector_terms
+    )
+
+
+def _node_has(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    if requirement.operator in OPERATORS:
+        known = Requirement(requirement.key, OPERATORS[requirement.operator], requirement.values)
+        return known.matches(labels)
+    value = label_integer(labels.get(requirement.key, ""))
+    bound = label_integer(requirement.values[0]) if len(requirement.values) == 1 else None
+    if value is None or bound is None:
+        return False
+    return value > bound if requirement.operator == "Gt" else value < bound
 
 
 def is_qualified_name(text: str) -> bool:

@@ -178,6 +178,9 @@ class Controllers:
             shared.pools,
             shared.quotas,
             shared.arrays,
+            shared.claims,
+            shared.volumes,
+            shared.storage_classes,
         )
 
     async def _run_scheduler(self) -> None:

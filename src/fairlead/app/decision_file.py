@@ -4,10 +4,10 @@
     {"kind": "Node", "object": {...}}                              one line for each object
 
 What no decision reads is left out, as it may be private: variables, commands, arguments and
-volumes of containers, annotations but two, messages of pods. Names of images are numbers here, the
-same ones for jobs and nodes, since a decision only compares them. The actions are the status
-patches that the scheduler sends, but for the digest of the template of a job that starts; `digest`
-is the SHA-256 of them.
+mounts of containers, volumes that are no claims, most annotations, messages of pods. Names of
+images are numbers here, the same ones for jobs and nodes, since a decision only compares them. The
+actions are the status patches that the scheduler sends, but for the digest of the template of a job
+that starts; `digest` is the SHA-256 of them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from fairlead.api.core import (
     PodStatus,
     PodTemplate,
     PriorityClass,
+    Volume,
 )
 from fairlead.api.image_names import full_image_name, images_of
 from fairlead.api.job import Job, Role
@@ -44,6 +45,14 @@ from fairlead.api.placement import Placement
 from fairlead.api.pod_asks import RESIZE_PENDING
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.team import Team
+from fairlead.api.volumes import (
+    BIND_COMPLETED,
+    CLASS_ANNOTATION,
+    SELECTED_NODE,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
 from fairlead.controllers.decision_log import Cycle
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.outcome import status_patch
@@ -61,7 +70,10 @@ FORMAT, VERSION = "fairlead.dev/decision", 1
 #: Larger files are refused, as are larger answers of a server.
 FILE_BYTES_MAX = 512 << 20
 #: Annotations that the planner reads.
-_ANNOTATIONS = (names.SUBMITTED_BY, names.MAINTENANCE, names.MIRROR_POD)
+_ANNOTATIONS = (
+    names.SUBMITTED_BY, names.MAINTENANCE, names.MIRROR_POD,
+    BIND_COMPLETED, SELECTED_NODE, CLASS_ANNOTATION,
+)  # fmt: skip
 #: Kind and field of `Objects`.
 _KINDS: dict[str, tuple[str, type[Any]]] = {
     "PriorityClass": ("priority_classes", PriorityClass),
@@ -71,8 +83,14 @@ _KINDS: dict[str, tuple[str, type[Any]]] = {
     "Pod": ("pods", Pod),
     "ResourceQuota": ("quotas", ResourceQuota),
     "NodePool": ("pools", NodePool),
+    "PersistentVolumeClaim": ("claims", PersistentVolumeClaim),
+    "PersistentVolume": ("volumes", PersistentVolume),
+    "StorageClass": ("storage_classes", StorageClass),
 }
-_Object: TypeAlias = Node | Job | Pod | PriorityClass | Team | ResourceQuota | NodePool
+_Object: TypeAlias = (
+    Node | Job | Pod | PriorityClass | Team | ResourceQuota | NodePool
+    | PersistentVolumeClaim | PersistentVolume | StorageClass
+)  # fmt: skip
 
 
 class Write(msgspec.Struct, frozen=True, rename="camel"):
@@ -376,7 +394,12 @@ def _reduced_role(role: Role, images: _Images) -> Role:
 def _reduced_spec(spec: PodSpec, images: _Images | None = None) -> PodSpec:
     """Return a spec with what the planner reads of it; of a pod that is no image."""
     return replace(
-        spec, volumes=(),
+        spec,
+        volumes=tuple(
+            Volume(each.name, persistent_volume_claim=each.persistent_volume_claim)
+            for each in spec.volumes
+            if each.persistent_volume_claim is not None
+        ),
         containers=tuple(_reduced_container(each, images) for each in spec.containers),
         init_containers=tuple(_reduced_container(each, images) for each in spec.init_containers),
     )  # fmt: skip

@@ -39,6 +39,7 @@ from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.cluster_objects import Address
 from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.embedded.verbs.uids import Uids
+from fairlead.embedded.volume_binder import VolumeBinder
 from fairlead.history import HISTORY_FILE
 from fairlead.history.sqlite import SqliteHistory
 from fairlead.runtime.clock import Clock
@@ -149,6 +150,7 @@ class Cluster:
                     Service("api", service.run),
                     *nodes.services(),
                     *controllers.services(),
+                    Service("volume-binder", lambda: self._bind_volumes(client, controllers)),
                 ],
                 clock=self._clock,
                 rng=self._rng,
@@ -169,6 +171,11 @@ class Cluster:
             await self._supervise(supervisor, lambda: announce(server))
             if not lost.done():
                 await self._shut_down(nodes)
+
+    async def _bind_volumes(self, client: InProcessClient, controllers: Controllers) -> None:
+        mirrors = controllers.mirrors
+        binder = VolumeBinder(client, mirrors.pods, mirrors.nodes, clock=self._clock, rng=self._rng)
+        await binder.run()
 
     def _policies(self) -> Policies:
         # Store and controllers end together, so no write arrives late after a start.

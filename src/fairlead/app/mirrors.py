@@ -14,6 +14,7 @@ from fairlead.api.core import PriorityClass
 from fairlead.api.job_array import JobArray
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import (
+    CLAIMS,
     CLUSTER_REPORTS,
     JOB_ARRAYS,
     JOBS,
@@ -22,14 +23,17 @@ from fairlead.api.resources import (
     PODS,
     PRIORITY_CLASSES,
     RESOURCE_QUOTAS,
+    STORAGE_CLASSES,
     TEAMS,
+    VOLUMES,
     Resource,
 )
 from fairlead.api.team import Team
+from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.app.context import ProcessContext
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import EventSink
-from fairlead.runtime.mirror import HasMetadata, Mirror
+from fairlead.runtime.mirror import HasMetadata, Mirror, MirrorOptions
 from fairlead.runtime.set_aside import SetAside
 from fairlead.runtime.supervisor import Service
 
@@ -55,11 +59,11 @@ class SharedMirrors:
         self._metrics = context.metrics
         self._metrics.watch_set_aside(self.set_aside)
 
-        def make(resource: Resource[T]) -> Mirror[T]:
+        def make(resource: Resource[T], *, is_dormant: bool = False) -> Mirror[T]:
             rng = context.streams(f"mirrors/{resource.plural}")
             return Mirror(
                 client, resource, clock=context.clock, rng=rng, log=context.log,
-                set_aside=self.set_aside,
+                set_aside=self.set_aside, options=MirrorOptions(is_dormant=is_dormant),
             )  # fmt: skip
 
         self.nodes = make(NODES)
@@ -79,6 +83,11 @@ class SharedMirrors:
         self._own.append(self.quotas)
         self.arrays: Mirror[JobArray] = make(JOB_ARRAYS)
         self._own.append(self.arrays)
+        #: Until some job asks for a claim.
+        self.claims: Mirror[PersistentVolumeClaim] = make(CLAIMS, is_dormant=True)
+        self.volumes: Mirror[PersistentVolume] = make(VOLUMES, is_dormant=True)
+        self.storage_classes: Mirror[StorageClass] = make(STORAGE_CLASSES, is_dormant=True)
+        self._own += [self.claims, self.volumes, self.storage_classes]
         self.reports: Mirror[ClusterReport] | None = None
         if has_reports:
             self.reports = make(CLUSTER_REPORTS)

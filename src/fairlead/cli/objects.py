@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from fairlead.api.resources import (
+    CLAIMS,
     JOBS,
     NODE_POOLS,
     NODES,
     PODS,
     PRIORITY_CLASSES,
     RESOURCE_QUOTAS,
+    STORAGE_CLASSES,
     TEAMS,
+    VOLUMES,
     Resource,
 )
 from fairlead.api.status import Forbidden, NotFound
@@ -37,7 +40,8 @@ def read_objects(api: Api) -> Objects:
         tuple(api.list(NODES)), tuple(api.list(JOBS)), tuple(api.list(PODS)),
         _if_open(api, PRIORITY_CLASSES), _if_open(api, TEAMS) or (),
         _if_open(api, RESOURCE_QUOTAS) or (), _if_open(api, NODE_POOLS) or (),
-        balloon_namespace=own_namespace(api),
+        balloon_namespace=own_namespace(api), claims=_if_open(api, CLAIMS) or (),
+        volumes=_if_open(api, VOLUMES) or (), storage_classes=_if_open(api, STORAGE_CLASSES) or (),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
@@ -22,6 +22,7 @@ from fairlead.api.job_array import JobArray
 from fairlead.api.node_pool import NodePool
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import (
+    CLAIMS,
     JOB_ARRAYS,
     JOBS,
     NODE_POOLS,
@@ -29,9 +30,12 @@ from fairlead.api.resources import (
     PODS,
     PRIORITY_CLASSES,
     RESOURCE_QUOTAS,
+    STORAGE_CLASSES,
     TEAMS,
+    VOLUMES,
 )
 from fairlead.api.team import Team
+from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import ClusterState
@@ -41,7 +45,7 @@ from fairlead.model.priorities import PriorityTable
 from fairlead.model.topology import Level
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.mirror import Change, HasMetadata, Mirror
+from fairlead.runtime.mirror import Change, HasMetadata, Mirror, MirrorOptions
 from fairlead.runtime.reader import MirrorReader, follow
 from fairlead.runtime.set_aside import STRICT, SetAside
 
@@ -157,6 +161,9 @@ class ClusterWorld:
         # Apart, so that a node which the state cannot take in keeps its health.
         self._follow(mirrors.nodes, self._node_health_changed)
         self._follow(mirrors.nodes, self._node_changed)
+        self._follow(mirrors.storage_classes, self._storage_class_changed)
+        self._follow(mirrors.volumes, self._volume_changed)
+        self._follow(mirrors.claims, self._claim_changed)
         self._follow(mirrors.jobs, self._job_changed)
         self._follow(mirrors.pods, self._pod_changed)
         self._follow(mirrors.quotas, self._quota_changed)
@@ -183,6 +190,19 @@ class ClusterWorld:
         else:
             self.state.quotas.put(change.new)
 
+    def _storage_class_changed(self, change: Change[StorageClass]) -> None:
+        self.change_count -= not self.state.volumes.put_class(change.key[1], change.new)
+
+    def _volume_changed(self, change: Change[PersistentVolume]) -> None:
+        self.change_count -= not self.state.volumes.put_volume(change.key[1], change.new)
+
+    def _claim_changed(self, change: Change[PersistentVolumeClaim]) -> None:
+        self.change_count -= not self.state.volumes.put_claim(change.key, change.new)
+
+    def _wake_volumes(self) -> None:
+        for mirror in self.mirrors.of_volumes:
+            mirror.wake()
+
     def _node_changed(self, change: Change[Node]) -> None:
         if change.new is None:
             self.state.node_deleted(change.key[1])
@@ -201,6 +221,8 @@ class ClusterWorld:
             self.state.job_deleted(change.key)
             return
         self.state.job_changed(change.new)
+        if self.state.volumes.is_used:
+            self._wake_volumes()
         for attempt in change.new.status.attempts:
             # Its room is free only where its pods are seen, and seen to have gone.
             if attempt.pods_version:
@@ -246,7 +268,7 @@ def _is_apart(job: Job) -> bool:
     return is_bare and phase_of(job) in (Phase.UNADMITTED, Phase.FINISHED)
 
 
-# The mirrors of the whole cluster: jobs, arrays, pods, nodes, classes, teams, pools, quotas
+# The mirrors of the whole cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,10 +283,20 @@ class ClusterMirrors:
     pools: Mirror[NodePool]
     quotas: Mirror[ResourceQuota]
     arrays: Mirror[JobArray]
+    #: Dormant until some job asks for a claim.
+    claims: Mirror[PersistentVolumeClaim]
+    volumes: Mirror[PersistentVolume]
+    storage_classes: Mirror[StorageClass]
+
+    @property
+    def of_volumes(self) -> tuple[Mirror[Any], ...]:
+        """The mirrors that are dormant until some job asks for a claim."""
+        return (self.claims, self.volumes, self.storage_classes)
 
     @classmethod
     def make(cls, client: Client, *, clock: Clock, rng: random.Random) -> ClusterMirrors:
         """Make private mirrors."""
+        dormant = MirrorOptions(is_dormant=True)
         return cls(
             jobs=Mirror(client, JOBS, clock=clock, rng=rng),
             pods=Mirror(client, PODS, clock=clock, rng=rng),
@@ -274,4 +306,7 @@ class ClusterMirrors:
             pools=Mirror(client, NODE_POOLS, clock=clock, rng=rng),
             quotas=Mirror(client, RESOURCE_QUOTAS, clock=clock, rng=rng),
             arrays=Mirror(client, JOB_ARRAYS, clock=clock, rng=rng),
+            claims=Mirror(client, CLAIMS, clock=clock, rng=rng, options=dormant),
+            volumes=Mirror(client, VOLUMES, clock=clock, rng=rng, options=dormant),
+            storage_classes=Mirror(client, STORAGE_CLASSES, clock=clock, rng=rng, options=dormant),
         )

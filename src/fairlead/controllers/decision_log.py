@@ -104,6 +104,9 @@ class DecisionLog:
             "teams": mirrors.teams,
             "pools": mirrors.pools,
             "quotas": mirrors.quotas,
+            "claims": mirrors.claims,
+            "volumes": mirrors.volumes,
+            "storage_classes": mirrors.storage_classes,
         }
         self._unregister: list[Callable[[], None]] = [
             follow(mirror, partial(self._changed, kind), reader)

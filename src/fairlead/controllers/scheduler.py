@@ -108,7 +108,7 @@ class SchedulerController:
         """Return what it reads."""
         seen = self._world.mirrors
         cluster = (seen.nodes, seen.jobs, seen.pods, seen.priority_classes, seen.teams, seen.pools)
-        return (*cluster, seen.quotas)
+        return (*cluster, seen.quotas, *seen.of_volumes)
 
     @property
     def jobs(self) -> Mirror[Job]:

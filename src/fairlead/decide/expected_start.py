@@ -26,7 +26,7 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.run_times import Likeness, RunTimes, elapsed_before, run_seconds
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.cluster import JobEntry
+from fairlead.model.job_entry import JobEntry
 
 #: Forecasts that are made, and as many again where some jobs are not predicted.
 DRAWS = 20

@@ -35,8 +35,8 @@ from fairlead.decide.placement.size import planned
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.unplaceable import eligible_nodes
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.cluster import JobEntry
 from fairlead.model.gangs import GangRequest, InvalidGang
+from fairlead.model.job_entry import JobEntry
 from fairlead.model.labels import OWN
 from fairlead.model.nodes import Ints
 from fairlead.model.windows import grace_seconds

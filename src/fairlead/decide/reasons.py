@@ -288,6 +288,31 @@ class Reason(Enum):
         "PriorityClassReserved", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
         "PriorityClass {priority_class} is reserved for the cluster's own components",
     )  # fmt: skip
+    CLAIM_MISSING = (
+        "ClaimMissing", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
+        "there is no PersistentVolumeClaim {claim} in its namespace: create it, or let the job "
+        "name another one",
+    )  # fmt: skip
+    CLAIM_DELETED = (
+        "ClaimDeleted", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
+        "PersistentVolumeClaim {claim} is being deleted, so no new pod gets it: create it again "
+        "once it is gone, or let the job name another one",
+    )  # fmt: skip
+    CLAIM_LOST = (
+        "ClaimLost", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
+        "volume {volume} of PersistentVolumeClaim {claim} does not exist any more: restore the "
+        "volume, or let the job name another claim",
+    )  # fmt: skip
+    CLAIM_UNBOUND = (
+        "ClaimUnbound", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
+        "PersistentVolumeClaim {claim} of storage class {storage_class} has no volume yet, and "
+        "that class waits for no pod; kubectl describe pvc {claim} says what its volume waits for",
+    )  # fmt: skip
+    NO_VOLUME = (
+        "NoVolume", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
+        "no free volume of storage class {storage_class} will do for PersistentVolumeClaim "
+        "{claim}, and that class makes none: create a volume, or free one",
+    )  # fmt: skip
     BORROW_LIMIT = (
         "BorrowLimit", (Outcome.WAITING, Trait.HAS_ROOM | Trait.WRITTEN_ONLY), 40,
         "would fit on idle nodes of other teams, but a limit on borrowing or lending is reached; "
@@ -332,6 +357,11 @@ class Reason(Enum):
     NO_MATCHING_NODE = (
         "NoMatchingNode", (Outcome.IMPOSSIBLE, Trait.NODES_HELP), 70,
         "none of {nodes} nodes matches the node selector and tolerations of role {role}",
+    )  # fmt: skip
+    VOLUMES_OUT_OF_REACH = (
+        "VolumesOutOfReach", (Outcome.IMPOSSIBLE, Trait.NODES_HELP), 75,
+        "{nodes} nodes match role {role}, but its volumes can be reached from none of them, only "
+        "from nodes with {reach}",
     )  # fmt: skip
     EXCEEDS_CLUSTER = (
         "ExceedsCluster", (Outcome.IMPOSSIBLE, Trait.NODES_HELP), 80,

@@ -25,9 +25,9 @@ from typing import NamedTuple, Self
 from fairlead.api.job import Attempt, Job
 from fairlead.api.times import parse_time
 from fairlead.decide.attempts.end_reason import is_own_end
-from fairlead.model.cluster import JobEntry
 from fairlead.model.completion import began_at
 from fairlead.model.gangs import InvalidGang, JobKey, gpus_of
+from fairlead.model.job_entry import JobEntry
 from fairlead.model.phase import Phase
 
 #: Alike past jobs that came to an end of their own without which nothing is predicted, and how

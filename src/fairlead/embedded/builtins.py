@@ -91,6 +91,14 @@ CLAIMS = ResourceInfo(
     "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim",
     short_names=("pvc",), subresources=("status",), selectable=_META,
 )  # fmt: skip
+VOLUMES = ResourceInfo(
+    "", "v1", "persistentvolumes", "PersistentVolume",
+    namespaced=False, short_names=("pv",), subresources=("status",), selectable=_CLUSTER_META,
+)  # fmt: skip
+STORAGE_CLASSES = ResourceInfo(
+    "storage.k8s.io", "v1", "storageclasses", "StorageClass",
+    namespaced=False, short_names=("sc",), selectable=_CLUSTER_META,
+)  # fmt: skip
 RESOURCE_QUOTAS = ResourceInfo(
     "", "v1", "resourcequotas", "ResourceQuota",
     short_names=("quota",), subresources=("status",), selectable=_META,
@@ -126,7 +134,7 @@ WEBHOOK_KINDS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 
 BUILTINS = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, SERVICE_ACCOUNTS, ENDPOINT_SLICES,
-    EVENTS, LEASES, PRIORITY_CLASSES, CLAIMS, RESOURCE_QUOTAS,
-    LIMIT_RANGES, BUDGETS,
+    EVENTS, LEASES, PRIORITY_CLASSES, CLAIMS, VOLUMES, STORAGE_CLASSES,
+    RESOURCE_QUOTAS, LIMIT_RANGES, BUDGETS,
     CRDS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,
 )  # fmt: skip

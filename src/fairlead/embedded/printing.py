@@ -311,25 +311,63 @@ def _service(service: Object, now: float) -> Cells:
     ]
 
 
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _ACCESS_MODES = {
     "ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX",
     "ReadWriteOncePod": "RWOP",
 }  # fmt: skip
 
 
+def _modes(given: Any) -> str:
+    modes = _get(given, "accessModes")
+    shown = modes if isinstance(modes, list) else []
+    return ",".join(_ACCESS_MODES.get(str(mode), str(mode)) for mode in shown)
+
+
+def _phase(obj: Object) -> str:
+    is_leaving = _get(obj, "metadata", "deletionTimestamp")
+    return "Terminating" if is_leaving else _text(_get(obj, "status", "phase"))
+
+
+def _volume(volume: Object, now: float) -> Cells:
+    spec, status = volume.get("spec"), volume.get("status")
+    owner = _get(spec, "claimRef")
+    return [
+        _name(volume),
+        _text(_get(spec, "capacity", "storage")),
+        _modes(spec),
+        _text(_get(spec, "persistentVolumeReclaimPolicy")),
+        _phase(volume),
+        f"{_text(_get(owner, 'namespace'))}/{_text(_get(owner, 'name'))}" if owner else "",
+        _text(_get(spec, "storageClassName")),
+        _text(_get(spec, "volumeAttributesClassName"), UNSET),
+        _text(_get(status, "reason")),
+        _created(volume, now),
+        _text(_get(spec, "volumeMode"), UNSET),
+    ]
+
+
+def _storage_class(obj: Object, now: float) -> Cells:
+    is_default = _get(obj, "metadata", "annotations", _DEFAULT_CLASS) == "true"
+    return [
+        f"{_name(obj)} (default)" if is_default else _name(obj),
+        _text(obj.get("provisioner")),
+        _text(obj.get("reclaimPolicy"), "Delete"),
+        _text(obj.get("volumeBindingMode"), "Immediate"),
+        bool(obj.get("allowVolumeExpansion")),
+        _created(obj, now),
+    ]
+
+
 def _claim(claim: Object, now: float) -> Cells:
     spec, status = claim.get("spec"), claim.get("status")
-    modes = _get(status, "accessModes")
     bound = bool(_get(spec, "volumeName"))
-    phase = "Terminating" if _get(claim, "metadata", "deletionTimestamp") else _get(status, "phase")
     return [
         _name(claim),
-        _text(phase),
+        _phase(claim),
         _text(_get(spec, "volumeName")),
         _text(_get(status, "capacity", "storage")) if bound else "",
-        ",".join(_ACCESS_MODES.get(str(m), str(m)) for m in modes)
-        if bound and isinstance(modes, list)
-        else "",
+        _modes(status) if bound else "",
         _text(_get(spec, "storageClassName")),
         _text(_get(spec, "volumeAttributesClassName"), UNSET),
         _created(claim, now),
@@ -404,6 +442,8 @@ _CELLS: Mapping[str, Callable[[Object, float], Cells]] = {
     "secrets": lambda o, now: [_name(o), _text(o.get("type")), _entries(o), _created(o, now)],
     "services": _service,
     "persistentvolumeclaims": _claim,
+    "persistentvolumes": _volume,
+    "storageclasses.storage.k8s.io": _storage_class,
     "resourcequotas": _quota,
     "leases.coordination.k8s.io": lambda o, now: [
         _name(o), _text(_get(o, "spec", "holderIdentity")), _created(o, now),

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod, PriorityClass
@@ -25,6 +24,7 @@ from fairlead.api.placement import Placement
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.team import Team
 from fairlead.api.times import parse_time
+from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.model.adopted import as_stated
 from fairlead.model.balloons import is_balloon
 from fairlead.model.claims import Claim, claim_of
@@ -34,6 +34,7 @@ from fairlead.model.fits import FitTable
 from fairlead.model.forfeits import Forfeit
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
 from fairlead.model.held_ends import HeldEnds
+from fairlead.model.job_entry import JobEntry, JobObserver
 from fairlead.model.job_users import user_of
 from fairlead.model.ledger import Ledger
 from fairlead.model.member_terms import job_terms, member_labels
@@ -49,38 +50,10 @@ from fairlead.model.team_use import JobUse, TeamUses
 from fairlead.model.teams import TeamTable, UnresolvedTeam, owner_of
 from fairlead.model.topology import Level
 from fairlead.model.transaction import Transaction
+from fairlead.model.volumes import Reaches, UnusableClaim, VolumeTable, claims_of
 from fairlead.model.windows import hold_seconds
 
 T = TypeVar("T")
-
-
-class JobEntry(msgspec.Struct, frozen=True):
-    """A job, what its gang asks for, and its priority and team, or why it has none."""
-
-    job: Job
-    gang: GangRequest | InvalidGang
-    priority: int | Unresolved
-    team: str | UnresolvedTeam
-    #: How long an attempt may hold its nodes from its start; infinity without a limit.
-    hold_seconds: float
-    #: When it gives its nodes back at the latest; None when nothing says it.
-    ends_at: float | None
-    phase: Phase
-    #: The user as whose it counts, as admission has recorded it; "" where that is not known.
-    user: str
-    #: `TeamTable.version` and `TermTable.version` that the gang was read with.
-    version: tuple[int, int, bool] = (0, 0, False)
-    #: Its PriorityClasses let it preempt jobs of lower priority.
-    may_preempt: bool = True
-
-    @property
-    def team_name(self) -> str:
-        """The team; "" where it has none, or cannot have the one that it names."""
-        return self.team if isinstance(self.team, str) else ""
-
-
-#: Called with a job that changed and its entry; None when the job is gone.
-JobObserver: TypeAlias = Callable[[JobKey, JobEntry | None], None]
 
 
 class ClusterState:
@@ -111,6 +84,7 @@ class ClusterState:
         self.teams = TeamTable()
         self.uses = TeamUses()
         self.suspects = SuspectTable()
+        self.volumes = VolumeTable()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, JobEntry] = {}
         self.held_ends = HeldEnds()
@@ -135,6 +109,9 @@ class ClusterState:
         teams: Iterable[Team] = (),
         pools: Iterable[NodePool] = (),
         quotas: Iterable[ResourceQuota] = (),
+        claims: Iterable[PersistentVolumeClaim] = (),
+        volumes: Iterable[PersistentVolume] = (),
+        storage_classes: Iterable[StorageClass] = (),
         levels: Sequence[Level] = (),
         balloon_namespace: str = "",
         contains: bool = False,
@@ -149,6 +126,7 @@ class ClusterState:
             state.team_changed(team.metadata.name, team)
         for pool in pools:
             state.pools.set_pool(pool.metadata.name, pool)
+        state.volumes = VolumeTable(claims, volumes, storage_classes)
         _take(nodes, state.node_changed, contains=contains)
         _take(jobs, state.job_changed, contains=contains)
         _take(pods, state.pod_changed, contains=contains)
@@ -292,6 +270,16 @@ class ClusterState:
             self._has_windows = not self._has_windows
             self._take_in_again()
 
+    def follow_volumes(self) -> None:
+        """Take in what has changed of claims, volumes and storage classes since the last call.
+
+        A list of volumes brings thousands of changes; the jobs are looked at once after them.
+        """
+        for key in self.volumes.pop_stale():
+            entry = self.jobs[key]
+            if self.volumes.read(key[0], entry.claims) != entry.reaches:
+                self.job_changed(entry.job)
+
     def _take_in_again(self) -> None:
         for entry in list(self.jobs.values()):
             if not entry.job.is_finished:
@@ -305,24 +293,29 @@ class ClusterState:
         self.suspects.put_job(key, job)
         phase, priority = phase_of(job), self._priority_of(job)
         team = self.teams.resolve(job.spec.team, job.metadata.namespace)
+        is_same = before is not None and before.job.spec == job.spec
         if phase is Phase.FINISHED:
             self._hold(("job", key), ())
-        elif before is None or before.job.spec != job.spec:
+        elif not is_same:
             self._hold(("job", key), job_terms(job))
+        claims = before.claims if before is not None and is_same else claims_of(job.spec)
+        reaches = self.volumes.use(key, () if phase is Phase.FINISHED else claims)
         version = (self.teams.version, self.terms.version, self._has_windows)
         if (
             before is not None
-            and before.job.spec == job.spec
+            and is_same
             and (before.priority, before.team, before.version) == (priority, team, version)
+            and before.reaches == reaches
         ):
             gang = before.gang
         else:
-            gang = self._gang_of(job, priority, team)
+            gang = self._gang_of(job, priority, team, reaches)
             if before is not None and before.gang == gang:
                 gang = before.gang
         entry = self.jobs[key] = JobEntry(
             job, gang, priority, team, hold_seconds(job), ends_at(job), phase,
             user_of(job.metadata, job.spec.adopts), version, self._may_preempt(job),
+            claims, reaches,
         )  # fmt: skip
         self.ends_version += entry.ends_at != (None if before is None else before.ends_at)
         if key in self._forfeits and self._forfeits[key].is_over(job):
@@ -342,6 +335,7 @@ class ClusterState:
         self._uncertain.pop(key, None)
         self.suspects.put_job(key, None)
         self._hold(("job", key), ())
+        self.volumes.use(key, ())
         self.held_ends.put(key, None, has_moved=self.ledger.set_claim(key, None))
         self.ledger.set_nomination(key, None)
         self.uses.set_job(key, None)
@@ -383,7 +377,8 @@ class ClusterState:
         """Return what a job asks for, known here or not, with the tolerations of its team."""
         job = as_stated(job)
         team = self.teams.resolve(job.spec.team, job.metadata.namespace)
-        return self._gang_of(job, self._priority_of(job), team)
+        reaches = self.volumes.read(job.metadata.namespace, claims_of(job.spec))
+        return self._gang_of(job, self._priority_of(job), team, reaches)
 
     def reserve_uncertain(self, job: Job, placement: Placement) -> bool:
         """Reserve a placement whose write has an unknown outcome, beside what the job has.
@@ -457,8 +452,9 @@ class ClusterState:
         return claim_of(entry.job, entry.gang, placement).gpus
 
     def _gang_of(
-        self, job: Job, priority: int | Unresolved, team: str | UnresolvedTeam
-    ) -> GangRequest | InvalidGang:
+        self, job: Job, priority: int | Unresolved, team: str | UnresolvedTeam,
+        reaches: Reaches | UnusableClaim,
+    ) -> GangRequest | InvalidGang:  # fmt: skip
         """Return what a job asks for, with the tolerations that its team gives its members."""
         level = priority if isinstance(priority, int) else 0
         name = team if isinstance(team, str) else ""
@@ -466,6 +462,7 @@ class ClusterState:
             job.spec, self.reader, partial(self.teams.tolerations, team=name, priority=level),
             partial(self._neighbours_of, job), levels=self.levels,
             hold_seconds=hold_seconds(job) if self._has_windows else None, team=name,
+            reaches=reaches if isinstance(reaches, tuple) else (),
         )  # fmt: skip
 
     def _neighbours_of(self, job: Job, role: Role) -> Neighbours | None:

@@ -299,6 +299,8 @@ class FitTable:
         table = self._table
         lasting, passing, keeps_running = table.labels.tolerated(constraints, slots)
         matches = table.exists[slots] & table.labels.selected(constraints, slots) & lasting
+        if constraints.reach:
+            matches &= table.labels.reached(constraints.reach, slots)
         if constraints.reservation:
             matches &= table.windows.reserved(constraints.reservation, slots)
         is_open = np.ones(len(slots), dtype=np.bool_)

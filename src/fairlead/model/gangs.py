@@ -20,6 +20,7 @@ from fairlead.model.requests import (
     NAME_COLUMN,
     MemberClass,
     Neighbours,
+    Reach,
     Request,
     RequestError,
     RequestReader,
@@ -160,6 +161,12 @@ class GangRequest(Struct, frozen=True, cache_hash=True):
         return replace(self, roles=roles)
 
     @property
+    def anywhere(self) -> GangRequest:
+        """The same gang, as if its volumes could be reached from all nodes."""
+        roles = tuple(replace(r, member=_anywhere(r.member)) for r in self.roles)
+        return replace(self, roles=roles)
+
+    @property
     def taking_spares(self) -> GangRequest:
         """The same gang, as if all its members might run on spares."""
         roles = tuple(replace(r, member=_taking_spares(r.member)) for r in self.roles)
@@ -224,6 +231,10 @@ def _instant(member: MemberClass) -> MemberClass:
     return replace(member, constraints=replace(member.constraints, hold_seconds=None))
 
 
+def _anywhere(member: MemberClass) -> MemberClass:
+    return replace(member, constraints=replace(member.constraints, reach=()))
+
+
 def _taking_spares(member: MemberClass) -> MemberClass:
     return replace(member, constraints=replace(member.constraints, takes_spares=True))
 
@@ -263,13 +274,15 @@ def gang_of(
     levels: Sequence[Level] = (),
     hold_seconds: float | None = None,
     team: str = "",
+    reaches: Sequence[Reach] = (),
 ) -> GangRequest | InvalidGang:
     """Return what a job asks for, or the first field that cannot be read.
 
     `tolerations_of` returns what a member tolerates, given what its template does; `neighbours_of`
     which pods may be near the members of a role. `levels` are those of the topology, widest first;
     `hold_seconds` how long an attempt may hold its nodes, where windows are planned. `team` is that
-    of the job, whose reservation it may name.
+    of the job, whose reservation it may name. `reaches` says for each role from where its volumes
+    can be reached; () where none has any.
     """
     if len(spec.roles) > ROLES_MAX:
         return InvalidGang(f"spec.roles: {len(spec.roles)} roles; accepted: {ROLES_MAX} at most")
@@ -285,7 +298,10 @@ def gang_of(
                 pod = replace(pod, tolerations=tolerations)
         try:
             beside = neighbours_of(role) if neighbours_of is not None else None
-            constraints = constraints_of(pod, hold_seconds=hold_seconds, reservation=reservation)
+            constraints = constraints_of(
+                pod, hold_seconds=hold_seconds, reservation=reservation,
+                reach=reaches[i] if reaches else (),
+            )  # fmt: skip
             member = MemberClass(reader.request(pod), constraints, beside)
         except RequestError as error:
             return InvalidGang(f"spec.roles[{i}].template.spec.{error}")

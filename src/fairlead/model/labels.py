@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fairlead.api.bounds import label_integer
 from fairlead.api.core import NodeSelector, NodeSelectorRequirement, Taint, Toleration
 from fairlead.api.names import TAINT_SPARE, TEAM
-from fairlead.model.requests import Constraints
+from fairlead.model.requests import Constraints, Reach
 from fairlead.model.spares import is_spare
 from fairlead.model.teams import owner_of
 
@@ -193,6 +193,13 @@ class LabelTable:
             out &= self._equal(key, (value,), slots)
         if constraints.affinity is not None:
             out &= self._affinity(constraints.affinity, slots)
+        return out
+
+    def reached(self, reach: Reach, slots: Slots) -> Bools:
+        """Return which of the slots reach the volumes of a pod."""
+        out = np.ones(len(slots), dtype=np.bool_)
+        for selector in reach:
+            out &= self._affinity(selector, slots)
         return out
 
     def by_taints(self, judge: Callable[[tuple[Taint, ...]], int]) -> Slots:

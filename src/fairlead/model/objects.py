@@ -15,6 +15,7 @@ from fairlead.api.job import Job
 from fairlead.api.node_pool import NodePool
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.team import Team
+from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.model.cluster import ClusterState
 from fairlead.model.priorities import PriorityTable
 from fairlead.model.topology import Level
@@ -32,6 +33,9 @@ class Objects:
     teams: tuple[Team, ...] = ()
     quotas: tuple[ResourceQuota, ...] = ()
     pools: tuple[NodePool, ...] = ()
+    claims: tuple[PersistentVolumeClaim, ...] = ()
+    volumes: tuple[PersistentVolume, ...] = ()
+    storage_classes: tuple[StorageClass, ...] = ()
     #: Where balloons are; see `model/balloons.py`.
     balloon_namespace: str = ""
 
@@ -43,4 +47,5 @@ class Objects:
             None if classes is None else PriorityTable(classes),
             teams=self.teams, pools=self.pools, quotas=self.quotas, levels=levels,
             balloon_namespace=self.balloon_namespace, contains=contains,
+            claims=self.claims, volumes=self.volumes, storage_classes=self.storage_classes,
         )  # fmt: skip

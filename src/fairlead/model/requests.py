@@ -23,6 +23,8 @@ from fairlead.api.quantity import PODS, QuantityError, to_base
 
 #: Amounts in base units by resource name, sorted, zero amounts left out. Hashable.
 Request: TypeAlias = tuple[tuple[str, int], ...]
+#: Selectors that a node must fulfil, each of them, to reach the volumes of a pod.
+Reach: TypeAlias = tuple[NodeSelector, ...]
 #: First characters of the names of marks in a request; no name of a resource begins with them.
 CARRIED, SHUNNED = "+", "-"
 #: Column of node names, for `matchFields`. A colon cannot occur in a label key.
@@ -58,6 +60,8 @@ class Constraints(Struct, frozen=True, cache_hash=True):
     reservation: str = ""
     #: True for a member that replaces a lost one: it may run on spares (`model/spares.py`).
     takes_spares: bool = False
+    #: From where its volumes can be reached (`model/volumes.py`).
+    reach: Reach = ()
 
 
 #: Without any: most pods have none, and what is the same object compares faster.
@@ -126,13 +130,17 @@ class MemberClass(Struct, frozen=True, cache_hash=True):
 
 
 def constraints_of(
-    spec: PodSpec, *, hold_seconds: float | None = None, reservation: str = ""
+    spec: PodSpec,
+    *,
+    hold_seconds: float | None = None,
+    reservation: str = "",
+    reach: Reach = (),
 ) -> Constraints:
     """Return the constraints in canonical order; RequestError where one cannot be judged."""
     if spec.affinity is None and not (spec.node_selector or spec.tolerations):
-        if hold_seconds is None and not reservation:
+        if hold_seconds is None and not reservation and not reach:
             return ANY_NODE
-        return Constraints(hold_seconds=hold_seconds, reservation=reservation)
+        return Constraints(hold_seconds=hold_seconds, reservation=reservation, reach=reach)
     node_affinity = spec.affinity.node_affinity if spec.affinity else None
     required = node_affinity.required if node_affinity else None
     preferred = node_affinity.preferred if node_affinity else ()
@@ -152,6 +160,7 @@ def constraints_of(
         preferred=preferred,
         hold_seconds=hold_seconds,
         reservation=reservation,
+        reach=reach,
     )
 
 

@@ -55,6 +55,8 @@ class _Expected:
     deletions: dict[ObjectKey, str] = field(default_factory=dict[ObjectKey, str])
 
     def is_met(self) -> bool:
+        if not self.mirror.synced:
+            return False
         if self.mirror.is_behind or self.mirror.resource_version < self.version:
             return False
         while self.deletions:
@@ -92,14 +94,15 @@ class Barrier:
     async def wait(self) -> None:
         """Return once every mirror is synced and has seen what was expected, or was re-listed.
 
-        What one mirror shows while another one is waited for may expect more of the others.
+        What one mirror shows while another one is waited for may expect more of the others, and
+        wake those that were dormant.
         """
-        for expected in self._expected:
-            if not expected.mirror.synced:
-                await expected.mirror.wait_synced()
         while lacking := [each for each in self._expected if not each.is_met()]:
-            await self._wait_for(lacking[0])
-            lacking[0].clear()
+            if not lacking[0].mirror.synced:
+                await lacking[0].mirror.wait_synced()
+            else:
+                await self._wait_for(lacking[0])
+                lacking[0].clear()
         for expected in self._expected:
             expected.clear()
 

@@ -12,6 +12,8 @@ never readable.
 Handlers run synchronously and in order, so that state which follows a mirror is never between two
 versions when it is read. An exception in a handler is a fault of ours and ends `run`.
 
+A dormant mirror costs nothing: it counts as synced, and without objects, until somebody wakes it.
+
 A kind that a cluster may lack and that the server does not know (404) counts as one without
 objects, and is asked for again. What was held before stays: a server may not know it yet.
 
@@ -82,6 +84,8 @@ class MirrorOptions:
     undefined_seconds: float = 30.0
     #: Other tasks get a turn after this many objects.
     batch_max: int = 256
+    #: Nothing is listed or watched before `wake` is called.
+    is_dormant: bool = False
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
 
 
@@ -123,6 +127,7 @@ class Mirror(Generic[T]):
         self._list_wanted = True
         self._stale_lists = 0
         self._synced = False
+        self._is_dormant = self.options.is_dormant
         #: True while the cluster has no definition of the kind.
         self.is_undefined = False
         self._running = False
@@ -138,8 +143,8 @@ class Mirror(Generic[T]):
 
     @property
     def synced(self) -> bool:
-        """True once the first list is in; it stays true."""
-        return self._synced
+        """True once the first list is in; it stays true. And before a dormant mirror is woken."""
+        return self._synced or self._is_dormant
 
     @property
     def resource_version(self) -> int:
@@ -213,7 +218,7 @@ class Mirror(Generic[T]):
 
     async def wait_synced(self) -> None:
         """Return once the first list is in."""
-        while not self._synced:
+        while not self.synced:
             await self.advanced()
 
     async def advanced(self) -> None:
@@ -235,6 +240,12 @@ class Mirror(Generic[T]):
 
     # Running
 
+    def wake(self) -> None:
+        """Begin to list and watch, where the mirror is dormant; harmless when repeated."""
+        if self._is_dormant:
+            self._is_dormant = False
+            self._advance()
+
     async def run(self) -> None:
         """List and watch until cancelled. May be run again, and then resumes where it was."""
         if self._running:
@@ -242,6 +253,8 @@ class Mirror(Generic[T]):
         self._running = True
         expired_count = 0
         try:
+            while self._is_dormant:
+                await self.advanced()
             while True:
                 reached = self._version
                 try:
@@ -440,6 +453,9 @@ class Mirror(Generic[T]):
 
     def _touch(self) -> None:
         self._contact_at = self._clock.now()
+        self._advance()
+
+    def _advance(self) -> None:
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:

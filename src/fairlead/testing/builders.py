@@ -28,11 +28,13 @@ from fairlead.api.core import (
     ResourceRequirements,
     Taint,
     Toleration,
+    Volume,
 )
 from fairlead.api.job import Job, JobSpec, JobStatus, Role, VerdictStatus
 from fairlead.api.meta import Condition, LabelSelector, ObjectMeta, OwnerReference
 from fairlead.api.placement import Placement, RolePlacement
 from fairlead.api.pod_parts import (
+    ClaimVolumeSource,
     ContainerPort,
     PodAffinityTerm,
     PodAntiAffinity,
@@ -113,8 +115,12 @@ def make_pod_spec(
     tolerations: Sequence[Toleration] = (),
     ports: Sequence[ContainerPort] = (),
     spreads: Sequence[TopologySpreadConstraint] = (),
+    claims: Sequence[str] = (),
 ) -> PodSpec:
-    """Return a pod spec with one container, named `main`, that requests these amounts."""
+    """Return a pod spec with one container, named `main`, that requests these amounts.
+
+    Each of `claims` is the name of a claim, and of the volume that it is.
+    """
     requests: dict[str, Quantity] = dict(extra or {})
     requests.update({k: v for k, v in ((CPU, cpu), (MEMORY, memory), (GPU, gpus)) if v})
     limits = {k: v for k, v in requests.items() if "/" in k}  # devices take both, and equal
@@ -134,6 +140,9 @@ def make_pod_spec(
         tolerations=tuple(tolerations),
         restart_policy="Never",
         topology_spread_constraints=tuple(spreads),
+        volumes=tuple(
+            Volume(name, persistent_volume_claim=ClaimVolumeSource(name)) for name in claims
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api import core, crd, webhooks
+from fairlead.api import core, crd, volumes, webhooks
 from fairlead.api.bounds import BACKOFF_SECONDS_MAX
 from fairlead.api.builtin_schemas import KEPT, schema_of, sentences
 from fairlead.api.crd_schema import Generator
@@ -168,7 +168,7 @@ def _shape(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_schemas_of_built_in_kinds_agree_with_the_structs_that_are_decoded() -> None:
-    modules = (core, webhooks)
+    modules = (core, volumes, webhooks)
     structs = {c for m in modules for c in vars(m).values() if isinstance(c, type)}
     structs = {c for c in structs | {OwnerReference} if issubclass(c, Wire)} - {Wire, ObjectMeta}
     assert len(structs) > 50

@@ -29,6 +29,7 @@ from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.volume_binder import VolumeBinder
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.leader import Term
@@ -160,6 +161,8 @@ def test_all_three_compose_the_same_controllers(composed: Composed, tmp_path: An
     simulate(replace(CALM, binding=None), seed=1)
     simulated_embedded = taken(composed)
     assert simulated == operator
+    beside = embedded.controllers.pop("volumes")  # what a real cluster has; in worlds with volumes
+    assert beside[0] is VolumeBinder
     assert simulated_embedded.controllers == embedded.controllers
     mirrors = {"mirror-priorityclasses", "mirror-teams"}  # those that each replica runs
     assert {*simulated_embedded.services, *mirrors} == {*embedded.services}

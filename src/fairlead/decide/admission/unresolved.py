@@ -1,4 +1,4 @@
-"""Why a job has no priority or no team, as a verdict."""
+"""Why a job has no priority, no team or no volume, as a verdict."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.priorities import MissingClass, ReservedClass, Unresolved
 from fairlead.model.teams import AmbiguousTeam, ForeignTeam, UnresolvedTeam
+from fairlead.model.volumes import (
+    DeletedClaim,
+    LostClaim,
+    MissingClaim,
+    UnboundClaim,
+    UnusableClaim,
+    VolumelessClaim,
+)
 
 _TEAMS_NAMED_MAX = 10
 
 
-def unresolved_verdict(unresolved: Unresolved | UnresolvedTeam) -> Verdict:
-    """Return the verdict on a job whose PriorityClass or team cannot be used."""
+def unresolved_verdict(unresolved: Unresolved | UnresolvedTeam | UnusableClaim) -> Verdict:
+    """Return the verdict on a job whose PriorityClass, team or claim cannot be used."""
     match unresolved:
         case MissingClass(name):
             return Verdict(Reason.PRIORITY_CLASS_MISSING, {"priority_class": name})
@@ -23,6 +31,18 @@ def unresolved_verdict(unresolved: Unresolved | UnresolvedTeam) -> Verdict:
             return Verdict(Reason.TEAM_NOT_OPEN, {"team": name, "open": listed(teams)})
         case AmbiguousTeam(teams):
             return Verdict(Reason.TEAM_AMBIGUOUS, {"open": listed(teams)})
+        case MissingClaim(claim):
+            return Verdict(Reason.CLAIM_MISSING, {"claim": claim})
+        case DeletedClaim(claim):
+            return Verdict(Reason.CLAIM_DELETED, {"claim": claim})
+        case LostClaim(claim, volume):
+            return Verdict(Reason.CLAIM_LOST, {"claim": claim, "volume": volume})
+        case UnboundClaim(claim, storage_class):
+            facts = {"claim": claim, "storage_class": storage_class or "none"}
+            return Verdict(Reason.CLAIM_UNBOUND, facts)
+        case VolumelessClaim(claim, storage_class):
+            facts = {"claim": claim, "storage_class": storage_class}
+            return Verdict(Reason.NO_VOLUME, facts)
         case _:
             assert_never(unresolved)
 

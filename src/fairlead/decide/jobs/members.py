@@ -50,6 +50,7 @@ from fairlead.decide.jobs.progress import TERMINATION_LOG, progress_file
 from fairlead.decide.pinning import Binding, native_affinity, pinned_affinity
 from fairlead.model.spares import with_spares
 from fairlead.model.teams import with_team
+from fairlead.model.volumes import claims_of_pod
 
 PEERS_VOLUME = "fairlead-peers"
 CHECKPOINT_VOLUME = "fairlead-checkpoint"
@@ -121,7 +122,7 @@ class PodFactory:
         inits = tuple([_with_env(c, e, env) for c, e in shared.init_containers])
         hostname = f"{seat.role.name}-{index}" if shared.subdomain else shared.spec.hostname
         spec = replace(
-            shared.spec if self._group else _bound(shared.spec, seat.node, binding),
+            shared.spec if self._group else self._bound(shared.spec, seat.node, binding),
             containers=containers,
             init_containers=inits,
             hostname=hostname,
@@ -174,10 +175,17 @@ class PodFactory:
             subdomain=subdomain,
         )
 
+    def _bound(self, spec: PodSpec, node: str, binding: Binding) -> PodSpec:
+        """Return the spec of a member on a node. Where there is another scheduler, members with
+        claims are pinned on all nodes: it has volumes made for them and waits until they are bound.
+        """
+        has_binder = self._policy.binding is not None and bool(claims_of_pod(spec))
+        if binding is Binding.DIRECT and not has_binder:
+            return replace(spec, node_name=node)
+        return _pinned(spec, node)
 
-def _bound(spec: PodSpec, node: str, binding: Binding) -> PodSpec:
-    if binding is Binding.DIRECT:
-        return replace(spec, node_name=node)
+
+def _pinned(spec: PodSpec, node: str) -> PodSpec:
     affinity = pinned_affinity(spec.affinity, node)
     tolerations = with_spares(spec.tolerations)
     return replace(spec, node_name="", affinity=affinity, tolerations=tolerations)

@@ -229,6 +229,11 @@ class _Cycle:
     def _repair(self, entry: QueueEntry, may_fit: bool) -> bool:  # noqa: FBT001
         """Place a gang's next attempt, or let it wait with what it has, or release that."""
         context, key = self._context, entry.age.job_key
+        reaches = self._state.cluster.jobs[key].reaches
+        if not isinstance(reaches, tuple) and entry.job.spec.adopts is None:
+            verdict = self._verdicts[key] = unresolved_verdict(reaches)
+            self._actions.append(release_job(entry.job, verdict, self._at))
+            return False
         growth, room = context.growth(entry), self._room_of(entry)
         match repair(room, entry, context.policy, context.now, growth=growth, may_fit=may_fit):
             case Plan() as plan:

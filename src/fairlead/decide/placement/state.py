@@ -23,11 +23,13 @@ from fairlead.decide.placement.patience import Patience
 from fairlead.decide.placement.queue import Group, QueueEntry, WaitQueue
 from fairlead.decide.run_times import Likeness, RunTimes, elapsed_before
 from fairlead.decide.verdict import Verdict
-from fairlead.model.cluster import ClusterState, JobEntry
+from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
+from fairlead.model.job_entry import JobEntry
 from fairlead.model.phase import OPEN, RELEASABLE, Phase, is_failing
 from fairlead.model.priorities import Unresolved
 from fairlead.model.teams import UnresolvedTeam
+from fairlead.model.volumes import UnusableClaim
 
 
 class PlacementState:
@@ -69,8 +71,8 @@ class PlacementState:
         self.unadmitted: dict[JobKey, None] = {}
         #: Admitted jobs without a placement that are held.
         self.held: dict[JobKey, None] = {}
-        #: Admitted jobs without a placement that have no priority or no team, and why.
-        self.unresolved: dict[JobKey, Unresolved | UnresolvedTeam] = {}
+        #: Admitted jobs without a placement that have no priority, no team or no volume, and why.
+        self.unresolved: dict[JobKey, Unresolved | UnresolvedTeam | UnusableClaim] = {}
         #: Jobs that no decision touches for now, because writes of them keep failing.
         self.write_blocked: dict[JobKey, None] = {}
         #: Jobs with a placement of an earlier attempt, to confirm or repair.
@@ -201,6 +203,7 @@ class PlacementState:
 
     def advance(self, now: float) -> None:
         """Put the queue as it stands at a time, which may be earlier than the last one."""
+        self.cluster.follow_volumes()
         self.cluster.fits.advance(now)
         self.patience.advance(now)
         self.queue.reorder(now)
@@ -252,10 +255,12 @@ class PlacementState:
             self.queue.add(entry)
 
 
-def _unresolved(entry: JobEntry) -> Unresolved | UnresolvedTeam | None:
+def _unresolved(entry: JobEntry) -> Unresolved | UnresolvedTeam | UnusableClaim | None:
     if not isinstance(entry.priority, int):
         return entry.priority
-    return None if isinstance(entry.team, str) else entry.team
+    if not isinstance(entry.team, str):
+        return entry.team
+    return None if isinstance(entry.reaches, tuple) else entry.reaches
 
 
 def _is_releasable(job: Job, phase: Phase, *, is_forfeited: bool) -> bool:

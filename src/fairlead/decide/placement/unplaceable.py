@@ -20,6 +20,7 @@ from fairlead.decide.placement.capacity import Capacity, EmptyCapacity, PresentC
 from fairlead.decide.placement.domains import domains_of
 from fairlead.decide.placement.kept import Reservation
 from fairlead.decide.placement.neighbours import rules_are_exact, rules_text
+from fairlead.decide.placement.reach_words import reach_text
 from fairlead.decide.placement.search import members_fit, members_fit_domain, plan_gang
 from fairlead.decide.reasons import OWNERS, SPARES, TEAM_NODES, Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
@@ -268,7 +269,14 @@ def _judge_shape(state: ClusterState, role: RoleRequest) -> Verdict | None:
     reservation = role.member.constraints.reservation
     if reservation and table.windows.reservation(reservation) is None:
         return Verdict(Reason.NO_SUCH_RESERVATION, {"reservation": reservation})
-    admitted = state.fits.mask(role.member.constraints).matches
+    constraints = role.member.constraints
+    admitted = state.fits.mask(constraints).matches
+    if constraints.reach and not admitted.any():
+        near = state.fits.mask(structs.replace(constraints, reach=())).matches
+        if near.any():
+            return Verdict(Reason.VOLUMES_OUT_OF_REACH, {
+                "nodes": int(near.sum()), "role": role.name, "reach": reach_text(constraints.reach)
+            })  # fmt: skip
     if not admitted.any():
         return Verdict(Reason.NO_MATCHING_NODE, {"nodes": table.node_count, "role": role.name})
     for resource, asked in sorted(role.member.request, key=lambda item: resource_order(item[0])):

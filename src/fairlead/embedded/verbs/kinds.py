@@ -227,12 +227,35 @@ class _Service(Strategy):
 
 
 class _Claim(Strategy):
-    """A PersistentVolumeClaim: nothing here binds it."""
+    """A PersistentVolumeClaim: bound by `embedded/volume_binder.py`."""
 
     def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
         obj["spec"] = {"volumeMode": "Filesystem", **spec_of(obj)}
         obj["status"] = {"phase": "Pending"}
         return None
+
+
+class _Volume(Strategy):
+    """A PersistentVolume: free until a claim is found for it."""
+
+    def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        policy = {"volumeMode": "Filesystem", "persistentVolumeReclaimPolicy": "Retain"}
+        obj["spec"] = {**policy, **spec_of(obj)}
+        obj["status"] = {"phase": "Available"}
+        return None
+
+
+class _StorageClass(Strategy):
+    """A StorageClass: it says how volumes are made, and never changes that."""
+
+    def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        obj.setdefault("reclaimPolicy", "Delete")
+        obj.setdefault("volumeBindingMode", "Immediate")
+        return None
+
+    def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
+        fields = ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode")
+        return _unchanged(old, new, fields)
 
 
 class _Quota(Strategy):
@@ -359,6 +382,8 @@ _STRATEGIES: Mapping[ResourceInfo, Strategy] = {
     builtins.SECRETS: _Secret(),
     builtins.SERVICES: _Service(),
     builtins.CLAIMS: _Claim(),
+    builtins.VOLUMES: _Volume(),
+    builtins.STORAGE_CLASSES: _StorageClass(),
     builtins.RESOURCE_QUOTAS: _Quota(),
     builtins.LIMIT_RANGES: _Range(),
     builtins.PRIORITY_CLASSES: _PriorityClass(),

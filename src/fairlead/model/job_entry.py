@@ -1,0 +1,47 @@
+"""A job as the cluster state keeps it: the object, and what is read of it once per change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from fairlead.api.job import Job
+from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
+from fairlead.model.phase import Phase
+from fairlead.model.priorities import Unresolved
+from fairlead.model.teams import UnresolvedTeam
+from fairlead.model.volumes import Claims, Reaches, UnusableClaim
+
+
+class JobEntry(msgspec.Struct, frozen=True):
+    """A job, what its gang asks for, and its priority and team, or why it has none."""
+
+    job: Job
+    gang: GangRequest | InvalidGang
+    priority: int | Unresolved
+    team: str | UnresolvedTeam
+    #: How long an attempt may hold its nodes from its start; infinity without a limit.
+    hold_seconds: float
+    #: When it gives its nodes back at the latest; None when nothing says it.
+    ends_at: float | None
+    phase: Phase
+    #: The user as whose it counts, as admission has recorded it; "" where that is not known.
+    user: str
+    #: `TeamTable.version` and `TermTable.version` that the gang was read with.
+    version: tuple[int, int, bool] = (0, 0, False)
+    #: Its PriorityClasses let it preempt jobs of lower priority.
+    may_preempt: bool = True
+    #: The claims that it names, by role, and from where they can be reached.
+    claims: Claims = ()
+    reaches: Reaches | UnusableClaim = ()
+
+    @property
+    def team_name(self) -> str:
+        """The team; "" where it has none, or cannot have the one that it names."""
+        return self.team if isinstance(self.team, str) else ""
+
+
+#: Called with a job that changed and its entry; None when the job is gone.
+JobObserver: TypeAlias = Callable[[JobKey, JobEntry | None], None]

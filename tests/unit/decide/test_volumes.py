@@ -1,0 +1,124 @@
+"""Jobs with claims: where they are placed, and what is said of those that are not."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.decide.test_placement import POLICY, apply, workers
+
+from fairlead.api.core import Node
+from fairlead.api.volumes import PersistentVolumeClaim
+from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.whatif import would_fit
+from fairlead.decide.reasons import Outcome, Reason, render
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gangs import GangRequest
+from fairlead.model.requests import MemberClass
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
+from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_class, make_volume
+
+IN_B = make_volume("v", zones=["b"], claim="data")
+BOUND = make_claim("data", volume="v")
+
+
+def zonal_nodes() -> list[Node]:
+    return [make_node(f"{zone}{i}", labels={ZONE: zone}) for zone in "ab" for i in (1, 2)]
+
+
+def test_a_gang_goes_to_the_zone_of_its_volume() -> None:
+    job = make_job("j", count=2, claims=["data"])
+    cluster = ClusterState.of(zonal_nodes(), [job], claims=[BOUND], volumes=[IN_B])
+    assert workers(decide(PlacementState(cluster), POLICY, EPOCH), "j") == ["b1", "b2"]
+
+
+def test_a_gang_that_its_zone_has_no_room_for_waits_though_there_is_room_elsewhere() -> None:
+    job = make_job("j", count=3, claims=["data"])
+    cluster = ClusterState.of(zonal_nodes(), [job], claims=[BOUND], volumes=[IN_B])
+    decision = decide(PlacementState(cluster), POLICY, EPOCH)
+    verdict = decision.verdicts["default", "j"]
+    assert verdict.reason is Reason.EXCEEDS_CLUSTER
+    assert verdict.facts["members_fit"] == 2
+
+
+def test_a_volume_that_no_matching_node_reaches_is_said_with_where_it_is() -> None:
+    job = make_job("j", claims=["data"], node_selector={ZONE: "a"})
+    cluster = ClusterState.of(zonal_nodes(), [job], claims=[BOUND], volumes=[IN_B])
+    verdict = would_fit(cluster, cluster.jobs["default", "j"].gang)
+    assert verdict.reason is Reason.VOLUMES_OUT_OF_REACH
+    assert verdict.message == (
+        "2 nodes match role worker, but its volumes can be reached from none of them, only from "
+        "nodes with topology.kubernetes.io/zone in (b)"
+    )
+
+
+@pytest.mark.parametrize(("claim", "reason", "facts"), [
+    (None, Reason.CLAIM_MISSING, {"claim": "data"}),
+    (make_claim("data", volume="v", is_deleted=True), Reason.CLAIM_DELETED, {"claim": "data"}),
+    (make_claim("data", volume="w"), Reason.CLAIM_LOST, {"claim": "data", "volume": "w"}),
+    (make_claim("data"), Reason.CLAIM_UNBOUND, {"claim": "data", "storage_class": "none"}),
+    (make_claim("data", storage_class="local"), Reason.NO_VOLUME,
+     {"claim": "data", "storage_class": "local"}),
+])  # fmt: skip
+def test_a_claim_that_no_node_can_have_is_a_verdict_and_no_attempt(
+    claim: PersistentVolumeClaim | None, reason: Reason, facts: dict[str, str]
+) -> None:
+    claims = [] if claim is None else [claim]
+    cluster = ClusterState.of(
+        zonal_nodes(), [make_job("j", claims=["data"]), make_job("other")], claims=claims,
+        volumes=[IN_B], storage_classes=[make_storage_class("local", makes=False)],
+    )  # fmt: skip
+    state = PlacementState(cluster)
+    decision = decide(state, POLICY, EPOCH)
+    assert workers(decision, "other"), "one that asks for none does not wait"
+    [write] = [each for each in decision.actions if isinstance(each, WriteVerdict)]
+    assert write.verdict is not None
+    assert (write.verdict.reason, write.verdict.facts) == (reason.value, facts)
+    assert write.verdict.outcome == Outcome.BLOCKED.value
+    assert all(name in render(reason, facts) for name in facts.values())
+    apply(state, decision)
+    assert decide(state, POLICY, EPOCH + 60).actions == ()
+    cluster.volumes.put_claim(BOUND.metadata.key, BOUND)
+    assert workers(decide(state, POLICY, EPOCH + 61), "j") == ["b1"]
+
+
+def test_a_claim_that_is_bound_after_the_job_has_come_moves_where_it_may_go() -> None:
+    waiting = make_claim("data", storage_class="s")
+    job = make_job("j", count=5, claims=["data"])
+    cluster = ClusterState.of(
+        zonal_nodes(), [job], claims=[waiting], storage_classes=[make_storage_class("s")]
+    )
+    state = PlacementState(cluster)
+    decide(state, POLICY, EPOCH)
+    assert len(zonal_nodes()) == cluster.fits.total(_member(cluster))
+    cluster.volumes.put_volume("v", IN_B)
+    cluster.volumes.put_claim(BOUND.metadata.key, BOUND)
+    decide(state, POLICY, EPOCH + 1)
+    assert cluster.fits.total(_member(cluster)) == 2
+
+
+def _member(cluster: ClusterState) -> MemberClass:
+    gang = cluster.jobs["default", "j"].gang
+    assert isinstance(gang, GangRequest)
+    return gang.roles[0].member
+
+
+def test_jobs_whose_volumes_are_in_one_zone_are_alike() -> None:
+    claims = [make_claim(name, volume=f"v-{name}") for name in "xy"]
+    volumes = [make_volume(f"v-{name}", zones=["b"], claim=name) for name in "xy"]
+    jobs = [make_job(name, claims=[name]) for name in "xy"]
+    cluster = ClusterState.of(zonal_nodes(), jobs, claims=claims, volumes=volumes)
+    assert cluster.jobs["default", "x"].gang == cluster.jobs["default", "y"].gang
+
+
+def test_a_gang_whose_claim_is_gone_when_it_restarts_gives_its_nodes_back() -> None:
+    placement = make_placement(["b1"])
+    job = make_job("j", claims=["data"], placement=placement, attempt=2)
+    cluster = ClusterState.of(zonal_nodes(), [job])
+    [action] = decide(PlacementState(cluster), POLICY, EPOCH).actions
+    assert isinstance(action, ReleaseJob)
+    assert action.verdict is not None
+    assert action.verdict.reason == Reason.CLAIM_MISSING.value
+    bound = ClusterState.of(zonal_nodes(), [job], claims=[BOUND], volumes=[IN_B])
+    [again] = decide(PlacementState(bound), POLICY, EPOCH).actions
+    assert isinstance(again, PlaceJob)
