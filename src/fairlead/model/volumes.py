@@ -261,22 +261,23 @@ class VolumeTable:
         there, or one that is made.
         """
         node = claim.metadata.annotations.get(SELECTED_NODE, "")
+        pins: Reach = ()
         if node:
             pin = NodeSelectorRequirement("metadata.name", "In", (node,))
-            return (NodeSelector((NodeSelectorTerm(match_fields=(pin,)),)),)
+            pins = (NodeSelector((NodeSelectorTerm(match_fields=(pin,)),)),)
         terms: list[NodeSelectorTerm] = []
-        for volume in self._candidates(key, claim):
+        for volume in () if node else self._candidates(key, claim):
             affinity = volume.spec.node_affinity
             if affinity is None or affinity.required is None:
                 return ()
             terms += affinity.required.node_selector_terms
         if found.makes_volumes:
             if not found.allowed_topologies:
-                return ()
+                return pins
             terms += map(_node_term, found.allowed_topologies)
         if not terms:
             return VolumelessClaim(key[1], claim.storage_class)
-        return (NodeSelector(_joined(terms)),)
+        return (*pins, NodeSelector(_joined(terms)))
 
     def _candidates(
         self, key: ClaimKey, claim: PersistentVolumeClaim

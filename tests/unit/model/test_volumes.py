@@ -58,6 +58,8 @@ def reachable(table: VolumeTable, *claims: str) -> list[str] | UnusableClaim:
     (make_claim("c", storage_class="s"), [], [make_storage_class("s")], [*WHERE]),
     (make_claim("c", storage_class="s"), [], [make_storage_class("s", zones=["b"])], ["b1"]),
     (make_claim("c", storage_class="s", node="a2"), [], [make_storage_class("s")], ["a2"]),
+    (make_claim("c", storage_class="s", node="a2"), [], [make_storage_class("s", zones=["b"])],
+     []),
     (make_claim("c", storage_class="s"), [], [make_storage_class("s", makes=False)],
      VolumelessClaim("c", "s")),
     (make_claim("c", storage_class="s"),
