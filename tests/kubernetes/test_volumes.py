@@ -31,8 +31,8 @@ from fairlead.api.volumes import (
 )
 from fairlead.kube.client import HttpClient
 from fairlead.model.cluster import ClusterState
-from fairlead.model.volumes import VolumeTable
-from fairlead.testing.builders import make_node
+from fairlead.model.volumes import ClaimInUse, VolumeTable
+from fairlead.testing.builders import make_job, make_node
 from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_class, make_volume
 
 pytestmark = pytest.mark.kubernetes
@@ -233,3 +233,21 @@ async def test_pods_with_claims_are_accepted_where_they_reach_their_volumes(
                     case.draw(same, kind)
                 group.create_task(try_one(case, node, kinds))
     assert min(seen.values()) > CASES_DRAWN // 2, seen
+
+
+async def test_a_claim_for_one_pod_is_refused_to_a_second_one_wherever_the_first_is(
+    client: HttpClient,
+) -> None:
+    claim = make_claim("alone", volume="alone", modes=["ReadWriteOncePod"])
+    volume = make_volume("alone", claim="alone", modes=["ReadWriteOncePod"])
+    case = Case("alone", ["alone"], [claim], [volume])
+    await make(client, case)
+    assert await is_accepted(client, case, "a1")
+    second = Case("second", ["alone"], [claim], [volume])
+    assert not await is_accepted(client, second, "b1")
+    state = ClusterState.of(
+        [make_node("b1")], [make_job("second", claims=["alone"])],
+        (await client.list(PODS, namespace="default")).items, claims=[claim], volumes=[volume],
+    )  # fmt: skip
+    found = state.jobs["default", "second"].reaches
+    assert found == ClaimInUse("alone", "pod pod-alone")

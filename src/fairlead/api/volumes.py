@@ -16,6 +16,7 @@ CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 #: Of a class whose volumes are made by hand.
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 WAIT_FOR_CONSUMER = "WaitForFirstConsumer"
+ONE_POD = "ReadWriteOncePod"
 
 
 class PersistentVolumeClaimSpec(Wire, frozen=True):
@@ -52,6 +53,11 @@ class PersistentVolumeClaim(Wire, frozen=True):
     def is_bound(self) -> bool:
         """True once claim and volume are bound to each other."""
         return bool(self.spec.volume_name) and BIND_COMPLETED in self.metadata.annotations
+
+    @property
+    def is_for_one_pod(self) -> bool:
+        """True when one pod of the whole cluster may use it at a time."""
+        return ONE_POD in self.spec.access_modes
 
 
 class VolumeNodeAffinity(Wire, frozen=True):

@@ -308,6 +308,15 @@ class Reason(Enum):
         "PersistentVolumeClaim {claim} of storage class {storage_class} has no volume yet, and "
         "that class waits for no pod; kubectl describe pvc {claim} says what its volume waits for",
     )  # fmt: skip
+    CLAIM_FOR_ONE_POD = (
+        "ClaimForOnePod", (Outcome.IMPOSSIBLE, Trait.WRITTEN_ONLY), 75,
+        "PersistentVolumeClaim {claim} is ReadWriteOncePod, so one pod may use it, and {members} "
+        "members ask for it: let each have a claim of its own, or all one that is ReadWriteMany",
+    )  # fmt: skip
+    CLAIM_IN_USE = (
+        "ClaimInUse", (Outcome.WAITING, Trait.WRITTEN_ONLY), 40,
+        "PersistentVolumeClaim {claim} is ReadWriteOncePod, and {user} uses it or comes first",
+    )  # fmt: skip
     NO_VOLUME = (
         "NoVolume", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
         "no free volume of storage class {storage_class} will do for PersistentVolumeClaim "

@@ -131,6 +131,7 @@ class ClusterState:
         _take(jobs, state.job_changed, contains=contains)
         _take(pods, state.pod_changed, contains=contains)
         _take(quotas, state.quotas.put, contains=contains)
+        state.follow_volumes()
         return state
 
     def on_job_change(self, observer: JobObserver) -> Callable[[], None]:
@@ -177,14 +178,18 @@ class ClusterState:
             is_bound = bool(pod.spec.node_name) and not pod.is_terminal
             self._hold(("pod", pod.metadata.key), rules_of_pod(pod).terms if is_bound else ())
         self.pools.set_pod(pod)
-        return self.ledger.set_pod(pod) or versions != self._versions(pod.metadata.namespace)
+        is_user = self.volumes.put_pod(pod.metadata.key, pod)
+        is_seen = is_user or versions != self._versions(pod.metadata.namespace)
+        return self.ledger.set_pod(pod) or is_seen
 
     def pod_deleted(self, key: JobKey) -> bool:
         """Take in that a pod is gone; False when nothing follows that a decision could see."""
         versions = self._versions(key[0])
         self.pools.remove_pod(key)
         self._hold(("pod", key), ())
-        return self.ledger.remove_pod(key) or versions != self._versions(key[0])
+        was_user = self.volumes.put_pod(key, None)
+        is_seen = was_user or versions != self._versions(key[0])
+        return self.ledger.remove_pod(key) or is_seen
 
     def _versions(self, namespace: str) -> tuple[int, int, int]:
         """Return what rises when a pod of a namespace matters to decisions besides what it uses."""
@@ -277,7 +282,7 @@ class ClusterState:
         """
         for key in self.volumes.pop_stale():
             entry = self.jobs[key]
-            if self.volumes.read(key[0], entry.claims) != entry.reaches:
+            if self.volumes.judge(entry.job, entry.claims) != entry.reaches:
                 self.job_changed(entry.job)
 
     def _take_in_again(self) -> None:
@@ -299,7 +304,8 @@ class ClusterState:
         elif not is_same:
             self._hold(("job", key), job_terms(job))
         claims = before.claims if before is not None and is_same else claims_of(job.spec)
-        reaches = self.volumes.use(key, () if phase is Phase.FINISHED else claims)
+        level = priority if isinstance(priority, int) else 0
+        reaches = self.volumes.use(job, claims, phase, level)
         version = (self.teams.version, self.terms.version, self._has_windows)
         if (
             before is not None
@@ -335,7 +341,7 @@ class ClusterState:
         self._uncertain.pop(key, None)
         self.suspects.put_job(key, None)
         self._hold(("job", key), ())
-        self.volumes.use(key, ())
+        self.volumes.leave(key)
         self.held_ends.put(key, None, has_moved=self.ledger.set_claim(key, None))
         self.ledger.set_nomination(key, None)
         self.uses.set_job(key, None)

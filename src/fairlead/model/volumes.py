@@ -11,25 +11,31 @@ volumes are in one zone stay alike. docs/design/volumes.md has the table of rule
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias, TypeVar
 
-from fairlead.api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec
-from fairlead.api.job import JobSpec
-from fairlead.api.meta import Amount
-from fairlead.api.quantity import QuantityError, to_base
+from fairlead.api.core import (
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Pod,
+    PodSpec,
+)
+from fairlead.api.job import Job, JobSpec
 from fairlead.api.selectors import selector_of
 from fairlead.api.volumes import (
     SELECTED_NODE,
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
-    TopologySelectorTerm,
 )
 from fairlead.model.gangs import JobKey
+from fairlead.model.phase import Phase
 from fairlead.model.requests import Reach
+from fairlead.model.volume_reach import joined, node_term, reach_of, storage
 
 #: (namespace, name) of a claim.
 ClaimKey: TypeAlias = tuple[str, str]
@@ -39,18 +45,7 @@ Claims: TypeAlias = tuple[tuple[str, ...], ...]
 Reaches: TypeAlias = tuple[Reach, ...]
 K = TypeVar("K")
 V = TypeVar("V")
-
-_STORAGE = "storage"
-_ZONE, _REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
-#: Labels that say where a volume, or a node, is; the old name of each, and its present one.
-_PRESENT_NAMES = {
-    "failure-domain.beta.kubernetes.io/zone": _ZONE,
-    "failure-domain.beta.kubernetes.io/region": _REGION,
-    _ZONE: _ZONE,
-    _REGION: _REGION,
-}
-#: Between the zones of a volume that is in several of them.
-_ZONES_SEPARATOR = "__"
+W = TypeVar("W")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +86,38 @@ class VolumelessClaim:
     storage_class: str
 
 
-UnusableClaim = MissingClaim | DeletedClaim | LostClaim | UnboundClaim | VolumelessClaim
+@dataclass(frozen=True, slots=True)
+class CrowdedClaim:
+    """More than one member asks for a claim that one pod may use at a time."""
+
+    claim: str
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimInUse:
+    """Another pod uses a claim that is for one, or another job comes before this one."""
+
+    claim: str
+    user: str
+
+
+UnusableClaim = (
+    MissingClaim | DeletedClaim | LostClaim | UnboundClaim | VolumelessClaim
+    | CrowdedClaim | ClaimInUse
+)  # fmt: skip
+
+#: When jobs get a claim that is for one pod: those that hold nodes come first, then by priority and
+#: age. None: the job does not ask for it now.
+Turn: TypeAlias = tuple[bool, int, str, JobKey] | None
+
+
+def turn_of(job: Job, phase: Phase, priority: int) -> Turn:
+    """Return when a job gets a claim that is for one pod, before and after others."""
+    holds = job.status.placement is not None
+    if not holds and phase is not Phase.QUEUED:
+        return None
+    return (not holds, -priority, job.metadata.creation_timestamp or "", job.metadata.key)
 
 
 def claims_of(spec: JobSpec) -> Claims:
@@ -129,6 +155,10 @@ class VolumeTable:
         #: By claim: the jobs that use it and have not ended.
         self._users: dict[ClaimKey, dict[JobKey, None]] = {}
         self._used_by: dict[JobKey, tuple[ClaimKey, ...]] = {}
+        self._turns: dict[JobKey, Turn] = {}
+        #: By claim: the pods that have a node, and the uid of what controls each; and by pod.
+        self._pods: dict[ClaimKey, dict[JobKey, str]] = {}
+        self._used_by_pod: dict[JobKey, tuple[ClaimKey, ...]] = {}
         #: The claims that name a volume, by its name, and the others by their class.
         self._by_volume: dict[str, dict[ClaimKey, None]] = {}
         self._by_class: dict[str, dict[ClaimKey, None]] = {}
@@ -147,28 +177,96 @@ class VolumeTable:
         """True while some job that has not ended asks for a claim."""
         return bool(self._users)
 
-    def use(self, key: JobKey, claims: Claims) -> Reaches | UnusableClaim:
-        """Note which claims a job uses, () for none (any more), and read them."""
+    def use(self, job: Job, claims: Claims, phase: Phase, priority: int) -> Reaches | UnusableClaim:
+        """Note which claims a job uses, by role, until it has ended, and read them."""
+        key = job.metadata.key
         before = self._used_by.get(key, ())
         if not claims and not before:  # of most jobs at each of their events
             return ()
+        if phase is Phase.FINISHED:
+            claims = ()
         names = dict.fromkeys(name for each in claims for name in each)
-        after = tuple((key[0], name) for name in names)
+        after, turn = tuple((key[0], name) for name in names), turn_of(job, phase, priority)
         if before != after:
             self._set_uses(key, before, after)
-        return self.read(key[0], claims)
+        if turn != self._turns.get(key):
+            self._turns[key] = turn
+            self._mark(claim for claim in after if self._is_for_one_pod(claim))
+        return self.judge(job, claims)
+
+    def leave(self, key: JobKey) -> None:
+        """Note that a job is gone."""
+        if key in self._used_by:
+            self._set_uses(key, self._used_by[key], ())
+
+    def put_pod(self, key: JobKey, pod: Pod | None) -> bool:
+        """Take in a pod, or that it is gone; False when it matters to no job."""
+        after: tuple[ClaimKey, ...] = ()
+        if pod is not None and pod.spec.volumes and pod.spec.node_name and not pod.is_terminal:
+            after = tuple((key[0], name) for name in claims_of_pod(pod.spec))
+        before = self._used_by_pod.get(key, ())
+        if before == after:
+            return False
+        for claim in before:
+            _drop(self._pods, claim, key)
+        owners = pod.metadata.owner_references if pod is not None else ()
+        uid = next((each.uid for each in owners if each.controller), "")
+        for claim in after:
+            self._pods.setdefault(claim, {})[key] = uid
+        if after:
+            self._used_by_pod[key] = after
+        else:
+            del self._used_by_pod[key]
+        return self._mark(claim for claim in (*before, *after) if self._is_for_one_pod(claim))
+
+    def judge(self, job: Job, claims: Claims) -> Reaches | UnusableClaim:
+        """Return from where the claims of each role can be reached, or the first that the job
+        cannot have.
+        """
+        found = self.read(job.metadata.namespace, claims)
+        return self._taken(job, claims) or found if isinstance(found, tuple) else found
+
+    def _is_for_one_pod(self, key: ClaimKey) -> bool:
+        claim = self._claims.get(key)
+        return claim is not None and claim.is_for_one_pod
+
+    def _taken(self, job: Job, claims: Claims) -> CrowdedClaim | ClaimInUse | None:
+        """Return why a job cannot have a claim that is for one pod; None when it can.
+
+        The plugin VolumeRestrictions: no pod with a node may use it, wherever that is.
+        """
+        members = Counter[str]()
+        for role, names in zip(job.spec.roles, claims, strict=False):
+            members.update(dict.fromkeys(names, role.count))
+        for name, count in sorted(members.items()):
+            key = (job.metadata.namespace, name)
+            if not self._is_for_one_pod(key):
+                continue
+            if count > 1:
+                return CrowdedClaim(name, count)
+            for pod, owner in sorted(self._pods.get(key, {}).items()):
+                if owner != job.metadata.uid:
+                    return ClaimInUse(name, f"pod {pod[1]}")
+            own = self._turns.get(job.metadata.key)
+            turns = (self._turns.get(other) for other in self._users.get(key, ()))
+            first = min((turn for turn in turns if turn is not None), default=None)
+            if own is not None and own[0] and first is not None and first < own:
+                return ClaimInUse(name, f"job {first[3][1]}")
+        return None
 
     def _set_uses(
         self, key: JobKey, before: tuple[ClaimKey, ...], after: tuple[ClaimKey, ...]
     ) -> None:
         for claim in before:
             _drop(self._users, claim, key)
+        self._mark(claim for claim in (*before, *after) if self._is_for_one_pod(claim))
         for claim in after:
             self._users.setdefault(claim, {})[key] = None
         if after:
             self._used_by[key] = after
         else:
             del self._used_by[key]
+            self._turns.pop(key, None)
             self._stale.pop(key, None)
 
     def pop_stale(self) -> list[JobKey]:
@@ -274,17 +372,17 @@ class VolumeTable:
         if found.makes_volumes:
             if not found.allowed_topologies:
                 return pins
-            terms += map(_node_term, found.allowed_topologies)
+            terms += map(node_term, found.allowed_topologies)
         if not terms:
             return VolumelessClaim(key[1], claim.storage_class)
-        return (*pins, NodeSelector(_joined(terms)))
+        return (*pins, NodeSelector(joined(terms)))
 
     def _candidates(
         self, key: ClaimKey, claim: PersistentVolumeClaim
     ) -> Iterable[PersistentVolume]:
         """Yield the volumes that may be bound to a claim: `FindMatchingVolume`."""
         names = self._volumes_by_class.get(claim.storage_class, {})
-        wanted, labels = _storage(claim.spec.resources.requests), claim.spec.selector
+        wanted, labels = storage(claim.spec.resources.requests), claim.spec.selector
         try:
             selector = selector_of(labels)
         except KeyError:  # no operator that is known: it selects nothing
@@ -295,7 +393,7 @@ class VolumeTable:
                 not owner.uid or owner.uid == claim.metadata.uid)  # fmt: skip
             if owner is not None and not is_own:
                 continue
-            if volume.metadata.deletion_timestamp is not None or _storage(spec.capacity) < wanted:
+            if volume.metadata.deletion_timestamp is not None or storage(spec.capacity) < wanted:
                 continue
             if spec.volume_mode != claim.spec.volume_mode:
                 continue
@@ -310,71 +408,11 @@ class VolumeTable:
                 yield volume
 
 
-def reach_of(volume: PersistentVolume) -> Reach:
-    """Return the selectors that a node must fulfil to reach a volume; () from all nodes.
-
-    Its node affinity and, as the plugin VolumeZone has it, its labels of zone and region; these
-    bind no node that has none of them itself.
-    """
-    found: list[NodeSelector] = []
-    affinity = volume.spec.node_affinity
-    if affinity is not None and affinity.required is not None:
-        found.append(NodeSelector(_joined(affinity.required.node_selector_terms)))
-    absent = tuple(NodeSelectorRequirement(key, "DoesNotExist") for key in _PRESENT_NAMES)
-    for key, present in _PRESENT_NAMES.items():
-        text = volume.metadata.labels.get(key)
-        if text is None:
-            continue
-        zones = tuple(sorted(set(text.split(_ZONES_SEPARATOR))))
-        terms = [NodeSelectorTerm((NodeSelectorRequirement(key, "In", zones),))]
-        if present != key:
-            lacks = NodeSelectorRequirement(key, "DoesNotExist")
-            translated = NodeSelectorRequirement(present, "In", zones)
-            terms.append(NodeSelectorTerm((lacks, translated)))
-        found.append(NodeSelector((*terms, NodeSelectorTerm(absent))))
-    return tuple(found)
-
-
-def _node_term(term: TopologySelectorTerm) -> NodeSelectorTerm:
-    """Return the nodes that a term of a class allows; `MatchTopologySelectorTerms`."""
-    return NodeSelectorTerm(tuple(
-        NodeSelectorRequirement(each.key, "In", tuple(sorted(set(each.values))))
-        for each in term.match_label_expressions
-    ))  # fmt: skip
-
-
-def _joined(terms: Iterable[NodeSelectorTerm]) -> tuple[NodeSelectorTerm, ...]:
-    """Return the same alternatives in order, those by one label as one: thousands of local volumes
-    name a node each.
-    """
-    values: dict[str, set[str]] = {}
-    others: dict[NodeSelectorTerm, None] = {}
-    for term in terms:
-        match term:
-            case NodeSelectorTerm((NodeSelectorRequirement(key, "In", given),), ()):
-                values.setdefault(key, set()).update(given)
-            case _:
-                others[term] = None
-    joined = [
-        NodeSelectorTerm((NodeSelectorRequirement(key, "In", tuple(sorted(given))),))
-        for key, given in sorted(values.items())
-    ]
-    return (*joined, *sorted(others, key=repr))
-
-
-def _storage(amounts: Mapping[str, Amount]) -> int:
-    """Return a size in bytes; 0 where none can be read."""
-    try:
-        return to_base(_STORAGE, amounts.get(_STORAGE, 0))
-    except QuantityError:
-        return 0
-
-
 def _by_name(volume: PersistentVolume) -> str:
     return volume.metadata.name
 
 
-def _drop(index: dict[K, dict[V, None]], key: K, value: V) -> None:
+def _drop(index: dict[K, dict[V, W]], key: K, value: V) -> None:
     """Take a value out of an index, and its key with the last one."""
     values = index[key]
     values.pop(value, None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.decide.test_placement import POLICY, apply, workers
 
-from fairlead.api.core import Node
+from fairlead.api.core import Node, Pod
+from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.api.volumes import PersistentVolumeClaim
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
@@ -15,7 +16,7 @@ from fairlead.decide.reasons import Outcome, Reason, render
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest
 from fairlead.model.requests import MemberClass
-from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_pod_spec
 from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_class, make_volume
 
 IN_B = make_volume("v", zones=["b"], claim="data")
@@ -109,6 +110,51 @@ def test_jobs_whose_volumes_are_in_one_zone_are_alike() -> None:
     jobs = [make_job(name, claims=[name]) for name in "xy"]
     cluster = ClusterState.of(zonal_nodes(), jobs, claims=claims, volumes=volumes)
     assert cluster.jobs["default", "x"].gang == cluster.jobs["default", "y"].gang
+
+
+ALONE = make_claim("data", modes=["ReadWriteOncePod"], volume="v")
+
+
+def test_a_claim_for_one_pod_is_impossible_for_a_gang() -> None:
+    jobs = [make_job("j", count=2, claims=["data"])]
+    cluster = ClusterState.of(zonal_nodes(), jobs, claims=[ALONE], volumes=[IN_B])
+    verdict = decide(PlacementState(cluster), POLICY, EPOCH).verdicts["default", "j"]
+    assert verdict.reason is Reason.CLAIM_FOR_ONE_POD
+    assert verdict.facts == {"claim": "data", "members": 2}
+
+
+def test_jobs_with_a_claim_for_one_pod_run_one_after_another_by_priority_and_age() -> None:
+    jobs = [
+        make_job("old", created=EPOCH - 9, claims=["data"]),
+        make_job("young", claims=["data"]),
+        make_job("urgent", claims=["data"], priority=5),
+    ]
+    cluster = ClusterState.of(zonal_nodes(), jobs, claims=[ALONE], volumes=[IN_B])
+    state = PlacementState(cluster)
+    for name, after in (("urgent", "old"), ("old", "young"), ("young", "")):
+        decision = decide(state, POLICY, EPOCH)
+        assert workers(decision, name) == ["b1"]
+        apply(state, decision)
+        again = decide(state, POLICY, EPOCH)
+        assert not any(isinstance(each, PlaceJob) for each in again.actions)
+        if after:
+            verdict = again.verdicts["default", after]
+            assert verdict.reason is Reason.CLAIM_IN_USE
+            assert verdict.facts == {"claim": "data", "user": f"job {name}"}
+        cluster.job_deleted(("default", name))
+
+
+def test_a_claim_for_one_pod_that_a_pod_of_another_owner_uses_is_waited_for() -> None:
+    job, spec = make_job("j", claims=["data"]), make_pod_spec(claims=["data"], node_name="a1")
+    other = Pod(ObjectMeta("eval-0", namespace="default", uid="e"), spec)
+    own = Pod(ObjectMeta("j-0", namespace="default", uid="o", owner_references=(
+        OwnerReference("v1", "Job", "j", job.metadata.uid, controller=True),)), spec)  # fmt: skip
+    cluster = ClusterState.of(zonal_nodes(), [job], [own, other], claims=[ALONE], volumes=[IN_B])
+    state = PlacementState(cluster)
+    verdict = decide(state, POLICY, EPOCH).verdicts["default", "j"]
+    assert (verdict.reason, verdict.facts["user"]) == (Reason.CLAIM_IN_USE, "pod eval-0")
+    assert cluster.pod_deleted(other.metadata.key)
+    assert workers(decide(state, POLICY, EPOCH), "j") == ["b1"]
 
 
 def test_a_gang_whose_claim_is_gone_when_it_restarts_gives_its_nodes_back() -> None:

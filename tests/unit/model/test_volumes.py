@@ -9,6 +9,7 @@ from fairlead.api.core import NodeSelector, NodeSelectorRequirement, NodeSelecto
 from fairlead.api.job import Checkpoint
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.model.cluster import ClusterState
+from fairlead.model.phase import Phase
 from fairlead.model.volumes import (
     DeletedClaim,
     LostClaim,
@@ -139,7 +140,8 @@ def test_the_claims_of_a_job_are_those_of_its_templates_and_of_its_checkpoint() 
 
 def test_only_jobs_that_ask_for_a_claim_are_looked_at_when_something_changes() -> None:
     table = VolumeTable(classes=[make_storage_class("s")])
-    table.use(("default", "user"), (("c",),))
+    user = make_job("user", claims=["c"])
+    table.use(user, (("c",),), Phase.QUEUED, 0)
     assert not table.put_claim(("default", "other"), make_claim("other", storage_class="s"))
     assert not table.put_volume("v", make_volume("v", storage_class="s"))
     assert table.pop_stale() == []
@@ -150,7 +152,7 @@ def test_only_jobs_that_ask_for_a_claim_are_looked_at_when_something_changes() -
     assert table.pop_stale() == [("default", "user")]
     table.put_claim(("default", "c"), make_claim("c", volume="w"))
     assert table.put_volume("w", make_volume("w"))
-    table.use(("default", "user"), ())
+    table.use(user, (("c",),), Phase.FINISHED, 0)
     assert table.pop_stale() == []
     assert not table.is_used
     assert not table.put_volume("w", None)

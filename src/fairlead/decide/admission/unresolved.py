@@ -9,6 +9,8 @@ from fairlead.decide.verdict import Verdict
 from fairlead.model.priorities import MissingClass, ReservedClass, Unresolved
 from fairlead.model.teams import AmbiguousTeam, ForeignTeam, UnresolvedTeam
 from fairlead.model.volumes import (
+    ClaimInUse,
+    CrowdedClaim,
     DeletedClaim,
     LostClaim,
     MissingClaim,
@@ -43,6 +45,10 @@ def unresolved_verdict(unresolved: Unresolved | UnresolvedTeam | UnusableClaim) 
         case VolumelessClaim(claim, storage_class):
             facts = {"claim": claim, "storage_class": storage_class}
             return Verdict(Reason.NO_VOLUME, facts)
+        case CrowdedClaim(claim, members):
+            return Verdict(Reason.CLAIM_FOR_ONE_POD, {"claim": claim, "members": members})
+        case ClaimInUse(claim, user):
+            return Verdict(Reason.CLAIM_IN_USE, {"claim": claim, "user": user})
         case _:
             assert_never(unresolved)
 
