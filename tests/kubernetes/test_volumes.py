@@ -31,6 +31,7 @@ from fairlead.api.volumes import (
 )
 from fairlead.kube.client import HttpClient
 from fairlead.model.cluster import ClusterState
+from fairlead.model.job_claims import Claims
 from fairlead.model.volumes import ClaimInUse, VolumeTable
 from fairlead.testing.builders import make_job, make_node
 from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_class, make_volume
@@ -118,12 +119,12 @@ KINDS = ("missing", "bound", "bound", "bound", "deleted", "lost", "volume gone",
 def admits(case: Case, node: str) -> bool:
     """What our planner says."""
     table = VolumeTable(case.claims, case.volumes, case.classes)
-    found = table.read("default", (tuple(case.names),))
+    found = table.read("default", Claims((tuple(case.names),)))
     if not isinstance(found, tuple):
         return False
     state = ClusterState.of([make_node(node, labels=LABELS[node])])
     slots = state.table.exists.nonzero()[0]
-    return bool(state.table.labels.reached(found[0], slots).all())
+    return bool(state.table.labels.reached(found[0].shared, slots).all())
 
 
 def body_of(obj: Any) -> dict[str, Any]:

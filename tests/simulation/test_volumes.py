@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fairlead.api.meta import to_wire
-from fairlead.api.resources import CLAIMS, JOBS, NODES, STORAGE_CLASSES, VOLUMES, Resource
+from fairlead.api.resources import CLAIMS, JOBS, NODES, PODS, STORAGE_CLASSES, VOLUMES, Resource
 from fairlead.decide.reasons import Reason
 from fairlead.sim.loop import run
 from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_class, make_volume
@@ -142,5 +143,61 @@ def test_nothing_of_volumes_is_read_before_a_job_asks_for_a_claim() -> None:
             await world.client.create(JOBS, job_body("j", 1, "data"), namespace=NAMESPACE)
             await world.until("j", lambda job: job.status.verdict is not None)
             assert [each.list_count for each in mirrors] == [1, 1, 1]
+
+    run(main())
+
+
+def own_body(name: str, count: int, **spec: Any) -> dict[str, Any]:
+    """A job whose members have a claim of their own each."""
+    body = job_body(name, count)
+    wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    template = {"metadata": {"name": "data"}, "spec": {**wanted, "storageClassName": "s"}}
+    body["spec"]["roles"][0]["volumeClaimTemplates"] = [template]
+    body["spec"] |= spec
+    return body
+
+
+async def nodes_of(world: EmbeddedWorld, job: str) -> dict[str, str]:
+    """The node of each member, by index."""
+    return {pod.metadata.labels["fairlead.dev/index"]: pod.spec.node_name
+            for pod in await world.pods(job)}  # fmt: skip
+
+
+def test_members_come_back_to_the_nodes_of_their_own_volumes() -> None:
+    async def main() -> None:
+        async with embedded_world(4) as world:
+            nodes = sorted(await zonal_nodes(world))
+            await create(world, make_storage_class("s", makes=False))
+            for node in nodes[1:]:
+                await create(world, make_volume(
+                    f"disk-of-{node}", nodes=[node], storage_class="s", modes=["ReadWriteOnce"]
+                ))  # fmt: skip
+            body = own_body("j", 3, restart={"limit": 3, "backoffSeconds": 0})
+            await world.client.create(JOBS, body, namespace=NAMESPACE)
+            await world.runs("j")
+            before = await nodes_of(world, "j")
+            assert sorted(before.values()) == nodes[1:]
+            claims = (await world.client.list(CLAIMS, namespace=NAMESPACE)).items
+            assert [each.metadata.name for each in claims] == [f"data-j-worker-{i}" for i in "012"]
+            for pod in await world.pods("j"):
+                await world.client.delete(PODS, pod.metadata.name, namespace=NAMESPACE)
+            await world.until("j", lambda job: job.status.attempt == 2)
+            await world.runs("j")
+            assert await nodes_of(world, "j") == before
+            await world.patch("j", suspend=True)
+            await world.until("j", lambda job: job.status.placement is None)
+            await world.submit("other", 1)
+            await world.runs("other")
+            [taken] = [pod.spec.node_name for pod in await world.pods("other")]
+            await world.patch("j", suspend=False)
+            if taken in before.values():
+                waits = await world.until("j", lambda job: job.status.verdict is not None)
+                assert waits.status.verdict is not None
+                await world.patch("other", cancel=True)
+            await world.runs("j")
+            assert await nodes_of(world, "j") == before
+            await world.client.delete(JOBS, "j", namespace=NAMESPACE)
+            await asyncio.sleep(30)
+            assert not (await world.client.list(CLAIMS, namespace=NAMESPACE)).items
 
     run(main())

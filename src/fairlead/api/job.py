@@ -15,7 +15,7 @@ job is admitted, +1 after a failure and its back-off); the scheduler answers wit
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -40,6 +40,8 @@ from fairlead.api.topology import Topology
 
 MEMBERS_MAX = 100_000
 ROLES_MAX = 256
+#: Of one role.
+CLAIM_TEMPLATES_MAX = 8
 #: What the API server takes as the kind of a definition, and as its group and version.
 _KIND_PATTERN = "^[A-Za-z]([-A-Za-z0-9]*[A-Za-z0-9])?$"
 _API_VERSION_PATTERN = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -68,6 +70,25 @@ class AfterFailed(Enum):
     HOLD = "Hold"
 
 
+class ClaimTemplate(Wire, frozen=True):
+    """A claim that each member of a role has of its own, in all attempts, as in a StatefulSet."""
+
+    metadata: Annotated[
+        ObjectMeta,
+        doc(
+            "Its name is that of the volume in the pods; the claims are named "
+            "<name>-<job>-<role>-<index>. Labels and annotations are those of the claims."
+        ),
+    ]
+    spec: Annotated[
+        dict[str, Any],
+        doc(
+            "Spec of a PersistentVolumeClaim: accessModes, resources.requests.storage, "
+            "storageClassName ..."
+        ),
+    ]
+
+
 class Role(Wire, frozen=True):
     """Members of a role are identical; rank order is role order, then index."""
 
@@ -83,6 +104,14 @@ class Role(Wire, frozen=True):
             "this number to count, and keeps their number. Defaults to count."
         ),
     ] = None
+
+    volume_claim_templates: Annotated[
+        Annotated[tuple[ClaimTemplate, ...], Meta(max_length=CLAIM_TEMPLATES_MAX)],
+        doc(
+            "Claims that each member has of its own: made with its first pod, kept for all "
+            "attempts, deleted with the job. A member comes back to where its volumes are."
+        ),
+    ] = ()
 
     @property
     def least(self) -> int:

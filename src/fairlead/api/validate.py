@@ -20,6 +20,7 @@ from fairlead.api.bounds import (
     label_integer,
 )
 from fairlead.api.causes import LABEL, LABEL_RULE, cause, duplicate, from_msgspec, invalid, required
+from fairlead.api.claim_templates import claim_template_causes
 from fairlead.api.core import Container, PodSpec
 from fairlead.api.job import MEMBERS_MAX, Job, JobSpec, Role
 from fairlead.api.job_changes import CHANGES, Change
@@ -139,6 +140,7 @@ def _roles(spec: JobSpec, path: str) -> Iterator[StatusCause]:
         yield from _least(spec, role, f"{at}.minCount")
         yield from _annotations(role, f"{at}.template.metadata.annotations")
         yield from _template(role, f"{at}.template.spec")
+        yield from claim_template_causes(spec, role, at)
     total = sum(role.count for role in spec.roles)
     if total > MEMBERS_MAX:
         why = f"all roles together may have {MEMBERS_MAX} members at most"

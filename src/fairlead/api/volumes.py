@@ -19,6 +19,11 @@ WAIT_FOR_CONSUMER = "WaitForFirstConsumer"
 ONE_POD = "ReadWriteOncePod"
 
 
+def own_claim_name(template: str, job: str, role: str, index: int) -> str:
+    """Return the name of the claim that a member has of its own; the same in all attempts."""
+    return f"{template}-{job}-{role}-{index}"
+
+
 class PersistentVolumeClaimSpec(Wire, frozen=True):
     """What volume is asked for, and which one it is once one was found."""
 

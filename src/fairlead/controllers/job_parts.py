@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, assert_never
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.podgroups import GroupApi, pod_groups, workloads
-from fairlead.api.resources import CONFIG_MAPS, PODS, SECRETS, SERVICES, Resource
+from fairlead.api.resources import CLAIMS, CONFIG_MAPS, PODS, SECRETS, SERVICES, Resource
 from fairlead.api.status import ApiError
 from fairlead.controllers.pod_refusals import PodRefusals
 from fairlead.controllers.pod_renderer import PodRenderer
@@ -29,6 +29,7 @@ from fairlead.decide.jobs.actions import (
     DeleteService,
 )
 from fairlead.decide.jobs.mpi import KEY_BYTES, key_secret, needs_key
+from fairlead.decide.jobs.own_claims import own_claims
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import Refusal
 from fairlead.decide.verdict import ObjectKey
@@ -81,6 +82,9 @@ class PartWriter:
         job = action.job
         match action:
             case CreatePod(_, pod):
+                for claim in own_claims(job, pod):
+                    key = (job.metadata.namespace, claim["metadata"]["name"])
+                    await self._objects.create_unread(CLAIMS, key, claim)
                 body = await self._renderer.body(job, pod)
                 return await self._create(PODS, job, pod.metadata.name, body)
             case CreateConfigMap(_, config_map):

@@ -217,6 +217,11 @@ class Reason(Enum):
         "there are free nodes, but {rules} of its pods and of those that run allow only "
         "{members_fit} of {members} members",
     )  # fmt: skip
+    VOLUMES_IN_THE_WAY = (
+        "VolumesInTheWay", (Outcome.WAITING, _CAPACITY | Trait.HAS_ROOM), 45,
+        "there are free nodes, but from those that reach its volumes ({reach}) there is room for "
+        "{members_fit} of {members} members",
+    )  # fmt: skip
     MAINTENANCE = (
         "Maintenance", (Outcome.WAITING, _CAPACITY | Trait.IS_TIMED), 50,
         "it cannot start on {nodes} nodes, in whose maintenance it could still run; the first one "
@@ -380,6 +385,11 @@ class Reason(Enum):
         "TooFewApart", (Outcome.IMPOSSIBLE, Trait.NODES_HELP), 82,
         "{rules} of its pods allow only {members_fit} of {members} members on all matching nodes, "
         "empty",
+    )  # fmt: skip
+    TOO_FEW_IN_REACH = (
+        "TooFewInReach", (Outcome.IMPOSSIBLE, Trait.NODES_HELP), 82,
+        "the nodes that reach its volumes ({reach}), empty, hold {members_fit} of {members} "
+        "members",
     )  # fmt: skip
     NO_DOMAIN_FITS = (
         "NoDomainFits", (Outcome.IMPOSSIBLE, Trait.NODES_HELP), 85,

@@ -34,6 +34,7 @@ from fairlead.model.fits import FitTable
 from fairlead.model.forfeits import Forfeit
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
 from fairlead.model.held_ends import HeldEnds
+from fairlead.model.job_claims import claims_of
 from fairlead.model.job_entry import JobEntry, JobObserver
 from fairlead.model.job_users import user_of
 from fairlead.model.ledger import Ledger
@@ -50,7 +51,7 @@ from fairlead.model.team_use import JobUse, TeamUses
 from fairlead.model.teams import TeamTable, UnresolvedTeam, owner_of
 from fairlead.model.topology import Level
 from fairlead.model.transaction import Transaction
-from fairlead.model.volumes import Reaches, UnusableClaim, VolumeTable, claims_of
+from fairlead.model.volumes import Reaches, UnusableClaim, VolumeTable
 from fairlead.model.windows import hold_seconds
 
 T = TypeVar("T")
@@ -178,18 +179,16 @@ class ClusterState:
             is_bound = bool(pod.spec.node_name) and not pod.is_terminal
             self._hold(("pod", pod.metadata.key), rules_of_pod(pod).terms if is_bound else ())
         self.pools.set_pod(pod)
-        is_user = self.volumes.put_pod(pod.metadata.key, pod)
-        is_seen = is_user or versions != self._versions(pod.metadata.namespace)
-        return self.ledger.set_pod(pod) or is_seen
+        is_seen = self.volumes.put_pod(pod.metadata.key, pod) | self.ledger.set_pod(pod)
+        return is_seen or versions != self._versions(pod.metadata.namespace)
 
     def pod_deleted(self, key: JobKey) -> bool:
         """Take in that a pod is gone; False when nothing follows that a decision could see."""
         versions = self._versions(key[0])
         self.pools.remove_pod(key)
         self._hold(("pod", key), ())
-        was_user = self.volumes.put_pod(key, None)
-        is_seen = was_user or versions != self._versions(key[0])
-        return self.ledger.remove_pod(key) or is_seen
+        was_seen = self.volumes.put_pod(key, None) | self.ledger.remove_pod(key)
+        return was_seen or versions != self._versions(key[0])
 
     def _versions(self, namespace: str) -> tuple[int, int, int]:
         """Return what rises when a pod of a namespace matters to decisions besides what it uses."""
@@ -303,7 +302,7 @@ class ClusterState:
             self._hold(("job", key), ())
         elif not is_same:
             self._hold(("job", key), job_terms(job))
-        claims = before.claims if before is not None and is_same else claims_of(job.spec)
+        claims = before.claims if before is not None and is_same else claims_of(job)
         level = priority if isinstance(priority, int) else 0
         reaches = self.volumes.use(job, claims, phase, level)
         version = (self.teams.version, self.terms.version, self._has_windows)
@@ -383,7 +382,7 @@ class ClusterState:
         """Return what a job asks for, known here or not, with the tolerations of its team."""
         job = as_stated(job)
         team = self.teams.resolve(job.spec.team, job.metadata.namespace)
-        reaches = self.volumes.read(job.metadata.namespace, claims_of(job.spec))
+        reaches = self.volumes.read(job.metadata.namespace, claims_of(job))
         return self._gang_of(job, self._priority_of(job), team, reaches)
 
     def reserve_uncertain(self, job: Job, placement: Placement) -> bool:

@@ -20,7 +20,6 @@ from fairlead.model.requests import (
     NAME_COLUMN,
     MemberClass,
     Neighbours,
-    Reach,
     Request,
     RequestError,
     RequestReader,
@@ -28,6 +27,7 @@ from fairlead.model.requests import (
     request_of,
 )
 from fairlead.model.reserved_nodes import reservation_key
+from fairlead.model.role_reach import RoleReach, Tie, within
 from fairlead.model.teams import BORROWS
 from fairlead.model.topology import ANYWHERE, Level, TopologyRequest, topology_of
 
@@ -44,6 +44,12 @@ class RoleRequest(Struct, frozen=True, cache_hash=True):
     more: int = 0
     #: Full names of images that its nodes had better have (`GangRequest.preferring`).
     images: tuple[str, ...] = ()
+    #: Members that have to be on nodes that reach their own volumes.
+    ties: tuple[Tie, ...] = ()
+
+    def only(self, members: Sequence[int]) -> RoleRequest:
+        """Return the role with these members and no others, in this order."""
+        return replace(self, count=len(members), more=0, ties=within(self.ties, members))
 
 
 class GangRequest(Struct, frozen=True, cache_hash=True):
@@ -78,7 +84,9 @@ class GangRequest(Struct, frozen=True, cache_hash=True):
         roles = list(zip(self.roles, counts, strict=True))
         if all(role.count == count and not role.more for role, count in roles):
             return self
-        return replace(self, roles=tuple(replace(r, count=n, more=0) for r, n in roles))
+        return replace(self, roles=tuple(
+            r.only(range(n)) if r.ties else replace(r, count=n, more=0) for r, n in roles
+        ))  # fmt: skip
 
     def keeping(self, counts: Sequence[int]) -> GangRequest:
         """Return the same gang with so many members of each role as its least at least."""
@@ -99,15 +107,26 @@ class GangRequest(Struct, frozen=True, cache_hash=True):
 
     @property
     def is_simple(self) -> bool:
-        """True when the sum of what nodes hold decides: one role, no domain or slices needed, and
-        any pod may be near.
+        """True when the sum of what nodes hold decides: one role, no domain or slices needed, any
+        pod may be near, and no member is tied to its volumes.
         """
-        return len(self.roles) == 1 and not self.topology.is_bound and not self.has_neighbours
+        is_alike = len(self.roles) == 1 and not self.topology.is_bound and not self.has_neighbours
+        return is_alike and not self.roles[0].ties
 
     @property
     def has_neighbours(self) -> bool:
         """True when it matters which pods are near."""
         return any(role.member.neighbours is not None for role in self.roles)
+
+    @property
+    def has_reach(self) -> bool:
+        """True when its volumes can be reached from some nodes only."""
+        return any(role.ties or role.member.constraints.reach for role in self.roles)
+
+    @property
+    def has_ties(self) -> bool:
+        """True when members have to be where their own volumes are."""
+        return any(role.ties for role in self.roles)
 
     @property
     def patient(self) -> GangRequest:
@@ -163,7 +182,7 @@ class GangRequest(Struct, frozen=True, cache_hash=True):
     @property
     def anywhere(self) -> GangRequest:
         """The same gang, as if its volumes could be reached from all nodes."""
-        roles = tuple(replace(r, member=_anywhere(r.member)) for r in self.roles)
+        roles = tuple(replace(r, member=_anywhere(r.member), ties=()) for r in self.roles)
         return replace(self, roles=roles)
 
     @property
@@ -190,7 +209,9 @@ class GangRequest(Struct, frozen=True, cache_hash=True):
 
     def with_count(self, index: int, count: int) -> GangRequest:
         """Return the same gang with another number of members of one role."""
-        return self._with_role(index, replace(self.roles[index], count=count))
+        role = self.roles[index]
+        sized = role.only(range(count)) if role.ties else replace(role, count=count)
+        return self._with_role(index, sized)
 
     def with_amount(self, index: int, resource: str, amount: int) -> GangRequest:
         """Return the same gang whose members of one role ask for another amount of a resource."""
@@ -274,7 +295,7 @@ def gang_of(
     levels: Sequence[Level] = (),
     hold_seconds: float | None = None,
     team: str = "",
-    reaches: Sequence[Reach] = (),
+    reaches: Sequence[RoleReach] = (),
 ) -> GangRequest | InvalidGang:
     """Return what a job asks for, or the first field that cannot be read.
 
@@ -300,12 +321,14 @@ def gang_of(
             beside = neighbours_of(role) if neighbours_of is not None else None
             constraints = constraints_of(
                 pod, hold_seconds=hold_seconds, reservation=reservation,
-                reach=reaches[i] if reaches else (),
+                reach=reaches[i].shared if reaches else (),
             )  # fmt: skip
             member = MemberClass(reader.request(pod), constraints, beside)
         except RequestError as error:
             return InvalidGang(f"spec.roles[{i}].template.spec.{error}")
-        roles.append(RoleRequest(role.name, role.least, member, role.count - role.least))
+        ties = reaches[i].ties if reaches else ()
+        more = role.count - role.least
+        roles.append(RoleRequest(role.name, role.least, member, more, ties=ties))
     if not roles:
         return InvalidGang("spec.roles: a job needs at least one role")
     try:

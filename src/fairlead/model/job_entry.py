@@ -9,10 +9,11 @@ import msgspec
 
 from fairlead.api.job import Job
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
+from fairlead.model.job_claims import NO_CLAIMS, Claims
 from fairlead.model.phase import Phase
 from fairlead.model.priorities import Unresolved
 from fairlead.model.teams import UnresolvedTeam
-from fairlead.model.volumes import Claims, Reaches, UnusableClaim
+from fairlead.model.volumes import Reaches, UnusableClaim
 
 
 class JobEntry(msgspec.Struct, frozen=True):
@@ -34,7 +35,7 @@ class JobEntry(msgspec.Struct, frozen=True):
     #: Its PriorityClasses let it preempt jobs of lower priority.
     may_preempt: bool = True
     #: The claims that it names, by role, and from where they can be reached.
-    claims: Claims = ()
+    claims: Claims = NO_CLAIMS
     reaches: Reaches | UnusableClaim = ()
 
     @property

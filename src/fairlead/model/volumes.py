@@ -22,9 +22,8 @@ from fairlead.api.core import (
     NodeSelectorRequirement,
     NodeSelectorTerm,
     Pod,
-    PodSpec,
 )
-from fairlead.api.job import Job, JobSpec
+from fairlead.api.job import Job
 from fairlead.api.selectors import selector_of
 from fairlead.api.volumes import (
     SELECTED_NODE,
@@ -33,16 +32,16 @@ from fairlead.api.volumes import (
     StorageClass,
 )
 from fairlead.model.gangs import JobKey
+from fairlead.model.job_claims import NO_CLAIMS, Claims, OwnClaims, claims_of_pod
 from fairlead.model.phase import Phase
 from fairlead.model.requests import Reach
+from fairlead.model.role_reach import RoleReach, role_reach
 from fairlead.model.volume_reach import joined, node_term, reach_of, storage
 
 #: (namespace, name) of a claim.
 ClaimKey: TypeAlias = tuple[str, str]
-#: The names of the claims of each role, in the order of the roles.
-Claims: TypeAlias = tuple[tuple[str, ...], ...]
-#: From where they can be reached, in the same order.
-Reaches: TypeAlias = tuple[Reach, ...]
+#: From where the claims of each role can be reached, in the order of the roles.
+Reaches: TypeAlias = tuple[RoleReach, ...]
 K = TypeVar("K")
 V = TypeVar("V")
 W = TypeVar("W")
@@ -120,26 +119,6 @@ def turn_of(job: Job, phase: Phase, priority: int) -> Turn:
     return (not holds, -priority, job.metadata.creation_timestamp or "", job.metadata.key)
 
 
-def claims_of(spec: JobSpec) -> Claims:
-    """Return the names of the claims of each role; () for a job that asks for none.
-
-    Asked at each new spec of a job: most have no volume at all.
-    """
-    found = tuple([claims_of_pod(role.template.spec) for role in spec.roles])
-    checkpoint = spec.checkpoint
-    if checkpoint is not None and checkpoint.claim_name and not checkpoint.path:
-        found = tuple([tuple(dict.fromkeys((*each, checkpoint.claim_name))) for each in found])
-    return found if any(found) else ()
-
-
-def claims_of_pod(spec: PodSpec) -> tuple[str, ...]:
-    """Return the names of the claims that are volumes of a pod."""
-    if not spec.volumes:
-        return ()
-    sources = [volume.persistent_volume_claim for volume in spec.volumes]
-    return tuple(dict.fromkeys([each.claim_name for each in sources if each is not None]))
-
-
 class VolumeTable:
     """The claims, volumes and storage classes of a cluster, and which jobs use which claims."""
 
@@ -154,8 +133,10 @@ class VolumeTable:
         self._classes: dict[str, StorageClass] = {}
         #: By claim: the jobs that use it and have not ended.
         self._users: dict[ClaimKey, dict[JobKey, None]] = {}
-        self._used_by: dict[JobKey, tuple[ClaimKey, ...]] = {}
+        self._used_by: dict[JobKey, tuple[Claims, tuple[ClaimKey, ...]]] = {}
         self._turns: dict[JobKey, Turn] = {}
+        #: What `judge` has found, until something changes for the job.
+        self._judged: dict[JobKey, Reaches | UnusableClaim] = {}
         #: By claim: the pods that have a node, and the uid of what controls each; and by pod.
         self._pods: dict[ClaimKey, dict[JobKey, str]] = {}
         self._used_by_pod: dict[JobKey, tuple[ClaimKey, ...]] = {}
@@ -163,6 +144,8 @@ class VolumeTable:
         self._by_volume: dict[str, dict[ClaimKey, None]] = {}
         self._by_class: dict[str, dict[ClaimKey, None]] = {}
         self._volumes_by_class: dict[str, dict[str, None]] = {}
+        #: The jobs whose members have claims of a class of their own, made or not.
+        self._owners_by_class: dict[str, dict[JobKey, None]] = {}
         #: Jobs for which a claim, a volume or a class has changed.
         self._stale: dict[JobKey, None] = {}
         for claim in claims:
@@ -180,24 +163,22 @@ class VolumeTable:
     def use(self, job: Job, claims: Claims, phase: Phase, priority: int) -> Reaches | UnusableClaim:
         """Note which claims a job uses, by role, until it has ended, and read them."""
         key = job.metadata.key
-        before = self._used_by.get(key, ())
-        if not claims and not before:  # of most jobs at each of their events
+        before = self._used_by.get(key)
+        if claims is NO_CLAIMS and before is None:  # of most jobs at each of their events
             return ()
         if phase is Phase.FINISHED:
-            claims = ()
-        names = dict.fromkeys(name for each in claims for name in each)
-        after, turn = tuple((key[0], name) for name in names), turn_of(job, phase, priority)
-        if before != after:
-            self._set_uses(key, before, after)
-        if turn != self._turns.get(key):
+            claims = NO_CLAIMS
+        if before is None or before[0] is not claims:
+            self._set_uses(key, claims)
+        turn = turn_of(job, phase, priority)
+        if turn != self._turns.get(key) and claims is not NO_CLAIMS:
             self._turns[key] = turn
-            self._mark(claim for claim in after if self._is_for_one_pod(claim))
+            self._mark(claim for claim in self._used_by[key][1] if self._is_for_one_pod(claim))
         return self.judge(job, claims)
 
     def leave(self, key: JobKey) -> None:
         """Note that a job is gone."""
-        if key in self._used_by:
-            self._set_uses(key, self._used_by[key], ())
+        self._set_uses(key, NO_CLAIMS)
 
     def put_pod(self, key: JobKey, pod: Pod | None) -> bool:
         """Take in a pod, or that it is gone; False when it matters to no job."""
@@ -223,8 +204,15 @@ class VolumeTable:
         """Return from where the claims of each role can be reached, or the first that the job
         cannot have.
         """
-        found = self.read(job.metadata.namespace, claims)
-        return self._taken(job, claims) or found if isinstance(found, tuple) else found
+        if claims is NO_CLAIMS:
+            return ()
+        key = job.metadata.key
+        known = self._judged.get(key)
+        if known is None or key not in self._used_by:
+            found = self.read(job.metadata.namespace, claims)
+            known = self._taken(job, claims) or found if isinstance(found, tuple) else found
+            self._judged[key] = known
+        return known
 
     def _is_for_one_pod(self, key: ClaimKey) -> bool:
         claim = self._claims.get(key)
@@ -236,7 +224,7 @@ class VolumeTable:
         The plugin VolumeRestrictions: no pod with a node may use it, wherever that is.
         """
         members = Counter[str]()
-        for role, names in zip(job.spec.roles, claims, strict=False):
+        for role, names in zip(job.spec.roles, claims.shared, strict=True):
             members.update(dict.fromkeys(names, role.count))
         for name, count in sorted(members.items()):
             key = (job.metadata.namespace, name)
@@ -254,18 +242,22 @@ class VolumeTable:
                 return ClaimInUse(name, f"job {first[3][1]}")
         return None
 
-    def _set_uses(
-        self, key: JobKey, before: tuple[ClaimKey, ...], after: tuple[ClaimKey, ...]
-    ) -> None:
+    def _set_uses(self, key: JobKey, claims: Claims) -> None:
+        had, before = self._used_by.pop(key, (NO_CLAIMS, ()))
+        after = tuple((key[0], name) for name in dict.fromkeys(claims.names))
         for claim in before:
             _drop(self._users, claim, key)
-        self._mark(claim for claim in (*before, *after) if self._is_for_one_pod(claim))
         for claim in after:
             self._users.setdefault(claim, {})[key] = None
+        for name in had.classes:
+            _drop(self._owners_by_class, name, key)
+        for name in claims.classes:
+            self._owners_by_class.setdefault(name, {})[key] = None
+        self._mark(claim for claim in (*before, *after) if self._is_for_one_pod(claim))
+        self._judged.pop(key, None)
         if after:
-            self._used_by[key] = after
+            self._used_by[key] = (claims, after)
         else:
-            del self._used_by[key]
             self._turns.pop(key, None)
             self._stale.pop(key, None)
 
@@ -295,7 +287,8 @@ class VolumeTable:
             self._volumes_by_class.setdefault(volume.storage_class, {})[name] = None
         names = dict.fromkeys(v.storage_class for v in (before, volume) if v is not None)
         unbound = chain.from_iterable(self._by_class.get(each, ()) for each in names)
-        return self._mark(chain(self._by_volume.get(name, ()), unbound))
+        owners = chain.from_iterable(self._owners_by_class.get(each, ()) for each in names)
+        return self._mark(chain(self._by_volume.get(name, ()), unbound), owners)
 
     def put_class(self, name: str, found: StorageClass | None) -> bool:
         """Take in a storage class, or that it is gone; False when it matters to no job."""
@@ -303,20 +296,53 @@ class VolumeTable:
             self._classes.pop(name, None)
         else:
             self._classes[name] = found
-        return self._mark(self._by_class.get(name, ()))
+        return self._mark(self._by_class.get(name, ()), self._owners_by_class.get(name, ()))
 
     def read(self, namespace: str, claims: Claims) -> Reaches | UnusableClaim:
         """Return from where the claims of each role can be reached, or the first that cannot be."""
-        found: list[Reach] = []
-        for names in claims:
-            reach: dict[NodeSelector, None] = {}
+        found: list[RoleReach] = []
+        for i, names in enumerate(claims.shared):
+            shared: dict[NodeSelector, None] = {}
             for name in names:
                 selectors = self._reach_of((namespace, name))
                 if not isinstance(selectors, tuple):
                     return selectors
-                reach.update(dict.fromkeys(selectors))
-            found.append(tuple(sorted(reach, key=repr)))
+                shared.update(dict.fromkeys(selectors))
+            own = self._own_reach(namespace, claims.own[i]) if claims.own else ()
+            if not isinstance(own, tuple):
+                return own
+            found.append(role_reach(shared, own))
         return tuple(found)
+
+    def _own_reach(
+        self, namespace: str, own: tuple[OwnClaims, ...]
+    ) -> tuple[Reach, ...] | UnusableClaim:
+        """Return from where each member reaches the claims of its own; () where it has none."""
+        reaches: list[dict[NodeSelector, None]] = []
+        for each in own:
+            reaches = reaches or [{} for _ in each.names]
+            unmade: Reach | UnusableClaim | None = None
+            for i, name in enumerate(each.names):
+                key = (namespace, name)
+                found = self._reach_of(key) if key in self._claims else unmade
+                if found is None:  # the same for all that are not made
+                    found = unmade = self._reach_of_unmade(key, each.claim)
+                if not isinstance(found, tuple):
+                    return found
+                reaches[i].update(dict.fromkeys(found))
+        return tuple(tuple(sorted(reach, key=repr)) for reach in reaches)
+
+    def _reach_of_unmade(
+        self, key: ClaimKey, claim: PersistentVolumeClaim
+    ) -> Reach | UnusableClaim:
+        """Return from where a claim can be reached that is made with the first pod of its member.
+
+        One of a class that does not wait for the pod gets its volume anywhere.
+        """
+        found = self._classes.get(claim.storage_class)
+        if found is None or not found.waits_for_consumer:
+            return ()
+        return self._reach_of_unbound(key, claim, found)
 
     def _index(self, claim: PersistentVolumeClaim, key: ClaimKey, *, is_there: bool) -> None:
         by_name = bool(claim.spec.volume_name)
@@ -327,8 +353,11 @@ class VolumeTable:
         else:
             _drop(index, name, key)
 
-    def _mark(self, claims: Iterable[ClaimKey]) -> bool:
-        users = [key for claim in claims for key in self._users.get(claim, ())]
+    def _mark(self, claims: Iterable[ClaimKey], owners: Iterable[JobKey] = ()) -> bool:
+        """Note that something has changed for the users of some claims, and for other jobs."""
+        users = [*owners, *(key for claim in claims for key in self._users.get(claim, ()))]
+        for key in users:
+            self._judged.pop(key, None)
         self._stale.update(dict.fromkeys(users))
         return bool(users)
 

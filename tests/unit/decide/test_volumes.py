@@ -38,8 +38,17 @@ def test_a_gang_that_its_zone_has_no_room_for_waits_though_there_is_room_elsewhe
     cluster = ClusterState.of(zonal_nodes(), [job], claims=[BOUND], volumes=[IN_B])
     decision = decide(PlacementState(cluster), POLICY, EPOCH)
     verdict = decision.verdicts["default", "j"]
-    assert verdict.reason is Reason.EXCEEDS_CLUSTER
-    assert verdict.facts["members_fit"] == 2
+    assert verdict.reason is Reason.TOO_FEW_IN_REACH
+    assert verdict.message == (
+        "the nodes that reach its volumes (topology.kubernetes.io/zone in (b)), empty, hold 2 of 3 "
+        "members"
+    )
+    other = make_job("other", node_selector={ZONE: "b"}, created=EPOCH - 9)
+    two = make_job("j", count=2, claims=["data"])
+    cluster = ClusterState.of(zonal_nodes(), [other, two], claims=[BOUND], volumes=[IN_B])
+    verdict = decide(PlacementState(cluster), POLICY, EPOCH).verdicts["default", "j"]
+    assert verdict.reason is Reason.VOLUMES_IN_THE_WAY
+    assert (verdict.facts["members_fit"], verdict.blockers) == (1, (("default", "other"),))
 
 
 def test_a_volume_that_no_matching_node_reaches_is_said_with_where_it_is() -> None:

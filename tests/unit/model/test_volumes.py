@@ -9,6 +9,7 @@ from fairlead.api.core import NodeSelector, NodeSelectorRequirement, NodeSelecto
 from fairlead.api.job import Checkpoint
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.model.cluster import ClusterState
+from fairlead.model.job_claims import NO_CLAIMS, Claims, claims_of
 from fairlead.model.phase import Phase
 from fairlead.model.volumes import (
     DeletedClaim,
@@ -18,7 +19,6 @@ from fairlead.model.volumes import (
     UnusableClaim,
     VolumelessClaim,
     VolumeTable,
-    claims_of,
 )
 from fairlead.testing.builders import make_job, make_node, make_role
 from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_class, make_volume
@@ -28,14 +28,14 @@ WHERE = {"a1": "a", "a2": "a", "b1": "b"}
 
 def reachable(table: VolumeTable, *claims: str) -> list[str] | UnusableClaim:
     """The nodes of the three from which all claims of one role can be reached."""
-    found = table.read("default", (claims,))
+    found = table.read("default", Claims((claims,)))
     if not isinstance(found, tuple):
         return found
     nodes = [make_node(name, labels={ZONE: zone}) for name, zone in WHERE.items()]
     state = ClusterState.of(nodes)
     slots = state.table.exists.nonzero()[0]
     labels = state.table.labels
-    is_near = labels.reached(found[0], slots)
+    is_near = labels.reached(found[0].shared, slots)
     return [state.table.names[slot] for slot in slots[is_near]]
 
 
@@ -91,11 +91,11 @@ def test_a_claim_is_reached_from_where_kube_scheduler_would_let_its_pods_run(
 
 def test_a_node_without_labels_of_zone_and_region_reaches_a_volume_that_has_some() -> None:
     table = VolumeTable([make_claim("c", volume="v")], [make_volume("v", labels={ZONE: "a"})])
-    found = table.read("default", (("c",),))
+    found = table.read("default", Claims((("c",),)))
     assert isinstance(found, tuple)
     state = ClusterState.of([make_node("bare"), make_node("far", labels={ZONE: "b"})])
     slots = state.table.exists.nonzero()[0]
-    near = slots[state.table.labels.reached(found[0], slots)]
+    near = slots[state.table.labels.reached(found[0].shared, slots)]
     assert [state.table.names[slot] for slot in near] == ["bare"]
 
 
@@ -110,9 +110,9 @@ def test_thousands_of_local_volumes_are_one_alternative() -> None:
     volumes = [make_volume(f"v{i}", nodes=[f"n{i}"], storage_class="s") for i in range(5000)]
     claim = make_claim("c", storage_class="s")
     table = VolumeTable([claim], volumes, [make_storage_class("s", makes=False)])
-    found = table.read("default", (("c",),))
+    found = table.read("default", Claims((("c",),)))
     assert isinstance(found, tuple)
-    [selector] = found[0]
+    [selector] = found[0].shared
     assert len(selector.node_selector_terms) == 1
 
 
@@ -131,17 +131,17 @@ def test_alternatives_that_cannot_be_joined_stay_apart() -> None:
 
 def test_the_claims_of_a_job_are_those_of_its_templates_and_of_its_checkpoint() -> None:
     roles = (make_role("a", claims=["data", "data"]), make_role("b"))
-    assert claims_of(make_job("j", roles=roles).spec) == (("data",), ())
+    assert claims_of(make_job("j", roles=roles)) == Claims((("data",), ()))
     own = Checkpoint(claim_name="runs")
     job = make_job("j", roles=roles, spec={"checkpoint": own})
-    assert claims_of(job.spec) == (("data", "runs"), ("runs",))
-    assert claims_of(make_job("j").spec) == ()
+    assert claims_of(job) == Claims((("data", "runs"), ("runs",)))
+    assert claims_of(make_job("j")) is NO_CLAIMS
 
 
 def test_only_jobs_that_ask_for_a_claim_are_looked_at_when_something_changes() -> None:
     table = VolumeTable(classes=[make_storage_class("s")])
     user = make_job("user", claims=["c"])
-    table.use(user, (("c",),), Phase.QUEUED, 0)
+    table.use(user, Claims((("c",),)), Phase.QUEUED, 0)
     assert not table.put_claim(("default", "other"), make_claim("other", storage_class="s"))
     assert not table.put_volume("v", make_volume("v", storage_class="s"))
     assert table.pop_stale() == []
@@ -152,7 +152,7 @@ def test_only_jobs_that_ask_for_a_claim_are_looked_at_when_something_changes() -
     assert table.pop_stale() == [("default", "user")]
     table.put_claim(("default", "c"), make_claim("c", volume="w"))
     assert table.put_volume("w", make_volume("w"))
-    table.use(user, (("c",),), Phase.FINISHED, 0)
+    table.use(user, Claims((("c",),)), Phase.FINISHED, 0)
     assert table.pop_stale() == []
     assert not table.is_used
     assert not table.put_volume("w", None)

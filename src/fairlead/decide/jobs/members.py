@@ -43,14 +43,15 @@ from fairlead.api.pod_parts import (
 )
 from fairlead.decide.attempts.seats import Seat, seats
 from fairlead.decide.jobs.mpi import key_volume, needs_key
+from fairlead.decide.jobs.own_claims import own_volumes
 from fairlead.decide.jobs.owned import owned_labels, owned_metadata, owner_reference
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.progress import TERMINATION_LOG, progress_file
 from fairlead.decide.pinning import Binding, native_affinity, pinned_affinity
+from fairlead.model.job_claims import claims_of_pod
 from fairlead.model.spares import with_spares
 from fairlead.model.teams import with_team
-from fairlead.model.volumes import claims_of_pod
 
 PEERS_VOLUME = "fairlead-peers"
 CHECKPOINT_VOLUME = "fairlead-checkpoint"
@@ -121,8 +122,11 @@ class PodFactory:
         containers = tuple([_with_env(c, e, env) for c, e in shared.containers])
         inits = tuple([_with_env(c, e, env) for c, e in shared.init_containers])
         hostname = f"{seat.role.name}-{index}" if shared.subdomain else shared.spec.hostname
+        given = shared.spec
+        if own := own_volumes(self._job, seat.role, seat.index):
+            given = replace(given, volumes=(*given.volumes, *own))
         spec = replace(
-            shared.spec if self._group else self._bound(shared.spec, seat.node, binding),
+            given if self._group else self._bound(given, seat.node, binding),
             containers=containers,
             init_containers=inits,
             hostname=hostname,

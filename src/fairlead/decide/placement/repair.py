@@ -17,6 +17,7 @@ from functools import partial
 from operator import le
 
 import numpy as np
+from msgspec import structs
 
 from fairlead.api.job import Job
 from fairlead.api.placement import Placement
@@ -30,6 +31,7 @@ from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.search import Plan, members_of, plan_gang, plan_within
 from fairlead.decide.placement.size import largest_plan
 from fairlead.decide.placement.slice_repair import place_slices
+from fairlead.decide.placement.ties import nodes_near
 from fairlead.decide.placement.unplaceable import judge_empty, judge_present
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
@@ -241,8 +243,13 @@ def repair_scope(state: ClusterState, job: Job, gang: GangRequest) -> RepairScop
         usable = mask.keeps_running
         if job.spec.adopts is None:
             usable = usable & mask.is_open & ~state.table.cordoned
+            if role.member.constraints.reach:
+                usable = usable & mask.matches
         places = np.array([state.table.occupy(n) for n in placed.nodes], dtype=np.int64)
         stays = usable[places] & np.array([n not in lost_before for n in placed.nodes])
+        for tie in role.ties:  # a volume that was made elsewhere
+            members = list(tie.members)
+            stays[members] &= nodes_near(state.table, tie)[places[members]]
         if job.spec.adopts is None:
             for i in _crowded_out(state, places, role.member.request):
                 stays[i] = False
@@ -336,7 +343,10 @@ def _place_lost(
     """Return the slots of all members, with those that are not kept on admitted nodes."""
     old, kept = scope.seats(gang)
     mark, table = capacity.mark(), capacity.state.table
-    lost = gang.sized([int((~stays).sum()) for stays in kept])
+    roles = zip(gang.roles, kept, strict=True)
+    lost = structs.replace(gang, roles=tuple(
+        role.only(np.flatnonzero(~stays).tolist()) for role, stays in roles
+    ))  # fmt: skip
     plan = plan_within(capacity, table, lost, admitted)
     if plan is None:
         return None

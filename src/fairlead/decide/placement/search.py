@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -36,6 +37,7 @@ from fairlead.decide.placement.domains import (
 )
 from fairlead.decide.placement.mixed import NODES_MAX, pack_mixed
 from fairlead.decide.placement.neighbours import beside_others, fill
+from fairlead.decide.placement.ties import place_tied, tied_room
 from fairlead.model.gangs import GangRequest, RoleRequest
 from fairlead.model.nodes import Bools, Ints, NodeTable, counted
 from fairlead.model.packing_order import BITS_BELOW_DEVICES
@@ -175,7 +177,7 @@ def _plan_mixed(
     order: Ints | None,
 ) -> Plan | None:
     """Place several roles at a time where one by one they found no place; see `mixed`."""
-    if len(gang.roles) == 1 or gang.has_neighbours or gang.topology.is_sliced:
+    if len(gang.roles) == 1 or gang.has_neighbours or gang.topology.is_sliced or gang.has_ties:
         return None
     rooms = np.stack([capacity.fits(role.member) for role in gang.roles]).astype(np.int64)
     if admitted is not None:
@@ -253,6 +255,15 @@ def _plan_roles(
         key = capacity.key if preferred is None else capacity.key + preferred
         key = _tiered(key, table, role)
         key = key if order is None else _ranked(order, key, np.flatnonzero(fits))
+        if role.ties:
+            fits = beside_others(capacity.marks, table, role.member, fits)
+            tied = place_tied(table, role, fits, partial(_pack_by, key))
+            if tied is None:
+                capacity.rollback_to(mark)
+                return None
+            capacity.take(*counted(tied), role.member)
+            slots[i] = tied
+            continue
         if slices is None:
             packed = _pack_role(capacity, table, role, fits, key=key)
         else:
@@ -264,6 +275,10 @@ def _plan_roles(
         capacity.take(*packed, role.member)
         slots[i] = in_rank_order(table, gang.topology, *packed)
     return Plan(tuple(slots))
+
+
+def _pack_by(key: Ints, fits: npt.NDArray[Any], count: int) -> tuple[Ints, Ints] | None:
+    return pack(fits, key, count)
 
 
 def members_of(gang: GangRequest, plan: Plan) -> Iterator[tuple[MemberClass, Ints]]:
@@ -335,6 +350,8 @@ def members_fit(
         role = gang.roles[i]
         fits = within(admitted, capacity.fits(role.member))
         fits = beside_others(capacity.marks, table, role.member, fits)
+        if role.ties:
+            fits = tied_room(table, role, fits)
         count = min(role.count, int(fits.sum()))
         packed = fill(capacity.marks, table, role.member, fits, key=capacity.key, count=count)
         if packed is None:

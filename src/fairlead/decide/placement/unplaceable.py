@@ -22,6 +22,7 @@ from fairlead.decide.placement.kept import Reservation
 from fairlead.decide.placement.neighbours import rules_are_exact, rules_text
 from fairlead.decide.placement.reach_words import reach_text
 from fairlead.decide.placement.search import members_fit, members_fit_domain, plan_gang
+from fairlead.decide.placement.ties import nodes_near
 from fairlead.decide.reasons import OWNERS, SPARES, TEAM_NODES, Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.decide.words import fold_names, plural, some_of
@@ -31,6 +32,8 @@ from fairlead.model.nodes import Bools, Ints, NodeTable, is_device
 from fairlead.model.requests import Constraints
 
 BLOCKERS_MAX = 10
+#: From where volumes can be reached: of so many kinds a verdict says it.
+REACHES_MAX = 3
 #: Teams that a verdict names; and its nodes: so many are folded, to a text of so many characters.
 OWNERS_MAX, NAMES_FOLDED_MAX, NAMES_LENGTH_MAX = 5, 200, 60
 #: Claims looked at for blockers, the largest first.
@@ -58,6 +61,9 @@ def _judge_empty(state: ClusterState, gang: GangRequest) -> Verdict | None:
     capacity = EmptyCapacity(state, available_only=False)
     if plan_gang(capacity, state.table, gang) is not None:
         return None
+    is_out = gang.has_reach and _is_proven_in_reach(capacity, state.table, gang)
+    if is_out and _would_fit(capacity, state.table, gang.anywhere):
+        return Verdict(Reason.TOO_FEW_IN_REACH, _reach_facts(capacity, state.table, gang))
     if gang.has_neighbours and _would_fit(capacity, state.table, gang.but_any_neighbours()):
         if not rules_are_exact(gang):
             return None
@@ -163,6 +169,9 @@ def _judge_present(
     if gang.has_neighbours and _would_fit(unbarred, table, gang.but_any_neighbours()):
         facts = _rule_facts(unbarred, table, gang)
         return Verdict(Reason.NEIGHBOURS_IN_THE_WAY, facts, blockers)
+    if gang.has_reach and _would_fit(unbarred, table, gang.anywhere):
+        facts = _reach_facts(unbarred, table, gang)
+        return Verdict(Reason.VOLUMES_IN_THE_WAY, facts, blockers)
     if gang.topology.is_bound and _would_fit(unbarred, table, gang.unbound):
         verdict = _bound_verdict(unbarred, table, gang, is_empty=False)
         return replace(verdict, blockers=blockers)
@@ -302,6 +311,27 @@ def _is_proven(capacity: Capacity, table: NodeTable, gang: GangRequest) -> bool:
         return True
     resources = dict.fromkeys(r for role in gang.roles for r, _ in role.member.request)
     return any(gang.total(r) > int(table.owned(r)[table.exists].sum()) for r in resources)
+
+
+def _is_proven_in_reach(capacity: Capacity, table: NodeTable, gang: GangRequest) -> bool:
+    """True when the nodes that reach the volumes of a role, or of a tie, are too few."""
+    for role in gang.roles:
+        fits = capacity.fits(role.member)
+        counts = [(fits, role.count)]
+        counts += [(fits[nodes_near(table, tie)], len(tie.members)) for tie in role.ties]
+        if any(int(room.sum()) < count for room, count in counts):
+            return True
+    return False
+
+
+def _reach_facts(capacity: Capacity, table: NodeTable, gang: GangRequest) -> dict[str, int | str]:
+    reaches = [role.member.constraints.reach for role in gang.roles]
+    reaches += [tie.reach for role in gang.roles for tie in role.ties]
+    return {
+        "reach": some_of([reach_text(reach) for reach in reaches if reach], REACHES_MAX),
+        "members": gang.member_count,
+        "members_fit": members_fit(capacity, table, gang),
+    }
 
 
 def _would_fit(capacity: Capacity, table: NodeTable, gang: GangRequest) -> bool:
