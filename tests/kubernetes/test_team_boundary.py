@@ -28,7 +28,16 @@ from tests.kubernetes.test_team_pods import ACCOUNTS, BINDINGS, ROLES, teams_of,
 
 from fairlead.api import names
 from fairlead.api.fleet import FLEET_NAME
-from fairlead.api.resources import FLEETS, JOBS, NAMESPACES, NODES, PODS, TEAMS, Resource
+from fairlead.api.resources import (
+    FLEETS,
+    JOB_ARRAYS,
+    JOBS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    TEAMS,
+    Resource,
+)
 from fairlead.api.status import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.kube.client import HttpClient, HttpOptions
@@ -393,3 +402,41 @@ async def _tolerations(client: HttpClient, name: str) -> AsyncGenerator[dict[str
 
 def _encoded(kind: str, body: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"apiVersion": "v1", "kind": kind, **body})
+
+
+@pytest.mark.parametrize("what", ["webhook", "policies"])
+async def test_a_user_makes_no_job_an_element_of_an_array_and_takes_none_out(
+    client: HttpClient, cluster: ControlPlane, what: str
+) -> None:
+    """Also where the array is his own: what the array counts is what Fairlead has made."""
+    mallory = await _account(client, cluster, SPACE, "mallory", EDIT)
+    template = job_body("x", 1)["spec"]
+    swept = {"metadata": {"name": "swept"}, "spec": {"indices": "0-3", "template": template}}
+    made = await client.create(JOB_ARRAYS, swept, namespace=SPACE)
+    owner = {"apiVersion": names.API_VERSION, "kind": "JobArray", "name": "swept",
+             "uid": made.metadata.uid, "controller": True}  # fmt: skip
+    owned, free = {"ownerReferences": [owner]}, {"ownerReferences": None}
+
+    def element(index: int) -> dict[str, Any]:
+        body = job_body(f"swept-{index}", 1)
+        return {**body, "metadata": {**body["metadata"], **owned}}
+
+    async def forges() -> bool:
+        return await _is_refused(
+            lambda: mallory.create(JOBS, element(3), namespace=SPACE, dry_run=True)
+        )
+
+    async with _held_by(client, what):
+        await _in_force(client, mallory, what)
+        await until(forges, 30)
+        await client.create(JOBS, element(0), namespace=SPACE)
+        await mallory.create(JOBS, job_body("swept-1", 1), namespace=SPACE)
+        for name, change in (("swept-0", free), ("swept-1", owned)):
+            body = {"metadata": change}
+            assert await _is_refused(
+                lambda n=name, b=body: mallory.patch(JOBS, n, b, namespace=SPACE)
+            )
+        marked = {"metadata": {"labels": {names.ARRAY: "other"}}, "spec": {"suspend": True}}
+        await mallory.patch(JOBS, "swept-0", marked, namespace=SPACE)
+    await client.delete(JOB_ARRAYS, "swept", namespace=SPACE)
+    await mallory.close()

@@ -20,8 +20,10 @@ from fairlead.api.core import Pod
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.controllers.adoption import AdoptionController
+from fairlead.controllers.array_index import ArrayIndex
 from fairlead.controllers.job_index import JobIndex
 from fairlead.controllers.jobs import JobsController
+from fairlead.decide.admission import jobs as admission
 from fairlead.decide.adoption.actions import ReleaseMember
 from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.placement import fit
@@ -29,8 +31,8 @@ from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.history import HistoryQuery, JobRecord
 from fairlead.runtime.mirror import Change
 from fairlead.sim.stock_scheduler import StockScheduler
-from fairlead.sim.tenants import runs, world
-from fairlead.sim.tenants.bodies import create, gated, job, member_labels, owned, patch, pod
+from fairlead.sim.tenants import admission_policies, runs, world
+from fairlead.sim.tenants.bodies import array, create, gated, job, member_labels, owned, patch, pod
 from fairlead.sim.tenants.calls import TENANT, Call, Verb
 from fairlead.sim.tenants.cel import EvaluationError, UnknownExpression, compiled
 from fairlead.sim.tenants.runs import explored, hash_of, play
@@ -43,7 +45,17 @@ def test_what_a_tenant_draws_harms_no_other() -> None:
     results = [explored(seed) for seed in WORLDS]
     assert "".join(result.text for result in results if result.broken) == ""
     judged = sum((result.judged for result in results), results[0].judged)
-    assert {"nodes", "gangs", "late", "late guests", "quota", "accounts", "bytes"} <= judged.keys()
+    assert {
+        "nodes",
+        "gangs",
+        "late",
+        "late guests",
+        "quota",
+        "accounts",
+        "elements",
+        "arrays",
+        "bytes",
+    } <= judged.keys()
     outcomes = {o for r in results for outcomes in r.played.outcomes for o in outcomes}
     assert {"ok", "Forbidden", "Invalid", "NotFound", "InternalError"} <= {
         outcome.partition(":")[0] for outcome in outcomes
@@ -95,7 +107,14 @@ def test_a_tenant_has_no_right_beyond_his_role() -> None:
         create("pods", pod("high", priorityClassName="high")),
         create("jobs", job("of-rich", team="rich")),
         create("jobs", job("stands", adopts={"kind": "Pod", "name": "x"})),
+        create("jobarrays", array("swept", "0-3", template=job("x"), parallelism=1)),
+        patch("jobarrays", "swept", {"status": {"finished": "0-3"}}),
+        create("jobs", _ELEMENT),
+        create("jobs", job("swept-2")),
+        patch("jobs", "swept-2", {"metadata": {"ownerReferences": _OWNED}}),
+        patch("jobs", "swept-0", {"metadata": {"ownerReferences": None}}, wait=1.0),
         Call(Verb.DOWN),
+        create("jobs", _ELEMENT),
         create("jobs", job("unseen")),
         create("pods", pod("unseen", schedulingGates=[{"name": "example.com/mine"}])),
         create("pods", pod("claims", nodeName="${node:rich}")),
@@ -105,7 +124,8 @@ def test_a_tenant_has_no_right_beyond_his_role() -> None:
     assert result.broken == ""
     assert [outcome.partition(":")[0] for outcome in result.played.outcomes[0]] == [
         "Forbidden", "Forbidden", "Forbidden", "ok", "ok", "ok", "Forbidden", "Invalid", "Invalid",
-        "ok", "InternalError", "ok", "Forbidden", "Forbidden",
+        "ok", "ok", "Invalid", "ok", "Invalid", "Invalid",
+        "ok", "InternalError", "InternalError", "ok", "Forbidden", "Forbidden",
     ]  # fmt: skip
 
 
@@ -222,6 +242,29 @@ def _plant_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "held_verdict", lambda *_: None)
 
 
+def _plant_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Admission that lets anybody say which job is an element."""
+    monkeypatch.setattr(admission, "_element", lambda *_: ())
+    policies = admission_policies.policies
+
+    def fewer(namespace: str) -> list[Any]:
+        found = list(policies(namespace))
+        return [each for each in found if not each["metadata"]["name"].endswith("-elements")]
+
+    monkeypatch.setattr(admission_policies, "policies", fewer)
+
+
+def _plant_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An arrays controller that keeps no end of a job that is gone."""
+    elements = ArrayIndex.elements
+
+    def forgetful(self: ArrayIndex, *args: Any) -> Any:
+        self._gone.clear()
+        return elements(self, *args)
+
+    monkeypatch.setattr(ArrayIndex, "elements", forgetful)
+
+
 _LONG = "${uid:rich:jobs/rich-long}"
 _FORGED = owned(
     pod("rich-long-1-worker-0", labels=member_labels("rich-long", _LONG, 0), seconds=0.1,
@@ -230,6 +273,11 @@ _FORGED = owned(
 )  # fmt: skip
 _ON_RICH = {"nodeSelector": {names.HOSTNAME: "${node:rich}"}}
 _LATER = {"limit": 9, "backoffSeconds": 55, "backoffSecondsMax": 55}
+_ELEMENT = owned(
+    job("swept-3", seconds=1), names.API_VERSION, "JobArray", name="swept",
+    uid="${uid:jobarrays/swept}",
+)  # fmt: skip
+_OWNED = _ELEMENT["metadata"]["ownerReferences"]
 _LABELLED = {**job("labelled"), "metadata": {"name": "labelled", "labels": {names.INDEX: "x"}}}
 
 CANARIES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[Call, ...]]] = {
@@ -249,6 +297,19 @@ CANARIES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[Call, ...]
     "accounts": (
         _plant_history(_HistoryByName),
         (create("jobs", job("canary-0", seconds=1)), Call(Verb.WAIT, wait=9.0)),
+    ),
+    "elements": (
+        _plant_elements,
+        (create("jobarrays", array("swept", "0-3", template=job("x", seconds=9), parallelism=1)),
+         create("jobs", _ELEMENT, 1.0), Call(Verb.WAIT, wait=3.0)),
+    ),
+    "15": (
+        _plant_twice,
+        (create("jobarrays", array("swept", "0-3", template=job("x", seconds=2.9), parallelism=1)),
+         # The end of the first element comes between this write of the status and the next one.
+         patch("jobarrays", "swept", {"spec": {"maxFailed": 1}}, wait=2.8),
+         patch("jobs", "swept-0", {"metadata": {"finalizers": None}}, wait=0.35),
+         Call(Verb.DELETE, "jobs", "swept-0"), Call(Verb.WAIT, wait=9.0)),
     ),
     "bytes": (
         _plant_history(_GrowingHistory),

@@ -1,14 +1,38 @@
-"""The jobs of each array's elements, kept per event."""
+"""The jobs of each array's elements, kept per event.
+
+Of a job that goes before its end is in the status of its array (its finalizer, or the reference to
+the array, was taken away) the end is kept here: the element would run again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass
 
+from fairlead.api.indices import Indices
 from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray, array_reference_of, element_index_of
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.reader import MirrorReader, follow
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Which element a job is of."""
+
+    array: ObjectKey
+    uid: str
+    index: int
+
+    @classmethod
+    def of(cls, job: Job | None) -> _Place | None:
+        """Return the place of a job; None where it is of no element."""
+        owner = None if job is None else array_reference_of(job.metadata)
+        index = None if job is None else element_index_of(job.metadata)
+        if job is None or owner is None or index is None:
+            return None
+        return cls((job.metadata.namespace, owner.name), owner.uid, index)
 
 
 class ArrayIndex:
@@ -24,9 +48,12 @@ class ArrayIndex:
         reader: MirrorReader | None,
     ) -> None:
         """Register on the mirrors; `mark` is called with each array to look at again."""
+        self._arrays = arrays
         self._mark = mark
-        self._on_gone = on_gone
+        self._on_array_gone = on_gone
         self._elements: dict[tuple[ObjectKey, str], dict[int, Job]] = {}
+        #: Jobs that had ended when they went.
+        self._gone: dict[tuple[ObjectKey, str], dict[int, Job]] = {}
         self._unregister = (
             follow(arrays, self._on_array, reader),
             follow(jobs, self._on_job, reader),
@@ -37,32 +64,52 @@ class ArrayIndex:
         for unregister in self._unregister:
             unregister()
 
-    def elements(self, array: JobArray) -> Mapping[int, Job]:
-        """Return the jobs that an array controls, by index."""
-        return self._elements.get((array.metadata.key, array.metadata.uid), {})
+    def elements(
+        self, array: JobArray, indices: Indices, recorded: Container[int]
+    ) -> dict[int, Job]:
+        """Return the jobs of an array by position: those that it controls, and those that went
+        before their ends were among the positions `recorded`, as they were at last.
+        """
+        key = (array.metadata.key, array.metadata.uid)
+        found = dict(_by_position(self._elements.get(key, {}), indices))
+        for position, job in _by_position(self._gone.pop(key, {}), indices):
+            if position not in recorded and not array.is_finished:
+                found[position] = job
+                self._gone.setdefault(key, {})[indices.at(position)] = job
+        return found
 
     def _on_array(self, change: Change[JobArray]) -> None:
         self._mark(change.key)
         is_other = change.new is None or change.old is None
         if change.old is not None and (is_other or change.old.metadata.uid != _uid(change.new)):
-            self._on_gone(change.old)
+            self._gone.pop((change.key, change.old.metadata.uid), None)
+            self._on_array_gone(change.old)
 
     def _on_job(self, change: Change[Job]) -> None:
-        for job, is_there in ((change.old, False), (change.new, True)):
-            if job is None:
-                continue
-            owner, index = array_reference_of(job.metadata), element_index_of(job.metadata)
-            if owner is None or index is None:
-                continue
-            key = (job.metadata.namespace, owner.name)
-            jobs = self._elements.setdefault((key, owner.uid), {})
-            if is_there:
-                jobs[index] = job
-            else:
-                jobs.pop(index, None)
-                if not jobs:
-                    del self._elements[key, owner.uid]
-            self._mark(key)
+        before, after = _Place.of(change.old), _Place.of(change.new)
+        if before is not None and before != after and change.old is not None:
+            self._take_out(before, change.old)
+        if after is not None and change.new is not None:
+            self._elements.setdefault((after.array, after.uid), {})[after.index] = change.new
+            self._mark(after.array)
+
+    def _take_out(self, place: _Place, job: Job) -> None:
+        key = (place.array, place.uid)
+        jobs = self._elements.get(key, {})
+        jobs.pop(place.index, None)
+        if not jobs:
+            self._elements.pop(key, None)
+        if job.is_finished and _uid(self._arrays.get(*place.array)) == place.uid:
+            self._gone.setdefault(key, {})[place.index] = job
+        self._mark(place.array)
+
+
+def _by_position(jobs: Mapping[int, Job], indices: Indices) -> Iterator[tuple[int, Job]]:
+    """Yield the jobs of elements; an index that the array does not have is no element."""
+    for index, job in jobs.items():
+        position = indices.position(index)
+        if position is not None:
+            yield position, job
 
 
 def _uid(array: JobArray | None) -> str:

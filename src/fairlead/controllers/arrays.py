@@ -142,11 +142,7 @@ class ArraysController:
 
     def _view(self, array: JobArray, memory: _Memory, now: float) -> ArrayView:
         indices, finished, failed = self._sets.of(array)
-        elements = {
-            position: job
-            for index, job in self._index.elements(array).items()
-            if (position := indices.position(index)) is not None
-        }
+        elements = self._index.elements(array, indices, finished.members)
         taken = {
             position: refusal
             for index, refusal in memory.taken.items()

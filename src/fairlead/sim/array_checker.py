@@ -29,6 +29,7 @@ class _ArrayModel:
     """What is known of one array, by index of its elements."""
 
     key: ObjectKey
+    uid: str
     indices: list[int]
     limit: int | None
     is_over: bool = False
@@ -36,6 +37,10 @@ class _ArrayModel:
     #: The uid of the job that succeeded.
     succeeded: dict[int, str] = field(default_factory=dict[int, str])
     jobs: dict[int, Job] = field(default_factory=dict[int, Job])
+
+    def widen(self, limit: int | None) -> None:
+        """Take in a limit that has changed; what ran before may run on."""
+        self.limit = None if limit is None or self.limit is None else max(limit, self.limit)
 
 
 class ArrayChecker(Observer):
@@ -63,8 +68,9 @@ class ArrayChecker(Observer):
         model = self._arrays.get(new.metadata.uid)
         if model is None:
             indices = _indices(new.spec.indices)
-            model = _ArrayModel(key, indices, new.spec.parallelism)
+            model = _ArrayModel(key, new.metadata.uid, indices, new.spec.parallelism)
             self._arrays[new.metadata.uid] = model
+        model.widen(new.spec.parallelism)
         finished = _set(new.status.finished, model.indices)
         failed = _set(new.status.failed, model.indices)
         if lost := model.finished - finished:
@@ -90,11 +96,12 @@ class ArrayChecker(Observer):
     def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
         """Follow the job of an element."""
         for model in self._arrays.values():
-            prefix = f"{model.key[1]}-"
-            if key[0] != model.key[0] or not key[1].startswith(prefix):
+            stem, _, digits = key[1].rpartition("-")
+            if (key[0], stem) != model.key or not digits.isdecimal():
                 continue
-            index = int(key[1].removeprefix(prefix))
-            if new is None:
+            index = int(digits)
+            is_of_array = new is not None and model.uid in _controllers(new)
+            if new is None or not is_of_array or index not in model.indices:
                 model.jobs.pop(index, None)
             else:
                 model.jobs[index] = new
@@ -113,6 +120,11 @@ class ArrayChecker(Observer):
         self.jobs_max = max(self.jobs_max, len(model.jobs))
         if len(model.jobs) > placed + _WAITING_MAX + _ENDED_MAX + _LATE_MAX:
             raise PromiseBroken(f"15: array {model.key} has {len(model.jobs)} jobs")
+
+
+def _controllers(job: Job) -> set[str]:
+    """Return the uid of the controller of a job."""
+    return {owner.uid for owner in job.metadata.owner_references if owner.controller}
 
 
 def _indices(text: str) -> list[int]:

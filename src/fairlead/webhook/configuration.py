@@ -284,6 +284,15 @@ NEW_SPEC: Mapping[str, str] = {
 }
 
 
+def arrays_of(job: str) -> str:
+    """Return the expression of the references to arrays that control a job: whose element it is."""
+    owners = f"{job}.metadata.ownerReferences"
+    return (
+        f"(has({owners}) ? {owners}.filter(o, o.kind == '{JOB_ARRAYS.kind}' && "
+        f"o.apiVersion == '{names.API_VERSION}' && has(o.controller) && o.controller) : [])"
+    )
+
+
 def _annotation(of: str, key: str) -> str:
     """Return the expression of an annotation's value, '' where there is none."""
     there = f"{of}.metadata.annotations"
@@ -291,9 +300,10 @@ def _annotation(of: str, key: str) -> str:
 
 
 JOB_CONDITIONS: Mapping[str, str] = {
-    "new-spec-or-user": " || ".join(
+    "new-spec-user-or-array": " || ".join(
         (
             NEW_SPEC["new-spec"],
+            f"{arrays_of('object')} != {arrays_of('oldObject')}",
             *(
                 f"{_annotation('object', key)} != {_annotation('oldObject', key)}"
                 for key in (names.SUBMITTED_BY, names.DEFRAGMENT)

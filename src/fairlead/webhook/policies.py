@@ -1,7 +1,8 @@
 """Admission policies: what the API server itself can hold, without asking us, as data (pure).
 
 They repeat of `decide.admission` what CEL can say, so that it also holds while the webhook is down
-or disabled: which pods may not claim nodes of teams, and who writes jobs that stand for other pods.
+or disabled: which pods may not claim nodes of teams, and who writes jobs that stand for other pods
+or are elements of arrays.
 Which team has a node CEL cannot know: there the policies are stricter than the webhook.
 
 The policies about pods have one parameter, the Fleet, in whose status the teams controller writes
@@ -31,6 +32,7 @@ from fairlead.webhook.configuration import (
     NAMESPACE_NAME,
     NEW_SPEC,
     TOLERATIONS_MAX,
+    arrays_of,
     conditions,
     rule,
 )
@@ -83,6 +85,7 @@ def policies(namespace: str, *, system_namespaces: Sequence[str] = ()) -> Iterat
         names_node=_NAMES_NO_NODE.format("object.spec.template.spec"),
     )  # fmt: skip
     yield from _of_jobs()
+    yield from _of_elements()
 
 
 def _of_teams(
@@ -190,6 +193,30 @@ def _of_jobs() -> Iterator[Manifest]:
             "matchConditions": conditions(NEW_SPEC),
             "variables": conditions({"isExempt": MAY_ADMINISTER}),
             "validations": [_validation(*each) for each in (written, kept)],
+        },
+    }  # fmt: skip
+    yield _binding(name)
+
+
+def _of_elements() -> Iterator[Manifest]:
+    """Yield the policy on which jobs are elements of arrays: Fairlead writes it."""
+    name = f"{names.GROUP}-elements"
+    own, before = arrays_of("object"), arrays_of("oldObject")
+    written = (
+        MAY_ADMINISTER,
+        "'which job is an element of an array is written by Fairlead; leave the reference out'",
+    )
+    yield {
+        "apiVersion": f"{GROUP}/v1", "kind": POLICY, "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [
+                rule(JOBS.group, JOBS.version, JOBS.plural, "CREATE", "UPDATE")]},
+            "matchConditions": conditions({
+                "another-array": f"request.operation == 'CREATE' ? {own}.size() > 0 : "
+                f"{own} != {before}"}),
+            "variables": [],
+            "validations": [_validation(*written)],
         },
     }  # fmt: skip
     yield _binding(name)

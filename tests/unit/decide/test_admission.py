@@ -261,3 +261,23 @@ def test_only_fairlead_and_administrators_write_jobs_that_stand_for_other_pods()
     assert refused(raised, adopting, own) == []
     held = {**adopting, "spec": {**spec, "suspend": True, "cancel": True}}
     assert refused(held, adopting, user) == []
+
+
+def test_only_fairlead_and_administrators_say_which_job_is_an_element_of_an_array() -> None:
+    user, own = User("mallory"), User("system:serviceaccount:ours:fairlead")
+    collector = User("system:serviceaccount:kube-system:generic-garbage-collector")
+    reference = {"apiVersion": "fairlead.dev/v1alpha1", "kind": "JobArray", "name": "a", "uid": "u"}
+    plain = job()
+    aside = {**plain, "metadata": {**plain["metadata"], "ownerReferences": [reference]}}
+    owner = {**reference, "controller": True}
+    element = {**plain, "metadata": {**plain["metadata"], "ownerReferences": [owner]}}
+    other = {**plain, "metadata": {**plain["metadata"], "ownerReferences": [{**owner, "uid": "v"}]}}
+
+    def refused(new: dict[str, Any], old: dict[str, Any] | None, who: User | None) -> list[str]:
+        return [c.field for c in judge_job(new, old, user=who, own_namespace="ours")]
+
+    for new, old in ((element, None), (element, plain), (plain, element), (other, element)):
+        assert refused(new, old, user) == ["metadata.ownerReferences"]
+        for who in (None, own, collector, replace(user, is_administrator=True)):
+            assert refused(new, old, who) == []
+    assert refused(aside, None, user) == refused(element, element, user) == []

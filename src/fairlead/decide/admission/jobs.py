@@ -16,6 +16,7 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.job_defaults import JobTerms
 from fairlead.api.meta import Wire
+from fairlead.api.resources import JOB_ARRAYS
 from fairlead.api.status import StatusCause, StatusDetails
 from fairlead.api.validate import validate_job, validate_job_update
 from fairlead.decide.admission.job_changes import move_causes, placed_causes
@@ -147,7 +148,7 @@ def judge_job(
     by_right = list(submitter_causes(new, old, user, own_namespace))
     is_administrator = may_administer(user, own_namespace)
     if not is_administrator:
-        by_right += move_causes(new, old)
+        by_right += [*move_causes(new, old), *_element(new, old)]
     if old is not None and new.get("spec") == old.get("spec"):
         return by_right
     namespace, member = _namespace_of(new) or namespace, member_of(user, own_namespace)
@@ -198,6 +199,27 @@ def _decoded(obj: Obj) -> _Spec | None:
         return msgspec.convert(obj.get("spec") or {}, _Spec)
     except msgspec.ValidationError:
         return None
+
+
+def _element(new: Obj, old: Obj | None) -> Iterator[StatusCause]:
+    """Yield that a user makes a job an element of an array, or takes it out: the array counts its
+    end as that of the element, and runs an element again that has no job.
+    """
+    if _arrays_of(new) != (() if old is None else _arrays_of(old)):
+        why = "which job is an element of an array is written by Fairlead; leave it out"
+        yield StatusCause("Forbidden", f"Forbidden: {why}", "metadata.ownerReferences")
+
+
+def _arrays_of(job: Obj) -> tuple[Obj, ...]:
+    """Return the references to arrays that control a job as plain JSON."""
+    metadata = job.get("metadata")
+    owners: object = metadata.get("ownerReferences") if isinstance(metadata, Mapping) else None
+    listed: Sequence[object] = owners if isinstance(owners, list) else ()
+    return tuple(
+        owner for owner in listed
+        if isinstance(owner, Mapping) and owner.get("kind") == JOB_ARRAYS.kind
+        and owner.get("apiVersion") == names.API_VERSION and owner.get("controller")
+    )  # fmt: skip
 
 
 def _adoption(new: Obj, old: Obj | None) -> Iterator[StatusCause]:

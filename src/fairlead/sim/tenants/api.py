@@ -8,7 +8,7 @@ with. While the webhook is down its failure policies hold, and the admission pol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -160,9 +160,13 @@ def _hooks(webhooks: Sequence[ValidatingWebhook]) -> tuple[Hook, ...]:
 class TenantApi:
     """Sends the tenant's calls."""
 
-    def __init__(self, service: Service) -> None:
-        """Stand in front of the service. What it knows of teams is the webhook's knowledge."""
+    def __init__(self, service: Service, made: Callable[[str, Record], None]) -> None:
+        """Stand in front of the service. What it knows of teams is the webhook's knowledge.
+
+        `made` is called with the resource and the record of each object that he has created.
+        """
         self._service = service
+        self._made = made
         self._store = service.store
         context = service.context
         answers = Answers(
@@ -233,9 +237,11 @@ class TenantApi:
         if not isinstance(body, dict):
             raise BadRequest("no object")
         if not self._hooks.concern(Asked(info, "", Operation.CREATE)):
-            await self._service.create(info, TENANT, body, _WRITE)
+            self._made(info.name, await self._service.create(info, TENANT, body, _WRITE))
             return
-        await self._committed(await self._admitted.create(info, TENANT, body, _WRITE))
+        record = await self._admitted.create(info, TENANT, body, _WRITE)
+        self._made(info.name, record)
+        await self._committed(record)
 
     async def _patch(self, info: ResourceInfo, key: ObjectKey, patch: Any) -> None:
         kind = PatchType.JSON if isinstance(patch, list) else PatchType.MERGE

@@ -30,6 +30,12 @@ def job(
     return {"metadata": {"name": name}, "spec": {"roles": [role], **spec}}
 
 
+def array(name: str, indices: str, *, template: Body, **spec: Any) -> Body:
+    """Return an array of jobs that are like another one, its `template`."""
+    spec = {"indices": indices, "template": template["spec"], **spec}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
 def pod(
     name: str,
     gpus: int = 0,

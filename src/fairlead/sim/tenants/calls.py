@@ -21,6 +21,7 @@ from fairlead.api.core import Pod
 from fairlead.api.resources import (
     CONFIG_MAPS,
     EVENTS,
+    JOB_ARRAYS,
     JOBS,
     LEASES,
     PODS,
@@ -44,8 +45,8 @@ ACCOUNTS: Resource[Any] = Resource("", "v1", "serviceaccounts", "ServiceAccount"
 EDITED: dict[str, Resource[Any]] = {
     resource.plural: resource
     for resource in (
-        JOBS, PODS, CONFIG_MAPS, SECRETS, SERVICES, EVENTS, LEASES, BUDGETS, CLAIMS, ACCOUNTS,
-        OWNERS,
+        JOB_ARRAYS, JOBS, PODS, CONFIG_MAPS, SECRETS, SERVICES, EVENTS, LEASES, BUDGETS, CLAIMS,
+        ACCOUNTS, OWNERS,
     )
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from fairlead.api import names
 from fairlead.model.grouping import membership_of
 from fairlead.sim.tenants.bodies import (
+    array,
     create,
     gated,
     job,
@@ -291,6 +292,59 @@ def members_change(stem: str, rng: random.Random) -> Sequence[Call]:
     return (*calls, Call(end, "pods", member, {"gracePeriodSeconds": 0}))
 
 
+# Elements of arrays
+
+
+def forged_element(stem: str, rng: random.Random) -> Sequence[Call]:
+    """A job says that it is an element: of an array of others, of his own, of one that is gone."""
+    name = rng.choice(("rich-sweep", stem))
+    uid = rng.choice((f"${{uid:rich:jobarrays/{name}}}", f"${{uid:jobarrays/{name}}}", "gone"))
+    index = rng.choice(("0", "2", "5", "99", "05", "x"))
+    forged = job(f"{name}-{index}", gpus=rng.choice((1, 8)), seconds=0.5)
+    forged["metadata"] |= {
+        "labels": {names.ARRAY: name, names.ARRAY_INDEX: index},
+        "annotations": {names.HELD_BY_ARRAY: "true", **_submitted(rng)},
+    }
+    mine = array(stem, "0-5", template=job(stem, seconds=1), parallelism=rng.choice((1, 2)))
+    reference = owned(forged, names.API_VERSION, "JobArray", name=name, uid=uid)
+    later = {"metadata": {"ownerReferences": reference["metadata"]["ownerReferences"]}}
+    return (
+        create("jobarrays", mine), create("jobs", reference), create("jobs", forged),
+        patch("jobs", f"{name}-{index}", later, wait=rng.choice((0.0, 1.0))),
+    )  # fmt: skip
+
+
+def elements_change(stem: str, rng: random.Random) -> Sequence[Call]:
+    """The jobs of his array are taken out of it, marked, kept and deleted while it runs."""
+    seconds, user = rng.choice((0.5, 2)), {"annotations": _submitted(rng)}
+    body = array(stem, "0-5", template=job(stem, seconds=seconds), parallelism=2)
+    change: dict[str, Any] = rng.choice(
+        (
+            {"ownerReferences": None}, {"finalizers": None}, {"finalizers": ["example.com/mine"]},
+            {"labels": {names.ARRAY_INDEX: "0", names.ARRAY: "rich-sweep"}},
+            {"annotations": {names.HELD_BY_ARRAY: "true"}}, user,
+        )
+    )  # fmt: skip
+    of_array: dict[str, Any] = rng.choice(
+        (
+            {"spec": {"suspend": True}}, {"spec": {"parallelism": 6}}, {"metadata": user},
+            {"spec": {"cancelIndices": "0-99"}}, {"spec": {"indices": "0-99"}},
+            {"status": {"finished": "0-5"}}, {"spec": {"template": job("x", gpus=8)["spec"]}},
+        )
+    )  # fmt: skip
+    gone = {"gracePeriodSeconds": 0, "propagationPolicy": rng.choice(("Orphan", "Background"))}
+    return (
+        create("jobarrays", body), patch("jobs", f"{stem}-1", {"metadata": change}, wait=seconds),
+        Call(Verb.DELETE, "jobs", f"{stem}-1"), patch("jobarrays", stem, of_array),
+        patch("jobarrays", stem, {"spec": {"suspend": False}}, wait=1.0),
+        *([Call(Verb.DELETE, "jobarrays", stem, gone, 1.0)] if rng.random() < 0.3 else []),
+    )  # fmt: skip
+
+
+def _submitted(rng: random.Random) -> dict[str, str]:
+    return {names.SUBMITTED_BY: rng.choice(("ana", "system:admin"))} if rng.random() < 0.3 else {}
+
+
 # The life of a job
 
 
@@ -427,7 +481,7 @@ def webhook_down(stem: str, rng: random.Random) -> Sequence[Call]:
 MOVES: tuple[Move, ...] = (
     tolerates_later, tolerates_all, names_node, template_names_node, claims_team, adopting,
     gathers_with_class, forges_seats, changes_size, huge_group, owned_group, forged_member,
-    own_member, members_change, fails_slowly, changes_running, takes_class, dependency_loop,
-    large_object,
+    own_member, members_change, forged_element, elements_change, fails_slowly, changes_running,
+    takes_class, dependency_loop, large_object,
     holds_on, asks_to_move, poses_as, honest, webhook_down,
 )  # fmt: skip

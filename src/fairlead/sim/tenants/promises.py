@@ -6,9 +6,11 @@
     quota     his jobs hold no more than his quota has room for, also without pods
     service   no controller crashes; what he deletes goes
     accounts  what teams show as used, and the records of jobs, are what others did
+    elements  which job is an element of which array is what the controllers said at its creation
     bytes     what controllers keep of his objects is bounded, and goes with them
 
-The model is of the objects alone and shares no code with the controllers.
+What becomes of elements is promise 15, which `ArrayChecker` watches. The model is of the objects
+alone and shares no code with the controllers.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 from fairlead.api import names
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
+from fairlead.api.job_array import JobArray
 from fairlead.api.meta import OwnerReference, is_true
 from fairlead.api.placement import nodes_of
 from fairlead.api.quantity import GPU, resources_to_base
@@ -68,6 +71,7 @@ class _Gang:
     nodes: tuple[str, ...] = ()
     gpus: int = 0
     is_adopted: bool = False
+    array_uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,8 @@ class Promises(Observer):
     _owner: dict[str, str] = field(default_factory=dict[str, str])
     _size: dict[str, int] = field(default_factory=dict[str, int])
     _gangs: dict[ObjectKey, _Gang] = field(default_factory=dict[ObjectKey, _Gang])
+    #: The uids of the arrays that are there.
+    _arrays: dict[ObjectKey, str] = field(default_factory=dict[ObjectKey, str])
     _pods: dict[ObjectKey, _TenantPod] = field(default_factory=dict[ObjectKey, _TenantPod])
     _over_since: float | None = None
     #: Gated pods of others, and since when each waits.
@@ -131,6 +137,19 @@ class Promises(Observer):
         if new is not None:
             self._teams[name] = new
 
+    def array(self, new: JobArray | None, key: ObjectKey, now: float) -> None:
+        """Note that an array is there, or gone."""
+        if new is None or new.metadata.deletion_timestamp is not None:
+            self._arrays.pop(key, None)
+        else:
+            self._arrays[key] = new.metadata.uid
+
+    def made(self, job: Job) -> None:
+        """Judge what the tenant has created."""
+        self.judged["elements"] += 1
+        if array_uid_of(job) in self._arrays.values():
+            raise PromiseBroken(f"elements: he made {job.metadata.key} an element of an array")
+
     def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
         """No pod of the tenant is on a node of another team; those of others wait not for long."""
         if key[0] != TENANT:
@@ -160,6 +179,8 @@ class Promises(Observer):
         if gang is None or gang.uid != new.metadata.uid:
             gang = self._gangs[key] = _Gang(new.metadata.uid, created_at=now)
             gang.is_adopted = new.spec.adopts is not None
+            gang.array_uid = array_uid_of(new)
+        self._check_element(key, gang, array_uid_of(new))
         before, gang.nodes = gang.nodes, nodes_of(new.status.placement)
         gang.gpus = _gpus(new) if gang.nodes else 0
         gang.team = new.status.placement.team if new.status.placement is not None else ""
@@ -171,6 +192,12 @@ class Promises(Observer):
                 self._check_place(key, gang, node)
         if key[0] != TENANT:
             self._judge(key, gang, new, now)
+
+    def _check_element(self, key: ObjectKey, gang: _Gang, uid: str) -> None:
+        if gang.array_uid in self._arrays.values() and uid != gang.array_uid:
+            raise PromiseBroken(f"elements: job {key[0]}/{key[1]} was taken out of its array")
+        if uid not in ("", gang.array_uid):
+            raise PromiseBroken(f"elements: job {key[0]}/{key[1]} was made an element")
 
     def _tick(self, now: float) -> None:
         for gang in self._gangs.values():
@@ -330,6 +357,13 @@ class Promises(Observer):
                 raise PromiseBroken(
                     f"bytes: the record of {_shown(record)} has {len(record.document)} bytes"
                 )
+
+
+def array_uid_of(job: Job) -> str:
+    """Return the uid of the array that controls a job; "" where none does."""
+    owners = job.metadata.owner_references
+    uids = [owner.uid for owner in owners if owner.controller and owner.kind == "JobArray"]
+    return uids[0] if uids else ""
 
 
 def _late_seconds(key: ObjectKey) -> float:

@@ -20,9 +20,11 @@ from prometheus_client import CollectorRegistry
 from fairlead.api import crd
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
+from fairlead.api.job_array import JobArray
 from fairlead.api.names import GANG_GATE, GANG_NAME, HOSTNAME, JOB_FINALIZER, SIMULATE_SECONDS
 from fairlead.api.resources import (
     CRDS,
+    JOB_ARRAYS,
     JOBS,
     NAMESPACES,
     NODES,
@@ -41,6 +43,7 @@ from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.embedded.registry import Registry
+from fairlead.embedded.storage.records import Record
 from fairlead.embedded.storage.store import Store, StoreEvent
 from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
@@ -52,11 +55,12 @@ from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import Service, Supervisor
+from fairlead.sim.array_checker import ArrayChecker
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.quiet_client import QuietClient
 from fairlead.sim.stock_scheduler import StockScheduler
 from fairlead.sim.tenants.api import TenantApi
-from fairlead.sim.tenants.bodies import gated, job
+from fairlead.sim.tenants.bodies import array, gated, job
 from fairlead.sim.tenants.calls import EDITED, TENANT, Call
 from fairlead.sim.tenants.footprint import entries_of
 from fairlead.sim.tenants.promises import LATE_SECONDS_MAX, PREEMPTORS, SHARED, Promises
@@ -117,6 +121,7 @@ class TenantWorld:
             own_team=TENANT if shape.has_team else "", borrowers=frozenset({"poor"}),
             lenders=frozenset({"lender"}), preempts_adopted=shape.preempts_adopted,
         )  # fmt: skip
+        self.arrays = ArrayChecker()
         self._digest = hashlib.sha256()
         self._broken: PromiseBroken | None = None
         self._store = Store.open(None)
@@ -127,7 +132,7 @@ class TenantWorld:
 
         self._service = ApiService(self._store, registry, self.clock, ids=new_id, rng=rng)
         self.client = QuietClient(self._service, renews_watches=False, keeps_events=False)
-        self.tenant = TenantApi(self._service)
+        self.tenant = TenantApi(self._service, self._on_made)
         self._scheduler = StockScheduler(self._service, self.client)
         self._add_controllers()
 
@@ -183,7 +188,12 @@ class TenantWorld:
     def _show(self, event: StoreEvent, record: Any, now: float) -> None:
         name, key = event.info.name, event.record.key
         if name == JOBS.name:
-            self.promises.job(record and record.typed(Job), key, now)
+            for judge in (self.promises, self.arrays):
+                judge.job(record and record.typed(Job), key, now)
+        elif name == JOB_ARRAYS.name:
+            found = record and record.typed(JobArray)
+            for judge in (self.promises, self.arrays):
+                judge.array(found, key, now)
         elif name == PODS.name:
             pod = record and record.typed(Pod)
             for observer in (self._scheduler, self.promises):
@@ -194,6 +204,10 @@ class TenantWorld:
                 watcher.node(node, key[1], now)
         elif name == TEAMS.name:
             self.promises.team(record and record.typed(Team), key[1])
+
+    def _on_made(self, resource: str, record: Record) -> None:
+        if resource == JOBS.name:
+            self.promises.made(record.typed(Job))
 
     def _check(self) -> None:
         if self._broken is not None:
@@ -280,6 +294,12 @@ class TenantWorld:
             body = job(f"{name}-{number}", gpus=gpus)
             body["spec"]["roles"][0]["template"]["metadata"] = {"annotations": seconds}
             await self._submit(space, body)
+        template = job("x", seconds=0.5)
+        self._tie(template, "rich")
+        sweep = array(
+            "rich-sweep", "0-5", template=template, parallelism=2, ttlSecondsAfterFinished=0
+        )
+        await self.client.create(JOB_ARRAYS, sweep, namespace="rich")
         name, gates = f"guest-{number}", [{"name": GANG_GATE}]
         guest = gated(name, 1, gang=name, size="1", seconds=1, schedulingGates=gates)
         await self.client.create(PODS, guest, namespace=SHARED)
@@ -316,12 +336,20 @@ class TenantWorld:
             await self._pass(_LOOK_SECONDS)
             self.promises.check_accounts()
             await self.promises.check_records(self.history)
+            self._check_arrays()
             self._check()
             if number == 0:
                 kept = entries_of(self.controllers)
         if len(rounds) > 1:
             self.promises.check_kept(kept, entries_of(self.controllers), len(rounds) - 1)
         return self.played
+
+    def _check_arrays(self) -> None:
+        """The arrays of others have ended; promise 15 is judged at every write."""
+        self.promises.judged["arrays"] = self.arrays.checked
+        late = [key for key in self.arrays.unfinished() if key[0] != TENANT]
+        if late:
+            raise PromiseBroken(f"late: array {late[0]} has not ended")
 
     async def _clean(self) -> None:
         """Delete what is his, with what holds it; all of it goes within a bound."""
