@@ -20,6 +20,7 @@ from tests.e2e.command_server import Command, command_server
 from fairlead.kube.kubeconfig import load_connection
 
 ANSWER_SECONDS_MAX = 60.0
+_JOBS = "/apis/fairlead.dev/v1alpha1/namespaces/default/jobs"
 
 
 @dataclass(frozen=True)
@@ -97,10 +98,29 @@ class Shell:
 
     def get(self, path: str) -> tuple[int, dict[str, Any]]:
         """Return the code and the body of the API's answer, without a process for each question."""
+        return self._call("GET", path)
+
+    def delete_job(self, name: str) -> None:
+        """Delete a job of the default namespace."""
+        self._call("DELETE", f"{_JOBS}/{name}")
+
+    def patch_job(self, name: str, patch: dict[str, Any]) -> None:
+        """Merge a patch into a job of the default namespace."""
+        code, body = self._call("PATCH", f"{_JOBS}/{name}", patch)
+        assert code == 200, body
+
+    def _call(
+        self, method: str, path: str, patch: dict[str, Any] | None = None
+    ) -> tuple[int, dict[str, Any]]:
         connection = self.https()
         token = (self.data / "token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        if patch is not None:
+            headers["Content-Type"] = "application/merge-patch+json"
         try:
-            connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+            connection.request(
+                method, path, body=None if patch is None else json.dumps(patch), headers=headers
+            )
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
         finally:
@@ -108,7 +128,7 @@ class Shell:
 
     def job(self, name: str) -> dict[str, Any]:
         """Return a job of the default namespace as the API has it; {} when there is none."""
-        code, body = self.get(f"/apis/fairlead.dev/v1alpha1/namespaces/default/jobs/{name}")
+        code, body = self.get(f"{_JOBS}/{name}")
         assert code in (200, 404), body
         return body if code == 200 else {}
 

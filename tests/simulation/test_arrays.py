@@ -139,7 +139,7 @@ def test_the_members_of_an_element_know_their_array_and_their_index() -> None:
             assert sorted(environments) == ["sweep-10", "sweep-4", "sweep-7"]
             wanted = {
                 "FAIRLEAD_ARRAY": "sweep", "FAIRLEAD_ARRAY_INDEX": "7", "MINE": "kept",
-                "SLURM_ARRAY_JOB_ID": "sweep", "SLURM_ARRAY_TASK_ID": "7",
+                "SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "7",
                 "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "4",
                 "SLURM_ARRAY_TASK_MAX": "10", "SLURM_ARRAY_TASK_STEP": "3",
             }  # fmt: skip

@@ -315,6 +315,10 @@ class JobStatus(Wire, frozen=True):
     observed_generation: Annotated[
         int, doc("The metadata.generation that this status is about.")
     ] = 0
+    number: Annotated[
+        int,
+        doc("Number of the job in the cluster, never used twice, as the job id of Slurm. 0: none."),
+    ] = 0
     # Summary for people and columns, see JobState; never the source of truth.
     state: Annotated[
         str,

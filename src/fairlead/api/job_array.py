@@ -13,8 +13,16 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.bounds import Count, Positive, doc
 from fairlead.api.indices import INDICES_TEXT_MAX
-from fairlead.api.job import JobSpec, VerdictStatus
-from fairlead.api.meta import Condition, Instant, ObjectMeta, OwnerReference, Wire, is_true
+from fairlead.api.job import Job, JobSpec, VerdictStatus
+from fairlead.api.meta import (
+    Condition,
+    Instant,
+    ObjectMeta,
+    OwnerReference,
+    Wire,
+    is_true,
+    label_number,
+)
 
 #: The most bytes of a template as JSON: as many Jobs as the window holds carry it.
 TEMPLATE_BYTES_MAX = 131_072
@@ -80,6 +88,13 @@ class JobArrayStatus(Wire, frozen=True):
     observed_generation: Annotated[
         int, doc("The metadata.generation that this status is about.")
     ] = 0
+    number: Annotated[
+        int,
+        doc(
+            "Number of the array in the cluster, of one series with those of jobs, as the job id "
+            "of Slurm. 0: none yet."
+        ),
+    ] = 0
     state: Annotated[
         str,
         doc(
@@ -135,6 +150,13 @@ def array_reference_of(metadata: ObjectMeta) -> OwnerReference | None:
         if owner.controller and owner.kind == "JobArray" and owner.api_version == names.API_VERSION:
             return owner
     return None
+
+
+def array_number_of(job: Job) -> int | None:
+    """Return the number of the array that controls a job; None where none does, or it has none."""
+    if array_reference_of(job.metadata) is None:
+        return None
+    return label_number(job.metadata.labels.get(names.ARRAY_NUMBER)) or None
 
 
 def element_index_of(metadata: ObjectMeta) -> int | None:

@@ -15,9 +15,13 @@ RANK = f"{GROUP}/rank"
 ATTEMPT = f"{GROUP}/attempt"
 TEAM = f"{GROUP}/team"
 
+# Label on jobs, for selectors; what counts is the number in the status.
+JOB_NUMBER = f"{GROUP}/job-number"
+
 # Labels on the jobs of an array's elements, for selectors; what decides is their owner.
 ARRAY = f"{GROUP}/array"
 ARRAY_INDEX = f"{GROUP}/array-index"
+ARRAY_NUMBER = f"{GROUP}/array-number"
 
 # Annotations.
 HELD_BY_ARRAY = f"{GROUP}/held-by-array"  # on an element's job: the array holds it, no person does
@@ -106,6 +110,8 @@ SET_ASIDE = "SetAside"
 ENV_JOB = "FAIRLEAD_JOB"
 ENV_JOB_UID = "FAIRLEAD_JOB_UID"
 ENV_ATTEMPT = "FAIRLEAD_ATTEMPT"
+#: The number of the job, under the names that scripts for Slurm read.
+ENV_NUMBER = ("SLURM_JOB_ID", "SLURM_JOBID")
 ENV_ROLE = "FAIRLEAD_ROLE"
 ENV_INDEX = "FAIRLEAD_INDEX"
 ENV_HOSTFILE = "FAIRLEAD_HOSTFILE"

@@ -32,6 +32,7 @@ from fairlead.runtime.history import (
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 100_000
+JOB_NUMBER_MAX = 999_999_999
 ANSWER_BYTES_MAX = 256 << 20
 #: The year 9999, in seconds.
 INSTANT_MAX = 253_402_300_799.0
@@ -48,6 +49,7 @@ def history_query(parameters: Mapping[str, str]) -> HistoryQuery:
         uid=parameters.get("uid", ""), user=parameters.get("user", ""),
         state=parameters.get("state", ""), since=_instant(parameters),
         limit=limit or HISTORY_LIMIT_DEFAULT,
+        number=whole(parameters, "number", most=JOB_NUMBER_MAX) or 0,
     )  # fmt: skip
 
 
@@ -145,7 +147,8 @@ def history_line(record: JobRecord) -> HistoryLine:
         priority=record.priority, member_count=record.member_count,
         attempt_count=record.attempt_count, submitted_at_ms=record.submitted_at_ms,
         started_at_ms=record.started_at_ms, finished_at_ms=record.finished_at_ms,
-        document=_as_stored(record.document),
+        document=_as_stored(record.document), number=record.number,
+        array_number=record.array_number,
     )  # fmt: skip
 
 

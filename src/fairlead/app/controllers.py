@@ -55,6 +55,7 @@ from fairlead.runtime.events import Recorder
 from fairlead.runtime.history import History
 from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
 from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.numbers import Numbers, NumbersOptions
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
 from fairlead.runtime.supervisor import Service
@@ -76,6 +77,7 @@ class Policies:
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     balloons: BalloonPolicy = field(default_factory=BalloonPolicy)
     arrays: ArraysPolicy = field(default_factory=ArraysPolicy)
+    numbers: NumbersOptions = field(default_factory=NumbersOptions)
     #: Defaults and maxima of all jobs, which admission applies.
     terms: JobTerms = field(default_factory=JobTerms)
     #: Levels of the topology, widest first.
@@ -89,7 +91,8 @@ class Policies:
         balloons = replace(self.balloons, namespace=namespace, binding=binding)
         fleet = replace(self.fleet, binding=binding)
         teams = replace(self.teams, own_namespace=namespace, publishes=True)
-        return replace(self, balloons=balloons, fleet=fleet, teams=teams)
+        numbers = replace(self.numbers, namespace=namespace)
+        return replace(self, balloons=balloons, fleet=fleet, teams=teams, numbers=numbers)
 
 
 class Controllers:
@@ -133,6 +136,7 @@ class Controllers:
             balloon_namespace=policies.balloons.namespace,
             set_aside=self._new_set_aside("cluster"),
         )  # fmt: skip
+        self._numbers = Numbers(client, policies.numbers, highest=self._highest_number)
         self._loops: dict[str, ControllerLoop[Any]] = {}
         #: Of the scheduler; None while it does not run.
         self.decisions: DecisionLog | None = None
@@ -143,6 +147,7 @@ class Controllers:
         services = [
             *self.mirrors.services(),
             Service("events", self._events.run),
+            Service("numbers", self._numbers.run),
             Service("scheduler", self._run_scheduler, is_ready=lambda: self._is_ready("scheduler")),
             Service("jobs", self._run_jobs, is_ready=lambda: self._is_ready("jobs")),
             Service("arrays", self._run_arrays, is_ready=lambda: self._is_ready("arrays")),
@@ -157,6 +162,10 @@ class Controllers:
         else:
             services.append(Service("unscheduled", self._run_unscheduled))
         return services
+
+    def _highest_number(self) -> int:
+        shown = (*self.mirrors.jobs.items(), *self.mirrors.arrays.items())
+        return max((each.status.number for each in shown), default=0)
 
     def _is_ready(self, name: str) -> bool:
         loop = self._loops.get(name)
@@ -218,7 +227,7 @@ class Controllers:
         controller = JobsController(
             self._client, self.world, own, history=self._history, events=self._events,
             policy=self._policies.jobs, clock=self._clock,
-            keys=self._context.streams("gang-keys"), reader=reader,
+            keys=self._context.streams("gang-keys"), numbers=self._numbers, reader=reader,
         )  # fmt: skip
         await self._run(controller, reader, own=own.all)
 
@@ -229,7 +238,7 @@ class Controllers:
         policy = replace(self._policies.arrays, keep_finished_seconds=keep_seconds)
         controller = ArraysController(
             self._client, self.world, events=self._events, policy=policy,
-            clock=self._clock, reader=reader,
+            clock=self._clock, numbers=self._numbers, reader=reader,
         )  # fmt: skip
         await self._run(controller, reader)
 
@@ -298,7 +307,8 @@ class Controllers:
         reader = self._begin("adoption")
         controller = AdoptionController(
             self._client, self.world, history=self._history, events=self._events,
-            clock=self._clock, policy=self._policies.adoption, reader=reader,
+            clock=self._clock, policy=self._policies.adoption, numbers=self._numbers,
+            reader=reader,
         )  # fmt: skip
         await self._run(controller, reader)
 

@@ -88,6 +88,8 @@ class HistoryLine(msgspec.Struct, frozen=True, rename="camel"):
     started_at_ms: int | None = None
     finished_at_ms: int | None = None
     document: dict[str, Any] = {}
+    number: int | None = None
+    array_number: int | None = None
 
 
 class FleetLine(msgspec.Struct, frozen=True, rename="camel"):

@@ -9,13 +9,17 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from fairlead.api.indices import parse_indices
 from fairlead.api.job import Job
+from fairlead.api.meta import label_number
 from fairlead.api.names import DEFAULT_NAMESPACE
 from fairlead.app.messages import Book, FleetLine, HistoryLine
 from fairlead.cli.archive import Archive, NoArchive, direct_store, no_archive, whole_lines
 from fairlead.cli.common import Common
 from fairlead.cli.connect import Choice, stopped_data
 from fairlead.cli.embedded import LogQuery
+from fairlead.cli.lookup import clean_reference
+from fairlead.cli.numbers import parse_number
 from fairlead.cli.transport import Api
 from fairlead.history import HISTORY_FILE
 from fairlead.input.errors import Code, fail
@@ -68,9 +72,37 @@ def _read(source: _Source, book: Book, query: Mapping[str, str], type_: type[L])
         raise fail(Code.BAD_ANSWER, f"the history cannot be read: {error}") from error
 
 
+def past_named(
+    common_: Common, store: str, text: str, query: Mapping[str, str]
+) -> list[HistoryLine]:
+    """Return the records of a name, else of the number that was written; of an array's number
+    those of its elements.
+    """
+    lines = past_lines(common_, store, {**query, "name": clean_reference(text)})
+    numbered = parse_number(text)
+    if lines or numbered is None:
+        return lines
+    lines = past_lines(common_, store, {**query, "number": str(numbered.number)})
+    if numbered.indices is None:
+        return lines
+    wanted = parse_indices(numbered.indices)
+    return [
+        line
+        for line in lines
+        if (index := index_of(line)) is not None and wanted.position(index) is not None
+    ]
+
+
+def index_of(line: HistoryLine) -> int | None:
+    """Return the index of a record's job in its array; None where it is of none."""
+    return None if line.array_number is None else label_number(line.name.rpartition("-")[2])
+
+
 def past_job(common_: Common, name: str) -> Job | None:
-    """Return the latest job of this name that has ended, None when the history has none."""
-    lines = past_lines(common_, "", {"name": name, "limit": "1"})
+    """Return the latest job of this name or number that has ended, None where the history has
+    none.
+    """
+    lines = past_named(common_, "", name, {"limit": "1"})
     return msgspec.convert(lines[0].document, Job) if lines else None
 
 

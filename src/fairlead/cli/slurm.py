@@ -64,7 +64,7 @@ _FLAGS: dict[str, dict[tuple[str, ...], str]] = {
         ("-i", "--iterate"): "watch fairlead ps",
         ("-j", "--job", "--jobs"): "fairlead why JOB",
         ("-p", "--partition"): "there are no partitions; -n NAMESPACE, or -A for all namespaces",
-        ("-l", "--long", "--format", "-O", "--Format"): _WIDE,
+        ("--format", "-O", "--Format"): _WIDE,
         ("-h", "--noheader"): "--no-headers",
     },
     "cancel": {

@@ -18,7 +18,7 @@ from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import ApiError, NotFound, StatusDetails, Timeout
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.group_index import GroupIndex, metadata_of
-from fairlead.controllers.job_writer import JobWriter
+from fairlead.controllers.job_writer import JobWriter, with_number
 from fairlead.decide.adoption.actions import (
     Action,
     CreateJob,
@@ -43,6 +43,7 @@ from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.history import History
 from fairlead.runtime.keyed_controller import KeyedDecider, part_key
 from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, set_aside_of
 from fairlead.runtime.set_aside import Stage
@@ -68,6 +69,7 @@ class AdoptionController:
         events: EventSink,
         clock: Clock,
         policy: AdoptionPolicy | None = None,
+        numbers: Numbers | None = None,
         reader: MirrorReader | None = None,
     ) -> None:
         """Attach to the world and register on its mirrors.
@@ -83,8 +85,9 @@ class AdoptionController:
         self._set_aside = set_aside_of(reader)
         self._objects = ObjectWriter(client)
         self._jobs = JobWriter(
-            self._objects, history=history, events=events, set_aside=self._set_aside, clock=clock
-        )
+            self._objects, history=history, numbers=numbers or Numbers(client), events=events,
+            set_aside=self._set_aside, clock=clock,
+        )  # fmt: skip
         self._decider: KeyedDecider[Action] = KeyedDecider(
             world.mirrors.jobs, self._decide_one, set_aside=self._set_aside
         )
@@ -120,7 +123,10 @@ class AdoptionController:
 
     def _decide_one(self, key: ObjectKey, now: float) -> Decision[Action] | None:
         view = self._index.view(key, now, counts_written_at=self._jobs.written_at)
-        return None if view is None else decide_group(view, self._policy, now)
+        if view is None:
+            return None
+        decision, job = decide_group(view, self._policy, now), self._mirrors.jobs.get(*key)
+        return decision if job is None else with_number(job, decision)
 
     def key_of(self, action: Action) -> ObjectKey:
         """Return the job of an action, or the key of the group's part that it is for."""

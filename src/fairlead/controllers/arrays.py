@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+from msgspec.structs import replace
+
 from fairlead.api import names
 from fairlead.api.indices import Indices, IndicesError, parse_indices
 from fairlead.api.job_array import JobArray
@@ -43,6 +45,7 @@ from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.keyed_controller import KeyedDecider, part_key
 from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.object_writer import NameTaken, ObjectWriter
 from fairlead.runtime.reader import MirrorReader, set_aside_of
 from fairlead.runtime.set_aside import Stage
@@ -87,11 +90,14 @@ class ArraysController:
         events: EventSink,
         policy: ArraysPolicy,
         clock: Clock,
+        numbers: Numbers | None = None,
         reader: MirrorReader | None = None,
     ) -> None:
+        """`numbers` are those of the process, where it has other controllers."""
         self._arrays = world.mirrors.arrays
         self._jobs = world.mirrors.jobs
         self._objects = ObjectWriter(client)
+        self._numbers = numbers or Numbers(client)
         self._renderer = ElementRenderer(client)
         self._events = events
         self._policy = policy
@@ -119,6 +125,7 @@ class ArraysController:
         self._sets.forget(array.metadata.key)
         self._renderer.forget(array.metadata.uid)
         self._memory.pop(array.metadata.uid, None)
+        self._numbers.forget(array.metadata.uid)
 
     def due_at(self) -> float | None:
         """Return when there is something to decide."""
@@ -172,6 +179,8 @@ class ArraysController:
         match action:
             case WriteArrayStatus(array, status):
                 self._remembered(array).written_at = self._clock.now()
+                if not status.number:
+                    status = replace(status, number=await self._numbers.of(array.metadata.uid))
                 diff = merge_diff(to_wire(array.status), to_wire(status))
                 written = await self._objects.patch_status(JOB_ARRAYS, array.metadata, diff)
                 self._report_end(action)

@@ -61,7 +61,11 @@ class ElementRenderer:
         )  # fmt: skip
         metadata: Obj = {
             "name": element_name(meta.name, index),
-            "labels": {names.ARRAY: meta.name, names.ARRAY_INDEX: str(index)},
+            "labels": {
+                names.ARRAY: meta.name,
+                names.ARRAY_INDEX: str(index),
+                names.ARRAY_NUMBER: str(array.status.number),
+            },
             "ownerReferences": [to_wire(owner)],
         }
         user = meta.annotations.get(names.SUBMITTED_BY)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import merge_diff, to_wire
@@ -25,13 +26,16 @@ from fairlead.decide.job_actions import (
     RemoveFinalizer,
     WriteJobStatus,
 )
+from fairlead.decide.verdict import Decision
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.history import History, HistoryError, record_of
+from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.set_aside import SetAside, Stage
 
+A = TypeVar("A")
 #: A status that has been refused so often, in a row, cannot be written.
 REFUSALS_MAX = 3
 #: What a status must say about an attempt: without it the job would stay as it is.
@@ -48,6 +52,7 @@ class JobWriter:
         objects: ObjectWriter,
         *,
         history: History,
+        numbers: Numbers,
         events: EventSink,
         set_aside: SetAside,
         clock: Clock,
@@ -55,6 +60,7 @@ class JobWriter:
         """`set_aside` takes jobs whose status the API refuses in part."""
         self._objects = objects
         self._history = history
+        self._numbers = numbers
         self._events = events
         self._set_aside = set_aside
         self._clock = clock
@@ -88,6 +94,7 @@ class JobWriter:
         self._refusals.pop(uid, None)
         self._denials.pop(uid, None)
         self._ends_denied.discard(uid)
+        self._numbers.forget(uid)
 
     async def perform(self, action: JobAction) -> Written | None:
         """Carry out one action; safe to repeat."""
@@ -123,7 +130,7 @@ class JobWriter:
         where a policy refuses all of it.
         """
         uid = job.metadata.uid
-        old, new = to_wire(job.status), to_wire(status)
+        old, new = to_wire(job.status), to_wire(await self._numbered(job, status))
         try:
             written = await self._patch_status(job, merge_diff(old, new))
         except ApiError as error:
@@ -148,6 +155,12 @@ class JobWriter:
         self._ends_denied.discard(uid)
         return written
 
+    async def _numbered(self, job: Job, status: JobStatus) -> JobStatus:
+        """Return the status with the job's number, which the first write of it gives."""
+        if job.status.number:
+            return status
+        return replace(status, number=await self._numbers.of(job.metadata.uid))
+
     async def _patch_status(self, job: Job, diff: dict[str, Any]) -> Written:
         written = await self._objects.patch_status(JOBS, job.metadata, diff)
         self._written_at[job.metadata.uid] = self._clock.now()
@@ -155,10 +168,22 @@ class JobWriter:
 
     async def _record(self, job: Job) -> None:
         try:
-            await self._history.record(record_of(job))
+            status = await self._numbered(job, job.status)
+            await self._history.record(record_of(replace(job, status=status)))
         except HistoryError as error:
             # The job has not ended, for the world, until it is recorded: retry like any write.
             raise Unavailable(str(error)) from error
+
+
+def with_number(job: Job, decision: Decision[A]) -> Decision[A | WriteJobStatus]:
+    """Return the decision, and of one that does nothing the write that gives a job its number.
+
+    Jobs of an earlier version have none, and no other write may come for days. Those that have
+    ended stay without.
+    """
+    if job.status.number or job.is_finished or decision.actions:
+        return decision
+    return replace(decision, actions=(WriteJobStatus(job, job.status),))
 
 
 def _refused_fields(error: ApiError) -> list[str]:

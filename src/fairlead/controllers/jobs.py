@@ -29,7 +29,7 @@ from fairlead.controllers.job_parts import (
     created_part_key,
     deleted_metadata,
 )
-from fairlead.controllers.job_writer import JobWriter
+from fairlead.controllers.job_writer import JobWriter, with_number
 from fairlead.controllers.pod_refusals import PodProbes, PodRefusals, is_denial, refusal_of
 from fairlead.controllers.pod_renderer import PodRenderer
 from fairlead.decide.attempts.notes import EventReason, Note, event
@@ -50,6 +50,7 @@ from fairlead.runtime.events import EventSink
 from fairlead.runtime.history import History
 from fairlead.runtime.keyed_controller import KeyedDecider, part_key
 from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, set_aside_of
 from fairlead.runtime.set_aside import Entry, Stage
@@ -71,11 +72,13 @@ class JobsController:
         policy: JobsPolicy,
         clock: Clock,
         keys: random.Random,
+        numbers: Numbers | None = None,
         reader: MirrorReader | None = None,
     ) -> None:
         """Attach to the world and register on the mirrors. DNS naming needs one of services.
 
         `keys` is where the keys of MPI gangs are drawn from: the operating system, or a seed.
+        `numbers` are those of the process, where it has other controllers.
 
         `reader` is given where the mirrors are shared; it takes the faults of the handlers.
         """
@@ -90,9 +93,11 @@ class JobsController:
         self._clock = clock
         self._set_aside = set_aside_of(reader)
         self._objects = ObjectWriter(client)
+        self._numbers = numbers or Numbers(client)
         self._jobs = JobWriter(
-            self._objects, history=history, events=events, set_aside=self._set_aside, clock=clock
-        )
+            self._objects, history=history, numbers=self._numbers, events=events,
+            set_aside=self._set_aside, clock=clock,
+        )  # fmt: skip
         self._renderer = PodRenderer(client)
         self._refusals = PodRefusals()
         self._probes = PodProbes(client, self._renderer, clock)
@@ -156,6 +161,8 @@ class JobsController:
             end = given_up(job, now).write(record=True)
             return Decision((*delete_pods(view, going), *end), wake_at=force_at(view, going))
         decision = decide_job(view)
+        if job.spec.adopts is None:
+            decision = with_number(job, decision)
         if self._jobs.is_status_denied(job) and _is_stuck(job, decision):
             # The least that ends the job may be accepted. A job that runs is left as it is: the
             # policy may be a mistake that is mended soon.
@@ -217,9 +224,11 @@ class JobsController:
             case AddFinalizer(job, finalizer):
                 drops = await self._renderer.can_drop_managed_fields(job)
                 finalizers = (*job.metadata.finalizers, finalizer)
+                number = job.status.number or await self._numbers.of(job.metadata.uid)
                 return await self._objects.set_finalizers(
-                    JOBS, job.metadata, finalizers, drop_managed_fields=drops
-                )
+                    JOBS, job.metadata, finalizers, drop_managed_fields=drops,
+                    labels={names.JOB_NUMBER: str(number)},
+                )  # fmt: skip
             case _:
                 assert_never(action)
 

@@ -87,6 +87,8 @@ def _matches(query: HistoryQuery, record: JobRecord) -> bool:
     )
     if any(want and want != got for want, got in wanted):
         return False
+    if query.number not in (0, record.number, record.array_number):
+        return False
     return query.since is None or (record.finished_at_ms or 0) >= query.since * 1000
 
 

@@ -307,7 +307,11 @@ class PostgresStore:
                         f"Fairlead reads version {SCHEMA_VERSION}; use the Fairlead that wrote "
                         "it, or another database"
                     )
-            for statement in _SQL.create_fleet():
+            columns = await connection.execute(
+                "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s)", (_SQL.jobs,)
+            )
+            there = [name for (name,) in await columns.fetchall()]
+            for statement in (*_SQL.add_columns(there), *_SQL.create_fleet()):
                 await connection.execute(statement)
         self._is_prepared = True
 

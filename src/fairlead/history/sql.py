@@ -10,7 +10,7 @@ held for a slow reader: first the keys that match, then the rows of a few keys a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -37,11 +37,14 @@ _PRUNES_PER_BOUND = 16
 #: What a row takes up beside its text.
 _ROW_BYTES = 512
 _COLUMNS = tuple(f.name for f in fields(JobRecord))
+#: What tables of earlier versions lack; those versions still write to a table that has it.
+_LATER_COLUMNS = ("number", "array_number")
 _NAMES = ", ".join(f'"{name}"' for name in _COLUMNS)
 _INTEGER_COLUMNS = frozenset(
     name
     for name in _COLUMNS
-    if name.endswith("_ms") or name in ("priority", "member_count", "attempt_count")
+    if name.endswith("_ms")
+    or name in ("priority", "member_count", "attempt_count", *_LATER_COLUMNS)
 )
 _LOG_COLUMNS = (
     "pod_uid, namespace, job, job_uid, attempt, task, is_cut, kept_at_ms, text_size, text"
@@ -139,6 +142,14 @@ class Dialect:
             f"CREATE INDEX {logs}_by_age ON {logs} (kept_at_ms)",
         )
 
+    def add_columns(self, there: Collection[str]) -> tuple[str, ...]:
+        """Return the statements that add what a table of jobs with these columns lacks."""
+        jobs, missing = self.jobs, [each for each in _LATER_COLUMNS if each not in there]
+        return (
+            *(f'ALTER TABLE {jobs} ADD COLUMN "{each}" {self.integer}' for each in missing),
+            *(f"CREATE INDEX IF NOT EXISTS {jobs}_by_{c} ON {jobs} ({c})" for c in _LATER_COLUMNS),
+        )
+
     def create_fleet(self) -> tuple[str, ...]:
         """Return the statements that make the table of decisions where there is none.
 
@@ -201,6 +212,10 @@ class Dialect:
         columns = ("namespace", "name", "uid", "user", "state")
         equal = [(column, getattr(query, column)) for column in columns]
         where, values = self._where(equal, "finished_at_ms", query.since)
+        if query.number:
+            either = f'("number" = {self.mark} OR "array_number" = {self.mark})'
+            where = f"{where} AND {either}" if where else f" WHERE {either}"
+            values = (*values, query.number, query.number)
         text = (
             f"SELECT uid FROM {self.jobs}{where}"  # noqa: S608
             f" ORDER BY finished_at_ms DESC NULLS LAST, uid LIMIT {self.mark}"

@@ -72,11 +72,11 @@ class _File:
         what: str,
         tables: tuple[str, ...],
         runner: Runner,
-        later: tuple[str, ...] = (),
+        later: Callable[[sqlite3.Connection], tuple[str, ...]] = lambda _: (),
     ) -> _File:
         """Open the file, or make it with its tables; HistoryError. Blocks for a moment.
 
-        `later` makes the tables that files of this version may lack.
+        `later` returns the statements that make what files of this version may lack.
         """
         connection: sqlite3.Connection | None = None
         try:
@@ -138,7 +138,9 @@ class _File:
 
 
 def _prepare(
-    connection: sqlite3.Connection, tables: tuple[str, ...], later: tuple[str, ...]
+    connection: sqlite3.Connection,
+    tables: tuple[str, ...],
+    later: Callable[[sqlite3.Connection], tuple[str, ...]],
 ) -> int:
     """Set the modes, make the tables when the file is new, and return the version of the schema."""
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
@@ -149,10 +151,17 @@ def _prepare(
         return version
     made = (*tables, f"PRAGMA user_version = {SCHEMA_VERSION}") if version == 0 else ()
     connection.execute("BEGIN IMMEDIATE")
-    for statement in (*made, *later):
+    for statement in made:
+        connection.execute(statement)
+    for statement in later(connection):
         connection.execute(statement)
     connection.execute("COMMIT")
     return SCHEMA_VERSION
+
+
+def _later_tables(connection: sqlite3.Connection) -> tuple[str, ...]:
+    columns = connection.execute("SELECT name FROM pragma_table_info('jobs')")
+    return (*_SQL.add_columns([name for (name,) in columns]), *_SQL.create_fleet())
 
 
 class SqliteHistory:
@@ -177,7 +186,7 @@ class SqliteHistory:
     ) -> SqliteHistory:
         """Open the file, or make it; HistoryError when it is not usable. Blocks for a moment."""
         file = _File.open(
-            path, what="history", tables=_JOBS_TABLE, later=_SQL.create_fleet(), runner=runner
+            path, what="history", tables=_JOBS_TABLE, later=_later_tables, runner=runner
         )
         return cls(file, records_max=records_max, bytes_max=bytes_max)
 

@@ -24,6 +24,7 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
+from fairlead.api.job_array import array_number_of
 from fairlead.api.meta import ObjectMeta, find_condition, is_true, label_number
 from fairlead.api.node_pool import PoolDecision
 from fairlead.api.times import parse_time
@@ -65,6 +66,9 @@ class JobRecord:
     started_at_ms: int | None
     finished_at_ms: int | None
     document: str
+    #: Of the job, and of the array that it is an element of; records of earlier versions have none.
+    number: int | None = None
+    array_number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,8 @@ class HistoryQuery:
     state: str = ""
     since: float | None = None
     limit: int = 100
+    #: Of a job, or of an array for all of its elements. 0: any.
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +165,8 @@ def record_of(job: Job) -> JobRecord:
         started_at_ms=_milliseconds(status.started_at),
         finished_at_ms=_milliseconds(status.finished_at),
         document=document_of(job),
+        number=status.number or None,
+        array_number=array_number_of(job),
     )
 
 

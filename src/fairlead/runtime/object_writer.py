@@ -104,13 +104,17 @@ class ObjectWriter:
         finalizers: Sequence[str],
         *,
         drop_managed_fields: bool = False,
+        labels: Mapping[str, str] | None = None,
     ) -> Written:
-        """Write the finalizers; without the last one, an object that is being deleted is gone.
+        """Write the finalizers, and with them `labels`; without the last finalizer, an object that
+        is being deleted is gone.
 
         `drop_managed_fields` also resets the record of who manages which field, which ends the
         tracking (Kubernetes documentation, "Server-Side Apply", "Clearing managedFields").
         """
         new: dict[str, Any] = {"finalizers": list(finalizers) or None}
+        if labels:
+            new["labels"] = dict(labels)
         if drop_managed_fields:
             new["managedFields"] = [{}]
         written = await self.patch(resource, metadata, {"metadata": new})

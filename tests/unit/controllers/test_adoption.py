@@ -146,7 +146,7 @@ def test_a_gang_costs_one_write_per_pod_and_a_handful_for_the_group() -> None:
             # not complete, admitted, begun; the scheduler's own write is counted as well
             assert world.client.count("patch", "jobs") <= 4
             assert world.client.count("list") == 3
-            assert world.client.count("get") == 0
+            assert world.client.count("get") == world.client.count("get", "configmaps") == 1
 
     run(main())
 

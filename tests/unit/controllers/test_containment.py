@@ -36,6 +36,7 @@ from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
 from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
@@ -672,8 +673,8 @@ def test_refusals_of_a_status_count_only_in_a_row(fields: tuple[str, ...]) -> No
         wire["metadata"].pop("resourceVersion")
         await client.create(JOBS, wire, namespace="default")
         writer = JobWriter(
-            ObjectWriter(client), history=MemoryHistory(), events=Events(), set_aside=SetAside(),
-            clock=LoopClock(EPOCH),
+            ObjectWriter(client), history=MemoryHistory(), numbers=Numbers(client), events=Events(),
+            set_aside=SetAside(), clock=LoopClock(EPOCH),
         )  # fmt: skip
         answers = iter((True, True, False, True))
         client.denies = lambda status: status.get("conditions") is not None and next(answers)

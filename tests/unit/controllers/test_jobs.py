@@ -15,7 +15,7 @@ from tests.unit.history.contract import records_of
 
 from fairlead.api import names
 from fairlead.api.attempt import Attempt
-from fairlead.api.core import Pod
+from fairlead.api.core import ConfigMap, Pod
 from fairlead.api.job import After, AfterFailed, Job, Restart, RestartPolicy
 from fairlead.api.meta import ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, Resource
@@ -119,6 +119,11 @@ class Cluster:
         patch = {"status": {"placement": to_wire(placement)}}
         await self.client.patch(JOBS, name, patch, namespace="default", subresource="status")
 
+    def config_maps(self) -> list[ConfigMap]:
+        """Return those of jobs, without the cluster's own."""
+        maps = self.client.stored(CONFIG_MAPS)
+        return [each for each in maps if each.metadata.namespace == "default"]
+
     def pods(self) -> dict[str, Pod]:
         return {p.metadata.name: p for p in self.client.stored(PODS)}
 
@@ -182,13 +187,13 @@ def test_a_job_runs_from_submit_to_its_record() -> None:
         job = await cluster.job()
         assert job.status.state == "Running"
         assert job.metadata.finalizers == (names.JOB_FINALIZER,)
-        [peers] = cluster.client.stored(CONFIG_MAPS)
+        [peers] = cluster.config_maps()
         hostfile = b64decode(peers.binary_data["hostfile"]).decode()
         assert hostfile == "10.0.0.0 slots=1\n10.0.0.1 slots=1\n"
         await cluster.set_pods("Succeeded")
         await asyncio.sleep(1)
         assert (await cluster.job()).status.state == "Succeeded"
-        assert not cluster.client.stored(CONFIG_MAPS)
+        assert not cluster.config_maps()
         assert len(cluster.pods()) == 2
         await asyncio.sleep(100)
         assert not cluster.pods()

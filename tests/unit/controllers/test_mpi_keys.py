@@ -15,7 +15,7 @@ from fairlead.api import names
 from fairlead.api.core import Secret
 from fairlead.api.job import Restart, Role
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.resources import CONFIG_MAPS, SECRETS
+from fairlead.api.resources import SECRETS
 from fairlead.api.status import Forbidden, Unavailable
 from fairlead.app.context import unseeded
 from fairlead.testing.builders import make_role
@@ -53,7 +53,7 @@ def test_all_members_of_an_attempt_mount_one_key_that_goes_with_it() -> None:
         key = secrets(cluster)[name]
         assert len(b64decode(key.data["key"])) == 32
         assert key.metadata.owner_references[0].uid == job.metadata.uid
-        [gang] = cluster.client.stored(CONFIG_MAPS)
+        [gang] = cluster.config_maps()
         assert gang.data["FAIRLEAD_MPI_KEY_FILE"] == "/etc/fairlead-mpi/key"
         shown = str((cluster.pods(), gang, job))
         assert key.data["key"] not in shown, "who may read these may not read the key"
@@ -101,7 +101,7 @@ def test_a_controller_that_dies_after_any_write_leaves_one_key(cut: int) -> None
         found = {name: each.data["key"] for name, each in secrets(cluster).items()}
         assert len(found) == 1
         assert seen in ({}, found), "a member may have read the first one"
-        assert len(cluster.client.stored(CONFIG_MAPS)) == 1
+        assert len(cluster.config_maps()) == 1
 
     _play(play)
 
@@ -110,6 +110,7 @@ def test_the_key_is_there_before_what_the_members_wait_for() -> None:
     async def play(cluster: Cluster) -> None:
         await _running(cluster)
         made = [c.plural for c in cluster.client.calls if c.verb == "create"]
+        made.remove("configmaps")  # the counter of numbers, before all of them
         assert made.index("secrets") < made.index("configmaps")
         deleted = [c.plural for c in cluster.client.calls if c.verb == "delete"]
         assert not deleted

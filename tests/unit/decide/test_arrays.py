@@ -36,7 +36,7 @@ def array(indices: str = "0-9", *, status: JobArrayStatus | None = None, **spec:
     return JobArray(
         ObjectMeta("sweep", namespace="default", uid="u", generation=1),
         JobArraySpec(indices, JobSpec(roles=()), **spec),
-        status or JobArrayStatus(),
+        replace(status or JobArrayStatus(), number=7),
     )
 
 

@@ -83,10 +83,13 @@ def test_members_are_ranked_by_role_order_then_index() -> None:
 
 def test_a_member_knows_its_gang_from_its_environment() -> None:
     job, policy = _placed(), JobsPolicy(checkpoint_root="/ckpt")
+    job = replace(job, status=replace(job.status, number=36))
     pod = _pods(job, policy, step=40)[2]
     assert _env(job, pod, policy=policy) == {
         "FAIRLEAD_JOB": "train",
         "FAIRLEAD_JOB_UID": "job-default-train",
+        "SLURM_JOB_ID": "36",
+        "SLURM_JOBID": "36",
         "FAIRLEAD_ATTEMPT": "1",
         "FAIRLEAD_ROLE": "worker",
         "FAIRLEAD_INDEX": "1",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from fairlead.api.indices import parse_indices
+from fairlead.api.job_array import JobArray
 from fairlead.cli.jobspec import LOCAL_ENVIRONMENT
 from fairlead.decide.arrays.environment import element_environment
 from fairlead.decide.jobs.members import USER_MAY_SET, missing_pods
@@ -21,11 +24,12 @@ NAME = re.compile(r"`([A-Z_]+)`(\\\*)?")
 
 def test_the_page_names_the_variables_of_a_member_and_marks_those_that_users_may_set() -> None:
     job = make_job("train", placement=make_placement(["n1"]))
+    job = replace(job, status=replace(job.status, number=7))
     policy = JobsPolicy(checkpoint_root="/checkpoints")
     (pod,) = missing_pods(job, policy, AttemptPods(), resume_step=7)
     (container,) = pod.spec.containers
     named = [found for cell in CELLS for found in NAME.findall(cell)]
-    of_elements = [name for name, _ in element_environment("sweep", parse_indices("0-3"), 2)]
+    of_elements = [name for name, _ in element_environment(JobArray(), parse_indices("0-3"), 2)]
     given = [*(each.name for each in container.env), *of_elements]
     assert sorted(name for name, _ in named) == sorted(given)
     assert {name for name, star in named if star} == USER_MAY_SET

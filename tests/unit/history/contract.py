@@ -56,6 +56,21 @@ async def logs_of(store: LogStore, query: LogQuery) -> tuple[MemberLog, ...]:
     return tuple([log async for log in store.logs(query)])
 
 
+async def check_numbers(history: History) -> None:
+    """A number finds its job, and of an array all of its elements."""
+    alone = with_fields(record("alone", ended=1), number=3)
+    elements = [
+        with_fields(record(f"sweep-{i}", ended=i), number=10 + i, array_number=7) for i in range(3)
+    ]
+    for each in (alone, *elements, record("earlier", ended=2)):
+        await history.record(each)
+    assert [each.name for each in await records_of(history, HistoryQuery(number=3))] == ["alone"]
+    assert [each.name for each in await records_of(history, HistoryQuery(number=11))] == ["sweep-1"]
+    found = await records_of(history, HistoryQuery(number=7, namespace="default"))
+    assert [each.name for each in found] == ["sweep-2", "sweep-1", "sweep-0"]
+    assert await records_of(history, HistoryQuery(number=7, namespace="other")) == ()
+
+
 async def check_queries(history: History) -> None:
     """Queries select, and give the latest end first."""
     records = [

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from tests.unit.history.contract import (
     check_decisions,
     check_fair_decisions,
     check_fair_records,
+    check_numbers,
     check_queries,
     check_replacing,
     decision,
@@ -75,6 +76,31 @@ def test_a_record_holds_what_people_ask_for_and_the_whole_job() -> None:
 
 def test_queries_select_and_give_the_latest_end_first(history: History) -> None:
     run(check_queries(history))
+
+
+def test_a_number_finds_its_job_and_of_an_array_all_elements(history: History) -> None:
+    run(check_numbers(history))
+
+
+def test_a_file_of_a_version_without_numbers_is_used_on_and_that_version_still_writes_to_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "history.db"
+    run(_open(path).close())
+    later = ("number", "array_number")
+    with sqlite3.connect(path) as connection:
+        for name in later:
+            connection.execute(f"DROP INDEX jobs_by_{name}")
+            connection.execute(f"ALTER TABLE jobs DROP COLUMN {name}")
+    run(check_numbers(_open(path)))
+    before = asdict(_record("by-an-earlier-version", ended=9))
+    names_ = [name for name in before if name not in later]
+    with sqlite3.connect(path) as connection:
+        columns, marks = ", ".join(f'"{name}"' for name in names_), ", ".join("?" * len(names_))
+        values = [before[name] for name in names_]
+        connection.execute(f"INSERT INTO jobs ({columns}) VALUES ({marks})", values)
+    [latest] = run(records_of(_open(path), HistoryQuery(limit=1)))
+    assert (latest.name, latest.number) == ("by-an-earlier-version", None)
 
 
 def test_decisions_about_the_fleet_are_kept_once_and_given_the_latest_first(

@@ -24,6 +24,7 @@ from fairlead.cli.arrays import (
 from fairlead.cli.common import Common, Format, common
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.lookup import missing_job
+from fairlead.cli.numbers import name_of
 from fairlead.cli.transport import Api
 from fairlead.decide.adoption.group_job import NAMED_KIND
 from fairlead.input.errors import CliError, Code, Problem
@@ -57,7 +58,7 @@ def apply_change(common_: Common, change: Change, jobs: tuple[str, ...]) -> None
     space = common_.space(api.connection.namespace)
     problems: list[Problem] = []
     changed: list[dict[str, Any]] = []
-    for reference in dict.fromkeys(parse_reference(job) for job in jobs):
+    for reference in dict.fromkeys(parse_reference(name_of(api, space, job)) for job in jobs):
         resource: Resource[Any] = JOBS
         if reference.indices is not None or is_array(api, space, reference.name):
             resource = JOB_ARRAYS

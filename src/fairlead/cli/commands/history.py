@@ -9,8 +9,7 @@ import click
 from fairlead.app.messages import HistoryLine
 from fairlead.cli.common import Common, Format, common, now, seconds_of
 from fairlead.cli.completers import words
-from fairlead.cli.lookup import clean_reference
-from fairlead.cli.past import past_lines
+from fairlead.cli.past import past_lines, past_named
 from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.views.words import reason_words
 from fairlead.decide.words import duration
@@ -63,12 +62,11 @@ def history(
     if since is not None:
         query["since"] = f"{now() - seconds_of(since, '--since'):.3f}"
     wanted = {
-        "name": clean_reference(job) if job else "",
         "state": state[:1].upper() + state[1:],
         "user": user,
     }
     query.update({key: value for key, value in wanted.items() if value})
-    lines = past_lines(common_, store, query)
+    lines = past_named(common_, store, job, query) if job else past_lines(common_, store, query)
     if job and not lines:
         raise fail(Code.NO_SUCH_JOB, f"no job '{job}' that matches has ended",
                    help=("fairlead history lists all of them",))  # fmt: skip
@@ -98,6 +96,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("TIME"),
     Column("ENDED"),
     Column("USER", wide_only=True),
+    Column("NUMBER", Align.RIGHT, wide_only=True),
     Column("PRIORITY", Align.RIGHT, wide_only=True),
     Column("UID", wide_only=True),
     Column("REASON", may_cut=True),
@@ -121,6 +120,7 @@ def history_rows(
             _between(line.started_at_ms, ended),
             f"{duration(now - ended / 1000)} ago" if ended is not None else NONE,
             line.user or NONE,
+            str(line.number or NONE),
             str(line.priority),
             line.uid,
             _why(line),

@@ -18,6 +18,7 @@ from fairlead.cli.completers import complete_jobs, words
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.identity import submitter_name
 from fairlead.cli.lookup import missing_job, require_namespace
+from fairlead.cli.numbers import name_of
 from fairlead.cli.submission import list_arrays
 from fairlead.cli.transport import Api
 from fairlead.cli.views.arrays import array_row, choose_arrays, is_element_of_listed
@@ -58,13 +59,15 @@ STATES = tuple(state.value for state in JobState)
     shell_complete=words(*STATES),
     help="Only jobs in this state, such as Waiting or Running; repeatable.",
 )
+@click.option("-l", "--long", "is_long", is_flag=True,
+              help="More columns, the numbers of jobs among them, as -o wide.")  # fmt: skip
 @click.option("--user", metavar="NAME", default="", help="Only that user's jobs.")
 @click.option("--me", "is_mine", is_flag=True, help="Only your own jobs.")
 @common()
 @collector_paused()
 def ps(
     common_: Common, *, names: tuple[str, ...], shows_all: bool, states: tuple[str, ...],
-    user: str, is_mine: bool,
+    user: str, is_mine: bool, is_long: bool,
 ) -> None:  # fmt: skip
     """Show jobs: live ones and the last few that ended, oldest first.
 
@@ -74,6 +77,8 @@ def ps(
     The last column says where a job runs, or why it does not. TIME is how long it has run, or how
     long it has been waiting; LEFT what remains of its time limit.
     """
+    if is_long and common_.format is Format.TABLE:
+        common_ = replace(common_, format=Format.WIDE)
     in_states = frozenset(map(_state, states))
     api = common_.connect()
     user = submitter_name(api) if is_mine else user
@@ -134,7 +139,7 @@ def _named(
     by_name = {job.metadata.name: job for job in jobs}
     arrays_by_name = {str(each["metadata"]["name"]): each for each in arrays}
     found: dict[str, Job] = {}
-    for reference in map(parse_reference, named):
+    for reference in (parse_reference(name_of(api, space, each)) for each in named):
         stored = arrays_by_name.get(reference.name)
         if reference.indices is None and reference.name in by_name:
             found[reference.name] = by_name[reference.name]

@@ -14,6 +14,7 @@ from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
 from fairlead.cli.follow import detached_text, member_chunks
 from fairlead.cli.lookup import clean_reference, missing_job
+from fairlead.cli.numbers import name_of
 from fairlead.cli.past import DEFAULT_NAMESPACE, past_logs, stopped
 from fairlead.cli.program_output import ProgramOutput
 from fairlead.cli.transport import Api
@@ -72,7 +73,8 @@ def logs(
         key = (common_.space(DEFAULT_NAMESPACE), clean_reference(job))
         return _show_stopped(common_, data, key, query)
     api = common_.connect()
-    key = (common_.space(api.connection.namespace), clean_reference(job))
+    space = common_.space(api.connection.namespace)
+    key = (space, clean_reference(name_of(api, space, job)))
     if follow:
         _note_not_started(common_, api, key)
     try:

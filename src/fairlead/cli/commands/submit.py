@@ -160,7 +160,7 @@ def submit(
     if request.array is not None:
         from fairlead.decide.arrays import element_environment
 
-        given.update(dict(element_environment("", parse_indices(request.array.indices), 0)))
+        given.update(dict(element_environment(JobArray(), parse_indices(request.array.indices), 0)))
     every = (EVERY_MEMBER,) if header.has_sbatch and request.members > 1 else ()
     unpassed = not_passed_note(text, file=script, environment=os.environ, given=given)
     notes = (*header.notes, *every, *variable_notes(text, file=script, given=given), unpassed)

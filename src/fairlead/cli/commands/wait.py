@@ -23,6 +23,7 @@ from fairlead.cli.arrays import (
 from fairlead.cli.common import Common, Format, check_choice, common, seconds_of
 from fairlead.cli.completers import complete_jobs, words
 from fairlead.cli.lookup import missing_job
+from fairlead.cli.numbers import name_of
 from fairlead.cli.transport import Api
 from fairlead.cli.views.arrays import array_state, array_words
 from fairlead.cli.views.jobs import ending, exit_code, state_of, waiting
@@ -94,7 +95,7 @@ def wait(common_: Common, *, jobs: tuple[str, ...], goal: str, timeout: str | No
     space = common_.space(api.connection.namespace)
     deadline = None if seconds is None else time.monotonic() + seconds
     code: int = Exit.OK
-    for reference in dict.fromkeys(parse_reference(job) for job in jobs):
+    for reference in dict.fromkeys(parse_reference(name_of(api, space, job)) for job in jobs):
         name = str(reference)
         try:
             if reference.indices is not None or is_array(api, space, reference.name):

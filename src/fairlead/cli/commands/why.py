@@ -19,7 +19,8 @@ from fairlead.cli.completers import complete_jobs
 from fairlead.cli.embedded import read_status
 from fairlead.cli.flags import Flag
 from fairlead.cli.hypothesis import Changes, changed_job, read_changes
-from fairlead.cli.lookup import clean_reference, find_job
+from fairlead.cli.lookup import find_job
+from fairlead.cli.numbers import name_of
 from fairlead.cli.past import past_job, stopped
 from fairlead.cli.text import wrapped
 from fairlead.cli.transport import Api
@@ -133,7 +134,7 @@ class _Asking:
     def of(self, name: str) -> _Answer:
         """Return the answer about a job."""
         if self._is_stopped:
-            found = past_job(self._common, clean_reference(name))
+            found = past_job(self._common, name)
             if found is not None:
                 found = changed_job(found, self._changes, ()) if self._changes else found
                 return _Answer(found, is_up=True)
@@ -203,9 +204,9 @@ def _is_short(answer: Explained) -> bool:
 def _find(common_: Common, api: Api, key: tuple[str, str], *, is_up: bool) -> Job:
     """Return the job, or the latest of its name that the history of a cluster of up has."""
     try:
-        return find_job(api, *key)
+        return find_job(api, key[0], name_of(api, *key))
     except CliError:
-        past = past_job(common_, clean_reference(key[1])) if is_up else None
+        past = past_job(common_, key[1]) if is_up else None
         if past is None:
             raise
         return past

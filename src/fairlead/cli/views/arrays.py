@@ -59,6 +59,7 @@ def array_row(array: JobArray, now: float, *, with_namespace: bool = False) -> R
         _time(array, now),
         NONE,
         f"{done}/{counts.total}",
+        str(array.status.number or NONE),
         str(array.spec.template.priority or 0),
         NONE,
         NONE,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.api import names
 from fairlead.api.job import Attempt, Job, JobState
-from fairlead.api.job_array import JobArray
+from fairlead.api.job_array import JobArray, array_number_of, element_index_of
 from fairlead.api.meta import find_condition, is_true
 from fairlead.api.placement import nodes_of
 from fairlead.api.simulated import is_simulated
@@ -40,6 +40,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("TIME"),
     Column("LEFT"),
     Column("TASKS"),
+    Column("NUMBER", Align.RIGHT, wide_only=True),
     Column("PRIORITY", Align.RIGHT, wide_only=True),
     Column("ATTEMPT", Align.RIGHT, wide_only=True),
     Column("STEP", Align.RIGHT, wide_only=True),
@@ -151,6 +152,7 @@ def _wide_cells(job: Job, now: float, owners: Owners | None) -> Row:
     team = (status.placement.team if status.placement else "") or job.spec.team
     progress = status.progress
     return (
+        job_id(job) or NONE,
         str(job.spec.priority or 0),
         str(status.attempt or NONE),
         str(progress.step) if progress else NONE,
@@ -159,6 +161,14 @@ def _wide_cells(job: Job, now: float, owners: Owners | None) -> Row:
         NONE if owners is None else _borrowed(job, owners),
         _since(job.metadata.creation_timestamp, now),
     )
+
+
+def job_id(job: Job) -> str:
+    """Return the number of a job, that of an element as ARRAY_INDEX; "" before it has one."""
+    array, index = array_number_of(job), element_index_of(job.metadata)
+    if array is not None and index is not None:
+        return f"{array}_{index}"
+    return str(job.status.number or "")
 
 
 def _borrowed(job: Job, owners: Owners) -> str:

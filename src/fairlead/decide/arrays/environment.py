@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from fairlead.api import names
 from fairlead.api.indices import Indices
+from fairlead.api.job_array import JobArray
 
 
-def element_environment(array: str, indices: Indices, index: int) -> tuple[tuple[str, str], ...]:
+def element_environment(
+    array: JobArray, indices: Indices, index: int
+) -> tuple[tuple[str, str], ...]:
     """Return the variables of one element of an array, as (name, value)."""
     return (
-        (names.ENV_ARRAY, array),
+        (names.ENV_ARRAY, array.metadata.name),
         (names.ENV_ARRAY_INDEX, str(index)),
-        ("SLURM_ARRAY_JOB_ID", array),
+        ("SLURM_ARRAY_JOB_ID", str(array.status.number)),
         ("SLURM_ARRAY_TASK_ID", str(index)),
         ("SLURM_ARRAY_TASK_COUNT", str(len(indices))),
         ("SLURM_ARRAY_TASK_MIN", str(indices.first)),

@@ -70,9 +70,10 @@ def decide_array(view: ArrayView) -> Decision[Action]:
         status = _ended(view, now, status)
     actions: list[Action] = []
     wake_at: float | None = None
-    if status != array.status:
+    if status != array.status or not array.status.number:
         due_at = view.written_at + view.policy.write_seconds
-        if is_over or view.now >= due_at or not array.status.state:
+        is_first = not (array.status.state and array.status.number)
+        if is_over or view.now >= due_at or is_first:
             actions.append(WriteArrayStatus(array, status))
         else:
             wake_at = due_at
@@ -84,7 +85,7 @@ def decide_array(view: ArrayView) -> Decision[Action]:
     cancelled = Members(view.cancelled)
     actions += _cancellations(view, [p for p in now.unfinished if p in cancelled])
     actions += _suspensions(view, now)
-    if not (array.spec.suspend or view.faults):
+    if array.status.number and not (array.spec.suspend or view.faults):
         creations, retry_at = _creations(view, now)
         actions += creations
         wake_at = earliest(wake_at, retry_at)
@@ -274,10 +275,9 @@ def _creations(view: ArrayView, now: _Elements) -> tuple[list[CreateElement], fl
         return [], min(held_back.values(), default=None)
     there = set_of({*view.elements, *held_back})
     positions = lowest(((1 << len(view.indices)) - 1) & ~(now.finished | there), count)
-    name, indices = view.array.metadata.name, view.indices
     made = [
-        CreateElement(view.array, index, element_environment(name, indices, index))
-        for index in map(indices.at, positions)
+        CreateElement(view.array, index, element_environment(view.array, view.indices, index))
+        for index in map(view.indices.at, positions)
     ]
     return made, min(held_back.values(), default=None)
 

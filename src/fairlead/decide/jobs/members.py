@@ -68,6 +68,7 @@ USER_MAY_SET = frozenset(
         "MASTER_PORT",
         "PET_MASTER_PORT",
         "PET_NPROC_PER_NODE",
+        *names.ENV_NUMBER,
     )
 )
 
@@ -282,6 +283,8 @@ def _gang_variables(job: Job, policy: JobsPolicy) -> dict[str, str]:
         "PET_NPROC_PER_NODE": "1",
         "PET_MASTER_PORT": port,
     }
+    if job.status.number:
+        variables.update(dict.fromkeys(names.ENV_NUMBER, str(job.status.number)))
     if needs_key(job):
         variables[names.ENV_MPI_KEY_FILE] = f"{names.MPI_KEY_MOUNT}/{names.MPI_KEY}"
     checkpoint = checkpoint_volume(job, policy)

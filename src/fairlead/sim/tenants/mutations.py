@@ -60,6 +60,7 @@ FOREIGN_KEYS = (
 OWN_KEYS = (
     names.ARRAY,
     names.ARRAY_INDEX,
+    names.ARRAY_NUMBER,
     names.ATTEMPT,
     names.BALLOON,
     names.DEFAULTS,
@@ -70,6 +71,7 @@ OWN_KEYS = (
     names.GROUP_SIZE,
     names.HELD_BY_ARRAY,
     names.HOSTFILE,
+    names.JOB_NUMBER,
     names.INDEX,
     names.JOB_NAME,
     names.JOB_UID,
