@@ -15,7 +15,7 @@ os.environ.update(COLUMNS="88", LINES="24", NO_COLOR="1")
 from click import Context, Group
 
 from fairlead.cli.app import PROGRAM, SECTIONS, cli
-from fairlead.cli.header import SBATCH_HARMLESS, SBATCH_HONOURED, SBATCH_REFUSED, SBATCH_SHORT
+from fairlead.cli.slurm_options import OPTIONS, Option, Treatment
 from fairlead.input.errors import Code, Exit
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
@@ -85,27 +85,28 @@ def clusters() -> list[str]:
 
 def headers() -> list[str]:
     """Return the tables of script header lines."""
-    short = {long: letter for letter, long in SBATCH_SHORT.items()}
 
-    def option(name: str) -> str:
-        return f"`-{short[name]}`, `--{name}`" if name in short else f"`--{name}`"
+    def names(option: Option) -> str:
+        found = [f"-{option.letter}"] if option.letter else []
+        found += [f"--{name}" for name in (option.name, option.alias) if name]
+        return ", ".join(f"`{name}`" for name in found)
 
+    def rows(treatment: Treatment) -> list[str]:
+        return [f"| {names(o)} | {o.words} |" for o in OPTIONS if o.treatment is treatment]
+
+    variables = ", ".join(f"`{option.variable}`" for option in OPTIONS if option.variable)
     return [
         "## Script headers", "",
         "Lines before the first command of a script may carry flags. `#FAIRLEAD` lines take the "
         "flags of `fairlead submit`; formatters of Python make `# FAIRLEAD --...` of them, which "
-        "counts as well, and `##FAIRLEAD` is a comment. Of `#SBATCH` lines this subset is read; "
-        "a flag on the command line wins. The script runs in every member, as `srun` would run "
-        "it.", "",
-        "| #SBATCH | becomes |", "| --- | --- |",
-        *(f"| {option(n)} | `--{flag.value}` |" for n, (flag, _) in SBATCH_HONOURED.items()),
-        "| `--export=NAME=VALUE` | `--env` |",
-        "| `--ntasks-per-node=1` | what is so anyway |", "",
-        "| #SBATCH, noted | because |", "| --- | --- |",
-        *(f"| {option(n)} | {why} |" for n, why in SBATCH_HARMLESS.items()), "",
-        "| #SBATCH, refused | instead |", "| --- | --- |",
-        *(f"| {option(n)} | {why} |" for n, why in SBATCH_REFUSED.items()), "",
+        "counts as well, and `##FAIRLEAD` is a comment. `#SBATCH` lines are read by sbatch's own "
+        "rules; [Scripts of Slurm](../design/slurm.md) says what they mean together. A flag on "
+        "the command line wins over a variable, and a variable over a line of the script.", "",
+        "| #SBATCH, mapped | to |", "| --- | --- |", *rows(Treatment.MAPPED), "",
+        "| #SBATCH, noted | no effect, because |", "| --- | --- |", *rows(Treatment.NOTED), "",
+        "| #SBATCH, refused | instead |", "| --- | --- |", *rows(Treatment.REFUSED), "",
         "`--ignore-unknown` turns refusals into notes.", "",
+        f"Variables that give options a value for scripts with `#SBATCH` lines: {variables}.", "",
     ]  # fmt: skip
 
 

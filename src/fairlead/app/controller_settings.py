@@ -52,6 +52,7 @@ _SERVER = "https?://[^/ @]+(/[^ @]*)?"
 _JOB = f"^({'|'.join(METRIC_SOURCES)})=.+$"
 ETCD_MAX = 9
 LEVELS_MAX = 16
+PARTITIONS_MAX = 256
 
 
 class PlacementSettings(Section, frozen=True):
@@ -379,6 +380,17 @@ class JobMaximaSettings(Section, frozen=True):
     ] = 0  # fmt: skip
 
 
+class SlurmSettings(Section, frozen=True):
+    """What names in scripts of Slurm mean here; read by `fairlead submit`, not by controllers."""
+
+    partitions: Annotated[
+        dict[str, dict[str, str]],
+        Meta(max_length=PARTITIONS_MAX, description="Labels of the nodes of each partition that "
+             "scripts name, such as `gpu: {nvidia.com/gpu.present: \"true\"}`. A partition that is "
+             "not here is the node pool of that name."),
+    ] = {}  # fmt: skip
+
+
 class ControllerSettings(Section, frozen=True):
     """Settings of the controllers."""
 
@@ -391,6 +403,7 @@ class ControllerSettings(Section, frozen=True):
     topology: TopologySettings = TopologySettings()
     job_defaults: JobDefaultsSettings = JobDefaultsSettings()
     job_maxima: JobMaximaSettings = JobMaximaSettings()
+    slurm: SlurmSettings = SlurmSettings()
 
     def terms(self) -> JobTerms:
         """Return what these settings say of all jobs."""

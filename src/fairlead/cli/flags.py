@@ -16,6 +16,8 @@ class Flag(Enum):
 
     NAME = "name"
     NODES = "nodes"
+    ONE_PER_NODE = "one-per-node"
+    EXCLUSIVE = "exclusive"
     GPUS = "gpus"
     CPUS = "cpus"
     MEMORY = "memory"
@@ -25,6 +27,8 @@ class Flag(Enum):
     IMAGE = "image"
     MOUNT = "mount"
     CHECKPOINT = "checkpoint"
+    PARTITION = "partition"
+    CONSTRAINT = "constraint"
     NODE_SELECTOR = "node-selector"
     AFTER = "after"
     ARRAY = "array"
@@ -54,7 +58,15 @@ FLAGS: dict[Flag, FlagInfo] = {
         "Number of members; they start together. With 4-8 each attempt has as many as have room, "
         "4 at least. [default: 1]",
     ),
-    Flag.GPUS: FlagInfo("N", "GPUs of each member. [default: 0]"),
+    Flag.ONE_PER_NODE: FlagInfo("", "No two members on one node."),
+    Flag.EXCLUSIVE: FlagInfo(
+        "", "Nodes to itself: no member of another job, and one of its own on each."
+    ),
+    Flag.GPUS: FlagInfo(
+        "[TYPE:]N",
+        "GPUs of each member; with a type, such as a100:8, only on nodes whose labels name it. "
+        "[default: 0]",
+    ),
     Flag.CPUS: FlagInfo("N", "CPUs of each member, such as 8 or 500m. [default: 1]"),
     Flag.MEMORY: FlagInfo("SIZE", "Memory of each member, such as 64Gi."),
     Flag.TIME: FlagInfo("DURATION", "Longest run time of an attempt, such as 12h or 1h30m."),
@@ -74,8 +86,20 @@ FLAGS: dict[Flag, FlagInfo] = {
         "Keep checkpoints on this PersistentVolumeClaim, or in a /DIRECTORY that all nodes share. "
         "[default: the cluster's]",
     ),
+    Flag.PARTITION: FlagInfo(
+        "NAME[,NAME]", "Only on nodes of these partitions of the settings, or of these node pools."
+    ),
+    Flag.CONSTRAINT: FlagInfo(
+        "FEATURE",
+        "Only on nodes with this value or name of a label: a100, 'a100|h100' (either), "
+        "'a100&ib' (both); repeatable, all must match.",
+        True,
+    ),
     Flag.NODE_SELECTOR: FlagInfo(
-        "K=V", "Only on nodes with this label; repeatable, all must match.", True
+        "LABEL",
+        "Only on nodes whose labels match: KEY=VALUE, KEY!=VALUE, 'KEY in (A,B)', "
+        "'KEY notin (A,B)', KEY or !KEY; repeatable, all must match.",
+        True,
     ),
     Flag.AFTER: FlagInfo(
         "WHEN:JOB", "Start after ok:JOB, any:JOB or failed:JOB; repeatable.", True
@@ -108,15 +132,15 @@ FLAGS: dict[Flag, FlagInfo] = {
 
 @dataclass(frozen=True, slots=True)
 class FlagValue:
-    """One value, and where it was written: `--gpus` or `train.sh:3`."""
+    """One value, and where it was written: `--gpus`, `$SBATCH_GPUS` or `train.sh:3`."""
 
     value: str
     origin: str
 
     @property
     def is_in_file(self) -> bool:
-        """True for a value in a script's header."""
-        return not self.origin.startswith("-")
+        """True for a value in a script's header; others are of a flag or a variable."""
+        return not self.origin.startswith(("-", "$"))
 
 
 FlagValues = Mapping[Flag, tuple[FlagValue, ...]]

@@ -18,8 +18,9 @@ from fairlead.api import core, names, quantity
 from fairlead.api.job import Job, JobSpec, Restart, RestartPolicy, Role
 from fairlead.api.job_array import JobArray, JobArraySpec
 from fairlead.api.job_mounts import mount_of, volume_of
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.pod_parts import ConfigMapVolumeSource
+from fairlead.api.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
+from fairlead.api.pod_parts import ConfigMapVolumeSource, PodAffinityTerm, PodAntiAffinity
+from fairlead.cli.environment import passed_variables
 from fairlead.cli.request import ROLE, ArrayRequest, JobRequest, Target, clean_name
 
 SCRIPT_BYTES_MAX = 512 * 1024
@@ -29,12 +30,6 @@ MOUNT_VOLUME = "mount"
 CONTAINER = "main"
 SHELL = "/bin/sh"
 _WITH_INPUT = 'input=$1; shift; exec "$@" < "$input"'
-
-#: What a local job takes along from the shell that submits it; --env NAME adds others.
-LOCAL_ENVIRONMENT = (
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "CONDA_PREFIX",
-    "PYTHONPATH", "LD_LIBRARY_PATH",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +197,40 @@ def _template(
         containers=(container,),
         volumes=volumes,
         node_selector={**selector, **dict(request.node_selector)},
+        affinity=_affinity(request),
         tolerations=tolerations,
         restart_policy="Never",
     )
     return core.PodTemplate(metadata=ObjectMeta(annotations=annotations), spec=spec)
+
+
+def shares_machine(request: JobRequest) -> bool:
+    """True where members cannot keep apart: all are on this machine."""
+    return request.target is Target.LOCAL and request.members > 1
+
+
+def _affinity(request: JobRequest) -> core.Affinity | None:
+    """Return which nodes a member may have, and which pods it keeps away from.
+
+    Members of one job are told apart from those of others by the uid, which a template cannot name.
+    """
+    nodes = None
+    if request.node_requirements:
+        terms = (core.NodeSelectorTerm(request.node_requirements),)
+        nodes = core.NodeAffinity(required=core.NodeSelector(terms))
+    apart: tuple[PodAffinityTerm, ...] = ()
+    any_job = LabelSelector(match_expressions=(LabelSelectorRequirement(names.JOB_NAME, "Exists"),))
+    if request.is_exclusive and not shares_machine(request):
+        term = PodAffinityTerm(names.HOSTNAME, any_job, namespace_selector=LabelSelector())
+        apart = (term,)
+    elif request.one_per_node and request.members > 1 and not shares_machine(request):
+        of_jobs = LabelSelector(
+            match_expressions=(LabelSelectorRequirement(names.JOB_NAME, "Exists"),)
+        )
+        apart = (PodAffinityTerm(names.HOSTNAME, of_jobs, match_label_keys=(names.JOB_UID,)),)
+    if nodes is None and not apart:
+        return None
+    return core.Affinity(nodes, PodAntiAffinity(apart) if apart else None)
 
 
 def _notes(request: JobRequest, program: Program) -> dict[str, str]:
@@ -227,7 +252,8 @@ def _working_directory(request: JobRequest, origin: Origin) -> str:
 def _environment(request: JobRequest, origin: Origin) -> tuple[core.EnvVar, ...]:
     out: dict[str, str] = {}
     if request.target is Target.LOCAL or request.target is Target.ANY:
-        out = {k: origin.environment[k] for k in LOCAL_ENVIRONMENT if k in origin.environment}
+        exports_all = request.batch is not None and request.batch.exports_all
+        out = dict(passed_variables(origin.environment, exports_all=exports_all))
     out.update(request.env)
     return tuple(core.EnvVar(name=name, value=literal(value)) for name, value in out.items())
 

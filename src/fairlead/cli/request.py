@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.api import quantity
-from fairlead.api.core import PodTemplate
+from fairlead.api.core import NodeSelectorRequirement, PodTemplate
 from fairlead.api.indices import IndicesError, parse_indices
 from fairlead.api.job import (
     MEMBERS_MAX,
@@ -20,11 +20,20 @@ from fairlead.api.job import (
     Role,
 )
 from fairlead.api.job_mounts import JobMount
-from fairlead.api.selectors import is_label_value, is_qualified_name
+from fairlead.api.selectors import (
+    OPERATORS,
+    Operator,
+    Requirement,
+    SelectorError,
+    is_qualified_name,
+    parse_labels,
+)
 from fairlead.api.topology import Topology
 from fairlead.api.validate import job_name_max
+from fairlead.cli.batch import Batch
 from fairlead.cli.flags import Flag, FlagValue, FlagValues
 from fairlead.cli.mounts import MountError, parse_checkpoint, parse_mount
+from fairlead.cli.node_kinds import ConstraintError, Kind, features_of, kinds_of
 from fairlead.cli.text import parse_duration
 from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
@@ -38,6 +47,9 @@ _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _AFTER_STATES = {
     "ok": AfterState.SUCCEEDED, "any": AfterState.FINISHED, "failed": AfterState.FAILED,
 }  # fmt: skip
+#: Of --after: once the jobs of this name that were submitted before have ended.
+SINGLETON = "singleton"
+_OPERATOR_NAMES = {operator: name for name, operator in OPERATORS.items()}
 
 
 class Target(Enum):
@@ -66,6 +78,10 @@ class JobRequest:
     members: int = 1
     #: With fewer, down to so many, it may start.
     members_min: int | None = None
+    #: No two members are on one node.
+    one_per_node: bool = False
+    #: Nor is any member of another job there.
+    is_exclusive: bool = False
     gpus: int = 0
     cpu_millis: int = 1000
     memory_bytes: int | None = None
@@ -78,8 +94,14 @@ class JobRequest:
     mounts: tuple[JobMount, ...] = ()
     checkpoint: Checkpoint | None = None
     node_selector: tuple[tuple[str, str], ...] = ()
+    #: What labels must be beside `node_selector`.
+    node_requirements: tuple[NodeSelectorRequirement, ...] = ()
+    #: Kinds of nodes by names that are not labels yet.
+    kinds: tuple[Kind, ...] = ()
     reservation: str = ""
     after: tuple[After, ...] = ()
+    #: It also waits for jobs of its name.
+    is_singleton: bool = False
     array: ArrayRequest | None = None
     topology: Topology | None = None
     chdir: str | None = None
@@ -88,6 +110,8 @@ class JobRequest:
     is_held: bool = False
     retries: int = 0
     restarts: bool = True
+    #: Of a batch script of Slurm; None for any other program.
+    batch: Batch | None = None
 
 
 class _Reader:
@@ -122,8 +146,10 @@ class _Reader:
     def whole(self, flag: Flag, bounds: tuple[int, int], default: int) -> int:
         """Return a whole number within the bounds."""
         given = self.last(flag)
-        if given is None:
-            return default
+        return default if given is None else self.whole_of(given, bounds, default)
+
+    def whole_of(self, given: FlagValue, bounds: tuple[int, int], default: int) -> int:
+        """Return a value as a whole number within the bounds."""
         low, high = bounds
         if not re.fullmatch(r"[+-]?\d{1,12}", given.value) or not low <= int(given.value) <= high:
             self.complain(given, f"'{given.value}' must be a whole number from {low} to {high:,}")
@@ -268,27 +294,45 @@ class _Reader:
             self.complain(given, str(error), help_=error.help)
             return None
 
-    def node_selector(self) -> tuple[tuple[str, str], ...]:
-        """Return (key, value) pairs of labels, the last one of a key winning."""
-        out: dict[str, str] = {}
+    def gpus(self) -> int:
+        """Return the GPUs of a member: N, or TYPE:N."""
+        given = self.last(Flag.GPUS)
+        if given is None:
+            return 0
+        number = FlagValue(given.value.rpartition(":")[2], given.origin)
+        return self.whole_of(number, (0, GPUS_MAX), 0)
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """Return the kinds of nodes: the type of the GPUs, features, partitions."""
+        found = list(kinds_of(self.last(Flag.GPUS), self.last(Flag.PARTITION)))
+        for given in self._givens.get(Flag.CONSTRAINT, ()):
+            try:
+                found += features_of(given)
+            except ConstraintError as error:
+                self.complain(given, f"--constraint='{given.value}': {error}",
+                              help_="--node-selector KEY=VALUE")  # fmt: skip
+        return tuple(found)
+
+    def node_labels(self) -> tuple[Requirement, ...]:
+        """Return what labels of nodes must be, of two values of a key the last one."""
+        out: dict[tuple[str, Operator], Requirement] = {}
         for given in self._givens.get(Flag.NODE_SELECTOR, ()):
-            key, equals, value = given.value.partition("=")
-            if not equals:
+            try:
+                for found in parse_labels(given.value).requirements:
+                    out[found.key, found.operator] = found
+            except SelectorError:
+                why = "must be KEY=VALUE, KEY!=VALUE, 'KEY in (A,B)', KEY or the like"
                 help_ = "kubectl get nodes --show-labels lists the labels of nodes"
-                self.complain(given, f"'{given.value}' is not KEY=VALUE", help_=help_)
-            elif not is_qualified_name(key):
-                self.complain(given, f"'{key}' is not the key of a node label")
-            elif not is_label_value(value):
-                self.complain(given, f"'{value}' is not the value of a label")
-            else:
-                out[key] = value
-        return tuple(out.items())
+                self.complain(given, f"'{given.value}' {why}", help_=help_)
+        return tuple(out.values())
 
     def after(self) -> tuple[After, ...]:
         """Return the dependencies, each once, in the order given."""
         out: dict[After, None] = {}
         for given in self._givens.get(Flag.AFTER, ()):
             when, colon, job = given.value.partition(":")
+            if given.value == SINGLETON:
+                continue
             if not colon:
                 self.complain(given, f"'{given.value}' does not say when",
                               help_=f"--after ok:{given.value}")  # fmt: skip
@@ -394,20 +438,27 @@ def _two_spellings(text: str, number: str, unit: str) -> str:
 
 
 def parse_request(
-    givens: FlagValues, environment: Mapping[str, str]
+    givens: FlagValues, environment: Mapping[str, str], batch: Batch | None = None
 ) -> tuple[JobRequest, tuple[Problem, ...]]:
-    """Return the request and all that is wrong with it; `environment` serves `--env NAME`."""
+    """Return the request and all that is wrong with it; `environment` serves `--env NAME`.
+
+    `batch` is what a script of Slurm says beside flags.
+    """
     reader = _Reader(givens, environment)
     priority, priority_class = reader.priority()
     time_seconds = reader.seconds(Flag.TIME)
     name, stem = reader.name(), reader.stem()
     members_min, members = reader.members()
+    labels = reader.node_labels()
+    plain = [each for each in labels if each.operator is Operator.IN and len(each.values) == 1]
     request = JobRequest(
         name=name,
         stem=stem,
         members=members,
         members_min=members_min,
-        gpus=reader.whole(Flag.GPUS, (0, GPUS_MAX), 0),
+        one_per_node=reader.last(Flag.ONE_PER_NODE) is not None,
+        is_exclusive=reader.last(Flag.EXCLUSIVE) is not None,
+        gpus=reader.gpus(),
         cpu_millis=reader.cpu(1000),
         memory_bytes=reader.memory(),
         time_seconds=max(1, round(time_seconds)) if time_seconds else None,
@@ -417,9 +468,16 @@ def parse_request(
         image=reader.text(Flag.IMAGE) or "",
         mounts=reader.mounts(),
         checkpoint=reader.checkpoint(),
-        node_selector=reader.node_selector(),
+        node_selector=tuple((each.key, each.values[0]) for each in plain),
+        node_requirements=tuple(
+            NodeSelectorRequirement(each.key, _OPERATOR_NAMES[each.operator], each.values)
+            for each in labels
+            if each not in plain
+        ),
+        kinds=reader.kinds(),
         reservation=reader.text(Flag.RESERVATION) or "",
         after=reader.after(),
+        is_singleton=any(each.value == SINGLETON for each in givens.get(Flag.AFTER, ())),
         array=reader.array(),
         topology=reader.topology(),
         chdir=reader.text(Flag.CHDIR),
@@ -428,6 +486,7 @@ def parse_request(
         is_held=reader.last(Flag.HOLD) is not None,
         retries=reader.retries(),
         restarts=reader.last(Flag.NO_RESTART) is None,
+        batch=batch,
     )
     return request, tuple(reader.problems)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from fairlead.cli.jobspec import LOCAL_ENVIRONMENT, interpreter
+from fairlead.cli.environment import LOCAL_ENVIRONMENT, OF_MEMBERS
+from fairlead.cli.jobspec import interpreter
 
 NOTED_MAX = 5
 _SHELLS = ("sh", "bash", "dash", "ksh", "zsh")
@@ -20,12 +21,6 @@ _IN_PYTHON = re.compile(
 )
 #: Set by the script itself: NAME=..., for NAME in, read NAME.
 _SET = re.compile(r"(?<![\w$-])([A-Za-z_]\w*)\+?=|\b(?:for|read(?:\s+-\w+)*)\s+([A-Za-z_]\w*)")
-#: A member has its own: set by Fairlead, by a shell, by a terminal or by the machine.
-_OF_MEMBERS = re.compile(
-    r"(?:FAIRLEAD|SLURM|PET|BASH|SSH|XDG|LC)_\w+|(?:LOCAL_|GROUP_|NODE_)?RANK|(?:LOCAL_)?WORLD_SIZE"
-    r"|MASTER_(?:ADDR|PORT)|PWD|OLDPWD|SHELL|SHLVL|TERM|HOSTNAME|HOST|U?ID|EUID|PPID|RANDOM|SECONDS"
-    r"|LINENO|IFS|PS\d|DISPLAY|EDITOR|TMPDIR|BASH|_"
-)
 
 
 def variable_names(text: str) -> Iterator[tuple[int, str]]:
@@ -50,15 +45,14 @@ def not_passed_note(
 ) -> str:
     """Return the note on variables that are set here and not passed; "" for none.
 
-    `given` are the names that the job gets by --env.
+    `given` are the names that the job gets.
     """
     found = {
         name: number
         for number, name in variable_names(text)
         if name in environment
-        and name not in given
-        and name not in LOCAL_ENVIRONMENT
-        and not _OF_MEMBERS.fullmatch(name)
+        and name not in (*given, *LOCAL_ENVIRONMENT)
+        and not OF_MEMBERS.fullmatch(name)
     }
     if not found:
         return ""

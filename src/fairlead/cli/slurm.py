@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from fairlead.cli.header import SBATCH_HARMLESS, SBATCH_HONOURED, SBATCH_REFUSED, SBATCH_SHORT
+from fairlead.cli.slurm_options import LONG, SHORT, Treatment
 
 COMMANDS = {
     "sbatch": "fairlead submit SCRIPT reads its #SBATCH lines",
@@ -123,14 +123,19 @@ def flag_help(command: str, flag: str) -> str:
         return next(found, "")
     if command == "run" and flag in _RUN:
         return _RUN[flag]
-    name = flag[2:] if flag.startswith("--") else SBATCH_SHORT.get(flag[1:], "")
+    option = LONG.get(flag[2:]) if flag.startswith("--") else SHORT.get(flag[1:])
+    name = option.name if option is not None else flag[2:]
     if name in _SUBMIT:
         return _SUBMIT[name]
-    if name in SBATCH_HONOURED:
-        return f"sbatch's --{name} is --{SBATCH_HONOURED[name][0].value} here"
-    if name in SBATCH_HARMLESS:
-        return f"leave it out: {SBATCH_HARMLESS[name]}"
-    return SBATCH_REFUSED.get(name, "")
+    if option is None:
+        return ""
+    match option.treatment:
+        case Treatment.MAPPED:
+            return f"sbatch's {option.shown} is {option.words.replace('`', '')} here"
+        case Treatment.NOTED:
+            return f"leave it out: {option.words}"
+        case Treatment.REFUSED:
+            return option.words
 
 
 def variable_notes(text: str, *, file: str, given: Collection[str]) -> Iterator[str]:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import pytest
 
 from fairlead.cli.flags import Flag, FlagValue, merge
-from fairlead.cli.header import (
-    SBATCH_HARMLESS,
-    SBATCH_HONOURED,
-    SBATCH_REFUSED,
-    SBATCH_SHORT,
-    SBATCH_SPECIAL,
-    Header,
-    parse_header,
-)
+from fairlead.cli.header import Beside, Header, parse_header
+from fairlead.cli.slurm_options import LONG, OPTIONS, SHORT, Option, Treatment
+
+NOTHING = Beside()
 
 
-def read(*lines: str, ignore_unknown: bool = False) -> Header:
+def read(*lines: str, beside: Beside = NOTHING) -> Header:
     text = "\n".join(("#!/bin/bash", *lines, "", "python train.py", "#SBATCH --nodes=99"))
-    return parse_header(text, file="train.sh", ignore_unknown=ignore_unknown)
+    return parse_header(text, file="train.sh", beside=beside)
 
 
 def values(header: Header) -> dict[str, list[str]]:
@@ -52,18 +47,22 @@ def test_honoured_sbatch_options_become_our_flags() -> None:
         "#SBATCH -J prep -N4 --cpus-per-task=16 --mem=64G",
         "#SBATCH --gres=gpu:a100:8 -t 1-12:00:00",
         "#SBATCH --dependency=afterok:a-1:b-2,afterany:c-3",
-        "#SBATCH --export=LR=0.1 --hold --no-requeue --ntasks-per-node=1",
+        "#SBATCH --export=LR=0.1 -H --no-requeue --ntasks-per-node=2",
     )
     assert header.problems == ()
     assert values(header) == {
-        "name": ["prep"], "nodes": ["4"], "cpus": ["16"], "memory": ["64Gi"], "gpus": ["8"],
-        "time": ["129600s"], "after": ["ok:a-1", "ok:b-2", "any:c-3"], "env": ["LR=0.1"],
+        "name": ["prep"], "nodes": ["4"], "one-per-node": ["true"], "cpus": ["32"],
+        "memory": ["64Gi"], "gpus": ["a100:8"], "time": ["129600s"],
+        "after": ["ok:a-1", "ok:b-2", "any:c-3"], "env": ["LR=0.1"],
         "hold": ["true"], "no-restart": ["true"],
     }  # fmt: skip
+    assert header.batch is not None
+    assert (header.batch.tasks_per_node, header.batch.tasks) == (2, None)
+    assert not header.batch.exports_all
 
 
 def test_a_plain_slurm_memory_is_in_mebibytes() -> None:
-    assert values(read("#SBATCH --mem=4096"))["memory"] == ["4096Mi"]
+    assert values(read("#SBATCH --mem=4096"))["memory"] == ["4Gi"]
 
 
 def test_harmless_options_are_noted() -> None:
@@ -74,37 +73,105 @@ def test_harmless_options_are_noted() -> None:
     assert any("fairlead logs" in note for note in header.notes)
 
 
-@pytest.mark.parametrize("option", sorted(SBATCH_REFUSED))
-def test_options_that_would_change_the_result_are_refused_with_an_equivalent(option: str) -> None:
-    header = read(f"#SBATCH --{option}=ALL")
+def _of(treatment: Treatment) -> list[Option]:
+    return [option for option in OPTIONS if option.treatment is treatment]
+
+
+@pytest.mark.parametrize("option", _of(Treatment.REFUSED), ids=lambda option: option.name)
+def test_options_that_would_change_the_result_are_refused_with_an_equivalent(
+    option: Option,
+) -> None:
+    header = read(f"#SBATCH {option.shown}=ALL")
     (problem,) = header.problems
     assert problem.where == "train.sh:2:1"
-    assert option in problem.message
-    assert problem.help
+    assert option.name in problem.message
+    assert problem.help == (option.words,)
+
+
+@pytest.mark.parametrize("option", _of(Treatment.NOTED), ids=lambda option: option.name)
+def test_options_that_name_a_place_or_a_wish_are_noted(option: Option) -> None:
+    header = read(f"#SBATCH {option.shown}=1", "#SBATCH --mem=1G")
+    assert header.problems == ()
+    assert header.notes[0] == (f"train.sh:2: #SBATCH {option.shown} has no effect: {option.words}")
+    assert values(header) == {"memory": ["1Gi"]}
 
 
 def test_an_unknown_option_suggests_the_nearest_one() -> None:
-    (problem,) = read("#SBATCH --job-nam=x").problems
+    (problem,) = read("#SBATCH --job-nmae=x").problems
     assert problem.help == ("did you mean --job-name?",)
 
 
 def test_unknown_options_can_be_ignored_and_are_then_noted() -> None:
-    header = read("#SBATCH --frobnicate=3", ignore_unknown=True)
+    header = read("#SBATCH --frobnicate=3", beside=Beside(ignores_unknown=True))
     assert header.problems == ()
     assert any("frobnicate" in note for note in header.notes)
 
 
 def test_every_problem_of_a_header_is_reported() -> None:
-    header = read("#SBATCH --begin=now", "#SBATCH --nodes=2-4:2", "#SBATCH --mem=0",
-                  "#SBATCH --dependency=singleton", "#FAIRLEAD --gpu 8")  # fmt: skip
-    assert [problem.where for problem in header.problems] == [
-        f"train.sh:{line}:1" for line in range(2, 7)
+    header = read("#SBATCH --begin=now", "#SBATCH --nodes=2-4:2", "#SBATCH --mem=lots",
+                  "#SBATCH --dependency=after:3", "#FAIRLEAD --gpu 8",
+                  "#SBATCH --constraint")  # fmt: skip
+    assert sorted(problem.where for problem in header.problems) == [
+        f"train.sh:{line}:1" for line in range(2, 8)
     ]
 
 
-def test_two_lines_that_contradict_each_other_are_refused() -> None:
-    (problem,) = read("#SBATCH --nodes=4", "#SBATCH --ntasks=32").problems
-    assert "contradicts --nodes=4" in problem.message
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["--mem=4G", "--mem-per-cpu=1G"], "--mem and --mem-per-cpu contradict each other"),
+        (["--gres=gpu:4", "--gpus-per-node=8"], "--gpus-per-node=8 contradicts --gres=gpu:4"),
+        (["--gres=gpu:a100:4", "--gpus-per-node=h100:4"], "contradicts --gres=gpu:a100:4"),
+        (["--nodes=2", "--ntasks-per-node=2", "--ntasks=8"], "--ntasks=8 is more than --nodes=2"),
+        (["--gpus=3", "--nodes=2"], "--gpus=3 cannot be the same on each of the 2 nodes"),
+        (["--cpus-per-task=2", "--cpus-per-gpu=2", "--gpus=1"], "contradicts --cpus-per-task"),
+        (["--cpus-per-gpu=2"], "--cpus-per-gpu needs a number of GPUs"),
+        (["--mem-per-gpu=2G"], "--mem-per-gpu needs a number of GPUs"),
+        (["--nodes=3", "--nodelist=a,b"], "--nodelist names 2 nodes of 3"),
+        (["--gres=gpu:a100:1,gpu:v100:1"], "only GPUs are counted, of one type"),
+        (["--gres=lustre:1"], "only GPUs are counted, of one type"),
+        (["--nodelist=n[1-"], "the brackets of 'n[1-' do not match"),
+        (["--container-image=/images/a.sqsh"], "nodes pull images from a registry"),
+        (["--time= 10:00"], "--time needs a value"),
+        (["--nodes = 2"], "--nodes: '=' is neither a whole number"),
+        (["--ntasks=<tasks>"], "--ntasks: '<tasks>' is not a whole number"),
+        (["--comment 'no end"], "the line has a quotation without an end"),
+    ],
+)  # fmt: skip
+def test_lines_that_contradict_each_other_or_say_nothing_are_refused(
+    lines: list[str], words: str
+) -> None:
+    problems = read(*(f"#SBATCH {line}" for line in lines)).problems
+    assert any(words in problem.message for problem in problems)
+    assert all(problem.where and problem.help for problem in problems)
+
+
+def test_a_line_counts_from_the_first_column_with_or_without_a_blank() -> None:
+    assert values(read("#SBATCH--mem=1G"))["memory"] == ["1Gi"]
+    header = read("  #SBATCH --mem=1G", "#SBATCHES --mem=2G")
+    assert values(header) == {}
+    assert header.batch is None
+    assert header.notes[0] == "train.sh:2: #SBATCH is read in the first column only"
+
+
+def test_the_command_line_beats_variables_and_these_the_lines_of_a_script() -> None:
+    environment = {"SBATCH_PARTITION": "b", "SBATCH_TIMELIMIT": "60", "SBATCH_QOS": "high"}
+    lines = ("#SBATCH -p a", "#SBATCH -t 30", "#SBATCH -N 2 -n 16")
+    header = read(*lines, beside=Beside(environment=environment, nodes="4"))
+    assert values(header) == {
+        "partition": ["b"], "time": ["3600s"], "nodes": ["4"], "one-per-node": ["true"],
+        "cpus": ["4"],
+    }  # fmt: skip
+    assert header.givens[Flag.PARTITION][0].origin == "$SBATCH_PARTITION"
+    assert any(note.startswith("$SBATCH_QOS has no effect") for note in header.notes)
+    assert values(read("#FAIRLEAD --cpus 2", beside=Beside(environment=environment))) == {
+        "cpus": ["2"]
+    }
+
+
+def test_a_flag_of_ours_in_the_script_beats_what_slurms_lines_come_to() -> None:
+    found = values(read("#SBATCH -N 2 --ntasks-per-node=8", "#FAIRLEAD --cpus 3 --nodes 5"))
+    assert (found["cpus"], found["nodes"]) == (["3"], ["5"])
 
 
 LATE = "train.sh:{}: #SBATCH after the first command is not read"
@@ -120,11 +187,6 @@ def test_lines_that_are_not_read_are_noted() -> None:
     )
     many = parse_header("true\n" + "#SBATCH -N 2\n" * 9, file="a.sh").notes
     assert len(many) == 3
-
-
-def test_that_sbatch_runs_a_script_once_is_known_of_scripts_with_its_lines() -> None:
-    assert read("#SBATCH -N 4").has_sbatch
-    assert not read("#FAIRLEAD --nodes 4").has_sbatch
 
 
 def test_options_without_effect_are_noted_together_by_the_reason() -> None:
@@ -145,13 +207,16 @@ def test_all_mistakes_of_a_line_are_reported() -> None:
 
 def test_a_wrong_time_of_slurm_is_answered_with_times_of_slurm() -> None:
     (problem,) = read("#SBATCH --time=12hours").problems
-    assert problem.help == ("#SBATCH --time=12:00:00, or --time=90 for minutes",)
+    assert problem.help == ("--time=12:00:00, or --time=90 for minutes",)
 
 
-def test_each_option_is_in_one_table_and_short_forms_lead_to_one() -> None:
-    tables = [set(SBATCH_HONOURED), set(SBATCH_HARMLESS), set(SBATCH_REFUSED), set(SBATCH_SPECIAL)]
-    assert sum(map(len, tables)) == len(set().union(*tables))
-    assert set(SBATCH_SHORT.values()) <= set().union(*tables)
+def test_each_option_is_there_once() -> None:
+    named = [name for option in OPTIONS for name in (option.name, option.alias) if name]
+    assert len(named) == len(set(named)) == len(LONG)
+    letters = [option.letter for option in OPTIONS if option.letter]
+    assert len(letters) == len(set(letters)) == len(SHORT)
+    variables = [option.variable for option in OPTIONS if option.variable]
+    assert len(variables) == len(set(variables))
 
 
 def test_a_flag_beats_the_script_and_lists_add_up() -> None:

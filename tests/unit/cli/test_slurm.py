@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.api.status import NotFound, StatusDetails
 from fairlead.cli.app import ENTRIES, cli
-from fairlead.cli.header import parse_header
+from fairlead.cli.header import Beside, parse_header
 from fairlead.cli.jobspec import Origin, Program, Script
 from fairlead.cli.main import guarded
 from fairlead.cli.request import ArrayRequest, JobRequest, Target, parse_request
@@ -29,8 +29,8 @@ from fairlead.testing.builders import make_job
     ("command", "flag", "words"),
     [
         ("submit", "-J", "--name here"),
-        ("submit", "-N", "--nodes here"),
-        ("submit", "--gres", "--gpus here"),
+        ("submit", "-N", "--nodes, on as many distinct nodes here"),
+        ("submit", "--gres", "--gpus [TYPE:]N, of each node here"),
         ("submit", "--dependency", "--after here"),
         ("submit", "--test-only", "--dry-run checks everything"),
         ("submit", "--parsable", "leave it out"),
@@ -38,7 +38,7 @@ from fairlead.testing.builders import make_job
         ("run", "--volume", "--mount SOURCE:PATH"),
         ("submit", "--mail-type", "leave it out: no mail is sent"),
         ("submit", "-a", "sbatch's --array is --array here"),
-        ("run", "--partition", "--node-selector"),
+        ("run", "--nodelist", "--node-selector"),
         ("ps", "-u", "--user NAME"),
         ("ps", "-t", "--state STATE"),
         ("ps", "--start", "fairlead why JOB"),
@@ -154,7 +154,7 @@ def test_the_array_of_a_header_is_submitted_as_one_unless_this_is_one_task_of_it
     request, problems = parse_request(header.givens, {})
     assert problems == ()
     assert request.array == ArrayRequest("0-9", 2)
-    one = parse_header(text, file="a.sh", has_array_index=True)
+    one = parse_header(text, file="a.sh", beside=Beside(has_array_index=True))
     assert parse_request(one.givens, {})[0].array is None
 
 

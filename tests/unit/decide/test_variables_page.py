@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fairlead.api.indices import parse_indices
 from fairlead.api.job_array import JobArray
-from fairlead.cli.jobspec import LOCAL_ENVIRONMENT
+from fairlead.cli.environment import LOCAL_ENVIRONMENT
 from fairlead.decide.arrays.environment import element_environment
 from fairlead.decide.jobs.members import USER_MAY_SET, missing_pods
 from fairlead.decide.jobs.pods import AttemptPods

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import stat
 from collections.abc import Callable
@@ -15,16 +16,17 @@ import msgspec
 
 from fairlead.api import names
 from fairlead.api.indices import parse_indices
-from fairlead.api.job import Job
+from fairlead.api.job import After, AfterState, Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS, SECRETS, Resource
 from fairlead.api.simulated import is_simulated
 from fairlead.cli.common import Common, common, now
 from fairlead.cli.embedded import is_embedded
+from fairlead.cli.environment import passed_variables
 from fairlead.cli.fit import check_fit
 from fairlead.cli.flags import FLAGS, Flag, FlagValue, FlagValues, merge
-from fairlead.cli.header import EVERY_MEMBER, parse_header
+from fairlead.cli.header import EVERY_MEMBER, Beside, parse_header
 from fairlead.cli.identity import local_user
 from fairlead.cli.jobspec import (
     SCRIPT_BYTES_MAX,
@@ -35,6 +37,7 @@ from fairlead.cli.jobspec import (
     build_array,
     build_job,
     build_script_map,
+    shares_machine,
 )
 from fairlead.cli.lookup import missing_job
 from fairlead.cli.request import JobRequest, Target, parse_request
@@ -148,11 +151,13 @@ def submit(
     program = Program(arguments, _read_script(script))
     assert program.script is not None
     text, variables = program.script.text, _variables(givens)
-    header = parse_header(
-        text, file=script, ignore_unknown=ignore_unknown,
-        has_array_index="SLURM_ARRAY_TASK_ID" in variables,
+    nodes = givens.get(Flag.NODES)
+    beside = Beside(
+        ignore_unknown, "SLURM_ARRAY_TASK_ID" in variables, nodes[0].value if nodes else None,
+        os.environ,
     )  # fmt: skip
-    request, wrong = parse_request(merge(givens, header.givens), os.environ)
+    header = parse_header(text, file=script, beside=beside)
+    request, wrong = parse_request(merge(givens, header.givens), os.environ, header.batch)
     problems = [*script_problems(program.script, script), *header.problems, *wrong]
     if problems:
         raise CliError(problems)
@@ -161,12 +166,17 @@ def submit(
         from fairlead.decide.arrays import element_environment
 
         given.update(dict(element_environment(JobArray(), parse_indices(request.array.indices), 0)))
-    every = (EVERY_MEMBER,) if header.has_sbatch and request.members > 1 else ()
-    unpassed = not_passed_note(text, file=script, environment=os.environ, given=given)
+    every = (EVERY_MEMBER,) if header.batch is not None and request.members > 1 else ()
+    api, request = _connected(common_, request)
+    passed = set(given)
+    if request.target in (Target.LOCAL, Target.ANY):
+        exports_all = request.batch is not None and request.batch.exports_all
+        passed.update(dict(passed_variables(os.environ, exports_all=exports_all)))
+    unpassed = not_passed_note(text, file=script, environment=os.environ, given=passed)
     notes = (*header.notes, *every, *variable_notes(text, file=script, given=given), unpassed)
     for note in filter(None, notes):
         common_.note(f"note: {note}")
-    _, stored = _submit_program(common_, request, program, dry_run=dry_run)
+    stored = _submit_program(common_, api, request, program, dry_run=dry_run)
     if not dry_run:
         _show_stored(common_, [stored], [str(stored["metadata"]["name"])])
     return Exit.OK
@@ -203,7 +213,8 @@ def run(common_: Common, *, command: tuple[str, ...], **options: Any) -> int:
         help_ = ("fairlead submit SCRIPT --array INDICES; fairlead wait NAME",)
         raise fail(Code.BAD_COMBINATION, "run follows one job, --array makes many", help=help_)
     program = Program(command, stdin=read_input(STANDARD_INPUT, common_.note))
-    api, stored = _submit_program(common_, request, program, dry_run=False)
+    api, request = _connected(common_, request)
+    stored = _submit_program(common_, api, request, program, dry_run=False)
     job = msgspec.convert(stored, Job)
     return follow_job(common_, api, (job.metadata.namespace, job.metadata.name))
 
@@ -234,14 +245,25 @@ class _Prepared:
     name: str
 
 
-def _submit_program(
-    common_: Common, request: JobRequest, program: Program, *, dry_run: bool
-) -> tuple[Api, dict[str, Any]]:
-    """Check and store a job (or only check it) and return what was, or would be, stored."""
+def _connected(common_: Common, request: JobRequest) -> tuple[Api, JobRequest]:
+    """Return the cluster, and the request with what its kinds of nodes are there."""
     api = common_.connect()
-    is_up = is_embedded(api)
     if request.target is None:
-        request = replace(request, target=Target.LOCAL if is_up else None)
+        request = replace(request, target=Target.LOCAL if is_embedded(api) else None)
+    if shares_machine(request) and (request.one_per_node or request.is_exclusive):
+        common_.note(f"note: this is one machine: the {request.members} members share it")
+    if not request.kinds:
+        return api, request
+    from fairlead.cli.known_nodes import with_node_kinds  # loads YAML
+
+    return api, with_node_kinds(common_, api, request)
+
+
+def _submit_program(
+    common_: Common, api: Api, request: JobRequest, program: Program, *, dry_run: bool
+) -> dict[str, Any]:
+    """Check and store a job (or only check it) and return what was, or would be, stored."""
+    is_up = is_embedded(api)
     prepared = _prepare(common_, api, request, program)
     checked = check(api, prepared.submission, prepared.name)
     _note_plan(common_, api, _job_of(checked), is_up=is_up)
@@ -249,13 +271,13 @@ def _submit_program(
         common_.note(array_line(msgspec.convert(checked, JobArray)))
     if dry_run:
         _show_dry_run(common_, prepared, program)
-        return api, checked
+        return checked
     stored = store(api, prepared.submission, prepared.name)
     name = str(stored["metadata"]["name"])
     resource = prepared.submission.resource
     where = common_.where()
     common_.note(submitted_line(name, is_held=request.is_held, where=where, resource=resource))
-    return api, stored
+    return stored
 
 
 def _job_of(stored: dict[str, Any]) -> Job:
@@ -283,6 +305,9 @@ def _note_plan(common_: Common, api: Api, job: Job, *, is_up: bool) -> None:
 def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -> _Prepared:
     space = common_.space(api.connection.namespace)
     taken = taken_names(api, space)
+    base = request.stem or base_name(program)
+    if request.is_singleton:
+        request = replace(request, after=(*request.after, *_of_name(api, space, base)))
     missing = [after.job for after in request.after if after.job not in taken]
     if missing:
         code = Code.NO_SUCH_DEPENDENCY
@@ -295,7 +320,6 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
         raise CliError(problems)
     for note in mount_notes(request):
         common_.note(f"note: {note}")
-    base = request.stem or base_name(program)
     naming = Naming(request.name, base, first_is_bare=request.stem is not None)
 
     def build(name: str) -> Job | JobArray:
@@ -305,6 +329,14 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
     resource = JOBS if request.array is None else JOB_ARRAYS
     submission = Submission(space, naming, build, program.file, common_.note, resource)
     return _Prepared(submission, pick_name(naming, taken))
+
+
+def _of_name(api: Api, space: str, base: str) -> tuple[After, ...]:
+    """Return that the jobs called `base` or `base-N`, which have not ended, have to end first."""
+    numbered = re.compile(rf"{re.escape(base)}(-\d+)?")
+    jobs = (job for job in api.list(JOBS, namespace=space) if not job.is_finished)
+    found = [job.metadata.name for job in jobs if numbered.fullmatch(job.metadata.name)]
+    return tuple(After(job=name, state=AfterState.FINISHED) for name in sorted(found))
 
 
 def _show_dry_run(common_: Common, prepared: _Prepared, program: Program) -> None:

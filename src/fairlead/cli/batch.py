@@ -1,0 +1,19 @@
+"""What is particular to a batch script of Slurm: its tasks, and what it takes along (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The tasks of a batch script and its environment; the script itself is no task."""
+
+    #: The most that one node has.
+    tasks_per_node: int = 1
+    #: Of all nodes; None: as many as the nodes have, however many nodes there are.
+    tasks: int | None = None
+    #: The variables of the shell come along where that shell and the job are of one machine.
+    exports_all: bool = True
+    #: Slurm's variables that say what was asked for, by name.
+    variables: tuple[tuple[str, str], ...] = ()

@@ -1,0 +1,56 @@
+"""Reads what names of kinds of nodes are looked up in: nodes, node pools, the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from fairlead.api.names import POOL
+from fairlead.api.resources import NODE_POOLS, NODES
+from fairlead.api.status import ApiError, Forbidden
+from fairlead.cli.cluster_settings import settings_or_defaults
+from fairlead.cli.common import Common
+from fairlead.cli.node_kinds import KnownNodes, Labels, What, resolve
+from fairlead.cli.request import JobRequest
+from fairlead.cli.transport import Api
+from fairlead.input.errors import CliError, Problem
+
+
+def known_nodes(common_: Common, api: Api, request: JobRequest) -> KnownNodes:
+    """Return what is known of the nodes that are there, and of those that pools may buy."""
+    partitions: Mapping[str, Labels] = {}
+    if any(kind.what is What.PARTITION for kind in request.kinds):
+        partitions = settings_or_defaults(common_, api).slurm.partitions
+    labels: list[Labels] = []
+    try:
+        labels += [node.metadata.labels for node in api.list(NODES.only_metadata)]
+    except Forbidden:
+        return KnownNodes(None, partitions)
+    with suppress(ApiError):  # they may not be listed, or there is no such kind
+        for pool in api.list(NODE_POOLS):
+            labels.append({POOL: pool.metadata.name, **pool.spec.template.labels})
+    return KnownNodes(labels, partitions)
+
+
+def with_node_kinds(common_: Common, api: Api, request: JobRequest) -> JobRequest:
+    """Return the request with the labels of its kinds of nodes; CliError for unknown ones."""
+    request, notes, problems = kinds_resolved(request, known_nodes(common_, api, request))
+    for note in notes:
+        common_.note(f"note: {note}")
+    if problems:
+        raise CliError(problems)
+    return request
+
+
+def kinds_resolved(
+    request: JobRequest, known: KnownNodes
+) -> tuple[JobRequest, tuple[str, ...], tuple[Problem, ...]]:
+    """Return the request with what its kinds ask of labels, notes, and what is wrong (pure)."""
+    found = [resolve(kind, known) for kind in request.kinds]
+    requirements = [each for one in found for each in one.requirements]
+    resolved = replace(
+        request, kinds=(), node_requirements=(*request.node_requirements, *requirements)
+    )
+    notes = tuple(one.note for one in found if one.note)
+    return resolved, notes, tuple(one.problem for one in found if one.problem is not None)
