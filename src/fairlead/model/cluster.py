@@ -34,7 +34,7 @@ from fairlead.model.fits import FitTable
 from fairlead.model.forfeits import Forfeit
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
 from fairlead.model.held_ends import HeldEnds
-from fairlead.model.job_claims import claims_of
+from fairlead.model.job_claims import NO_CLAIMS, claims_of
 from fairlead.model.job_entry import JobEntry, JobObserver
 from fairlead.model.job_users import user_of
 from fairlead.model.ledger import Ledger
@@ -51,7 +51,7 @@ from fairlead.model.team_use import JobUse, TeamUses
 from fairlead.model.teams import TeamTable, UnresolvedTeam, owner_of
 from fairlead.model.topology import Level
 from fairlead.model.transaction import Transaction
-from fairlead.model.volumes import Reaches, UnusableClaim, VolumeTable
+from fairlead.model.volumes import Reaches, UnusableClaim, VolumeTable, turn_of
 from fairlead.model.windows import hold_seconds
 
 T = TypeVar("T")
@@ -179,7 +179,9 @@ class ClusterState:
             is_bound = bool(pod.spec.node_name) and not pod.is_terminal
             self._hold(("pod", pod.metadata.key), rules_of_pod(pod).terms if is_bound else ())
         self.pools.set_pod(pod)
-        is_seen = self.volumes.put_pod(pod.metadata.key, pod) | self.ledger.set_pod(pod)
+        is_seen = self.ledger.set_pod(pod)
+        if pod.spec.volumes:  # of a pod with a node they do not change
+            is_seen |= self.volumes.put_pod(pod.metadata.key, pod)
         return is_seen or versions != self._versions(pod.metadata.namespace)
 
     def pod_deleted(self, key: JobKey) -> bool:
@@ -275,10 +277,7 @@ class ClusterState:
             self._take_in_again()
 
     def follow_volumes(self) -> None:
-        """Take in what has changed of claims, volumes and storage classes since the last call.
-
-        A list of volumes brings thousands of changes; the jobs are looked at once after them.
-        """
+        """Take in what has changed of claims, volumes and classes, once after many changes."""
         for key in self.volumes.pop_stale():
             entry = self.jobs[key]
             if self.volumes.judge(entry.job, entry.claims) != entry.reaches:
@@ -297,22 +296,22 @@ class ClusterState:
         self.suspects.put_job(key, job)
         phase, priority = phase_of(job), self._priority_of(job)
         team = self.teams.resolve(job.spec.team, job.metadata.namespace)
-        is_same = before is not None and before.job.spec == job.spec
+        same = before if before is not None and before.job.spec == job.spec else None
         if phase is Phase.FINISHED:
             self._hold(("job", key), ())
-        elif not is_same:
+        elif same is None:
             self._hold(("job", key), job_terms(job))
-        claims = before.claims if before is not None and is_same else claims_of(job)
-        level = priority if isinstance(priority, int) else 0
-        reaches = self.volumes.use(job, claims, phase, level)
+        claims = claims_of(job) if same is None else same.claims
+        reaches: Reaches | UnusableClaim = ()
+        if claims is not NO_CLAIMS or (before is not None and before.claims is not NO_CLAIMS):
+            reaches = self.volumes.use(job, claims, turn_of(job, phase, priority))
         version = (self.teams.version, self.terms.version, self._has_windows)
         if (
-            before is not None
-            and is_same
-            and (before.priority, before.team, before.version) == (priority, team, version)
-            and before.reaches == reaches
+            same is not None
+            and (same.priority, same.team, same.version) == (priority, team, version)
+            and same.reaches == reaches
         ):
-            gang = before.gang
+            gang = same.gang
         else:
             gang = self._gang_of(job, priority, team, reaches)
             if before is not None and before.gang == gang:
@@ -340,7 +339,8 @@ class ClusterState:
         self._uncertain.pop(key, None)
         self.suspects.put_job(key, None)
         self._hold(("job", key), ())
-        self.volumes.leave(key)
+        if before.claims is not NO_CLAIMS:
+            self.volumes.leave(key)
         self.held_ends.put(key, None, has_moved=self.ledger.set_claim(key, None))
         self.ledger.set_nomination(key, None)
         self.uses.set_job(key, None)

@@ -319,18 +319,15 @@ def gang_of(
                 pod = replace(pod, tolerations=tolerations)
         try:
             beside = neighbours_of(role) if neighbours_of is not None else None
-            constraints = constraints_of(
-                pod, hold_seconds=hold_seconds, reservation=reservation,
-                reach=reaches[i].shared if reaches else (),
-            )  # fmt: skip
+            constraints = constraints_of(pod, hold_seconds=hold_seconds, reservation=reservation)
             member = MemberClass(reader.request(pod), constraints, beside)
         except RequestError as error:
             return InvalidGang(f"spec.roles[{i}].template.spec.{error}")
-        ties = reaches[i].ties if reaches else ()
-        more = role.count - role.least
-        roles.append(RoleRequest(role.name, role.least, member, more, ties=ties))
+        roles.append(RoleRequest(role.name, role.least, member, role.count - role.least))
     if not roles:
         return InvalidGang("spec.roles: a job needs at least one role")
+    if reaches:
+        roles = [_reaching(role, near) for role, near in zip(roles, reaches, strict=True)]
     try:
         topology = topology_of(spec.topology, levels)
     except ValueError as error:
@@ -346,6 +343,12 @@ def gang_of(
         field = "adopts" if spec.adopts is not None else "topology.sliceSize"
         return InvalidGang(f"spec.{field}: does not go together with minCount")
     return gang
+
+
+def _reaching(role: RoleRequest, near: RoleReach) -> RoleRequest:
+    """Return a role whose members reach their volumes."""
+    constraints = replace(role.member.constraints, reach=near.shared)
+    return replace(role, member=replace(role.member, constraints=constraints), ties=near.ties)
 
 
 def _wrong_counts(roles: Sequence[Role]) -> InvalidGang | None:

@@ -48,6 +48,12 @@ def claims_of(job: Job) -> Claims:
     msgspec.ValidationError for a template that no admission has seen.
     """
     spec = job.spec
+    if spec.checkpoint is None or not spec.checkpoint.claim_name:
+        for role in spec.roles:  # no generator, as it is asked so often
+            if role.template.spec.volumes or role.volume_claim_templates:
+                break
+        else:
+            return NO_CLAIMS
     shared = tuple([claims_of_pod(role.template.spec) for role in spec.roles])
     checkpoint = spec.checkpoint
     if checkpoint is not None and checkpoint.claim_name and not checkpoint.path:

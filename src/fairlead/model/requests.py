@@ -130,17 +130,13 @@ class MemberClass(Struct, frozen=True, cache_hash=True):
 
 
 def constraints_of(
-    spec: PodSpec,
-    *,
-    hold_seconds: float | None = None,
-    reservation: str = "",
-    reach: Reach = (),
+    spec: PodSpec, *, hold_seconds: float | None = None, reservation: str = ""
 ) -> Constraints:
     """Return the constraints in canonical order; RequestError where one cannot be judged."""
     if spec.affinity is None and not (spec.node_selector or spec.tolerations):
-        if hold_seconds is None and not reservation and not reach:
+        if hold_seconds is None and not reservation:
             return ANY_NODE
-        return Constraints(hold_seconds=hold_seconds, reservation=reservation, reach=reach)
+        return Constraints(hold_seconds=hold_seconds, reservation=reservation)
     node_affinity = spec.affinity.node_affinity if spec.affinity else None
     required = node_affinity.required if node_affinity else None
     preferred = node_affinity.preferred if node_affinity else ()
@@ -160,7 +156,6 @@ def constraints_of(
         preferred=preferred,
         hold_seconds=hold_seconds,
         reservation=reservation,
-        reach=reach,
     )
 
 

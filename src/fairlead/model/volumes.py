@@ -34,6 +34,7 @@ from fairlead.api.volumes import (
 from fairlead.model.gangs import JobKey
 from fairlead.model.job_claims import NO_CLAIMS, Claims, OwnClaims, claims_of_pod
 from fairlead.model.phase import Phase
+from fairlead.model.priorities import Unresolved
 from fairlead.model.requests import Reach
 from fairlead.model.role_reach import RoleReach, role_reach
 from fairlead.model.volume_reach import joined, node_term, reach_of, storage
@@ -111,12 +112,13 @@ UnusableClaim = (
 Turn: TypeAlias = tuple[bool, int, str, JobKey] | None
 
 
-def turn_of(job: Job, phase: Phase, priority: int) -> Turn:
+def turn_of(job: Job, phase: Phase, priority: int | Unresolved) -> Turn:
     """Return when a job gets a claim that is for one pod, before and after others."""
     holds = job.status.placement is not None
     if not holds and phase is not Phase.QUEUED:
         return None
-    return (not holds, -priority, job.metadata.creation_timestamp or "", job.metadata.key)
+    level = priority if isinstance(priority, int) else 0
+    return (not holds, -level, job.metadata.creation_timestamp or "", job.metadata.key)
 
 
 class VolumeTable:
@@ -160,17 +162,14 @@ class VolumeTable:
         """True while some job that has not ended asks for a claim."""
         return bool(self._users)
 
-    def use(self, job: Job, claims: Claims, phase: Phase, priority: int) -> Reaches | UnusableClaim:
-        """Note which claims a job uses, by role, until it has ended, and read them."""
+    def use(self, job: Job, claims: Claims, turn: Turn) -> Reaches | UnusableClaim:
+        """Note which claims a job uses until it has ended, and return what `judge` does."""
         key = job.metadata.key
         before = self._used_by.get(key)
-        if claims is NO_CLAIMS and before is None:  # of most jobs at each of their events
-            return ()
-        if phase is Phase.FINISHED:
+        if job.is_finished:
             claims = NO_CLAIMS
-        if before is None or before[0] is not claims:
+        if (NO_CLAIMS if before is None else before[0]) is not claims:
             self._set_uses(key, claims)
-        turn = turn_of(job, phase, priority)
         if turn != self._turns.get(key) and claims is not NO_CLAIMS:
             self._turns[key] = turn
             self._mark(claim for claim in self._used_by[key][1] if self._is_for_one_pod(claim))
@@ -178,7 +177,8 @@ class VolumeTable:
 
     def leave(self, key: JobKey) -> None:
         """Note that a job is gone."""
-        self._set_uses(key, NO_CLAIMS)
+        if key in self._used_by:
+            self._set_uses(key, NO_CLAIMS)
 
     def put_pod(self, key: JobKey, pod: Pod | None) -> bool:
         """Take in a pod, or that it is gone; False when it matters to no job."""

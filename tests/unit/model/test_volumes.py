@@ -19,6 +19,7 @@ from fairlead.model.volumes import (
     UnusableClaim,
     VolumelessClaim,
     VolumeTable,
+    turn_of,
 )
 from fairlead.testing.builders import make_job, make_node, make_role
 from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_class, make_volume
@@ -141,7 +142,8 @@ def test_the_claims_of_a_job_are_those_of_its_templates_and_of_its_checkpoint() 
 def test_only_jobs_that_ask_for_a_claim_are_looked_at_when_something_changes() -> None:
     table = VolumeTable(classes=[make_storage_class("s")])
     user = make_job("user", claims=["c"])
-    table.use(user, Claims((("c",),)), Phase.QUEUED, 0)
+    claims = Claims((("c",),))
+    table.use(user, claims, turn_of(user, Phase.QUEUED, 0))
     assert not table.put_claim(("default", "other"), make_claim("other", storage_class="s"))
     assert not table.put_volume("v", make_volume("v", storage_class="s"))
     assert table.pop_stale() == []
@@ -152,7 +154,7 @@ def test_only_jobs_that_ask_for_a_claim_are_looked_at_when_something_changes() -
     assert table.pop_stale() == [("default", "user")]
     table.put_claim(("default", "c"), make_claim("c", volume="w"))
     assert table.put_volume("w", make_volume("w"))
-    table.use(user, Claims((("c",),)), Phase.FINISHED, 0)
+    table.leave(user.metadata.key)
     assert table.pop_stale() == []
     assert not table.is_used
     assert not table.put_volume("w", None)
