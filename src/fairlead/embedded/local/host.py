@@ -20,6 +20,7 @@ from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.machine import Machine
 from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.poddir import PodDir, PodRecordFile
+from fairlead.embedded.local.shim_server import ShimServer
 from fairlead.embedded.virtual.status import NodeUse, PodNow, pod_patch, pod_requests
 from fairlead.runtime.backoff import Backoff, BackoffOptions
 from fairlead.runtime.client import Client
@@ -108,6 +109,7 @@ class PodHost:
         self.machine = machine
         self.boot = machine.boot_id
         self.memory_groups = memory_groups
+        self.shims = ShimServer(data_dir)
         self.pods_dir = data_dir / "local" / "pods"
         self.trash_dir = data_dir / "local" / "trash"
         self.claims_dir = data_dir / "local" / "claims"

@@ -88,6 +88,12 @@ class LocalNode:
     async def run(self) -> None:
         """Register the node and run its pods until cancelled."""
         self._make_folders()
+        try:
+            await self._run()
+        finally:
+            self._host.shims.close()
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:
             self._group = group
             group.create_task(self._host.recorder.run())

@@ -368,7 +368,7 @@ class LocalPod:
                 path = self.directory.new_run(track.spec.name, track.restarts)
                 run = Run(path, self._host.boot)
                 log, limits = Path(record.logs[track.spec.name]), self._host.options.logs
-                run.start(launch, log, limits, self._host.memory_groups)
+                run.start(launch, log, limits, self._host.memory_groups, shims=self._host.shims)
             except OSError as error:
                 await self._trouble("CreateContainerError", error)
                 continue

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,10 +20,9 @@ from fairlead.embedded.local.containers import Launch
 from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.memory import MemoryGroups, kill_count, remove_group
 from fairlead.embedded.local.poddir import read_struct, write_file
+from fairlead.embedded.local.shim_server import ShimServer
 
 F = TypeVar("F", bound=msgspec.Struct)
-
-SHIM = Path(__file__).with_name("shim.py")
 
 
 class ShimFile(msgspec.Struct, frozen=True):
@@ -92,12 +89,19 @@ class Run:
         self.path = path
         self._boot = boot
         self._descriptor: int | None = None
-        self._popen: subprocess.Popen[bytes] | None = None
         self._started_pipe: int | None = None
         self._measured: tuple[int, int] | None = None
 
-    def start(self, launch: Launch, log: Path, limits: LogLimits, groups: MemoryGroups) -> None:
-        """Start a shim; OSError. The program itself follows within some 20 ms."""
+    def start(
+        self,
+        launch: Launch,
+        log: Path,
+        limits: LogLimits,
+        groups: MemoryGroups,
+        *,
+        shims: ShimServer,
+    ) -> None:
+        """Start a shim; OSError. The program itself follows within some milliseconds."""
         group = groups.make(self._group_name, launch.memory_bytes) if launch.memory_bytes else None
         content = {
             "argv": launch.argv,
@@ -114,20 +118,12 @@ class Run:
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             with (self.path / "shim.err").open("wb") as errors:
-                self._popen = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(SHIM), str(self.path), str(write_end)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=errors,
-                    stderr=errors,
-                    cwd="/",
-                    env={},
-                    start_new_session=True,
-                    pass_fds=(write_end,),
-                )
-            self._descriptor = os.pidfd_open(self._popen.pid)
-        except BaseException:
-            os.close(read_end)
-            raise
+                self._descriptor = shims.start(self.path, write_end, errors.fileno())
+        except BaseException as error:
+            # Without an answer there may be a shim: it is found, or never will be.
+            if not isinstance(error, TimeoutError) or not self.attach():
+                os.close(read_end)
+                raise
         finally:
             os.close(write_end)
         self._started_pipe = read_end
@@ -280,8 +276,6 @@ class Run:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-        if self._popen is not None:
-            self._popen.poll()
 
     def terminate(self) -> None:
         """Ask the container to end: SIGTERM to its group."""

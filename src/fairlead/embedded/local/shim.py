@@ -1,8 +1,8 @@
 """The supervisor of one container: starts it, waits for it, writes down how it ended.
 
-Run as `python -I -S shim.py DIR FD` by the local node, once per start of a container. It imports
-nothing of Fairlead and outlives it: after a crash of the node, exit codes are still here to be
-read. DIR holds
+Forked once per start of a container by a server, `python -I -S shim.py DATA` (`shim_server.py`),
+which has the modules loaded. It imports nothing of Fairlead and outlives it: after a crash of the
+node, exit codes are still here to be read. The directory of the run holds
 
     launch.json    written by the node: argv, env, cwd, log
     shim.json      written by the shim: who it is; made with link(2), which fails if the file
@@ -16,16 +16,16 @@ as kubelet does: at `logBytes` FILE becomes FILE.1, FILE.1 becomes FILE.2, and s
 `logFiles` in all. Where the disk is full, or nearly, output is dropped and counted; the program
 does not notice.
 
-When things happened, the files' times of modification say. FD is closed once the program has been
-executed. The child leads its own session, so that one signal reaches all of its group. SIGTERM to
-the shim is passed on to the group; SIGUSR1 kills it. If the shim is killed, the kernel kills the
-child (PR_SET_PDEATHSIG). The shim is a sub-reaper: whatever the child leaves behind, even under
-another session, becomes the shim's child and is killed.
+When things happened, the files' times of modification say. The pipe that comes with the request is
+closed once the program has been executed. The child leads its own session, so that one signal
+reaches all of its group. SIGTERM to the shim is passed on to the group; SIGUSR1 kills it. If the
+shim is killed, the kernel kills the child (PR_SET_PDEATHSIG). The shim is a sub-reaper: whatever
+the child leaves behind, even under another session, becomes the shim's child and is killed.
 
 Why not threads or asyncio in the node itself: neither can wait for a process of a previous life.
 """
 
-# Importing pathlib would double the start-up time of every process, hence os.path here.
+# Importing pathlib would make the server larger for nothing, hence os.path here.
 # ruff: noqa: PTH104, PTH108, PTH118
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from types import FrameType
@@ -47,6 +48,8 @@ LEFTOVER_ROUNDS_MAX = 100
 CHUNK_BYTES = 65536
 REAP_MILLISECONDS = 1000
 RESERVE_SHARE = 10
+#: The directory of a run, as one request; paths have at most PATH_MAX bytes.
+REQUEST_BYTES_MAX = 4096
 
 
 def start_ticks(pid: int) -> int:
@@ -351,5 +354,59 @@ class Shim:
             self._signal_group(signal.SIGKILL)
 
 
+def serve(channel: socket.socket) -> None:
+    """Fork a shim for each request, until the node closes its end.
+
+    A request is the directory of a run, with the pipe that tells when it has started and the file
+    for the shim's own errors. The answer is a pidfd of the shim, or the number of an error.
+    """
+    signal.signal(signal.SIGCHLD, _reap)
+    while True:
+        directory, descriptors, _, _ = socket.recv_fds(
+            channel, REQUEST_BYTES_MAX, 2, socket.MSG_CMSG_CLOEXEC
+        )
+        if not directory:
+            return
+        # A child that ends at once is not reaped before there is a descriptor of it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        try:
+            pid = os.fork()
+            if pid == 0:
+                channel.close()
+                _be_shim(os.fsdecode(directory), *descriptors)
+            descriptors.append(os.pidfd_open(pid))
+            socket.send_fds(channel, [b"0"], descriptors[-1:])
+        except OSError as error:
+            channel.send(str(error.errno).encode())
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+
+def _be_shim(directory: str, started_pipe: int, errors: int) -> None:
+    """In the forked process: be the shim of a run. Never returns."""
+    status = 1
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDONLY)
+        for number, descriptor in enumerate((null, errors, errors)):
+            os.dup2(descriptor, number)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        status = Shim(directory, started_pipe).run()
+    except BaseException:  # noqa: BLE001 - the node reads the last line of what is written here
+        sys.excepthook(*sys.exc_info())
+    os._exit(status)
+
+
+def _reap(_number: int, _frame: FrameType | None) -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
 if __name__ == "__main__":
-    sys.exit(Shim(sys.argv[1], int(sys.argv[2])).run())
+    serve(socket.socket(fileno=os.dup(0)))
