@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairlead.decide.jobs.slurm_variables import SLURM_VARIABLES
+
+#: Known at submission, whatever was asked for.
+SUBMITTED = ("SLURM_JOB_NAME", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST", "SLURM_JOB_USER")
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -17,3 +22,14 @@ class Batch:
     exports_all: bool = True
     #: Slurm's variables that say what was asked for, by name.
     variables: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def annotation(self) -> str:
+        """The tasks as `fairlead.dev/slurm-tasks` of a template has them."""
+        total = f"/{self.tasks}" if self.tasks is not None else ""
+        return f"{self.tasks_per_node}{total}"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The variables of Slurm that the script sees."""
+        return frozenset((*SUBMITTED, *SLURM_VARIABLES, *dict(self.variables)))

@@ -20,6 +20,7 @@ from fairlead.api.job_array import JobArray, JobArraySpec
 from fairlead.api.job_mounts import mount_of, volume_of
 from fairlead.api.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
 from fairlead.api.pod_parts import ConfigMapVolumeSource, PodAffinityTerm, PodAntiAffinity
+from fairlead.cli.batch import Batch
 from fairlead.cli.environment import passed_variables
 from fairlead.cli.request import ROLE, ArrayRequest, JobRequest, Target, clean_name
 
@@ -61,6 +62,7 @@ class Origin:
     directory: str
     user: str
     environment: Mapping[str, str]
+    host: str = ""
 
 
 def interpreter(text: str) -> tuple[str, ...]:
@@ -131,7 +133,7 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
         image=request.image,
         command=command,
         working_dir=_working_directory(request, origin),
-        env=_environment(request, origin),
+        env=_environment(request, origin, program.file.name if program.file else ""),
         resources=_resources(request),
         volume_mounts=tuple(mounts),
     )
@@ -238,6 +240,8 @@ def _notes(request: JobRequest, program: Program) -> dict[str, str]:
     notes: dict[str, str] = {}
     if request.simulate_seconds is not None:
         notes[names.SIMULATE_SECONDS] = f"{request.simulate_seconds:g}"
+    if request.batch is not None:
+        notes[names.SLURM_TASKS] = request.batch.annotation
     if program.script is not None and names.MPIRUN in program.script.text:
         notes[names.MPI] = "true"
     return notes
@@ -249,11 +253,24 @@ def _working_directory(request: JobRequest, origin: Origin) -> str:
     return request.chdir or ""
 
 
-def _environment(request: JobRequest, origin: Origin) -> tuple[core.EnvVar, ...]:
+def _slurm_variables(batch: Batch, origin: Origin, base: str) -> dict[str, str]:
+    """Return Slurm's variables that are known at submission."""
+    return {
+        "SLURM_JOB_NAME": base,
+        "SLURM_SUBMIT_DIR": origin.directory,
+        "SLURM_SUBMIT_HOST": origin.host,
+        "SLURM_JOB_USER": origin.user,
+        **dict(batch.variables),
+    }
+
+
+def _environment(request: JobRequest, origin: Origin, base: str) -> tuple[core.EnvVar, ...]:
     out: dict[str, str] = {}
     if request.target is Target.LOCAL or request.target is Target.ANY:
         exports_all = request.batch is not None and request.batch.exports_all
         out = dict(passed_variables(origin.environment, exports_all=exports_all))
+    if request.batch is not None:
+        out.update(_slurm_variables(request.batch, origin, base))
     out.update(request.env)
     return tuple(core.EnvVar(name=name, value=literal(value)) for name, value in out.items())
 

@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from fairlead.api.indices import parse_indices
 from fairlead.api.job_array import JobArray
+from fairlead.cli.batch import SUBMITTED
 from fairlead.cli.environment import LOCAL_ENVIRONMENT
 from fairlead.decide.arrays.environment import element_environment
 from fairlead.decide.jobs.members import USER_MAY_SET, missing_pods
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.slurm_variables import SLURM_VARIABLES
 from fairlead.testing.builders import make_job, make_placement
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "variables.md").read_text()
@@ -31,7 +33,8 @@ def test_the_page_names_the_variables_of_a_member_and_marks_those_that_users_may
     named = [found for cell in CELLS for found in NAME.findall(cell)]
     of_elements = [name for name, _ in element_environment(JobArray(), parse_indices("0-3"), 2)]
     given = [*(each.name for each in container.env), *of_elements]
-    assert sorted(name for name, _ in named) == sorted(given)
+    of_slurm = [*SLURM_VARIABLES, *SUBMITTED]
+    assert sorted(name for name, _ in named) == sorted([*given, *of_slurm])
     assert {name for name, star in named if star} == USER_MAY_SET
 
 

@@ -166,6 +166,8 @@ def submit(
         from fairlead.decide.arrays import element_environment
 
         given.update(dict(element_environment(JobArray(), parse_indices(request.array.indices), 0)))
+    if header.batch is not None:
+        given |= header.batch.names
     every = (EVERY_MEMBER,) if header.batch is not None and request.members > 1 else ()
     api, request = _connected(common_, request)
     passed = set(given)
@@ -312,7 +314,7 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
     if missing:
         code = Code.NO_SUCH_DEPENDENCY
         raise CliError([missing_job(api, space, name, code=code) for name in missing])
-    origin = Origin(str(Path.cwd()), local_user(), os.environ)
+    origin = Origin(str(Path.cwd()), local_user(), os.environ, os.uname().nodename)
     if request.chdir is not None:
         request = replace(request, chdir=str(Path(request.chdir).expanduser().absolute()))
     problems = list(local_problems(request, program, origin))

@@ -48,6 +48,12 @@ from fairlead.decide.jobs.owned import owned_labels, owned_metadata, owner_refer
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.progress import TERMINATION_LOG, progress_file
+from fairlead.decide.jobs.slurm_variables import (
+    NODELIST,
+    compressed,
+    slurm_variables,
+    tasks_of,
+)
 from fairlead.decide.pinning import Binding, native_affinity, pinned_affinity
 from fairlead.model.job_claims import claims_of_pod
 from fairlead.model.spares import with_spares
@@ -290,7 +296,7 @@ def _gang_variables(job: Job, policy: JobsPolicy) -> dict[str, str]:
     checkpoint = checkpoint_volume(job, policy)
     if checkpoint is not None:
         variables[names.ENV_CHECKPOINT_DIR] = checkpoint.directory
-    return variables
+    return variables | slurm_variables(job)
 
 
 #: The variables with the address of rank 0.
@@ -304,6 +310,7 @@ def _shared_env(job: Job, role: Role, policy: JobsPolicy, resume_step: int | Non
     The step to resume from is with the pod: a member that is replaced begins at a later one.
     """
     gang = _gang_variables(job, policy)
+    addresses = _MASTER_ENV if tasks_of(job) is None else (*_MASTER_ENV, *NODELIST)
     env: dict[str, EnvVar] = {}
     env_from: tuple[EnvFromSource, ...] = ()
     if needs_gang_map(job):
@@ -311,11 +318,11 @@ def _shared_env(job: Job, role: Role, policy: JobsPolicy, resume_step: int | Non
         env_from = (EnvFromSource(config_map_ref=source),)
     else:
         env = {name: EnvVar(name, value) for name, value in gang.items()}
-        env.update((name, _lone_address(name, policy)) for name in _MASTER_ENV)
+        env.update((name, _lone_address(name, policy)) for name in addresses)
     env[names.ENV_ROLE] = EnvVar(names.ENV_ROLE, role.name)
     if resume_step is not None:
         env[names.ENV_RESUME_STEP] = EnvVar(names.ENV_RESUME_STEP, str(resume_step))
-    reserved = {*gang, *_MASTER_ENV, *env} - USER_MAY_SET | {*_MEMBER_ENV}
+    reserved = {*gang, *addresses, *env} - USER_MAY_SET | {*_MEMBER_ENV}
     return _SharedEnv(env, env_from, frozenset(reserved))
 
 
@@ -459,12 +466,15 @@ def gang_map(job: Job, policy: JobsPolicy, pods: AttemptPods) -> ConfigMap:
         HOSTFILE: "".join([f"{p.address} slots=1\n" for p in found]).encode(),
         "machinefile": "".join([f"{p.address}:1\n" for p in found]).encode(),
     }
+    variables = _gang_variables(job, policy) | dict.fromkeys(_MASTER_ENV, found[0].address)
+    if tasks_of(job) is not None:
+        variables |= dict.fromkeys(NODELIST, compressed(peer.address for peer in found))
     listed = msgspec.json.encode(found)
     if len(listed) <= PEERS_BYTES_MAX:
         files["peers"] = listed
     return ConfigMap(
         metadata=owned_metadata(job, gang_map_name(job, attempt), attempt),
-        data=_gang_variables(job, policy) | dict.fromkeys(_MASTER_ENV, found[0].address),
+        data=variables,
         binary_data={name: b64encode(content).decode() for name, content in files.items()},
     )
 

@@ -1,0 +1,82 @@
+"""The variables of Slurm in the members of a batch script."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.core import Pod
+from fairlead.api.job import Job
+from fairlead.cli.hostlist import expand_hosts
+from fairlead.decide.jobs.members import gang_map, missing_pods
+from fairlead.decide.jobs.pods import AttemptPods
+from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.jobs.slurm_variables import SLURM_VARIABLES, compressed, repeated
+from fairlead.testing.builders import make_job, make_placement
+
+DNS = JobsPolicy(peer_naming=PeerNaming.DNS)
+
+
+def batch(tasks: str, nodes: int, attempt: int = 1) -> Job:
+    """A placed job of a batch script with so many nodes."""
+    hosts = [f"n{i}" for i in range(nodes)]
+    job = make_job("ddp", count=nodes, placement=make_placement(hosts, attempt=attempt))
+    (role,) = job.spec.roles
+    metadata = replace(role.template.metadata, annotations={names.SLURM_TASKS: tasks})
+    role = replace(role, template=replace(role.template, metadata=metadata))
+    spec = replace(job.spec, roles=(role,))
+    return replace(job, spec=spec, status=replace(job.status, attempt=attempt))
+
+
+def pods_of(job: Job) -> list[Pod]:
+    return list(missing_pods(job, DNS, AttemptPods(), resume_step=None))
+
+
+def test_members_of_a_batch_script_see_the_variables_of_slurm() -> None:
+    found = gang_map(batch("3/5", 2, attempt=3), DNS, AttemptPods()).data
+    assert {name: found[name] for name in SLURM_VARIABLES} == {
+        "SLURM_NNODES": "2",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_NTASKS": "5",
+        "SLURM_NPROCS": "5",
+        "SLURM_TASKS_PER_NODE": "3,2",
+        "SLURM_RESTART_COUNT": "2",
+        "SLURM_JOB_NODELIST": "worker-[0-1].ddp-peers.default.svc",
+        "SLURM_NODELIST": "worker-[0-1].ddp-peers.default.svc",
+    }
+    assert expand_hosts(found["SLURM_NODELIST"])[0] == found["MASTER_ADDR"]
+
+
+def test_a_lone_member_has_them_in_its_pod() -> None:
+    (pod,) = pods_of(batch("4", 1))
+    found = {each.name: each.value for each in pod.spec.containers[0].env}
+    assert (found["SLURM_NTASKS"], found["SLURM_TASKS_PER_NODE"]) == ("4", "4")
+    assert found["SLURM_JOB_NODELIST"] == "localhost"
+
+
+@pytest.mark.parametrize("tasks", ["", "0", "x", "1/0", "-1"])
+def test_other_jobs_have_none_of_them(tasks: str) -> None:
+    (pod,) = pods_of(batch(tasks, 1))
+    assert [v.name for v in pod.spec.containers[0].env if v.name.startswith("SLURM_")] == []
+    data = gang_map(batch(tasks, 2), DNS, AttemptPods()).data
+    assert [name for name in data if name.startswith("SLURM_")] == []
+
+
+def test_names_of_hosts_survive_the_way_into_brackets_and_back() -> None:
+    rng = random.Random(0)
+    for _ in range(300):
+        hosts = [
+            f"{rng.choice(['n', 'gpu-', 'rack1-n', '127.0.3.'])}{number:0{rng.choice([1, 2, 3])}d}"
+            + rng.choice(["", "", "-ib", ".example.org"])
+            for number in (rng.randrange(120) for _ in range(rng.randrange(1, 12)))
+        ]
+        assert list(expand_hosts(compressed(hosts))) == hosts
+    assert compressed(f"n{i:03d}" for i in range(1, 65)) == "n[001-064]"
+
+
+def test_counts_are_written_as_slurm_does() -> None:
+    assert repeated([8, 8, 4]) == "8(x2),4"
+    assert repeated([1]) == "1"
