@@ -288,6 +288,7 @@ def control_plane(
     tokens.write_text(
         'admin-token,admin,admin,"system:masters"\ntester-token,tester,tester,"testers"\n'
         'mallory-token,mallory,mallory,""\n'
+        'kubelet-token,system:node:v00000,system:node:v00000,"system:nodes"\n'
     )
     authentication = directory / "authentication.yaml"
     authentication.write_text(ANONYMOUS)

@@ -26,6 +26,7 @@ NO_STEP_OF_A_JOB = {
     "controllers/doctor.py",
     "controllers/element_renderer.py",
     "controllers/fleet.py",
+    "controllers/fleet_books.py",
     "controllers/group_index.py",
     "controllers/fleet_records.py",
     "controllers/pool_providers.py",

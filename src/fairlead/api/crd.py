@@ -20,6 +20,7 @@ from fairlead.api.job import Job, JobSpec, JobStatus
 from fairlead.api.job_array import JobArray, JobArraySpec, JobArrayStatus
 from fairlead.api.meta import Wire
 from fairlead.api.node_pool import NodePool, NodePoolSpec, NodePoolStatus
+from fairlead.api.node_report import NodeReport, NodeReportStatus
 from fairlead.api.team import Team, TeamSpec, TeamStatus
 
 COMMAND = "python tools/generate_crds.py"
@@ -32,7 +33,7 @@ def manifests() -> list[dict[str, Any]]:
 
 @functools.cache
 def _encoded() -> bytes:
-    kinds = (_cluster_report, _fleet, _job_array, _job, _node_pool, _team)
+    kinds = (_cluster_report, _fleet, _job_array, _job, _node_pool, _node_report, _team)
     return msgspec.json.encode([make() for make in kinds])
 
 
@@ -180,6 +181,18 @@ def _node_pool() -> dict[str, Any]:
         _column("Age", "date", ".metadata.creationTimestamp", "Time since it was made."),
     ]
     return _definition(NodePool, NodePoolSpec, NodePoolStatus, columns=columns, short="np")
+
+
+def _node_report() -> dict[str, Any]:
+    columns = [
+        _column("Critical", "integer", ".status.critical", "Critical faults."),
+        _column("Warning", "integer", ".status.warning", "Warnings."),
+        _column("Worst", "string", ".status.faults[0].check", "The check of the worst fault."),
+        _column("Component", "string", ".status.faults[0].component", "What it was found on."),
+        _column("Action", "string", ".status.faults[0].action", "What should be done about it."),
+        _column("Observed", "date", ".status.observedAt", "Time since the agent was last heard."),
+    ]
+    return _definition(NodeReport, None, NodeReportStatus, columns=columns, short="nr")
 
 
 def _fleet() -> dict[str, Any]:

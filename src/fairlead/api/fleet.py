@@ -18,6 +18,7 @@ FLEET_NAME = "fleet"
 OVERRIDES_MAX = 64
 OVERRIDE_NODES_MAX = 10_000
 GRANTS_MAX = 512
+REPAIRS_MAX = 512
 
 
 class RemovalCause(Enum):
@@ -89,6 +90,15 @@ class Grant(Wire, frozen=True):
     granted_at: Annotated[Instant | None, doc("When it was granted.")] = None
 
 
+class Repair(Wire, frozen=True):
+    """A node that may be taken out of service for a fault, and has not come back."""
+
+    node: Annotated[ObjectName, doc("The node.")]
+    uid: Annotated[str, doc("Its uid: another node of the name is not meant.")]
+    pool: Annotated[ObjectName, doc("Its pool; empty: none.")] = ""
+    granted_at: Annotated[Instant | None, doc("When it was granted.")] = None
+
+
 class FleetStatus(Wire, frozen=True):
     """What automation removed and what it sees, written by Fairlead's fleet controller."""
 
@@ -99,6 +109,10 @@ class FleetStatus(Wire, frozen=True):
         tuple[Removed, ...], doc("Removals that a budget still counts, oldest first.")
     ] = ()
     grants: Annotated[tuple[Grant, ...], doc("Removals on their way.", maxItems=GRANTS_MAX)] = ()
+    repairs: Annotated[
+        tuple[Repair, ...],
+        doc("Nodes that are out of service for a fault.", maxItems=REPAIRS_MAX),
+    ] = ()
     blind: Annotated[
         tuple[str, ...], doc("Why nothing is removed now; empty when the controller sees clearly.")
     ] = ()

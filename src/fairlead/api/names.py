@@ -35,6 +35,11 @@ MAINTENANCE = f"{GROUP}/maintenance"  # on a node: START/END, two RFC 3339 times
 MAINTENANCE_ANNOUNCED = (
     f"{GROUP}/maintenance-announced"  # on a node: MAINTENANCE as its provider announced it
 )
+DRAIN = f"{GROUP}/drain"  # on a node: SINCE/DEADLINE, a person empties it
+HEALTH_DRAIN = f"{GROUP}/health-drain"  # the same for a fault, written with HEALTH
+HEALTH = f"{GROUP}/health"  # on a node: what is done about its faults, JSON of model.node_record
+REPAIRED = f"{GROUP}/repaired"  # on a node: when a person said that its faults are mended
+RETIRE = f"{GROUP}/retire"  # on a node: why a person wants its machine to go for good
 MIRROR_POD = "kubernetes.io/config.mirror"  # on pods that a kubelet runs by itself
 REMOVAL = f"{GROUP}/removal"  # on nodes: why the fleet controller will remove it
 DEFRAGMENT = f"{GROUP}/defragment"  # on jobs: "true" has running gangs moved for it
@@ -69,6 +74,7 @@ SIMULATE_SECONDS = f"{GROUP}/simulate-seconds"
 SIMULATE_EXIT_CODE = f"{GROUP}/simulate-exit-code"
 TAINT_JOINING = f"{GROUP}/joining"  # a new node takes no work before Fairlead lifts it
 TAINT_RETURNING = f"{GROUP}/returning"  # nor does one that comes back after an outage
+TAINT_UNHEALTHY = f"{GROUP}/unhealthy"  # a fault keeps new work off the node
 TAINT_SPARE = f"{GROUP}/spare"  # the node replaces lost nodes of running gangs, and takes no others
 
 # Well-known labels of others.

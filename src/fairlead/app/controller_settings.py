@@ -32,6 +32,7 @@ from fairlead.api.job_defaults import (
 from fairlead.api.job_mounts import EmptyDir
 from fairlead.api.names import BALLOON_IMAGE, ZONE
 from fairlead.api.selectors import is_qualified_name
+from fairlead.app.health_settings import HealthSettings
 from fairlead.doctor.sources import METRIC_SOURCES, Source
 from fairlead.input.sections import Section, about, load, plain, within
 from fairlead.model.topology import DEFAULT_LEVELS, Level
@@ -400,6 +401,7 @@ class ControllerSettings(Section, frozen=True):
     teams: TeamsSettings = TeamsSettings()
     doctor: DoctorSettings = DoctorSettings()
     balloons: BalloonSettings = BalloonSettings()
+    health: HealthSettings = HealthSettings()
     topology: TopologySettings = TopologySettings()
     job_defaults: JobDefaultsSettings = JobDefaultsSettings()
     job_maxima: JobMaximaSettings = JobMaximaSettings()
@@ -433,6 +435,7 @@ class ControllerSettings(Section, frozen=True):
         from fairlead.decide.adoption.view import AdoptionPolicy
         from fairlead.decide.doctor.policy import DoctorPolicy
         from fairlead.decide.fleet.balloons import BalloonPolicy
+        from fairlead.decide.health.policy import HealthPolicy
         from fairlead.decide.teams.policy import TeamsPolicy
 
         fields = msgspec.structs.asdict
@@ -443,6 +446,7 @@ class ControllerSettings(Section, frozen=True):
             TeamsPolicy(**fields(self.teams)),
             doctor=DoctorPolicy(**fields(self.doctor)),
             balloons=BalloonPolicy(**fields(self.balloons)),
+            health=HealthPolicy(**fields(self.health)),
             terms=self.terms(),
             levels=self.levels(),
         )

@@ -31,6 +31,7 @@ from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
 from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.doctor import DoctorController
 from fairlead.controllers.fleet import FleetController
+from fairlead.controllers.health import HealthController
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.scheduler import SchedulerController
@@ -40,6 +41,7 @@ from fairlead.decide.arrays import ArraysPolicy
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.fleet.balloons import BalloonPolicy
 from fairlead.decide.fleet.view import FleetPolicy
+from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -76,6 +78,7 @@ class Policies:
     fleet: FleetPolicy = field(default_factory=FleetPolicy)
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     balloons: BalloonPolicy = field(default_factory=BalloonPolicy)
+    health: HealthPolicy = field(default_factory=HealthPolicy)
     arrays: ArraysPolicy = field(default_factory=ArraysPolicy)
     numbers: NumbersOptions = field(default_factory=NumbersOptions)
     #: Defaults and maxima of all jobs, which admission applies.
@@ -128,7 +131,7 @@ class Controllers:
         #: What the controllers read, and others may; the services among `services` keep it.
         self.mirrors = SharedMirrors(
             client, self._events, context=context, priority_classes=priority_classes,
-            teams=teams, has_reports=policies.doctor.enabled,
+            teams=teams, has_reports=policies.doctor.enabled, has_health=policies.health.enabled,
         )  # fmt: skip
         #: The cluster as the mirrors show it, taken in once for all controllers.
         self.world = ClusterWorld(
@@ -156,6 +159,8 @@ class Controllers:
         ]
         if self._policies.doctor.enabled:
             services.append(Service("doctor", self._run_doctor))
+        if self._policies.health.enabled:
+            services.append(Service("health", self._run_health))
         if self._policies.jobs.binding is not None:  # another scheduler binds what is pinned
             ready = partial(self._is_ready, "adoption")
             services.append(Service("adoption", self._run_adoption, is_ready=ready))
@@ -190,6 +195,7 @@ class Controllers:
             shared.claims,
             shared.volumes,
             shared.storage_classes,
+            shared.node_reports,
         )
 
     async def _run_scheduler(self) -> None:
@@ -258,7 +264,8 @@ class Controllers:
         """Run the fleet controller, and the balloon controller on the nodes that it indexes."""
         reader, balloons, pools = self._begin("fleet"), self._policies.balloons, self.mirrors.pools
         nodes = PoolNodes(balloons.namespace)
-        fleets = Mirror(
+        shared = self.mirrors.fleets
+        fleets = shared or Mirror(
             self._client, FLEETS, clock=self._clock, log=self._log,
             rng=self._context.streams(f"own-mirrors/{FLEETS.plural}"),
         )  # fmt: skip
@@ -277,9 +284,24 @@ class Controllers:
             also.append(self._loop(beside).run)
         self._metrics.fleet.watch(controller.source)
         try:
-            await self._run(controller, reader, own=[fleets], also=also)
+            await self._run(controller, reader, own=[] if shared else [fleets], also=also)
         finally:
             self._metrics.fleet.watch(None)
+
+    async def _run_health(self) -> None:
+        reader, shared = self._begin("health"), self.mirrors
+        assert shared.node_reports is not None
+        assert shared.fleets is not None
+        controller = HealthController(
+            self._client, self.world, shared.node_reports, shared.fleets, history=self._history,
+            events=self._events, clock=self._clock, policy=self._policies.health,
+            cluster_reports=shared.reports, reader=reader, log=self._log,
+        )  # fmt: skip
+        self._metrics.health.watch(lambda: controller.report)
+        try:
+            await self._run(controller, reader, also=[controller.observe])
+        finally:
+            self._metrics.health.watch(None)
 
     async def _run_doctor(self) -> None:
         reader, policy = self._begin("doctor"), self._policies.doctor

@@ -11,14 +11,18 @@ from typing import Any, TypeVar
 
 from fairlead.api.cluster_report import ClusterReport
 from fairlead.api.core import PriorityClass
+from fairlead.api.fleet import Fleet
 from fairlead.api.job_array import JobArray
+from fairlead.api.node_report import NodeReport
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import (
     CLAIMS,
     CLUSTER_REPORTS,
+    FLEETS,
     JOB_ARRAYS,
     JOBS,
     NODE_POOLS,
+    NODE_REPORTS,
     NODES,
     PODS,
     PRIORITY_CLASSES,
@@ -52,6 +56,7 @@ class SharedMirrors:
         priority_classes: Mirror[PriorityClass] | None = None,
         teams: Mirror[Team] | None = None,
         has_reports: bool = False,
+        has_health: bool = False,
     ) -> None:
         """`priority_classes` and `teams`: where another part of the process runs those mirrors."""
         #: Objects that cannot be decoded, of these kinds and of those that a reader has alone.
@@ -92,6 +97,11 @@ class SharedMirrors:
         if has_reports:
             self.reports = make(CLUSTER_REPORTS)
             self._own.append(self.reports)
+        self.node_reports: Mirror[NodeReport] | None = None
+        self.fleets: Mirror[Fleet] | None = None  # else the fleet controller has its own
+        if has_health:
+            self.node_reports, self.fleets = make(NODE_REPORTS), make(FLEETS)
+            self._own += [self.node_reports, self.fleets]
 
     def services(self) -> list[Service]:
         """Return what runs the mirrors; put it before the readers, to be stopped after them."""

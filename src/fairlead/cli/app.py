@@ -53,6 +53,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "status": Entry("cluster", "Show how the cluster on this machine does."),
         "down": Entry("cluster", "Stop the cluster on this machine; its state is kept."),
         "nodes": Entry("nodes", "Show nodes, grouped by pool and state."),
+        "node": Entry("node", "Show one node, or change whether it takes work."),
         "fleet": Entry("fleet", "Show node pools, and what holds each back."),
         "defrag": Entry("defrag", "Show which gangs would move to free nodes."),
         "decisions": Entry("decisions", "Show what the scheduler decided, and make it again."),
@@ -68,6 +69,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "webhook": Entry("webhook", "Show what the webhook does to new pods and jobs."),
         "doctor": Entry("doctor", "Find what will hurt the control plane, and give the fix."),
         "agent": Entry("agent", "Look after the health of this machine."),
+        "collector": Entry("collector", "Write what a node's agent reports into the cluster."),
     },
     "Simulation": {
         "sim": Entry("sim", "Simulate a cluster under a load."),

@@ -76,7 +76,7 @@ _FLAGS: dict[str, dict[tuple[str, ...], str]] = {
         "no other signal",
     },
     "nodes": {
-        ("-R", "--list-reasons"): "the columns SINCE and REASON have it",
+        ("--list-reasons",): "-R, or --reasons",
         ("-N", "--Node", "--long"): _WIDE,
         ("-p", "--partition"): "-l fairlead.dev/pool=NAME",
         ("-t", "--states"): "the column STATE has it",

@@ -20,6 +20,7 @@ from fairlead.api.core import Node, Pod, PriorityClass
 from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.node_pool import NodePool
+from fairlead.api.node_report import NodeReport
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import (
     CLAIMS,
@@ -167,6 +168,8 @@ class ClusterWorld:
         self._follow(mirrors.jobs, self._job_changed)
         self._follow(mirrors.pods, self._pod_changed)
         self._follow(mirrors.quotas, self._quota_changed)
+        if mirrors.node_reports is not None:
+            self._follow(mirrors.node_reports, self._report_changed)
 
     def _follow(self, mirror: Mirror[T], handler: Callable[[Change[T]], None]) -> None:
         def counted(change: Change[T]) -> None:
@@ -202,6 +205,11 @@ class ClusterWorld:
     def _wake_volumes(self) -> None:
         for mirror in self.mirrors.of_volumes:
             mirror.wake()
+
+    def _report_changed(self, change: Change[NodeReport]) -> None:
+        report = change.new
+        is_sick = report is not None and bool(report.status.critical or report.status.warning)
+        self.state.suspects.put_report(change.key[1], is_sick=is_sick)
 
     def _node_changed(self, change: Change[Node]) -> None:
         if change.new is None:
@@ -287,6 +295,8 @@ class ClusterMirrors:
     claims: Mirror[PersistentVolumeClaim]
     volumes: Mirror[PersistentVolume]
     storage_classes: Mirror[StorageClass]
+    #: None where the health of nodes is off.
+    node_reports: Mirror[NodeReport] | None = None
 
     @property
     def of_volumes(self) -> tuple[Mirror[Any], ...]:

@@ -22,7 +22,7 @@ from fairlead.api.job import Job
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus
 from fairlead.api.resources import FLEETS, NODE_POOLS, NODES
-from fairlead.api.status import AlreadyExists, ApiError
+from fairlead.api.status import ApiError
 from fairlead.api.validate_pool import validate_pool
 from fairlead.cloud.provider import (
     CloudError,
@@ -32,6 +32,7 @@ from fairlead.cloud.provider import (
 )
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.fleet_books import FleetBooks
 from fairlead.controllers.fleet_records import FleetRecords
 from fairlead.controllers.node_patches import node_patch
 from fairlead.controllers.pool_providers import PoolProviders, answer_of
@@ -107,7 +108,7 @@ class FleetController:
         """`nodes` is the empty index that it keeps, where another controller reads it, too."""
         self.report: Report | None = None
         self._objects = ObjectWriter(client)
-        self._client = client
+        self._books = FleetBooks(client)
         self._world = world
         self._pools = pools
         self._fleets = fleets
@@ -345,10 +346,9 @@ class FleetController:
                     NODE_POOLS, pool.metadata, action.finalizers
                 )
             case CreateFleet():
-                return await self._create_fleet()
-            case WriteFleet(fleet, status, decided):
-                diff = merge_diff(to_wire(fleet.status), to_wire(status))
-                written = await self._objects.patch_status(FLEETS, fleet.metadata, diff)
+                return await self._books.create()
+            case WriteFleet(fleet, _, decided):
+                written = await self._books.write(action)
                 self._records.note(FLEETS, fleet.metadata, decided)
                 return written
             case CallLaunch():
@@ -363,13 +363,6 @@ class FleetController:
                 return await self._objects.patch(NODES, action.node.metadata, node_patch(action))
             case _:
                 assert_never(action)
-
-    async def _create_fleet(self) -> Written | None:
-        try:
-            made = await self._client.create(FLEETS, {"metadata": {"name": FLEET_NAME}, "spec": {}})
-        except AlreadyExists:
-            return None
-        return Written.of(FLEETS, made)
 
     async def _write_pool(self, pool: NodePool, status: NodePoolStatus) -> Written | None:
         diff = merge_diff(to_wire(pool.status), to_wire(status))

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from fairlead.api import names
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_pool import NodePool, PoolDecision
 from fairlead.api.resources import NODE_POOLS, Resource
@@ -22,7 +23,9 @@ from fairlead.runtime.logs import Logger
 RECORDS_WAITING_MAX = 10_000
 _BATCH = 100
 _RETRY_SECONDS = 10.0
-_WARNINGS = frozenset(("Refused", "GiveUp", "Hold", "Release", "Unmanaged"))
+_WARNINGS = frozenset(
+    ("Refused", "GiveUp", "Hold", "Release", "Unmanaged", "Cordon", "WouldCordon", "Asking")
+)
 
 
 class FleetRecords:
@@ -40,8 +43,8 @@ class FleetRecords:
     def note(
         self, resource: Resource[Any], metadata: ObjectMeta, decided: Sequence[PoolDecision]
     ) -> None:
-        """Note decisions about a pool, or about the fleet as a whole."""
-        pool = metadata.name if resource is NODE_POOLS else ""
+        """Note decisions about a pool, a node of one, or the fleet as a whole."""
+        pool = metadata.name if resource is NODE_POOLS else metadata.labels.get(names.POOL, "")
         for each in decided:
             kind = EventKind.WARNING if each.action in _WARNINGS else EventKind.NORMAL
             text = f"{each.message} ({each.reason})"

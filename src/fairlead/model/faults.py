@@ -1,78 +1,27 @@
 """Faults of a machine: what is wrong with which part of it, how badly, and what would end it.
 
 A fault is found by the agent on the node (`node/`); what is done about it is decided elsewhere. So
-its types are here, below both. An observation is one sight of a fault, such as a kernel line; the
-fault is what the sights of one identity have in common. Two identities never share a clock.
+its types are here, below both; severity, action and recovery are those of the API. An observation
+is one sight of a fault, such as a kernel line; the fault is what the sights of one identity have in
+common. Two identities never share a clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Self
 
 import msgspec
 
-#: Longer texts of others are cut: a fault costs the same whatever a driver or a program writes.
-EVIDENCE_MAX = 240
-COMPONENT_MAX = 160
-CODE_MAX = 64
-CODES_MAX = 8
-
-
-class Severity(Enum):
-    """How bad a fault is; `rank` orders them."""
-
-    _value_: str
-    rank: int
-
-    def __new__(cls, value: str, rank: int) -> Self:
-        """Make a member."""
-        severity = object.__new__(cls)
-        severity._value_, severity.rank = value, rank
-        return severity
-
-    INFO = "Info", 0
-    WARNING = "Warning", 1
-    CRITICAL = "Critical", 2
-
-    @property
-    def is_sick(self) -> bool:
-        """True when a machine with such a fault is not healthy."""
-        return self.rank > 0
-
-
-class Recovery(Enum):
-    """What ends a fault."""
-
-    BOOT = "Boot"  # the machine has started again
-    COUNTER_RESET = "CounterReset"  # the hardware's counter began again, or the machine did
-    STABLE_TIME = "StableTime"  # it was looked for, and not seen, for so long without a break
-    PERSON = "Person"  # somebody says so
-
-
-class Action(Enum):
-    """What should be done about a fault, from least to most.
-
-    `recovery` is what ends the fault of an event that asks for the action.
-    """
-
-    _value_: str
-    rank: int
-    recovery: Recovery
-
-    def __new__(cls, value: str, rank: int, recovery: Recovery) -> Self:
-        """Make a member."""
-        action = object.__new__(cls)
-        action._value_, action.rank, action.recovery = value, rank, recovery
-        return action
-
-    NONE = "None", 0, Recovery.STABLE_TIME
-    WATCH = "Watch", 1, Recovery.STABLE_TIME
-    RESET_GPU = "ResetGPU", 2, Recovery.BOOT
-    REBOOT = "Reboot", 3, Recovery.BOOT
-    REPLACE = "Replace", 4, Recovery.PERSON
-    ASK_PERSON = "AskPerson", 5, Recovery.PERSON
+from fairlead.api.node_report import (
+    CODE_MAX,
+    CODES_MAX,
+    COMPONENT_MAX,
+    EVIDENCE_MAX,
+    Action,
+    Recovery,
+    Severity,
+)
 
 
 class Ending(Enum):

@@ -7,12 +7,13 @@ table keeps readiness as a column, from the same function.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from fairlead.api.core import Node, NodeCondition
 from fairlead.api.names import MAINTENANCE, MAINTENANCE_ANNOUNCED, READY
 from fairlead.api.times import parse_time
-from fairlead.model.windows import Window, read_window
+from fairlead.model.windows import Window, drain_of, read_window
 
 
 class NodeHealth:
@@ -30,7 +31,7 @@ class NodeHealth:
         self.unready_since: Mapping[str, float] = MappingProxyType(self._unready_since)
         #: Nodes that a person or a controller has cordoned.
         self.cordoned: Mapping[str, None] = MappingProxyType(self._cordoned)
-        #: Nodes whose provider has announced maintenance, and when it is.
+        #: Nodes that gangs are to leave, and when: drains, and maintenance of the provider.
         self.closing: Mapping[str, Window] = MappingProxyType(self._closing)
 
     def __contains__(self, name: str) -> bool:
@@ -57,7 +58,7 @@ class NodeHealth:
         if is_cordoned:
             self._cordoned[name] = None
         self._closing.pop(name, None)
-        if (window := _announced(node)) is not None:
+        if (window := _closing(node)) is not None:
             self._closing[name] = window
         if self._facts(name) != before:
             self._report(name)
@@ -91,6 +92,14 @@ def _ready_condition(node: Node) -> NodeCondition | None:
         if condition.type == READY:
             return condition
     return None
+
+
+def _closing(node: Node) -> Window | None:
+    """Return from when on no gang may be there; None: nothing asks gangs to leave."""
+    drain, announced = drain_of(node.metadata.annotations), _announced(node)
+    if drain is None or announced is None or announced.start >= drain.start:
+        return announced if drain is None else drain
+    return replace(drain, start=announced.start)
 
 
 def _announced(node: Node) -> Window | None:

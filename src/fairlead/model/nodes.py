@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.core import Node
-from fairlead.api.names import MAINTENANCE
 from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from fairlead.model.image_table import ImageTable
 from fairlead.model.labels import LabelTable, resized
@@ -42,6 +41,7 @@ from fairlead.model.requests import (
 )
 from fairlead.model.reserved_nodes import Reserved
 from fairlead.model.window_table import WindowTable
+from fairlead.model.windows import closed_of
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -197,7 +197,7 @@ class NodeTable:
         changed = self._set_flags(slot, node)
         labels = {**node.metadata.labels, NAME_COLUMN: name}
         changed |= self.labels.set(slot, labels, node.spec.taints)
-        changed |= self.windows.set(slot, node.metadata.annotations.get(MAINTENANCE))
+        changed |= self.windows.set(slot, closed_of(node.metadata.annotations))
         changed |= self.windows.set_labels(slot, labels)
         self.images.set(slot, node.status.images)
         if changed:

@@ -18,9 +18,13 @@ from fairlead.api.quantity import resources_to_base
 from fairlead.model.balloons import is_balloon
 from fairlead.model.gangs import JobKey
 from fairlead.model.node_health import is_ready
+from fairlead.model.node_record import Departure, departure_of
 from fairlead.model.spares import is_spare, is_spare_of_pool
+from fairlead.model.windows import drain_of
 
 _LASTING = "DaemonSet"
+#: In the place of a job's namespace: no namespace has a slash.
+_POD = "/pod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,10 @@ class PoolNode:
     #: When maintenance is, and what of it we wrote since the provider announced it.
     maintenance: str
     announced: str
+    #: A fault keeps work off it, or a person empties it.
+    is_out: bool = False
+    #: Why its machine is to go for good; None: it is not.
+    goes: Departure | None = None
 
     @property
     def name(self) -> str:
@@ -58,7 +66,9 @@ class PoolNode:
         ours = (
             self.pool, self.instance, self.is_ready, self.is_joining, self.devices, self.removal
         )  # fmt: skip
-        return (*ours, self.maintenance, self.announced, self.is_cordoned, self.node.spec.taints)
+        out = (self.is_out, self.goes)
+        cordons = (self.is_cordoned, self.node.spec.taints)
+        return (*ours, self.maintenance, self.announced, *out, *cordons)
 
     @property
     def is_cordoned(self) -> bool:
@@ -68,7 +78,7 @@ class PoolNode:
     @property
     def is_usable(self) -> bool:
         """True when members can start on it."""
-        return self.is_ready and not self.is_waiting and not self.is_cordoned
+        return self.is_ready and not self.is_waiting and not self.is_cordoned and not self.is_out
 
     @property
     def is_waiting(self) -> bool:
@@ -118,7 +128,8 @@ class PoolNodes:
             is_spare(node.spec.taints), is_spare_of_pool(node.spec.taints),
             devices_of(node.status.allocatable),
             notes.get(names.REMOVAL, ""), notes.get(names.MAINTENANCE, ""),
-            notes.get(names.MAINTENANCE_ANNOUNCED, ""),
+            notes.get(names.MAINTENANCE_ANNOUNCED, ""), drain_of(notes) is not None,
+            departure_of(notes),
         )  # fmt: skip
         self.version += before is None or before.facts != found.facts
         self.by_name[name] = self.by_instance[found.instance] = found
@@ -141,6 +152,11 @@ class PoolNodes:
     def is_used(self, name: str) -> bool:
         """True while a job has a place on the node, or a pod of others is bound to it."""
         return bool(self._users.get(name))
+
+    def pods_on(self, name: str) -> list[JobKey]:
+        """Return the pods that use a node, sorted; those of jobs' members among them."""
+        found = (user[1].split("/", 1) for user in self._users.get(name, ()) if user[0] == _POD)
+        return sorted((namespace, pod) for namespace, pod in found)
 
     def job_changed(self, key: JobKey, job: Job | None, instant: float) -> None:
         """Take in a job; None: it is gone."""
@@ -168,9 +184,9 @@ class PoolNodes:
         elif self.balloons.pop(key, None) is not None:
             self.late_balloons.pop(key, None)
             self.version += 1
-        user = ("pod", "/".join(key))
+        user = (_POD, "/".join(key))
         before = self._node_of_pod.pop(key, "")
-        after = pod.spec.node_name if pod is not None and _counts(pod) else ""
+        after = pod.spec.node_name if pod is not None and uses_node(pod) else ""
         if after:
             self._node_of_pod[key] = after
         if before and before != after:
@@ -230,7 +246,8 @@ def _facts(balloon: Pod) -> tuple[object, ...]:
     return (meta.uid, meta.labels, balloon.spec.node_name, balloon.is_terminal, is_leaving)
 
 
-def _counts(pod: Pod) -> bool:
+def uses_node(pod: Pod) -> bool:
+    """True for a pod that has not ended and that would leave a node which is emptied."""
     if pod.is_terminal or is_static(pod):
         return False
     return not any(owner.kind == _LASTING for owner in pod.metadata.owner_references)

@@ -1,6 +1,6 @@
-"""Signs that a node may fail: it was lost by an attempt, or was not ready and has come back.
+"""Signs that a node may fail: an attempt lost it, it came back from an outage, it reports faults.
 
-All of them are read from objects (the records of attempts, the node's own condition), so each
+All of them are read from objects (records of attempts, the node's condition and report), so each
 process finds the same nodes, and no state has to be kept beside the objects.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import nlargest
+from math import inf
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
@@ -19,14 +20,15 @@ from fairlead.model.gangs import JobKey
 START_SECONDS = 1800.0
 #: Nodes that are suspected at a time: those with the latest signs.
 SUSPECTS_MAX = 1000
-_NODE = ("", "")
+#: In the place of a job: the node's own condition, and the report of its agent.
+_NODE, _REPORT = ("", ""), ("", "report")
 
 
 class SuspectTable:
     """The latest sign of each node, by what shows it."""
 
     def __init__(self) -> None:
-        #: By node: the instant of the sign of each job, and under _NODE of its own condition.
+        #: By node: the instant of the sign of each job, and under _NODE and _REPORT of its own.
         self._signs: dict[str, dict[JobKey, float]] = {}
         self._of_job: dict[JobKey, dict[str, float]] = {}
 
@@ -53,6 +55,13 @@ class SuspectTable:
             self.remove_node(node.metadata.name)
         else:
             self._signs.setdefault(node.metadata.name, {})[_NODE] = at
+
+    def put_report(self, name: str, *, is_sick: bool) -> None:
+        """Take in whether the agent of a node reports faults now."""
+        if is_sick:
+            self._signs.setdefault(name, {})[_REPORT] = inf
+        else:
+            self._remove(name, _REPORT)
 
     def remove_node(self, name: str) -> None:
         """Take in that a node is gone; what attempts say of its name stays."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fairlead.model.labels import Bools, Slots, resized
 from fairlead.model.reserved_nodes import Reserved
-from fairlead.model.windows import Window, read_window
+from fairlead.model.windows import Window
 
 #: What matters of an attempt: for how many seconds it may hold its nodes, and the reservation that
 #: it uses ("": none).
@@ -41,9 +41,8 @@ class WindowTable:
         for each, held in self._reserved.items():
             self._reserved[each] = resized(held, capacity)
 
-    def set(self, slot: int, text: str | None) -> bool:
-        """Set the window of a slot by the annotation of its node; False when it is as it was."""
-        window = read_window(text) if text is not None else None
+    def set(self, slot: int, window: Window | None) -> bool:
+        """Set the window of a slot; False when it is as it was."""
         if self._windows.get(slot) == window:
             return False
         if window is None:

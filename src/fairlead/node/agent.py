@@ -42,6 +42,7 @@ class Agent:
         self._read_seconds_max = read_seconds_max
         self._report_seconds = report_seconds
         self._watch = Watch(sources, state.load(), boot_id=host.boot_id(), now=host.now())
+        self._machine_id = host.machine_id()
         self._stop = asyncio.Event()
         self._not_kept = state.replaced
         self._published: object = None
@@ -104,7 +105,9 @@ class Agent:
 
     def _write_report(self, now: float) -> None:
         """Replace the report if it says something new, or is old; OSError."""
-        report = report_of(self._watch, self._host.now(), not_kept=self._not_kept)
+        report = report_of(
+            self._watch, self._host.now(), not_kept=self._not_kept, machine_id=self._machine_id
+        )
         changed = (report.faults, report.ended, report.skipped, report.not_kept, tuple(
             (each.source, each.state, each.lost, each.unreadable) for each in report.sources
         ))  # fmt: skip

@@ -18,6 +18,7 @@ from fairlead.runtime.clock import Clock, SystemClock
 
 TEXT_BYTES_MAX = 1 << 20
 _DIGITS_MAX = 20
+_PRODUCT = "sys/class/dmi/id/product_uuid"
 _BOOT_ID = "proc/sys/kernel/random/boot_id"
 
 
@@ -148,6 +149,13 @@ class Host:
     def boot_id(self) -> str:
         """Return the id of this boot; NotAHost."""
         return self._needed(_BOOT_ID)
+
+    def machine_id(self) -> str:
+        """Return the identity of the hardware, whatever the name of the node; "": not known."""
+        try:
+            return self.text(_PRODUCT)
+        except OSError:
+            return ""
 
     def now(self) -> Moment:
         """Return the instant; NotAHost."""

@@ -51,6 +51,7 @@ class SourceLine(msgspec.Struct, frozen=True, rename="camel"):
     read_at: str | None
     lost: int
     unreadable: tuple[str, ...]
+    checks: tuple[str, ...] = ()
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
@@ -67,10 +68,11 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     skipped: tuple[SkippedCheck, ...]
     dropped_faults: int = 0
     not_kept: str = ""
+    machine_id: str = ""
 
 
-def report_of(watch: Watch, now: Moment, *, not_kept: str = "") -> Report:
-    """Return the report of this instant."""
+def report_of(watch: Watch, now: Moment, *, not_kept: str = "", machine_id: str = "") -> Report:
+    """Return the report of this instant; `machine_id` names the hardware."""
     return Report(
         VERSION,
         watch.is_healthy,
@@ -79,10 +81,11 @@ def report_of(watch: Watch, now: Moment, *, not_kept: str = "") -> Report:
         watch.boot_id,
         tuple(fault_line(each) for each in watch.faults),
         tuple(_ended_line(each) for each in watch.ended),
-        tuple(_source_line(each) for each in watch.health(now)),
+        tuple(_source_line(each, watch.checks(each.source)) for each in watch.health(now)),
         watch.skipped(),
         watch.dropped,
         not_kept,
+        machine_id,
     )
 
 
@@ -111,8 +114,14 @@ def _ended_line(ended: EndedFault) -> EndedLine:
     )  # fmt: skip
 
 
-def _source_line(health: SourceHealth) -> SourceLine:
+def _source_line(health: SourceHealth, checks: tuple[str, ...]) -> SourceLine:
     read_at = None if health.read_at is None else format_time(health.read_at)
     return SourceLine(
-        health.source, health.state.value, health.why, read_at, health.lost, health.unreadable
+        health.source,
+        health.state.value,
+        health.why,
+        read_at,
+        health.lost,
+        health.unreadable,
+        checks,
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from fairlead.api.node_report import SourceState
 from fairlead.model.faults import Identity, Moment, Observation
 
 F = TypeVar("F")
@@ -17,17 +17,6 @@ M = TypeVar("M")
 
 class Nothing(msgspec.Struct, frozen=True):
     """The memory of a judge that needs none."""
-
-
-class SourceState(Enum):
-    """How a source itself does, which says nothing of the machine."""
-
-    OK = "Ok"
-    SKIPPED = "Skipped"  # the machine lacks it, or nothing is expected of it
-    BLIND = "Blind"  # it should be there, and cannot be read
-    LOSSY = "Lossy"  # something was lost before it was read
-    HUNG = "Hung"  # a read did not return in time
-    STALE = "Stale"  # it was not read for much longer than it should be
 
 
 class SourceHealth(msgspec.Struct, frozen=True, rename="camel"):

@@ -158,6 +158,10 @@ class Watch:
                                 self._lost.get(source.name, 0))  # fmt: skip
         return found
 
+    def checks(self, source: str) -> tuple[str, ...]:
+        """Return the checks of a source."""
+        return self._sources[source].checks
+
     def skipped(self) -> tuple[SkippedCheck, ...]:
         """Return the checks of working sources that did not look, and why."""
         return tuple(each for name in sorted(self._skipped) for each in self._skipped[name])

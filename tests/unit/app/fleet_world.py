@@ -26,6 +26,7 @@ from fairlead.cloud.provider import Provider
 from fairlead.cloud.registry import provider_of
 from fairlead.cloud.simulated import CloudRates, SimulatedCloud
 from fairlead.decide.fleet.view import FleetPolicy
+from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.rails.sight import SightLimits
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
@@ -63,7 +64,14 @@ class PagedClient(QuietClient):
 class FleetWorld:
     """Run it with `async with FleetWorld.running() as world`, in virtual time."""
 
-    def __init__(self, rates: CloudRates, policy: FleetPolicy) -> None:
+    def __init__(
+        self,
+        rates: CloudRates,
+        policy: FleetPolicy,
+        health: HealthPolicy | None = None,
+        *,
+        profile: str = "default",
+    ) -> None:
         self.clock = LoopClock(EPOCH)
         rng = random.Random(7)
         self.api = ApiService(
@@ -73,12 +81,13 @@ class FleetWorld:
         # Watches that last say nothing while nothing happens.
         self.client = PagedClient(self.api, renews_watches=False, keeps_events=False)
         self.client.pages = {}
-        profile = load_profile("default")
+        found = load_profile(profile)
         self.virtual = VirtualNodes(
-            self.client, NodeFleet(0, profile.node), profile, clock=self.clock, rng=rng
+            self.client, NodeFleet(0, found.node), found, clock=self.clock, rng=rng
         )
         self.cloud = SimulatedCloud(self.virtual, random.Random(3), rates)
         self.policy = policy
+        self.health = health or HealthPolicy()
         self.history: History = MemoryHistory()
         self.rng = rng
         #: What makes providers of a test's own, by pool: for each life of the controllers.
@@ -88,10 +97,14 @@ class FleetWorld:
     @classmethod
     @asynccontextmanager
     async def running(
-        cls, rates: CloudRates | None = None, policy: FleetPolicy | None = None
+        cls,
+        rates: CloudRates | None = None,
+        policy: FleetPolicy | None = None,
+        health: HealthPolicy | None = None,
+        profile: str = "default",
     ) -> AsyncGenerator[FleetWorld]:
         silent = FleetPolicy(sight=SightLimits(nodes_age_seconds_max=float("inf")))
-        world = cls(rates or CloudRates(), policy or silent)
+        world = cls(rates or CloudRates(), policy or silent, health, profile=profile)
         await world.api.bootstrap()
         for manifest in crd.manifests():
             await world.client.create(CRDS, manifest)
@@ -117,7 +130,7 @@ class FleetWorld:
         """One life of the controllers."""
         self.metrics = Metrics(CollectorRegistry(), version="test", stopwatch=self.clock.now)
         controllers = Controllers(
-            Policies(fleet=self.policy), self.client, self.history,
+            Policies(fleet=self.policy, health=self.health), self.client, self.history,
             context=ProcessContext(self.clock, self.metrics),
             providers=self._provider_of,
         )  # fmt: skip

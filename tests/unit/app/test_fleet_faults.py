@@ -15,11 +15,12 @@ from fairlead.api.status import Conflict, StatusCause
 from fairlead.cloud.provider import CloudError, LaunchRequest
 from fairlead.controllers import fleet as fleet_module
 from fairlead.controllers.fleet import FleetController
-from fairlead.decide.fleet import budgets, purchases
+from fairlead.decide.fleet import purchases
 from fairlead.decide.fleet.actions import Action, Terminate
 from fairlead.decide.fleet.census import Census
 from fairlead.decide.fleet.demand import Offer
 from fairlead.decide.fleet.view import FleetView
+from fairlead.decide.rails import books
 from fairlead.model.machines import Inventory
 from fairlead.runtime.barrier import Written
 from fairlead.sim.loop import run
@@ -222,7 +223,7 @@ def test_a_fault_that_no_pool_explains_still_ends_the_controller(
     def broken(_override: Override) -> float:
         raise ValueError("planted")
 
-    monkeypatch.setattr(budgets, "_end_of", broken)
+    monkeypatch.setattr(books, "_end_of", broken)
 
     async def main() -> None:
         async with FleetWorld.running() as world:

@@ -44,7 +44,7 @@ from fairlead.testing.builders import make_job
         ("ps", "--start", "fairlead why JOB"),
         ("cancel", "-u", "fairlead cancel $(fairlead ps --user NAME -o name)"),
         ("cancel", "--state", "fairlead ps --state STATE -o name"),
-        ("nodes", "-R", "REASON"),
+        ("nodes", "--list-reasons", "-R, or --reasons"),
         ("history", "-S", "--since"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from msgspec.structs import replace
 from tests.unit.decide.jobs_world import World, new_job
 
@@ -102,4 +104,49 @@ def test_maintenance_that_is_taken_back_moves_no_gang() -> None:
     world.run_to(START - DRAIN - 10)
     world.closing = {}
     world.run_to(START + 60)
+    assert reason(world) == ""
+
+
+def drained(deadline: float) -> World:
+    """Return a world one of whose nodes is drained from now on."""
+    world = started()
+    world.closing = {"n2": Window(deadline, inf, asked_at=world.now)}
+    return world
+
+
+def test_a_gang_leaves_a_node_that_is_drained_after_its_next_checkpoint() -> None:
+    world = drained(START)
+    world.run_to(EPOCH + 600)
+    assert reason(world) == ""
+    report(world, 10)
+    world.settle()
+    assert world.job is not None
+    attempt = world.job.status.attempts[-1]
+    assert (attempt.reason, attempt.nodes_lost) == ("Drained", ("n2",))
+    assert attempt.message == "node n2 is to be empty by 2026-01-01T02:00:00Z"
+    assert world.job.status.user_failures == 0
+
+
+def test_a_gang_without_checkpoints_stays_until_shortly_before_the_deadline() -> None:
+    world = drained(START)
+    world.run_to(START - DRAIN - 1)
+    assert reason(world) == ""
+    world.run_to(START - DRAIN)
+    assert reason(world) == "Drained"
+
+
+def test_a_short_drain_leaves_the_time_for_one_checkpoint() -> None:
+    world = drained(EPOCH + 240)
+    asked = world.now
+    world.run_to(asked + SAVE - 1)
+    assert reason(world) == ""
+    world.run_to(asked + SAVE)
+    assert reason(world) == "Drained"
+
+
+def test_a_closed_node_that_has_no_deadline_keeps_what_runs_there() -> None:
+    world = started()
+    world.closing = {"n2": Window(inf, inf, asked_at=world.now)}
+    report(world, 10)
+    world.run_to(START + 86_400)
     assert reason(world) == ""

@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.job import Role
+from fairlead.api.names import DRAIN, HEALTH_DRAIN, MAINTENANCE
 from fairlead.api.times import parse_time
 from fairlead.model.window_table import WindowTable
-from fairlead.model.windows import Window, hold_seconds, read_window
+from fairlead.model.windows import Window, closed_of, drain_of, hold_seconds, read_window
 from fairlead.testing.builders import make_job, make_role
 
 TEXT = "2026-12-01T08:00:00Z/2026-12-01T12:00:00Z"
@@ -69,9 +70,9 @@ def test_a_job_holds_its_nodes_for_its_limit_and_its_longest_grace_period(
 def test_the_table_answers_as_each_window_does() -> None:
     table = WindowTable(4)
     assert not table
-    assert table.set(1, TEXT)
-    assert table.set(2, "never")
-    assert not table.set(1, TEXT)
+    assert table.set(1, read_window(TEXT))
+    assert table.set(2, read_window("never"))
+    assert not table.set(1, read_window(TEXT))
     slots = np.arange(4)
     for hold in (0.0, 3600.0, inf):
         for now in (-inf, 0.0, START - 1800.0, START, END - 1.0, END):
@@ -86,7 +87,7 @@ def test_the_table_answers_as_each_window_does() -> None:
 
 def test_time_matters_only_where_it_closes_or_opens_a_node() -> None:
     table = WindowTable(1)
-    table.set(0, TEXT)
+    table.set(0, read_window(TEXT))
     for before, now, differs in (
         (0.0, START - 3600.0, False),
         (START - 3600.0, START - 3599.0, True),
@@ -107,6 +108,41 @@ def test_time_matters_only_where_it_closes_or_opens_a_node() -> None:
 
 def test_a_table_that_grows_keeps_its_windows() -> None:
     table = WindowTable(1)
-    table.set(0, TEXT)
+    table.set(0, read_window(TEXT))
     table.resize(3)
     assert table.closed((inf, ""), np.arange(3), START).tolist() == [True, False, False]
+
+
+def test_a_drain_closes_its_node_until_it_is_ended_and_has_a_deadline() -> None:
+    drain = drain_of({DRAIN: TEXT})
+    assert drain == Window(END, inf, asked_at=START)
+    assert closed_of({DRAIN: TEXT, MAINTENANCE: TEXT}) == Window(START, inf)
+    assert closed_of({MAINTENANCE: TEXT}) == Window(START, END)
+    assert closed_of({}) is None
+    words = "from 2026-12-01T08:00:00Z until it is ended"
+    assert Window(START, inf).words == words
+
+
+def test_of_two_drains_the_earlier_deadline_counts() -> None:
+    later = "2026-12-01T07:00:00Z/2026-12-02T12:00:00Z"
+    for notes in ({DRAIN: TEXT, HEALTH_DRAIN: later}, {DRAIN: later, HEALTH_DRAIN: TEXT}):
+        drain = drain_of(notes)
+        assert drain is not None
+        assert (drain.start, drain.asked_at) == (END, START)
+
+
+def test_a_drain_without_a_deadline_closes_its_node_and_asks_nobody_to_leave() -> None:
+    drain = drain_of({HEALTH_DRAIN: "2026-12-01T08:00:00Z/"})
+    assert drain == Window(inf, inf, asked_at=START)
+    assert closed_of({HEALTH_DRAIN: "2026-12-01T08:00:00Z/"}) == Window(START, inf)
+
+
+@pytest.mark.parametrize("text", ["", "/", "soon", f"{TEXT}/{TEXT}", "2026-12-01T08:00:00Z/soon"])
+def test_a_drain_that_cannot_be_read_closes_its_node_and_moves_nobody(text: str) -> None:
+    drain = drain_of({DRAIN: text})
+    assert drain is not None
+    assert (drain.start, drain.asked_at) == (inf, -inf)
+    closed = closed_of({DRAIN: text})
+    assert closed is not None
+    assert (closed.start, closed.end) == (-inf, inf)
+    assert "cannot be read" in closed.words

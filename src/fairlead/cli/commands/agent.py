@@ -80,7 +80,7 @@ def check(common_: Common, *, root: str, config: str) -> int:
     host = Host(Path(root))
     try:
         watch = asyncio.run(_look(host, settings))
-        report = report_of(watch, host.now())
+        report = report_of(watch, host.now(), machine_id=host.machine_id())
     except NotAHost as error:
         raise _not_a_host(error) from error
     if common_.is_structured:

@@ -9,6 +9,7 @@ from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import Forbidden
 from fairlead.cli.common import Common, Format, common, now
 from fairlead.cli.transport import Api
+from fairlead.cli.views.node import REASON_COLUMNS, reason_rows
 from fairlead.cli.views.nodes import COLUMNS, node_rows, node_uses
 from fairlead.input.errors import Code, fail
 
@@ -25,23 +26,26 @@ _GRANT = (
       fairlead nodes
       fairlead nodes -o wide               also CPUs, memory and names
       fairlead nodes -l fairlead.dev/pool=h100
+      fairlead nodes -R                    each node that is not simply ready, and why
     """
 )
 @click.option("-l", "--selector", metavar="LABELS", default="", help="Only nodes that match.")
+@click.option("-R", "--reasons", is_flag=True,
+              help="Each node that is not simply ready, and why.")  # fmt: skip
 @common()
-def nodes(common_: Common, *, selector: str) -> None:
+def nodes(common_: Common, *, selector: str, reasons: bool) -> None:
     """Show nodes, grouped by pool and state.
 
     A pool is what the label fairlead.dev/pool says; on a cluster of `fairlead up` nodes without
     it are grouped as local and virtual.
     """
     try:
-        _show(common_, common_.connect(), selector)
+        _show(common_, common_.connect(), selector, reasons=reasons)
     except Forbidden as error:
         raise fail(Code.FORBIDDEN, error.message, help=(_GRANT,)) from error
 
 
-def _show(common_: Common, api: Api, selector: str) -> None:
+def _show(common_: Common, api: Api, selector: str, *, reasons: bool) -> None:
     if common_.format in (Format.JSON, Format.YAML, Format.NAME):
         raw = api.list(NODES.raw, label_selector=selector)
         if common_.format is Format.NAME:
@@ -50,6 +54,9 @@ def _show(common_: Common, api: Api, selector: str) -> None:
             common_.structured(raw)
         return
     found = api.list(NODES, label_selector=selector)
+    if reasons:
+        common_.table(REASON_COLUMNS, reason_rows(found, now()), empty="all nodes are ready")
+        return
     jobs = api.list(JOBS)
     others = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
     at = now()

@@ -13,6 +13,7 @@ from fairlead.api.pod_asks import member_amounts, pod_amounts
 from fairlead.api.times import parse_time
 from fairlead.cli.table import Align, Column, Row
 from fairlead.decide.words import duration, fold_names
+from fairlead.model.node_record import record_of
 from fairlead.model.spares import is_spare
 from fairlead.model.windows import read_window
 
@@ -43,6 +44,7 @@ class NodeState(Enum):
     SPARE = "spare"
     TAINTED = "tainted"
     MAINTENANCE = "maintenance"
+    UNHEALTHY = "unhealthy"
     CORDONED = "cordoned"
     NOT_READY = "not-ready"
 
@@ -82,6 +84,10 @@ def state_of(node: Node, now: float) -> tuple[NodeState, str, float | None]:
         who = node.metadata.annotations.get(names.CORDONED_BY, "")
         reason = f"by {who or 'hand'}"
         return NodeState.CORDONED, reason, parse_time(since) if since else None
+    record = record_of(node.metadata.annotations)
+    if record is not None and record.is_out:
+        reason = f"{record.state.value.lower()}: {record.reason}"
+        return NodeState.UNHEALTHY, reason, parse_time(record.entered_at)
     if is_spare(node.spec.taints):
         return NodeState.SPARE, "kept for repairs", None
     keeping = [t for t in node.spec.taints

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from fairlead.api import names
 from fairlead.api.core import Node
-from fairlead.api.fleet import Fleet, FleetStatus
 from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus, PoolDecision
+from fairlead.decide.rails.books import CreateFleet, WriteFleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,6 @@ class HoldPool(PoolAction):
         """All finalizers of the pool afterwards."""
         others = [f for f in self.pool.metadata.finalizers if f != names.POOL_FINALIZER]
         return [*others, names.POOL_FINALIZER] if self.is_held else others
-
-
-@dataclass(frozen=True, slots=True)
-class CreateFleet:
-    """Create the one Fleet object."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriteFleet:
-    """Write the ledger of removals, which grants them; `decided` is for events and records."""
-
-    fleet: Fleet
-    status: FleetStatus
-    decided: tuple[PoolDecision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

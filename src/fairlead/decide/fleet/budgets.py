@@ -1,16 +1,10 @@
-"""What the budgets of removals are of: sizes of pools, limits of their own, and overrides."""
+"""What the budgets of removals are of: the sizes of pools and domains."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from fairlead.api.fleet import Fleet, Override
-from fairlead.api.node_limit import parse_limit
-from fairlead.api.node_pool import NodePool
-from fairlead.api.times import parse_time
 from fairlead.decide.fleet.census import Census
-from fairlead.decide.rails.ledger import PoolBudget
-from fairlead.decide.rails.removals import Permit
 
 
 def sizes_of(
@@ -36,27 +30,3 @@ def sizes_of(
             domain = f"{name}/{census.domain_of(node.instance)}"
             sizes[domain] = sizes.get(domain, 0) + 1
     return sizes, counts
-
-
-def permits_of(fleet: Fleet, now: float) -> list[Permit]:
-    """Return the overrides that are in force."""
-    return [
-        Permit(override.name, frozenset(override.nodes))
-        for override in fleet.spec.overrides
-        if _end_of(override) > now
-    ]
-
-
-def budget_of(pool: NodePool) -> PoolBudget:
-    """Return the limits of a pool's own."""
-    own = pool.spec.disruption
-    limits = (own.nodes_at_once_max, own.nodes_per_hour_max, own.nodes_per_day_max)
-    return PoolBudget(*(None if limit is None else parse_limit(limit) for limit in limits))
-
-
-def _end_of(override: Override) -> float:
-    """Return when an override ends; one whose end cannot be read allows nothing."""
-    try:
-        return parse_time(override.expires_at)
-    except ValueError:
-        return float("-inf")

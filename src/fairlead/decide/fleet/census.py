@@ -194,7 +194,7 @@ def _is_out(view: FleetView, census: Census, node: PoolNode) -> bool:
     if node.instance not in census.instances or node.instance in census.awaited:
         return False
     since = view.nodes.unready.get(node.name, view.instant)
-    return node.is_cordoned or view.instant >= since + AWAY_SECONDS
+    return node.is_cordoned or node.is_out or view.instant >= since + AWAY_SECONDS
 
 
 def has_joined(view: FleetView, census: Census, node: PoolNode | None) -> bool:

@@ -14,7 +14,6 @@ launch by a write before it sends it: late writes of the one that died then conf
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,17 +28,15 @@ from fairlead.decide.fleet.actions import (
     Announce,
     AwaitTurn,
     CallLaunch,
-    CreateFleet,
     DeleteNode,
     Mark,
     SetSpare,
     Terminate,
     Unmark,
-    WriteFleet,
     WritePool,
 )
 from fairlead.decide.fleet.announced import announcements, begun_early
-from fairlead.decide.fleet.budgets import budget_of, permits_of, sizes_of
+from fairlead.decide.fleet.budgets import sizes_of
 from fairlead.decide.fleet.census import Census, is_used_again, take_census
 from fairlead.decide.fleet.decisions import (
     admitted,
@@ -70,6 +67,13 @@ from fairlead.decide.fleet.returns import NO_TAINTS, TAINTED_MAX, away
 from fairlead.decide.fleet.spares import SpareChanges, change_spares
 from fairlead.decide.fleet.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, about
+from fairlead.decide.rails.books import (
+    CreateFleet,
+    WriteFleet,
+    budget_of,
+    leaving_of,
+    permits_of,
+)
 from fairlead.decide.rails.bought import bought_within_day
 from fairlead.decide.rails.ledger import Account, Ledger
 from fairlead.decide.rails.removals import Outcome, Removal, Ruling, rule_on
@@ -292,7 +296,7 @@ class _Cycle:
     ) -> tuple[Ruling, ...]:
         """Mark and grant removals; a grant is written to the ledger, and carried out after."""
         view, memory, status = self.view, self.memory, self.fleet.status
-        ledger = self.ledger = self._ledger()
+        ledger = self.ledger = memory.ledger.ledger(self.fleet, view.instant)
         wanted, bought = list[Removal](), dict[str, dict[str, float]]()
         for plan in plans:
             pool, of_pool = plan.pool, plan.pool.status
@@ -311,7 +315,7 @@ class _Cycle:
             ledger, memory.peaks.within(view.instant, sizes, counts), self.policy.budgets,
             of_pools={plan.pool.metadata.name: budget_of(plan.pool)
                       for plan in plans if plan.is_acted_on},
-            leaving=Counter(grant.pool for grant in status.grants),
+            leaving=leaving_of(status),
         )  # fmt: skip
         room = min(GRANTS_MAX - len(status.grants), _GRANTS_PER_LOOP_MAX)
         rulings = rule_on(
@@ -329,15 +333,6 @@ class _Cycle:
                 self.actions.append(Mark(node.node, why))
         self._write_fleet(ledger, rulings, findings)
         return rulings
-
-    def _ledger(self) -> Ledger:
-        """Return the ledger now: as it was read, and the time since by a monotonic clock."""
-        memory, status = self.memory, self.fleet.status
-        version = self.fleet.metadata.resource_version
-        if memory.ledger_version != version:
-            memory.ledger_version, memory.ledger_read_at = version, self.view.instant
-        since = self.view.instant - memory.ledger_read_at
-        return Ledger(status.clock, status.removed).at(status.clock + since)
 
     def _write_fleet(
         self, ledger: Ledger, rulings: Sequence[Ruling], findings: Sequence[Finding]
@@ -367,7 +362,8 @@ class _Cycle:
         is_counting = status.removed or any(map(counts_time, self.view.pools))
         is_old = ledger.clock - status.clock >= self.policy.ledger_seconds and is_counting
         if granted or grants != status.grants or is_old:
-            booked = ledger.with_removed(removal.charge for removal in granted)
+            paid = (removal.charge for removal in granted if not removal.is_paid)
+            booked = ledger.with_removed(paid)
             new = replace(new, clock=booked.clock, removed=booked.removed)
         is_changed = granted or is_old or (grants, blind, new.since, new.unmanaged) != (
             status.grants, status.blind, status.since, status.unmanaged

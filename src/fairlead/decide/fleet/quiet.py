@@ -40,7 +40,7 @@ def quiet_of(
     for pool in view.pools:
         ends += (view.instant + turn for turn in announcement_turns(pool, policy, view.now))
     if fleet.status.removed or any(map(counts_time, view.pools)):
-        ends.append(memory.ledger_read_at + policy.ledger_seconds)
+        ends.append(memory.ledger.read_at + policy.ledger_seconds)
     return Quiet(fleet, tuple(view.pools), view.nodes.version, sight, until=min(ends))
 
 

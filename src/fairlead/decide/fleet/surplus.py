@@ -27,8 +27,9 @@ def removals_of(
     needed: Collection[str],
     bought: Mapping[str, float],
 ) -> Iterator[Removal]:
-    """Yield what should be removed of a pool: at most `surplus` idle nodes, failed launches, and
-    nodes without a machine. `bought`: what `bought_within_day` returns.
+    """Yield what should be removed of a pool: at most `surplus` idle nodes, failed launches, nodes
+    without a machine, and those that are to go for their faults or by a person. `bought`: what
+    `bought_within_day` returns.
     """
     for id_ in sorted(census.failed):
         node = view.nodes.by_instance.get(id_)
@@ -42,6 +43,14 @@ def removals_of(
                 census, memory, node.instance, node, cause=RemovalCause.REPAIR, order=0,
                 why="it is not ready, and its machine is gone",
             )  # fmt: skip
+    for node in census.nodes.values():
+        if node.goes is not None and node.instance not in census.leaving:
+            is_mine = not node.is_cordoned or bool(node.removal) or node.goes.is_by_person
+            if is_mine and not view.nodes.is_used(node.name) and node.name not in census.gone:
+                yield _removal(
+                    census, memory, node.instance, node, cause=node.goes.cause, order=1,
+                    why=node.goes.why, is_paid=not node.goes.is_by_person,
+                )  # fmt: skip
     idle = [node for node in census.nodes.values() if _is_idle(view, census, node, needed)]
     sizes = census.domain_sizes()
     in_domain = Counter(census.domain_of(node.instance) for node in idle)
@@ -72,7 +81,7 @@ def _is_idle(view: FleetView, census: Census, node: PoolNode, needed: Collection
     since = view.nodes.idle_since.get(node.name)
     # A drained pool keeps no spare, also where the write that would say so did not come.
     is_kept = node.name in needed or (node.is_spare and not census.view.pool.is_draining)
-    if since is None or is_kept or node.instance in census.leaving:
+    if since is None or is_kept or node.is_out or node.instance in census.leaving:
         return False
     is_ours = not node.is_cordoned or bool(node.removal)
     seconds = census.view.pool.spec.scale_down.idle_seconds
@@ -89,6 +98,7 @@ def _removal(
     order: int,
     why: str,
     bought: float | None = None,
+    is_paid: bool = False,
 ) -> Removal:
     found = census.instances.get(instance)
     tagged = found.pool if found is not None else ""
@@ -107,4 +117,5 @@ def _removal(
         marked_loops=int(is_marked),
         order=order,
         why=why,
+        is_paid=is_paid,
     )

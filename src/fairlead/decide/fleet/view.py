@@ -11,6 +11,7 @@ from fairlead.api.fleet import Fleet
 from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus
 from fairlead.decide.fleet.joins import JoinBucket, JoinLimits
 from fairlead.decide.pinning import Binding
+from fairlead.decide.rails.books import LedgerClock
 from fairlead.decide.rails.ledger import Budgets, Peaks
 from fairlead.decide.rails.sight import Sight, SightLimits, SightMemory
 from fairlead.model.cluster import ClusterState
@@ -120,9 +121,7 @@ class FleetMemory:
     peaks: Peaks = field(default_factory=Peaks)
     bucket: JoinBucket = field(default_factory=JoinBucket)
     looked_at: float | None = None
-    #: The version of the Fleet object that was read last, and when.
-    ledger_version: str = ""
-    ledger_read_at: float = 0.0
+    ledger: LedgerClock = field(default_factory=LedgerClock)
     #: Removals, by name, that were marked in the decision before.
     marked: frozenset[str] = frozenset()
     #: Machines whose removal had been granted then.

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.job import Attempt, Cause, JobState, RestartPolicy
 from fairlead.api.placement import nodes_of
-from fairlead.api.times import format_micro_time, format_time, parse_time
+from fairlead.api.times import format_micro_time, parse_time
 from fairlead.decide.attempts.backoff import refused_seconds
 from fairlead.decide.attempts.end_reason import EndReason, cause_of
 from fairlead.decide.attempts.notes import EventReason, Note
@@ -82,8 +82,7 @@ def _closing(view: JobView) -> AttemptEnd | None:
     found = closing(view)
     if found is None or view.now < found.ends_at:
         return None
-    text = f"node {found.node} has maintenance from {format_time(found.start)}"
-    return AttemptEnd(EndReason.DRAINED, text)
+    return AttemptEnd(EndReason.DRAINED, found.words)
 
 
 def _cordoned(view: JobView) -> AttemptEnd | None:

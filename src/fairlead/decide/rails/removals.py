@@ -42,6 +42,8 @@ class Removal:
     #: Smaller goes first among removals of one cause.
     order: int = 0
     why: str = ""
+    #: It was charged when the node was taken out of service, and is not charged again.
+    is_paid: bool = False
 
     @property
     def name(self) -> str:
@@ -146,16 +148,17 @@ class _Rules:
             return Ruling(removal, Outcome.WAIT, Rule.NOT_OWNED, facts)
         if self.room <= 0:
             return Ruling(removal, Outcome.WAIT, Rule.IN_FLIGHT)
-        hold, permit = self._hold_of(removal.charge), None
+        hold, permit = None if removal.is_paid else self._hold_of(removal.charge), None
         if hold is not None:
             permit = next((each for each in self.permits if removal.name in each.names), None)
             if permit is None:
                 return Ruling(removal, Outcome.WAIT, *hold)
         left = self.account.left(removal.charge)
-        self.account.book(removal.charge)
-        self.holds.clear()
+        if not removal.is_paid:
+            self.account.book(removal.charge)
+            self.holds.clear()
         self.room -= 1
-        facts = {"budget_before": left, "budget_after": left - 1}
+        facts = {"budget_before": left, "budget_after": left - (not removal.is_paid)}
         if permit is not None:
             facts = {"override": permit.name}
         if removal.marked_loops < 1:

@@ -67,6 +67,7 @@ class Blindness(Enum):
     )  # fmt: skip
     NODES_UNREADY = "NodesUnready", "{unready} of {nodes} nodes are not ready"
     UNREADY_RISES = "UnreadyRises", "{rise} of {nodes} nodes became not ready within {seconds} s"
+    NODES_SICK = "NodesSick", "{sick} of {nodes} nodes report faults that ask for them to go"
     SIGHT_RETURNING = (
         "SightReturning",
         "all is clear, in {clear_loops} of the {needed} looks that it takes",
@@ -118,6 +119,8 @@ class Sight:
     #: Instances whose removal was granted: each list may or may not show them.
     leaving: frozenset[str] = frozenset()
     unready: int = 0
+    #: Nodes with faults that are acted on.
+    sick: int = 0
     #: Requests of this process to the API server that failed lately, 0 to 1, and their latency.
     api_error_share: float = 0.0
     api_latency_seconds: float = 0.0
@@ -138,6 +141,7 @@ class SightLimits:
     differ_share_max: float = 0.05
     differ_least: int = 3
     unready_share_max: float = 0.2
+    sick_share_max: float = 0.2
     unready_rise_share_max: float = 0.05
     rise_seconds: float = 300.0
     #: A count that has changed for no reason of ours is believed after this long.
@@ -251,6 +255,9 @@ def _control_plane(sight: Sight, limits: SightLimits) -> list[Finding]:
     count = len(sight.nodes.ids)
     if sight.unready > max(limits.differ_least, count * limits.unready_share_max):
         out.append(Finding(Blindness.NODES_UNREADY, {"unready": sight.unready, "nodes": count}))
+    # A wrong agent or a wrong rule is more likely than that so many machines are.
+    if sight.sick > max(limits.differ_least, count * limits.sick_share_max):
+        out.append(Finding(Blindness.NODES_SICK, {"sick": sight.sick, "nodes": count}))
     return out
 
 

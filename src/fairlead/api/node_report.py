@@ -1,0 +1,182 @@
+"""The NodeReport kind (fairlead.dev/v1alpha1, cluster scope): what the agent of a node last said.
+
+One for each node that has an agent, of the node's name. A collector alone writes it, when something
+has changed and from time to time to confirm it; so it has no spec. Its size is bounded.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Self
+
+from fairlead.api.bounds import INT32_MAX, doc
+from fairlead.api.meta import Instant, ObjectMeta, Wire
+
+#: Faults of one report: the worst ones. The agent keeps more.
+REPORTED_FAULTS_MAX = 100
+REPORTED_SOURCES_MAX = 64
+#: Characters of the texts of a fault; longer ones of others are cut where they are found.
+EVIDENCE_MAX = 240
+COMPONENT_MAX = 160
+CODE_MAX = 64
+CODES_MAX = 8
+CHECK_MAX = 63
+WHY_MAX = 200
+ID_MAX = 128
+
+
+class Severity(Enum):
+    """How bad a fault is; `rank` orders them."""
+
+    _value_: str
+    rank: int
+
+    def __new__(cls, value: str, rank: int) -> Self:
+        """Make a member."""
+        severity = object.__new__(cls)
+        severity._value_, severity.rank = value, rank
+        return severity
+
+    INFO = "Info", 0
+    WARNING = "Warning", 1
+    CRITICAL = "Critical", 2
+
+    @property
+    def is_sick(self) -> bool:
+        """True when a machine with such a fault is not healthy."""
+        return self.rank > 0
+
+
+class Recovery(Enum):
+    """What ends a fault."""
+
+    BOOT = "Boot"  # the machine has started again
+    COUNTER_RESET = "CounterReset"  # the hardware's counter began again, or the machine did
+    STABLE_TIME = "StableTime"  # it was looked for, and not seen, for so long without a break
+    PERSON = "Person"  # somebody says so
+
+
+class Action(Enum):
+    """What should be done about a fault, from least to most.
+
+    `recovery` is what ends the fault of an event that asks for the action.
+    """
+
+    _value_: str
+    rank: int
+    recovery: Recovery
+
+    def __new__(cls, value: str, rank: int, recovery: Recovery) -> Self:
+        """Make a member."""
+        action = object.__new__(cls)
+        action._value_, action.rank, action.recovery = value, rank, recovery
+        return action
+
+    NONE = "None", 0, Recovery.STABLE_TIME
+    WATCH = "Watch", 1, Recovery.STABLE_TIME
+    RESET_GPU = "ResetGPU", 2, Recovery.BOOT
+    REBOOT = "Reboot", 3, Recovery.BOOT
+    REPLACE = "Replace", 4, Recovery.PERSON
+    ASK_PERSON = "AskPerson", 5, Recovery.PERSON
+
+    @property
+    def asks(self) -> bool:
+        """True when something is to be done beyond looking."""
+        return self.rank > Action.WATCH.rank
+
+
+class SourceState(Enum):
+    """How a source of the agent does, which says nothing of the machine."""
+
+    OK = "Ok"
+    SKIPPED = "Skipped"  # the machine lacks it, or nothing is expected of it
+    BLIND = "Blind"  # it should be there, and cannot be read
+    LOSSY = "Lossy"  # something was lost before it was read
+    HUNG = "Hung"  # a read did not return in time
+    STALE = "Stale"  # it was not read for much longer than it should be
+
+
+class ReportedFault(Wire, frozen=True):
+    """A fault that is open."""
+
+    check: Annotated[str, doc("The check that found it.", maxLength=CHECK_MAX)]
+    component: Annotated[str, doc("The part of the machine.", maxLength=COMPONENT_MAX)]
+    severity: Annotated[Severity, doc("How bad it is.")]
+    action: Annotated[Action, doc("What should be done about it.")]
+    recovery: Annotated[Recovery, doc("What ends it.")]
+    first_seen: Annotated[Instant, doc("When it was first seen, by the clock of the node.")]
+    last_seen: Annotated[Instant, doc("When it was last seen.")]
+    codes: Annotated[
+        tuple[Annotated[str, doc(maxLength=CODE_MAX)], ...],
+        doc("Codes that tell it from others.", maxItems=CODES_MAX),
+    ] = ()
+    count: Annotated[int, doc("How often it was seen.", ge=0)] = 1
+    evidence: Annotated[str, doc("What was seen last.", maxLength=EVIDENCE_MAX)] = ""
+
+    @property
+    def words(self) -> str:
+        """Check, component and codes in one line."""
+        return " ".join((self.check, self.component, *self.codes))
+
+
+class ReportedSource(Wire, frozen=True):
+    """A source of the agent that does not simply work."""
+
+    source: Annotated[str, doc("Its name.", maxLength=CHECK_MAX)]
+    state: Annotated[SourceState, doc("How it does.")]
+    why: Annotated[str, doc("Why.", maxLength=WHY_MAX)] = ""
+    checks: Annotated[
+        tuple[Annotated[str, doc(maxLength=CHECK_MAX)], ...],
+        doc("What it cannot see meanwhile.", maxItems=REPORTED_SOURCES_MAX),
+    ] = ()
+    lost: Annotated[int, doc("Records that were lost.", ge=0)] = 0
+
+
+class Answer(Enum):
+    """How the agent answered a request."""
+
+    ACCEPTED = "Accepted"
+    REFUSED = "Refused"
+    DONE = "Done"
+
+
+class RequestAnswer(Wire, frozen=True):
+    """The answer of the agent to the latest request."""
+
+    id: Annotated[str, doc("Id of the request.", maxLength=ID_MAX)]
+    answer: Annotated[Answer, doc("The answer.")]
+    message: Annotated[str, doc("Why it was refused, or how it went.", maxLength=WHY_MAX)] = ""
+
+
+class NodeReportStatus(Wire, frozen=True):
+    """What the agent of the node last said, written by a collector."""
+
+    observed_at: Annotated[Instant | None, doc("When the collector last heard it.")] = None
+    node_uid: Annotated[
+        str, doc("The Node that it is about. Others of its name have nothing to do with it.",
+                 maxLength=ID_MAX),
+    ] = ""  # fmt: skip
+    boot_id: Annotated[str, doc("The boot of the machine.", maxLength=ID_MAX)] = ""
+    machine_id: Annotated[
+        str, doc("The machine by its hardware, whatever its name; empty: not known.",
+                 maxLength=ID_MAX),
+    ] = ""  # fmt: skip
+    critical: Annotated[int, doc("Critical faults.", ge=0, maximum=INT32_MAX)] = 0
+    warning: Annotated[int, doc("Warnings.", ge=0, maximum=INT32_MAX)] = 0
+    faults: Annotated[
+        tuple[ReportedFault, ...],
+        doc("The open faults, the worst first.", maxItems=REPORTED_FAULTS_MAX),
+    ] = ()
+    left_out: Annotated[int, doc("Faults beyond those that are listed.", ge=0)] = 0
+    sources: Annotated[
+        tuple[ReportedSource, ...],
+        doc("Sources that do not work, or have lost something.", maxItems=REPORTED_SOURCES_MAX),
+    ] = ()
+    answered: Annotated[RequestAnswer | None, doc("The answer to the latest request.")] = None
+
+
+class NodeReport(Wire, frozen=True):
+    """What the agent of a node last said of the health of its machine."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    status: NodeReportStatus = NodeReportStatus()

@@ -1,0 +1,127 @@
+"""The collector of one agent: writes its report into the NodeReport of the node.
+
+It reads the file that the agent replaces, and writes what changed at a bounded rate. A report is
+written as it stands, so one that is missed is made up for by the next. It never says that an agent
+was heard which has ended: the time of a report is the agent's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from fairlead.api.meta import merge_diff, to_wire
+from fairlead.api.node_report import NodeReport, NodeReportStatus
+from fairlead.api.resources import NODE_REPORTS, NODES
+from fairlead.api.status import AlreadyExists, ApiError, NotFound
+from fairlead.api.times import parse_time
+from fairlead.node.node_report import UnreadableReport, decode_report, report_status
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.logs import SILENT, Logger
+
+LOOK_SECONDS = 1.0
+#: Between two writes, at least; and at most while the agent says the same.
+WRITE_SECONDS_MIN, CONFIRM_SECONDS = 5.0, 600.0
+RETRY_SECONDS_MAX = 60.0
+
+
+class Collector:
+    """Runs until it is stopped. `read` returns what the agent last wrote; OSError."""
+
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        read: Callable[[], bytes],
+        *,
+        clock: Clock,
+        log: Logger = SILENT,
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._read = read
+        self._clock = clock
+        self._log = log
+        self._stop = asyncio.Event()
+        self._written: NodeReportStatus | None = None
+        self._written_at = float("-inf")
+        self._trouble = ""
+
+    def stop(self) -> None:
+        """End the loop at its next step."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Follow the report until stopped; what fails is tried again."""
+        wait = LOOK_SECONDS
+        while not self._stop.is_set():
+            try:
+                await self.look()
+                wait = LOOK_SECONDS
+                self._note("")
+            except (OSError, UnreadableReport) as error:
+                self._note(f"The report of the agent cannot be read: {error}")
+            except ApiError as error:
+                self._note(f"The report cannot be written: {error}")
+                wait = min(wait * 2, RETRY_SECONDS_MAX)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), wait)
+
+    async def look(self) -> None:
+        """Write the report if it says something new; OSError, UnreadableReport, ApiError."""
+        now, instant = self._clock.now(), asyncio.get_running_loop().time()
+        if instant < self._written_at + WRITE_SECONDS_MIN:
+            return
+        report = decode_report(self._read())
+        new = report_status(report, node_uid="", now=now)
+        if self._written is not None and not _is_news(self._written, new):
+            return
+        node = await self._client.get(NODES, self._node)
+        before = await self._stored()
+        diff = merge_diff(to_wire(before.status), to_wire(replace(new, node_uid=node.metadata.uid)))
+        if diff:
+            await self._client.patch(
+                NODE_REPORTS, self._node, {"status": diff}, subresource="status"
+            )
+        self._written, self._written_at = new, instant
+
+    async def _stored(self) -> NodeReport:
+        """Return the object, which is made where there is none."""
+        try:
+            return await self._client.get(NODE_REPORTS, self._node)
+        except NotFound:
+            with suppress(AlreadyExists):
+                await self._client.create(NODE_REPORTS, {"metadata": {"name": self._node}})
+            return await self._client.get(NODE_REPORTS, self._node)
+
+    def _note(self, trouble: str) -> None:
+        if trouble and trouble != self._trouble:
+            self._log.warning(trouble, node=self._node)
+        self._trouble = trouble
+
+
+def _is_news(old: NodeReportStatus, new: NodeReportStatus) -> bool:
+    """True for a report that says something else, or confirms one that is old by now.
+
+    Counts, evidence and last sights go with the next write.
+    """
+    if _substance(old) != _substance(new):
+        return True
+    return _seconds(new) - _seconds(old) >= CONFIRM_SECONDS
+
+
+def _substance(status: NodeReportStatus) -> object:
+    faults = [
+        (each.check, each.component, each.codes, each.severity, each.action, each.first_seen)
+        for each in status.faults
+    ]
+    sources = [(each.source, each.state, each.lost) for each in status.sources]
+    return faults, sources, status.boot_id, status.left_out, status.answered
+
+
+def _seconds(status: NodeReportStatus) -> float:
+    return 0.0 if status.observed_at is None else parse_time(status.observed_at)

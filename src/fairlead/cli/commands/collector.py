@@ -1,0 +1,53 @@
+"""`collector`: writes what the agent of a node reports into the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import click
+
+from fairlead.cli.common import Common, common
+from fairlead.cli.connect import Choice, replica_connection
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead collector --report /run/fairlead/node.json --node n17
+
+    Ends at SIGTERM and SIGINT. Exit codes: 0, or 2 to 5 when it cannot start.
+    """
+)
+@click.option("--report", metavar="FILE", required=True,
+              help="Report of the agent: fairlead agent run --report FILE.")  # fmt: skip
+@click.option("--node", metavar="NAME", required=True, help="The node that it is of.")
+@common(output=False)
+def collector(common_: Common, *, report: str, node: str) -> None:
+    """Write what a node's agent reports into the cluster.
+
+    Into the NodeReport of the node, whenever something changes: at most once in five seconds, and
+    every ten minutes otherwise. What cannot be read or written is logged and tried again.
+    """
+    from fairlead.app.collector import Collector
+    from fairlead.app.signals import stop_on_signals
+    from fairlead.kube.client import HttpClient
+    from fairlead.runtime.clock import SystemClock
+    from fairlead.runtime.logs import configure
+
+    connection = replica_connection(Choice(common_.kubeconfig, common_.context), os.environ)
+
+    async def main() -> None:
+        client, clock = HttpClient(connection), SystemClock()
+        running = Collector(
+            client, node, Path(report).read_bytes, clock=clock, log=configure(clock=clock)
+        )
+        stop_on_signals(running.stop)
+        try:
+            await running.run()
+        finally:
+            await client.close()
+
+    asyncio.run(main())

@@ -1,0 +1,168 @@
+"""One node for people: its state, its faults, and what happens next (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fairlead.api import names
+from fairlead.api.core import Node, Pod
+from fairlead.api.job import Job
+from fairlead.api.node_report import NodeReport
+from fairlead.api.times import format_time, parse_time
+from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.views.nodes import pool_of, state_of
+from fairlead.decide.words import duration, plural
+from fairlead.model.node_record import NodeRecord, NodeState, record_of
+from fairlead.model.windows import Window, drain_of
+
+_SHOWN_MAX = 5
+FAULT_COLUMNS: tuple[Column, ...] = (
+    Column("SEVERITY"), Column("CHECK"), Column("COMPONENT"), Column("CODES"), Column("ACTION"),
+    Column("FIRST"), Column("LAST"), Column("COUNT", Align.RIGHT),
+    Column("EVIDENCE", may_cut=True),
+)  # fmt: skip
+TRY_COLUMNS: tuple[Column, ...] = (Column("TRIED"), Column("AGO"), Column("BOOT", wide_only=True))
+REASON_COLUMNS: tuple[Column, ...] = (
+    Column("NODE"), Column("STATE"), Column("SINCE"), Column("UNTIL"),
+    Column("REASON", may_cut=True),
+)  # fmt: skip
+_NEXT = {
+    NodeState.CORDONED: "gangs leave after their next checkpoint; at {deadline} the rest is "
+    "evicted",
+    NodeState.DRAINING: "at the end of the drain what is left is deleted; then the machine is "
+    "repaired",
+    NodeState.RESETTING: "the agent resets the GPU; without success by {deadline} the next step "
+    "follows",
+    NodeState.REBOOTING: "the machine starts again; without success by {deadline} the next step "
+    "follows",
+    NodeState.REPLACING: "its pool removes the machine; if it is there at {deadline}, a person is "
+    "asked",
+    NodeState.ASKING: "a person mends it: fairlead node repair {node}",
+    NodeState.VALIDATING: "it takes work again once it has been healthy for a while",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What is on a node: jobs with a place there, and pods of others."""
+
+    jobs: tuple[Job, ...]
+    pods: tuple[Pod, ...]
+    is_seen: bool = True
+
+
+def node_lines(
+    node: Node, report: NodeReport | None, preview: Preview, now: float
+) -> Iterator[str]:
+    """Yield what is to be said of a node, a line each."""
+    notes = node.metadata.annotations
+    record, drain = record_of(notes), drain_of(notes)
+    yield f"{node.metadata.name} (pool {pool_of(node)})"
+    if record is not None and record.is_out:
+        since = duration(now - parse_time(record.entered_at))
+        yield f"  state     {record.state.value.lower()} for {since}"
+        yield f"  reason    {record.reason}"
+        yield f"  next      {_next(record, node)}"
+    else:
+        state, reason, since = state_of(node, now)
+        ago = f" for {duration(now - since)}" if since is not None else ""
+        yield f"  state     {state.value}{ago}" + (f": {reason}" if reason else "")
+    if drain is not None and not drain.error and drain.start < float("inf"):
+        yield f"  drain     {_drain_words(drain, now)}"
+    if node.spec.unschedulable:
+        yield f"  cordoned  by {notes.get(names.CORDONED_BY, 'hand')}; fairlead node resume ends it"
+    yield f"  agent     {_agent_words(report, node, now)}"
+    for line in preview_lines(preview):
+        yield f"  {line}"
+
+
+def _next(record: NodeRecord, node: Node) -> str:
+    deadline = record.deadline or "its deadline"
+    return _NEXT[record.state].format(deadline=deadline, node=node.metadata.name)
+
+
+def _drain_words(drain: Window, now: float) -> str:
+    at = format_time(drain.start)
+    if now >= drain.start:
+        return f"the deadline was {at}"
+    return f"empty by {at}, in {duration(drain.start - now)}"
+
+
+def _agent_words(report: NodeReport | None, node: Node, now: float) -> str:
+    if report is None:
+        return "reports nothing"
+    status = report.status
+    if status.node_uid != node.metadata.uid:
+        return "reported about an earlier node of this name"
+    heard = f"heard {duration(now - parse_time(status.observed_at))} ago" if status.observed_at \
+        else "never heard"  # fmt: skip
+    sources = "; ".join(f"{each.source} {each.state.value.lower()}" for each in status.sources)
+    return heard + (f"; {sources}" if sources else "")
+
+
+def preview_lines(preview: Preview) -> Iterator[str]:
+    """Yield what is on a node, and how it would leave."""
+    if not preview.is_seen:
+        yield "you may not see what is on it"
+        return
+    for job in preview.jobs[:_SHOWN_MAX]:
+        progress = job.status.progress
+        saves = progress is not None and progress.checkpoint_step is not None
+        leaves = "leaves after its next checkpoint" if saves else "saves no checkpoints"
+        members = plural(job.member_count, "member")
+        yield f"job {'/'.join(job.metadata.key)}, {members}: {leaves}"
+    if len(preview.jobs) > _SHOWN_MAX:
+        yield f"and {plural(len(preview.jobs) - _SHOWN_MAX, 'more job')}"
+    if preview.pods:
+        yield f"{plural(len(preview.pods), 'pod')} of others"
+    if not preview.jobs and not preview.pods:
+        yield "nothing runs on it"
+
+
+def fault_rows(report: NodeReport, node: Node, now: float) -> list[Row]:
+    """Return a row for each fault, the worst first."""
+    if report.status.node_uid != node.metadata.uid:
+        return []
+    return [
+        (
+            each.severity.value, each.check, each.component, ",".join(each.codes) or "-",
+            each.action.value, f"{duration(now - parse_time(each.first_seen))} ago",
+            f"{duration(now - parse_time(each.last_seen))} ago", f"{each.count:,}", each.evidence,
+        )
+        for each in report.status.faults
+    ]  # fmt: skip
+
+
+def try_rows(record: NodeRecord, now: float) -> list[Row]:
+    """Return a row for each action that was asked for, the latest first."""
+    return [
+        (each.action.value, duration(now - parse_time(each.at)), each.boot_id or "-")
+        for each in reversed(record.tries)
+    ]
+
+
+def reason_rows(nodes: list[Node], now: float) -> list[Row]:
+    """Return a row for each node that is not simply ready, by name: why, since when, until when."""
+    rows: list[Row] = []
+    for node in sorted(nodes, key=lambda each: each.metadata.name):
+        record = record_of(node.metadata.annotations)
+        if record is not None and record.is_out:
+            since = duration(now - parse_time(record.entered_at))
+            until = "-" if record.deadline is None else _until(parse_time(record.deadline), now)
+            rows.append((node.metadata.name, record.state.value.lower(), since, until,
+                         record.reason))  # fmt: skip
+            continue
+        state, reason, at = state_of(node, now)
+        drain = drain_of(node.metadata.annotations)
+        if not reason and drain is None:
+            continue
+        has_date = drain is not None and drain.start < float("inf")
+        until = _until(drain.start, now) if drain is not None and has_date else "-"
+        shown = duration(now - at) if at is not None else "-"
+        rows.append((node.metadata.name, state.value, shown, until, reason))
+    return rows
+
+
+def _until(at: float, now: float) -> str:
+    return f"in {duration(at - now)}" if at > now else "now"

@@ -1,0 +1,360 @@
+"""The health controller: reads the reports of the nodes, and does what was decided about them.
+
+It keeps by event which nodes may need something; a decision looks at those alone. Decisions are
+paced like those of the fleet controller, whose books it shares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, assert_never
+
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.cluster_report import REPORT_NAME, ClusterReport
+from fairlead.api.core import Node, Pod, Taint
+from fairlead.api.fleet import FLEET_NAME, Fleet
+from fairlead.api.job import Job
+from fairlead.api.meta import to_wire
+from fairlead.api.node_report import NodeReport
+from fairlead.api.resources import FLEETS, NODES, PODS
+from fairlead.api.status import ApiError, TooManyRequests
+from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.fleet_books import FleetBooks
+from fairlead.controllers.fleet_records import FleetRecords
+from fairlead.decide.health.actions import Action, DeletePod, EvictPod, Note, SetRecord
+from fairlead.decide.health.cycle import HealthMemory, HealthReport, HealthView, decide_health
+from fairlead.decide.health.need import urgency_of
+from fairlead.decide.health.node_step import NodeView
+from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.rails.books import CreateFleet, WriteFleet
+from fairlead.decide.rails.sight import Pulse
+from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.model.node_record import record_of, record_text
+from fairlead.model.pool_nodes import PoolNodes
+from fairlead.model.windows import drain_of
+from fairlead.runtime.barrier import Written
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.events import EventKind, EventSink
+from fairlead.runtime.history import History
+from fairlead.runtime.logs import SILENT, Logger
+from fairlead.runtime.mirror import Change, Mirror
+from fairlead.runtime.object_writer import ObjectWriter
+from fairlead.runtime.reader import MirrorReader, follow, set_aside_of
+from fairlead.runtime.set_aside import Stage
+
+_SOON_SECONDS = 0.5
+
+
+class HealthController:
+    """One per process and leader. After a crash, create a new one: its state is in the objects."""
+
+    name = "health"
+
+    def __init__(
+        self,
+        client: Client,
+        world: ClusterWorld,
+        reports: Mirror[NodeReport],
+        fleets: Mirror[Fleet],
+        *,
+        history: History,
+        events: EventSink,
+        clock: Clock,
+        policy: HealthPolicy,
+        cluster_reports: Mirror[ClusterReport] | None = None,
+        reader: MirrorReader | None = None,
+        log: Logger = SILENT,
+    ) -> None:
+        self.report = HealthReport()
+        self._world = world
+        self._reports = reports
+        self._fleets = fleets
+        self._cluster_reports = cluster_reports
+        self._objects = ObjectWriter(client)
+        self._books = FleetBooks(client)
+        self._events = events
+        self._records = FleetRecords(history, events, log)
+        self._clock = clock
+        self._policy = policy
+        self._memory = HealthMemory()
+        self._pulse = Pulse()
+        self._set_aside = set_aside_of(reader)
+        self._use = PoolNodes()
+        #: Nodes with a report that asks for something, a record or a drain.
+        self._open: dict[str, None] = {}
+        self._joining: dict[str, None] = {}
+        self._scopes: dict[str, tuple[str, ...]] = {}
+        self._sizes: Counter[str] = Counter()
+        self._next_at = float("-inf")
+        self._is_changed = True
+        self._wake_at: float | None = None
+        self._followed = ExitStack()
+        seen = world.mirrors
+        for undo in (
+            follow(seen.nodes, self._node_changed, reader),
+            follow(seen.jobs, self._job_changed, reader),
+            follow(seen.pods, self._pod_changed, reader),
+            follow(reports, self._report_changed, reader),
+            follow(fleets, lambda _: self._decide_soon(), reader),
+        ):
+            self._followed.callback(undo)
+
+    @property
+    def mirrors(self) -> Sequence[Mirror[Any]]:
+        """Return what it reads."""
+        seen = self._world.mirrors
+        more = () if self._cluster_reports is None else (self._cluster_reports,)
+        return (self._reports, self._fleets, seen.nodes, seen.jobs, seen.pods, seen.pools, *more)
+
+    def close(self) -> None:
+        """Detach from the mirrors, which live longer than the controller."""
+        self._followed.close()
+
+    async def observe(self) -> None:
+        """Write what was decided to the history, until cancelled."""
+        await self._records.run()
+
+    # What it sees
+
+    @staticmethod
+    def _instant() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        name, node = change.key[1], change.new
+        for scope in self._scopes.pop(name, ()):
+            self._sizes[scope] -= 1
+        self._joining.pop(name, None)
+        if node is not None:
+            pool, zone = (node.metadata.labels.get(key, "") for key in (names.POOL, names.ZONE))
+            self._scopes[name] = (pool, f"{pool}/{zone}")
+            self._sizes.update(self._scopes[name])
+            if any(taint.key == names.TAINT_JOINING for taint in node.spec.taints):
+                self._joining[name] = None
+        self._judge(name)
+
+    def _report_changed(self, change: Change[NodeReport]) -> None:
+        self._judge(change.key[1])
+
+    def _job_changed(self, change: Change[Job]) -> None:
+        self._use.job_changed(change.key, change.new, self._instant())
+        self._is_changed |= bool(self._open)
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        self._use.pod_changed(change.key, change.new, self._instant())
+        self._is_changed |= bool(self._open)
+
+    def _judge(self, name: str) -> None:
+        """Note whether a node may need something."""
+        node, report = self._world.mirrors.nodes.get("", name), self._reports.get("", name)
+        notes = node.metadata.annotations if node is not None else {}
+        is_open = names.HEALTH in notes or drain_of(notes) is not None
+        if node is not None:
+            is_open |= any(taint.key == names.TAINT_UNHEALTHY for taint in node.spec.taints)
+        if report is not None:
+            is_open |= any(urgency_of(fault) is not None for fault in report.status.faults)
+        was_open = name in self._open
+        if node is not None and is_open:
+            self._open[name] = None
+        else:
+            self._open.pop(name, None)
+        if is_open or was_open:
+            self._decide_soon()
+
+    def _decide_soon(self) -> None:
+        self._is_changed = True
+        self._next_at = min(self._next_at, self._instant() + _SOON_SECONDS)
+
+    # Decisions
+
+    def decide(self, now: float) -> Decision[Action]:
+        """Decide about all nodes that may need something, unless it was done a moment ago."""
+        instant = self._instant()
+        self._is_changed, self._wake_at = False, None
+        if self._reports.is_undefined or self._fleets.is_undefined:
+            self._wake_at = now + self._policy.idle_loop_seconds
+            return Decision(wake_at=self._wake_at)
+        if instant < self._next_at:
+            self._wake_at = now + self._next_at - instant
+            return Decision(wake_at=self._wake_at)
+        view = self._view(now, instant)
+        decision, self.report = decide_health(view, self._policy, self._memory)
+        wait = _SOON_SECONDS if decision.actions else (decision.wake_at or now) - now
+        self._next_at, self._wake_at = instant + wait, now + wait
+        return replace(decision, wake_at=self._wake_at)
+
+    def due_at(self) -> float | None:
+        """Return when to decide again: after a change, but not before the pace allows."""
+        if not self._is_changed:
+            return self._wake_at
+        return self._clock.now() + max(0.0, self._next_at - self._instant())
+
+    def _view(self, now: float, instant: float) -> HealthView:
+        mirrors, fleet = self._world.mirrors, self._fleets.get("", FLEET_NAME)
+        contact = mirrors.nodes.seconds_since_contact
+        self._pulse = pulse = self._pulse.aged(instant)
+        pools = {pool.metadata.name: pool for pool in mirrors.pools.items()}
+        repaired = () if fleet is None else fleet.status.repairs
+        nodes = {
+            name: view
+            for name in sorted({*self._open, *(each.node for each in repaired)})
+            if (view := self._node_view(name)) is not None
+        }
+        cluster_reports = self._cluster_reports
+        return HealthView(
+            fleet=fleet, nodes=nodes,
+            pods={name: self._others(name) for name, view in nodes.items() if _is_drained(view)},
+            pools={name: pool for name, pool in pools.items() if pool.is_active},
+            sizes={scope: count for scope, count in self._sizes.items() if count},
+            node_names=frozenset(self._scopes),
+            now=now, instant=instant,
+            unready=len(self._world.health.unready_since.keys() - self._joining.keys()),
+            nodes_age_seconds=float("inf") if contact is None else contact,
+            api_latency_seconds=pulse.latency_seconds, api_error_share=pulse.error_share,
+            report=None if cluster_reports is None else cluster_reports.get("", REPORT_NAME),
+        )  # fmt: skip
+
+    def _node_view(self, name: str) -> NodeView | None:
+        node = self._world.mirrors.nodes.get("", name)
+        if node is None:
+            return None
+        meta = node.metadata
+        pool = self._world.mirrors.pools.get("", meta.labels.get(names.POOL, ""))
+        is_replaceable = (
+            pool is not None and pool.is_active and not pool.is_external
+            and bool(node.spec.provider_id)
+        )  # fmt: skip
+        return NodeView(
+            node, record_of(meta.annotations), self._reports.get("", name),
+            is_used=self._use.is_used(name), is_replaceable=is_replaceable,
+        )  # fmt: skip
+
+    def _others(self, name: str) -> list[Pod]:
+        """Return the pods on a node that no job of ours stops, and that are not on their way."""
+        pods = self._world.mirrors.pods
+        found = (pods.get(*key) for key in self._use.pods_on(name))
+        return [
+            pod for pod in found
+            if pod is not None and pod.metadata.deletion_timestamp is None and not _is_ours(pod)
+        ]  # fmt: skip
+
+    # Actions
+
+    def key_of(self, action: Action) -> ObjectKey:
+        """Actions with the same key run in order, others side by side."""
+        match action:
+            case CreateFleet() | WriteFleet():
+                return ("", f"/{FLEET_NAME}")
+            case SetRecord(node):
+                return ("", f"node/{node.metadata.name}")
+            case EvictPod(pod) | DeletePod(pod):
+                return pod.metadata.key
+            case Note():
+                return ("", "/note")
+            case _:
+                assert_never(action)
+
+    async def perform(self, action: Action) -> Written | None:
+        """Carry out one action; safe to repeat."""
+        started_at, failed = self._instant(), False
+        try:
+            return await self._perform(action)
+        except ApiError as error:
+            failed = error.retryable
+            raise
+        finally:
+            ended_at = self._instant()
+            self._pulse = self._pulse.after(ended_at - started_at, failed=failed, instant=ended_at)
+
+    async def _perform(self, action: Action) -> Written | None:
+        match action:
+            case CreateFleet():
+                return await self._books.create()
+            case WriteFleet(fleet, _, decided):
+                written = await self._books.write(action)
+                self._records.note(FLEETS, fleet.metadata, decided)
+                return written
+            case SetRecord(node, _, decided):
+                written = await self._objects.patch(NODES, node.metadata, record_patch(action))
+                self._records.note(NODES, node.metadata, decided)
+                return written
+            case EvictPod(pod, node):
+                return await self._evict(pod, node)
+            case DeletePod(pod, node):
+                text = f"Node {node.metadata.name} was to be empty"
+                self._warn(pod, "DrainDeadline", text)
+                return await self._objects.delete(PODS, pod.metadata.key, uid=pod.metadata.uid)
+            case Note(node, decided):
+                fleet = self._fleets.get("", FLEET_NAME)
+                if node is not None:
+                    self._records.note(NODES, node.metadata, (decided,))
+                elif fleet is not None:
+                    self._records.note(FLEETS, fleet.metadata, (decided,))
+                return None
+            case _:
+                assert_never(action)
+
+    async def _evict(self, pod: Pod, node: Node) -> Written | None:
+        try:
+            return await self._objects.evict(pod.metadata)
+        except TooManyRequests as error:  # a budget; the next decision asks again
+            text = f"Not evicted from node {node.metadata.name} yet: {error.message}"
+            self._warn(pod, "EvictionRefused", text)
+            return None
+
+    def _warn(self, pod: Pod, reason: str, text: str) -> None:
+        self._events.record(PODS, pod.metadata, EventKind.WARNING, reason=reason, message=text)
+
+    def changed(self, key: ObjectKey) -> None:
+        """Decide again soon."""
+        self._decide_soon()
+
+    def failed(self, action: Action, error: ApiError) -> None:
+        """An answer that no retry can mend; the next decisions come back to it."""
+
+    def faulted(self, action: Action, error: Exception) -> None:
+        """Our own code raised over this object: set it aside, so that the others go on."""
+        match action:
+            case SetRecord(node):
+                self._set_aside.note(NODES, node.metadata, Stage.ACT, error)
+            case EvictPod(pod) | DeletePod(pod):
+                self._set_aside.note(PODS, pod.metadata, Stage.ACT, error)
+            case CreateFleet() | WriteFleet() | Note():
+                raise error
+            case _:
+                assert_never(action)
+
+
+def record_patch(action: SetRecord) -> Mapping[str, Any]:
+    """Return the merge patch that writes a record, with the taint and the drain of its state."""
+    record, node = action.record, action.node
+    is_out = record is not None and record.is_out
+    notes = {
+        names.HEALTH: None if record is None else record_text(record),
+        names.HEALTH_DRAIN: record.drain if record is not None and is_out else None,
+    }
+    taints = [taint for taint in node.spec.taints if taint.key != names.TAINT_UNHEALTHY]
+    if is_out:
+        taints.append(Taint(names.TAINT_UNHEALTHY, "NoSchedule"))
+    patch: dict[str, Any] = {"metadata": {"annotations": notes}}
+    if tuple(taints) != node.spec.taints:
+        patch["spec"] = {"taints": [to_wire(taint) for taint in taints] or None}
+    return patch
+
+
+def _is_drained(view: NodeView) -> bool:
+    return drain_of(view.node.metadata.annotations) is not None
+
+
+def _is_ours(pod: Pod) -> bool:
+    """True for a member of a job, which the jobs controller stops with its gang."""
+    return any(
+        owner.controller and owner.api_version.startswith(f"{names.GROUP}/")
+        for owner in pod.metadata.owner_references
+    )

@@ -1,0 +1,337 @@
+"""One decision about the health of all nodes: look, grant, move, evict, and write down why.
+
+    sight     can what is seen be trusted? (`decide/rails/`)
+    grants    which sick nodes may be taken out: a removal each, on the books of the fleet
+    records   what follows for each node that is out (`node_step.py`)
+    pods      those of others that are to leave nodes which are drained
+
+A grant is in the Fleet object before the node is tainted: whatever line the controller dies at, the
+next one finds what it had begun, and what two leaders take is booked once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as replaced
+
+from msgspec.structs import replace
+
+from fairlead.api.cluster_report import ClusterReport
+from fairlead.api.core import Pod
+from fairlead.api.fleet import REPAIRS_MAX, Fleet, RemovalCause, Repair
+from fairlead.api.names import DRAIN, POOL, ZONE
+from fairlead.api.node_pool import NodePool, PoolDecision
+from fairlead.api.times import format_time
+from fairlead.decide.health.actions import Action, DeletePod, EvictPod, Note, SetRecord
+from fairlead.decide.health.decisions import (
+    decision,
+    moved,
+    over,
+    shadowed,
+    sight_changed,
+    taken,
+)
+from fairlead.decide.health.need import Need, need_of
+from fairlead.decide.health.node_step import NodeView, next_record, stray, taken_out
+from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.rails.books import (
+    CreateFleet,
+    LedgerClock,
+    WriteFleet,
+    budget_of,
+    leaving_of,
+    permits_of,
+)
+from fairlead.decide.rails.ledger import Account, Charge, Ledger, Peaks
+from fairlead.decide.rails.removals import Outcome, Removal, Ruling, rule_on
+from fairlead.decide.rails.sight import (
+    Finding,
+    Listing,
+    Sight,
+    SightMemory,
+    look,
+    reported_of,
+)
+from fairlead.decide.verdict import Decision
+from fairlead.model.node_record import NodeState
+from fairlead.model.windows import drain_of
+
+_NOTES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class HealthView:
+    """Everything that one decision looks at.
+
+    `nodes` are those that may need something, by name: with a report that is not good, a record, a
+    drain, or an entry in the books. `sizes` is how many nodes each pool and "pool/zone" has.
+    """
+
+    fleet: Fleet | None
+    nodes: Mapping[str, NodeView]
+    #: Pods of others on each node that is drained: those that are not on their way out.
+    pods: Mapping[str, Sequence[Pod]]
+    pools: Mapping[str, NodePool]
+    sizes: Mapping[str, int]
+    node_names: frozenset[str]
+    now: float
+    instant: float
+    unready: int = 0
+    nodes_age_seconds: float = 0.0
+    api_latency_seconds: float = 0.0
+    api_error_share: float = 0.0
+    report: ClusterReport | None = None
+
+
+@dataclass(slots=True)
+class HealthMemory:
+    """What a process keeps between decisions. A new process begins with the defaults: blind."""
+
+    sight: SightMemory = field(default_factory=SightMemory)
+    peaks: Peaks = field(default_factory=Peaks)
+    ledger: LedgerClock = field(default_factory=LedgerClock)
+    looked_at: float | None = None
+    blind: tuple[str, ...] = ()
+    #: Nodes whose faults ask for them to go, by uid, and since when.
+    suspects: dict[str, float] = field(default_factory=dict[str, float])
+    #: What was recorded of rules in shadow, by uid of the node.
+    shadows: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReport:
+    """What a decision found, for metrics."""
+
+    findings: tuple[Finding, ...] = ()
+    rulings: tuple[Ruling, ...] = ()
+    states: Mapping[NodeState, int] = field(default_factory=dict[NodeState, int])
+
+
+def decide_health(
+    view: HealthView, policy: HealthPolicy, memory: HealthMemory
+) -> tuple[Decision[Action], HealthReport]:
+    """Return what to do, and what was found; changes `memory`."""
+    return _Cycle(view, policy, memory).run()
+
+
+@dataclass(slots=True)
+class _Cycle:
+    view: HealthView
+    policy: HealthPolicy
+    memory: HealthMemory
+    actions: list[Action] = field(default_factory=list[Action])
+    needs: dict[str, Need] = field(default_factory=dict[str, Need])
+    states: dict[NodeState, int] = field(default_factory=dict[NodeState, int])
+
+    def run(self) -> tuple[Decision[Action], HealthReport]:
+        view = self.view
+        for name, node in sorted(view.nodes.items()):
+            need = need_of(node.node, node.report, self.policy, view.now, acting=True)
+            if need is not None:
+                self.needs[name] = need
+        findings = self._look()
+        is_clear = not findings
+        self._move(is_clear=is_clear)
+        rulings = self._grant(findings)
+        if is_clear:
+            self._evict()
+        self._note_shadows(findings)
+        is_busy = bool(view.nodes) or bool(findings)
+        seconds = self.policy.loop_seconds if is_busy else self.policy.idle_loop_seconds
+        confirmed_at = view.instant - self.policy.confirm_seconds
+        if any(since > confirmed_at for since in self.memory.suspects.values()):
+            seconds = self.policy.confirm_seconds
+        report = HealthReport(findings, rulings, self.states)
+        return Decision(tuple(self.actions), wake_at=view.now + seconds), report
+
+    # Sight
+
+    def _look(self) -> tuple[Finding, ...]:
+        view, memory, policy = self.view, self.memory, self.policy
+        before = memory.looked_at
+        elapsed = 0.0 if before is None else max(0.0, view.instant - before)
+        memory.looked_at = view.instant
+        listing = Listing(view.node_names, view.nodes_age_seconds)
+        sight = Sight(
+            # No machine is ended here, so the list of nodes is compared with no other one.
+            listing, replaced(listing, age_seconds=0.0), unready=view.unready,
+            sick=sum(need.worst.severity.is_sick for need in self.needs.values()),
+            api_error_share=view.api_error_share,
+            api_latency_seconds=view.api_latency_seconds,
+            reported=reported_of(view.report, view.now),
+            is_frozen=view.fleet is not None and view.fleet.spec.freeze is not None,
+        )  # fmt: skip
+        # A list that lacks nodes makes shares smaller, and what it lacks is not touched.
+        forgetful = replaced(memory.sight, stable_count=None)
+        memory.sight, findings = look(forgetful, sight, policy.sight, elapsed)
+        blind = tuple(sorted(finding.blindness.value for finding in findings))
+        said = sight_changed(memory.blind, blind, findings, format_time(view.now))
+        memory.blind = blind
+        if said is not None:
+            self.actions.append(Note(None, said))
+        return findings
+
+    # Records
+
+    def _move(self, *, is_clear: bool) -> None:
+        """Write what follows for the nodes that are out."""
+        view, at = self.view, format_time(self.view.now)
+        for _, node in sorted(view.nodes.items()):
+            record = node.record
+            if record is None or not record.is_out:
+                if node.is_marked and node.name not in self.needs:
+                    self._adopt(node, at)
+                continue
+            new = next_record(node, self.policy, view.now)
+            state = NodeState.READY if new is None else new.state
+            if not is_clear and state is not record.state and not state.returns:
+                new, state = record, record.state  # deadlines wait for clear sight
+            self.states[state] = self.states.get(state, 0) + 1
+            if new != record:
+                said = moved(node, record, new, at)
+                self.actions.append(SetRecord(node.node, new, said))
+
+    def _adopt(self, node: NodeView, at: str) -> None:
+        """Take over a node that has our marks and no record that can be read: test it."""
+        record = stray(node, self.policy, self.view.now)
+        said = (PoolDecision(at, record.state.value, "Stray", f"{node.name}: {record.reason}"),)
+        self.actions.append(SetRecord(node.node, record, said))
+
+    # Grants
+
+    def _grant(self, findings: Sequence[Finding]) -> tuple[Ruling, ...]:
+        """Book nodes that are to go out, and taint those that were booked before."""
+        view, memory = self.view, self.memory
+        candidates = self._candidates()
+        self._suspect(candidates)
+        if view.fleet is None:
+            if candidates:
+                self.actions.append(CreateFleet())
+            return ()
+        status = view.fleet.status
+        ledger = memory.ledger.ledger(view.fleet, view.instant)
+        memory.peaks = memory.peaks.at(view.instant, view.sizes)
+        wanted = [self._removal(view.nodes[name], need) for name, need in candidates.items()
+                  if not self._is_granted(view.nodes[name])]  # fmt: skip
+        account = Account(
+            ledger, memory.peaks.within(view.instant, view.sizes), self.policy.budgets,
+            of_pools={name: budget_of(pool) for name, pool in view.pools.items()},
+            leaving=leaving_of(status),
+        )  # fmt: skip
+        room = REPAIRS_MAX - len(status.repairs)
+        rulings = rule_on(
+            wanted, account, findings, permits=permits_of(view.fleet, view.now), room=room
+        )
+        for name, need in candidates.items():
+            node = view.nodes[name]
+            if not findings and self._is_granted(node):
+                record = taken_out(node, need, self.policy, view.now)
+                at = format_time(view.now)
+                said = (decision("Cordon", need, node, text=f"{name}: {record.reason}", at=at),)
+                self.actions.append(SetRecord(node.node, record, said))
+        self._write_fleet(view.fleet, ledger, rulings)
+        return rulings
+
+    def _candidates(self) -> dict[str, Need]:
+        """Return the nodes in service whose faults ask for them to go."""
+        return {
+            name: need for name, need in self.needs.items()
+            if (record := self.view.nodes[name].record) is None or not record.is_out
+        }  # fmt: skip
+
+    def _suspect(self, candidates: Mapping[str, Need]) -> None:
+        view, before = self.view, self.memory.suspects
+        uids = [view.nodes[name].node.metadata.uid for name in candidates]
+        self.memory.suspects = {uid: before.get(uid, view.instant) for uid in uids}
+        if candidates:
+            self.states[NodeState.SUSPECT] = len(candidates)
+
+    def _is_granted(self, node: NodeView) -> bool:
+        fleet, uid = self.view.fleet, node.node.metadata.uid
+        repairs = fleet.status.repairs if fleet is not None else ()
+        return any(each.uid == uid for each in repairs)
+
+    def _removal(self, node: NodeView, need: Need) -> Removal:
+        meta = node.node.metadata
+        since = self.memory.suspects[meta.uid]
+        pool = meta.labels.get(POOL, "")
+        return Removal(
+            Charge(pool, meta.labels.get(ZONE, ""), RemovalCause.REPAIR),
+            meta.uid, pool, node.name, meta.uid,
+            marked_loops=int(self.view.instant - since >= self.policy.confirm_seconds),
+            order=-need.worst.severity.rank, why=need.words,
+        )  # fmt: skip
+
+    def _write_fleet(self, fleet: Fleet, ledger: Ledger, rulings: Sequence[Ruling]) -> None:
+        status, at, policy = fleet.status, format_time(self.view.now), self.policy
+        granted = [each for each in rulings if each.outcome is Outcome.REMOVE]
+        kept = tuple(each for each in status.repairs if self._is_open(each))
+        new = tuple(
+            Repair(each.removal.name, each.removal.instance, each.removal.charge.pool, at)
+            for each in granted
+        )
+        known = {each.uid for each in status.repairs}
+        lost = tuple(  # it was charged when it was granted
+            Repair(node.name, node.node.metadata.uid, node.node.metadata.labels.get(POOL, ""), at)
+            for _, node in sorted(self.view.nodes.items())
+            if node.record is not None and node.record.is_out
+            and node.node.metadata.uid not in known
+        )  # fmt: skip
+        new = (*new, *lost)[: max(0, REPAIRS_MAX - len(kept))]
+        is_old = bool(status.removed) and ledger.clock - status.clock >= policy.ledger_seconds
+        if not new and kept == status.repairs and not is_old:
+            return
+        booked = ledger.with_removed(each.removal.charge for each in granted)
+        after = replace(status, repairs=(*kept, *new), clock=booked.clock, removed=booked.removed)
+        said = (
+            *(taken(each, at) for each in granted),
+            *(over(each, at) for each in status.repairs if each not in kept),
+        )
+        self.actions.append(WriteFleet(fleet, after, said))
+
+    def _is_open(self, repair: Repair) -> bool:
+        """True while the node of an entry is out, or is about to be."""
+        node = self.view.nodes.get(repair.node)
+        if node is None or node.node.metadata.uid != repair.uid:
+            return False
+        is_out = node.record is not None and node.record.is_out
+        return is_out or repair.node in self.needs
+
+    # Pods of others
+
+    def _evict(self) -> None:
+        for name, pods in sorted(self.view.pods.items()):
+            node = self.view.nodes[name].node
+            drain = drain_of(node.metadata.annotations)
+            if drain is None or drain.asked_at is None:
+                continue
+            begins = drain.start - self.policy.eviction_seconds
+            if DRAIN in node.metadata.annotations:  # a person's begins at once
+                begins = drain.asked_at
+            if self.view.now >= drain.start:
+                self.actions += [DeletePod(pod, node) for pod in pods]
+            elif self.view.now >= begins:
+                self.actions += [EvictPod(pod, node) for pod in pods]
+
+    # Rules in shadow
+
+    def _note_shadows(self, findings: Sequence[Finding]) -> None:
+        """Record once what a rule in shadow would do, and forget what is over."""
+        before, self.memory.shadows = self.memory.shadows, {}
+        why = findings[0].message if findings else "the rails would be asked"
+        for node, need in self._shadowed():
+            uid = node.node.metadata.uid
+            key = f"{need.worst.words} {need.worst.first_seen}"
+            self.memory.shadows[uid] = key
+            if before.get(uid) != key:
+                at = format_time(self.view.now)
+                self.actions.append(Note(node.node, shadowed(node, need, why, at)))
+
+    def _shadowed(self) -> Iterator[tuple[NodeView, Need]]:
+        count = 0
+        for name, node in sorted(self.view.nodes.items()):
+            need = need_of(node.node, node.report, self.policy, self.view.now, acting=False)
+            if need is not None and name not in self.needs and count < _NOTES_MAX:
+                count += 1
+                yield node, need

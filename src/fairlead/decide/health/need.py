@@ -1,0 +1,124 @@
+"""What a report asks for: which of its faults count, how urgent they are, until when.
+
+A report is read as it stands: a fault counts while it is listed, and no longer. It counts for the
+node that the report names by uid, and not if a person has said since its last sight that it is
+mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from fairlead.api.core import Node
+from fairlead.api.names import REPAIRED
+from fairlead.api.node_report import Action, NodeReport, ReportedFault, Severity, SourceState
+from fairlead.api.times import parse_time
+from fairlead.decide.health.policy import HealthPolicy
+
+
+class Urgency(Enum):
+    """How soon a node has to be empty; the value names the option with the seconds."""
+
+    CRITICAL = "critical_drain_seconds"
+    DEGRADED = "degraded_drain_seconds"
+    COSMETIC = "cosmetic_drain_seconds"
+
+    def seconds(self, policy: HealthPolicy) -> float:
+        """Return the time from the first sight to the deadline."""
+        return float(getattr(policy, self.value))
+
+
+_URGENCIES = {
+    Severity.CRITICAL: Urgency.CRITICAL,
+    Severity.WARNING: Urgency.DEGRADED,
+    Severity.INFO: Urgency.COSMETIC,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What the faults of a node ask for. `worst` is the one that the action is of.
+
+    `deadline`: when the node is to be empty.
+    """
+
+    worst: ReportedFault
+    action: Action
+    deadline: float
+    components: tuple[str, ...]
+    count: int = 1
+
+    @property
+    def words(self) -> str:
+        """The worst fault in one line, and how many more there are."""
+        more = f" and {self.count - 1} more" if self.count > 1 else ""
+        return f"{self.worst.severity.value} {self.worst.words}{more}"
+
+
+def urgency_of(fault: ReportedFault) -> Urgency | None:
+    """Return how urgent a fault is; None: nothing has to be done about it."""
+    is_needed = fault.severity is Severity.CRITICAL or fault.action.asks
+    return _URGENCIES[fault.severity] if is_needed else None
+
+
+def open_faults(node: Node, report: NodeReport | None) -> Iterator[ReportedFault]:
+    """Yield the faults of a node that nobody has said are mended."""
+    if report is None or report.status.node_uid != node.metadata.uid:
+        return
+    repaired = instant_of(node.metadata.annotations.get(REPAIRED), float("-inf"))
+    for fault in report.status.faults:
+        if instant_of(fault.last_seen, float("inf")) > repaired:
+            yield fault
+
+
+def need_of(
+    node: Node, report: NodeReport | None, policy: HealthPolicy, now: float, *, acting: bool
+) -> Need | None:
+    """Return what the faults of rules that act ask for, or those of the others; None: nothing."""
+    found = [
+        (fault, urgency)
+        for fault in open_faults(node, report)
+        if policy.acts_on(fault.check) is acting and (urgency := urgency_of(fault)) is not None
+    ]
+    if not found:
+        return None
+    created = instant_of(node.metadata.creation_timestamp, float("-inf"))
+    worst = max(
+        (fault for fault, _ in found),
+        key=lambda fault: (fault.severity.rank, fault.action.rank, fault.words),
+    )
+    action = max((fault.action for fault, _ in found), key=lambda each: each.rank)
+    # The clock of a node may be wrong: a fault is not older than its node, nor of the future.
+    deadline = min(
+        max(created, min(now, instant_of(fault.first_seen, now))) + urgency.seconds(policy)
+        for fault, urgency in found
+    )
+    components = tuple(sorted({fault.component for fault, _ in found}))
+    return Need(worst, action, deadline, components, len(found))
+
+
+def is_proven(node: Node, report: NodeReport | None, policy: HealthPolicy, now: float) -> bool:
+    """True when a report that shows no fault shows it by looking: it is fresh, and no source that
+    is blind, hung or stale sees what acts.
+    """
+    if report is None or report.status.node_uid != node.metadata.uid:
+        return False
+    age = now - instant_of(report.status.observed_at, float("-inf"))
+    if age > policy.report_seconds_max:
+        return False
+    return not any(
+        policy.acts_on(check)
+        for source in report.status.sources
+        if source.state in (SourceState.BLIND, SourceState.HUNG, SourceState.STALE)
+        for check in source.checks
+    )
+
+
+def instant_of(text: str | None, default: float) -> float:
+    """Return an instant, or the default for none and for what cannot be read."""
+    try:
+        return default if text is None else parse_time(text)
+    except ValueError:
+        return default

@@ -1,0 +1,299 @@
+"""Moves one node that is out of service from state to state, level-triggered.
+
+    Cordoned -> Draining -> Resetting | Rebooting | Replacing | Asking -> Validating -> Ready
+
+Each decision looks at what is so now: the faults of the report, the boot, who uses the node, the
+answer to the latest request. So a controller that was away for days, or that died anywhere, goes on
+where the node is, and never acts on what is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from fairlead.api.core import Node
+from fairlead.api.names import HEALTH_DRAIN, REPAIRED, TAINT_UNHEALTHY
+from fairlead.api.node_report import Action, Answer, NodeReport
+from fairlead.api.times import format_time, parse_time
+from fairlead.decide.health.need import Need, instant_of, is_proven, need_of
+from fairlead.decide.health.policy import TRIES_SECONDS, HealthPolicy
+from fairlead.model.node_record import (
+    REASON_MAX,
+    TRIES_MAX,
+    NodeRecord,
+    NodeState,
+    Request,
+    Try,
+)
+from fairlead.model.windows import window_text
+
+#: The rungs, in the order in which one follows what did not help; each with its state.
+_STATES = {
+    Action.RESET_GPU: NodeState.RESETTING,
+    Action.REBOOT: NodeState.REBOOTING,
+    Action.REPLACE: NodeState.REPLACING,
+    Action.ASK_PERSON: NodeState.ASKING,
+}
+_LADDER = (Action.RESET_GPU, Action.REBOOT, Action.REPLACE, Action.ASK_PERSON)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node that may need something.
+
+    `is_used`: a job has a place on it or a pod runs there. `is_replaceable`: it belongs to a pool
+    whose machines Fairlead ends and buys.
+    """
+
+    node: Node
+    record: NodeRecord | None
+    report: NodeReport | None
+    is_used: bool = False
+    is_replaceable: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the node."""
+        return self.node.metadata.name
+
+    @property
+    def is_marked(self) -> bool:
+        """True while it has the taint or the drain of a node that is out."""
+        has_taint = any(taint.key == TAINT_UNHEALTHY for taint in self.node.spec.taints)
+        return has_taint or HEALTH_DRAIN in self.node.metadata.annotations
+
+    @property
+    def boot_id(self) -> str:
+        """The boot that the report is of; "": not known."""
+        report = self.report
+        is_own = report is not None and report.status.node_uid == self.node.metadata.uid
+        return report.status.boot_id if report is not None and is_own else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    view: NodeView
+    need: Need | None
+    policy: HealthPolicy
+    now: float
+
+    def enter(
+        self, record: NodeRecord, state: NodeState, reason: str, seconds: float | None = None
+    ) -> NodeRecord:
+        """Return the record of a node that enters a state."""
+        deadline = None if seconds is None else format_time(self.now + seconds)
+        return replace(
+            record, state=state, entered_at=format_time(self.now), reason=reason[:REASON_MAX],
+            deadline=deadline, request=None,
+        )  # fmt: skip
+
+    def is_over(self, record: NodeRecord) -> bool:
+        """True when the deadline of the state has passed."""
+        return record.deadline is not None and self.now >= parse_time(record.deadline)
+
+
+def taken_out(view: NodeView, need: Need, policy: HealthPolicy, now: float) -> NodeRecord:
+    """Return the record of a node that is taken out of service now."""
+    before = view.record
+    tries = _recent(view.node, before, now) if before is not None else ()
+    session = before.session + 1 if before is not None else 1
+    record = NodeRecord(
+        NodeState.CORDONED, format_time(now), need.words[:REASON_MAX], session=session,
+        drain=window_text(now, max(now, need.deadline)), tries=tries,
+    )  # fmt: skip
+    return _emptying(_Now(view, need, policy, now), record)
+
+
+def stray(view: NodeView, policy: HealthPolicy, now: float) -> NodeRecord:
+    """Return the record of a node that has our marks, no fault, and no record."""
+    at = format_time(now)
+    record = NodeRecord(NodeState.VALIDATING, at, drain=f"{at}/", session=1)
+    why = "it has the marks of a node that is out, and no record that can be read"
+    return _Now(view, None, policy, now).enter(
+        record, NodeState.VALIDATING, why, policy.validate_seconds_max
+    )
+
+
+def next_record(view: NodeView, policy: HealthPolicy, now: float) -> NodeRecord | None:
+    """Return the record that follows that of a node which is out; the same one: nothing does.
+
+    None: the node is back, and nothing is left to remember.
+    """
+    record = view.record
+    assert record is not None
+    need = need_of(view.node, view.report, policy, now, acting=True)
+    at = _Now(view, need, policy, now)
+    if need is not None:
+        record = _tightened(record, need, now)
+    if record.state is NodeState.VALIDATING:
+        return _validated(at, record)
+    if need is None:
+        return _healed(at, record)
+    if record.state in (NodeState.CORDONED, NodeState.DRAINING):
+        return _drained(at, record)
+    if record.state is NodeState.ASKING:
+        return record
+    return _acted(at, record)
+
+
+def _tightened(record: NodeRecord, need: Need, now: float) -> NodeRecord:
+    """Return the record with the deadline of its drain where a fault now asks for an earlier one.
+
+    It never moves later: what alternates with other faults comes to its end as well.
+    """
+    if not record.drain:
+        return record
+    since, _, deadline = record.drain.partition("/")
+    if need.deadline >= instant_of(deadline, float("inf")):
+        return record
+    began = instant_of(since, now)
+    return replace(record, drain=window_text(began, max(began, need.deadline)))
+
+
+def _healed(at: _Now, record: NodeRecord) -> NodeRecord:
+    """The faults have ended, whoever ended them: the node is tested before it comes back."""
+    since = record.drain.partition("/")[0]
+    record = replace(record, drain=f"{since}/")  # what runs there may stay
+    return at.enter(
+        record, NodeState.VALIDATING, f"the faults have ended ({record.reason})",
+        at.policy.validate_seconds_max,
+    )  # fmt: skip
+
+
+def _drained(at: _Now, record: NodeRecord) -> NodeRecord:
+    """Follow a node that is being emptied."""
+    assert at.need is not None
+    if not at.view.is_used:
+        return _go_on(at, record, "it is empty")
+    deadline = drain_deadline(record)
+    if at.now >= deadline + at.policy.stuck_seconds:
+        return _go_on(at, record, "it is not empty after its deadline", is_stuck=True)
+    return _emptying(at, record)
+
+
+def _emptying(at: _Now, record: NodeRecord) -> NodeRecord:
+    """Return the record of a node in the part of its drain that it is in."""
+    ends = drain_deadline(record)
+    begins = ends - at.policy.eviction_seconds
+    state, until = NodeState.CORDONED, begins
+    if at.now >= begins:
+        state, until = NodeState.DRAINING, ends + at.policy.stuck_seconds
+    if record.state is state and record.deadline is not None:
+        return replace(record, deadline=format_time(until))
+    return at.enter(record, state, record.reason, until - at.now)
+
+
+def drain_deadline(record: NodeRecord) -> float:
+    """Return when a node that is out is to be empty."""
+    return instant_of(record.drain.partition("/")[2], float("inf"))
+
+
+def _go_on(
+    at: _Now, record: NodeRecord, why: str, *, is_stuck: bool = False, after: Action | None = None
+) -> NodeRecord:
+    """Return the record with the next thing to do about the faults.
+
+    `after`: what did not help, so that the next rung of the ladder is due.
+    """
+    need, policy, tries = at.need, at.policy, _recent(at.view.node, record, at.now)
+    assert need is not None
+    record = replace(record, tries=tries)
+    if len(tries) >= policy.tries_max:
+        text = f"{len(tries)} tries in 7 days did not help: {need.words}"
+        return at.enter(record, NodeState.ASKING, text)
+    action = need.action if need.action.asks else Action.ASK_PERSON
+    if after is not None and action.rank <= after.rank:
+        action = _LADDER[_LADDER.index(after) + 1]
+    done = [each.action for each in tries]
+    if action is Action.RESET_GPU and (is_stuck or done.count(action) >= policy.resets_max):
+        action = Action.REBOOT  # what is stuck holds its GPUs
+    if action is Action.REBOOT and done.count(action) >= policy.reboots_max:
+        action = Action.REPLACE
+    if action is Action.REPLACE and (is_stuck or not at.view.is_replaceable):
+        action = Action.ASK_PERSON
+    if action is Action.ASK_PERSON:
+        return at.enter(record, NodeState.ASKING, f"a person is needed: {need.words}; {why}")
+    return _asked(at, record, action, f"{need.words}; {why}")
+
+
+def _asked(at: _Now, record: NodeRecord, action: Action, why: str) -> NodeRecord:
+    """Return the record with an action under way."""
+    policy = at.policy
+    seconds = {
+        Action.RESET_GPU: policy.reset_seconds, Action.REBOOT: policy.reboot_seconds,
+    }.get(action, policy.replace_seconds)  # fmt: skip
+    record = at.enter(record, _STATES[action], why, seconds)
+    new = Try(action, format_time(at.now), at.view.boot_id)
+    record = replace(record, tries=(*record.tries, new)[-TRIES_MAX:])
+    if action is Action.REPLACE:
+        return record
+    components = at.need.components if at.need is not None else ()
+    id_ = f"{at.view.node.metadata.uid}/{record.session}/{record.entered_at}"
+    return replace(record, request=Request(id_, action, components))
+
+
+def _acted(at: _Now, record: NodeRecord) -> NodeRecord:
+    """Follow an action whose faults are still there."""
+    if record.state is NodeState.REPLACING:
+        if not at.view.is_replaceable:
+            return at.enter(record, NodeState.ASKING, "it belongs to no pool any more")
+        if at.is_over(record):
+            return at.enter(record, NodeState.ASKING, "it was not replaced in time")
+        return record
+    last = record.tries[-1] if record.tries else None
+    action = record.request.action if record.request is not None else Action.REBOOT
+    if last is not None and last.boot_id and at.view.boot_id not in ("", last.boot_id):
+        return _go_on(at, record, "the machine has started again, and it is still there",
+                      after=_before(action, record, at.policy))  # fmt: skip
+    report = at.view.report
+    answer = report.status.answered if report is not None else None
+    is_answered = (
+        answer is not None and record.request is not None and answer.id == record.request.id
+    )
+    if is_answered and answer is not None and answer.answer is Answer.REFUSED:
+        return _go_on(at, record, f"the agent refused: {answer.message}", after=action)
+    if not at.is_over(record):
+        return record
+    if not is_answered:
+        return at.enter(
+            record, NodeState.ASKING,
+            f"no agent carries out {action.value} there: {record.reason}",
+        )  # fmt: skip
+    return _go_on(at, record, f"{action.value} did not help in time",
+                  after=_before(action, record, at.policy))  # fmt: skip
+
+
+def _before(action: Action, record: NodeRecord, policy: HealthPolicy) -> Action | None:
+    """Return the rung that is done with: a reboot may be tried again."""
+    done = sum(each.action is action for each in record.tries)
+    is_left = action is Action.REBOOT and done < policy.reboots_max
+    return None if is_left else action
+
+
+def _validated(at: _Now, record: NodeRecord) -> NodeRecord | None:
+    """Follow a node whose faults have ended."""
+    if at.need is not None:
+        return _drained(at, replace(record, reason=at.need.words[:REASON_MAX]))
+    since = parse_time(record.entered_at)
+    if not is_proven(at.view.node, at.view.report, at.policy, at.now):
+        if at.is_over(record):
+            return at.enter(record, NodeState.ASKING, "no working agent says that it is healthy")
+        return record
+    if at.now < since + at.policy.validate_seconds:
+        return record
+    tries = _recent(at.view.node, record, at.now)
+    if not tries:
+        return None
+    return NodeRecord(
+        NodeState.READY, format_time(at.now), "it is healthy again", session=record.session,
+        tries=tries,
+    )  # fmt: skip
+
+
+def _recent(node: Node, record: NodeRecord, now: float) -> tuple[Try, ...]:
+    """Return the tries that still count: of 7 days, and since a person mended the node."""
+    repaired = instant_of(node.metadata.annotations.get(REPAIRED), float("-inf"))
+    since = max(now - TRIES_SECONDS, repaired)
+    return tuple(each for each in record.tries if instant_of(each.at, now) > since)

@@ -1,0 +1,54 @@
+"""The options of node health. Those before `confirm_seconds` are settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fairlead.decide.rails.ledger import Budgets
+from fairlead.decide.rails.sight import SightLimits
+
+#: In the place of a check: all of them.
+EVERY_CHECK = "*"
+#: Tries are remembered for so long.
+TRIES_SECONDS = 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class HealthPolicy:
+    """The options; durations in seconds."""
+
+    enabled: bool = False
+    #: Checks whose faults are acted on; those of the others are in shadow.
+    act_on: tuple[str, ...] = ()
+    #: From the first sight of a fault to the deadline of the drain.
+    critical_drain_seconds: int = 600
+    degraded_drain_seconds: int = 86_400
+    cosmetic_drain_seconds: int = 604_800
+    #: So long before that deadline pods of others are evicted.
+    eviction_seconds: int = 600
+    reset_seconds: int = 600
+    reboot_seconds: int = 1800
+    replace_seconds: int = 86_400
+    #: Without a fault, in the sight of a working source, before a node takes work again.
+    validate_seconds: int = 60
+    resets_max: int = 1
+    reboots_max: int = 2
+    #: Actions in 7 days after which a person is asked.
+    tries_max: int = 5
+    #: A fault is acted on if it is still there after so long.
+    confirm_seconds: float = 2.0
+    #: A node that is not empty so long after the deadline is gone on with.
+    stuck_seconds: float = 600.0
+    validate_seconds_max: float = 3600.0
+    #: A report that was confirmed longer ago proves nothing.
+    report_seconds_max: float = 1800.0
+    #: Between two decisions while something is open, and while nothing is.
+    loop_seconds: float = 5.0
+    idle_loop_seconds: float = 30.0
+    ledger_seconds: float = 300.0
+    sight: SightLimits = field(default_factory=SightLimits)
+    budgets: Budgets = field(default_factory=Budgets)
+
+    def acts_on(self, check: str) -> bool:
+        """True when faults of a check are acted on, and not only recorded."""
+        return check in self.act_on or EVERY_CHECK in self.act_on

@@ -1,0 +1,84 @@
+"""Turns the report of an agent into the status of its node's NodeReport."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fairlead.api.node_report import (
+    CHECK_MAX,
+    CODE_MAX,
+    CODES_MAX,
+    COMPONENT_MAX,
+    EVIDENCE_MAX,
+    ID_MAX,
+    REPORTED_FAULTS_MAX,
+    REPORTED_SOURCES_MAX,
+    WHY_MAX,
+    Action,
+    NodeReportStatus,
+    Recovery,
+    ReportedFault,
+    ReportedSource,
+    Severity,
+    SourceState,
+)
+from fairlead.api.times import format_time, parse_time
+from fairlead.node.report import VERSION, FaultLine, Report, SourceLine
+
+_WORKING = (SourceState.OK.value, SourceState.SKIPPED.value)
+
+
+class UnreadableReport(ValueError):
+    """The text is no report of an agent of this version; the message says why."""
+
+
+def decode_report(data: bytes) -> Report:
+    """Return the report in a file of an agent; UnreadableReport."""
+    try:
+        report = msgspec.json.decode(data, type=Report)
+    except msgspec.DecodeError as error:
+        raise UnreadableReport(f"it is no report of an agent: {error}") from error
+    if report.version != VERSION:
+        raise UnreadableReport(f"it has version {report.version}; accepted: {VERSION}")
+    return report
+
+
+def report_status(report: Report, *, node_uid: str, now: float) -> NodeReportStatus:
+    """Return the status that a report is; UnreadableReport.
+
+    It was observed when the agent wrote it, but not in the future: the agent may have ended since.
+    """
+    try:
+        observed_at = min(parse_time(report.at), now)
+        faults = tuple(_fault(each) for each in report.faults)
+        sources = tuple(_source(each) for each in report.sources if each.state not in _WORKING)
+    except ValueError as error:
+        raise UnreadableReport(f"it has a value that is unknown: {error}") from error
+    return NodeReportStatus(
+        observed_at=format_time(observed_at),
+        node_uid=node_uid,
+        boot_id=report.boot_id[:ID_MAX],
+        machine_id=report.machine_id[:ID_MAX],
+        critical=sum(each.severity is Severity.CRITICAL for each in faults),
+        warning=sum(each.severity is Severity.WARNING for each in faults),
+        faults=faults[:REPORTED_FAULTS_MAX],
+        left_out=max(0, len(faults) - REPORTED_FAULTS_MAX) + report.dropped_faults,
+        sources=sources[:REPORTED_SOURCES_MAX],
+    )
+
+
+def _fault(line: FaultLine) -> ReportedFault:
+    return ReportedFault(
+        line.check[:CHECK_MAX], line.component[:COMPONENT_MAX], Severity(line.severity),
+        Action(line.action), Recovery(line.recovery), format_time(parse_time(line.first_seen)),
+        format_time(parse_time(line.last_seen)),
+        tuple(code[:CODE_MAX] for code in line.codes[:CODES_MAX]), line.count,
+        line.evidence[:EVIDENCE_MAX],
+    )  # fmt: skip
+
+
+def _source(line: SourceLine) -> ReportedSource:
+    return ReportedSource(
+        line.source[:CHECK_MAX], SourceState(line.state), line.why[:WHY_MAX],
+        tuple(each[:CHECK_MAX] for each in line.checks[:REPORTED_SOURCES_MAX]), line.lost,
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""What is measured of the health of nodes: states, and what holds back, read at the scrape.
+
+Labels are closed sets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fairlead.decide.health.cycle import HealthReport
+from fairlead.decide.rails.removals import Outcome, Rule
+from fairlead.decide.rails.sight import Blindness
+from fairlead.model.node_record import NodeState
+
+#: Returns what the latest decision found. Reading must not wait.
+HealthSource = Callable[[], HealthReport]
+
+
+class HealthMetrics(Collector):
+    """The series of the health controller."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register the series on `registry`, which must not have them yet."""
+        self._source: HealthSource | None = None
+        registry.register(self)
+
+    def watch(self, source: HealthSource | None) -> None:
+        """Read this at each scrape; None: no more (this replica does not lead)."""
+        self._source = source
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what is read at the scrape."""
+        if self._source is None:
+            return ()
+        report = self._source()
+        states = GaugeMetricFamily(
+            "fairlead_health_nodes",
+            "Nodes that are suspected or out of service, by state.",
+            labels=["state"],
+        )
+        for state in NodeState:
+            if state not in (NodeState.READY, NodeState.JOINING, NodeState.RETIRED):
+                states.add_metric([state.value.lower()], report.states.get(state, 0))
+        holds = GaugeMetricFamily(
+            "fairlead_health_rail_holds",
+            "1 while no sick node is taken out because what is seen cannot be trusted, by what is "
+            "wrong.",
+            labels=["rail"],
+        )
+        blind = {finding.blindness for finding in report.findings}
+        for rail in sorted(Blindness, key=lambda each: each.value):
+            holds.add_metric([rail.value], rail in blind)
+        held = GaugeMetricFamily(
+            "fairlead_health_nodes_held",
+            "Sick nodes that stay in service, by the rule of the rails that holds them there.",
+            labels=["rule"],
+        )
+        counts = Counter(each.rule for each in report.rulings if each.outcome is Outcome.WAIT)
+        for rule in Rule:
+            held.add_metric([rule.value], counts[rule])
+        return (states, holds, held)

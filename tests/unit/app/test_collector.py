@@ -1,0 +1,158 @@
+"""The collector of one agent, on the API of the embedded cluster in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+from tests.unit.app.fleet_world import FleetWorld
+from tests.unit.node.host_tree import HostTree, Looks
+
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import NODE_REPORTS, NODES
+from fairlead.api.status import NotFound
+from fairlead.api.times import format_time, parse_time
+from fairlead.app.collector import CONFIRM_SECONDS, WRITE_SECONDS_MIN, Collector
+from fairlead.node.report import Report, report_of
+from fairlead.runtime.client import Verb
+from fairlead.sim.loop import run
+from fairlead.testing.builders import make_node
+
+
+class Machine:
+    """A node, the report of its agent, and the collector."""
+
+    def __init__(self, fleet: FleetWorld, root: Path) -> None:
+        self.fleet = fleet
+        self.tree = HostTree(root / "host")
+        self.looks = Looks(self.tree, "kernel-log")
+        self.text = b""
+        self.collector = Collector(fleet.client, "n1", self._read, clock=fleet.clock)
+
+    def _read(self) -> bytes:
+        if not self.text:
+            raise FileNotFoundError(2, "no such file")
+        return self.text
+
+    def say(self) -> Report:
+        """Write the report anew, at the time of the world."""
+        self.looks.look()
+        report = report_of(self.looks.watch, self.looks.host.now())
+        report = msgspec.structs.replace(report, at=format_time(self.fleet.clock.now()))
+        self.text = msgspec.json.encode(report)
+        return report
+
+    async def make_node(self, uid: str = "") -> str:
+        node = to_wire(make_node("n1"))
+        body = {"metadata": {"name": "n1"}, "spec": node.get("spec", {})}
+        return (await self.fleet.client.create(NODES, body)).metadata.uid
+
+
+def test_what_changes_is_written_at_once_and_the_rest_confirmed_rarely(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as fleet:
+            machine = Machine(fleet, tmp_path)
+            uid = await machine.make_node()
+            writes: list[float] = []
+            call = fleet.client.call
+
+            async def counted(request: object) -> object:
+                if getattr(request, "resource", None) is NODE_REPORTS and (
+                    getattr(request, "verb", None) is Verb.PATCH
+                ):
+                    writes.append(fleet.clock.now())
+                return await call(request)  # type: ignore[arg-type] # any request
+
+            fleet.client.call = counted  # type: ignore[method-assign] # for one test
+            task = asyncio.create_task(machine.collector.run())
+            await asyncio.sleep(60)
+            assert writes == [], "there is no report yet"
+            machine.say()
+            await asyncio.sleep(5)
+            assert len(writes) == 1
+            machine.tree.xid(48)
+            at = fleet.clock.now()
+            machine.say()
+            await asyncio.sleep(10)
+            assert len(writes) == 2
+            assert writes[1] - at <= WRITE_SECONDS_MIN + 1
+            found = await fleet.client.get(NODE_REPORTS, "n1")
+            assert [each.codes for each in found.status.faults] == [("48",)]
+            assert found.status.node_uid == uid
+            for _ in range(360):  # an hour in which the agent counts on
+                await asyncio.sleep(10)
+                machine.tree.xid(48)
+                machine.say()
+            assert len(writes) - 2 <= 3600 / CONFIRM_SECONDS + 1
+            found = await fleet.client.get(NODE_REPORTS, "n1")
+            assert found.status.faults[0].count > 300
+            machine.collector.stop()
+            await task
+
+    run(main())
+
+
+def test_an_agent_that_has_ended_is_not_confirmed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as fleet:
+            machine = Machine(fleet, tmp_path)
+            await machine.make_node()
+            said = machine.say()
+            task = asyncio.create_task(machine.collector.run())
+            await asyncio.sleep(3 * 3600)
+            observed = (await fleet.client.get(NODE_REPORTS, "n1")).status.observed_at
+            assert observed is not None
+            assert parse_time(observed) == parse_time(said.at)
+            machine.collector.stop()
+            await task
+
+    run(main())
+
+
+def test_faults_that_have_ended_are_taken_out_of_the_object(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as fleet:
+            machine = Machine(fleet, tmp_path)
+            await machine.make_node()
+            machine.tree.xid(48)
+            machine.say()
+            task = asyncio.create_task(machine.collector.run())
+            await asyncio.sleep(10)
+            machine.tree.boots("another boot")
+            machine.looks = Looks(machine.tree, "kernel-log")
+            machine.say()
+            await asyncio.sleep(10)
+            status = (await fleet.client.get(NODE_REPORTS, "n1")).status
+            assert (status.faults, status.critical) == ((), 0)
+            machine.collector.stop()
+            await task
+
+    run(main())
+
+
+def test_without_its_node_or_the_api_it_goes_on_when_these_are_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as fleet:
+            machine = Machine(fleet, tmp_path)
+            machine.say()
+            task = asyncio.create_task(machine.collector.run())
+            await asyncio.sleep(600)
+            uid = await machine.make_node()
+            fleet.client.is_full = True
+            await asyncio.sleep(600)
+            try:
+                found = await fleet.client.get(NODE_REPORTS, "n1")
+                assert found.status.node_uid == ""
+            except NotFound:
+                pass
+            fleet.client.is_full = False
+            await asyncio.sleep(120)
+            assert (await fleet.client.get(NODE_REPORTS, "n1")).status.node_uid == uid
+            machine.text = b"half a rep"
+            await asyncio.sleep(600)
+            assert not task.done(), "what cannot be read is tried again"
+            machine.collector.stop()
+            await task
+
+    run(main())
