@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -184,6 +185,27 @@ def test_a_deleted_pod_is_confirmed_after_the_terminating_delay_or_the_grace_if_
         assert world.names() == ["slow", "unstarted"]
         await asyncio.sleep(3)
         assert world.names() == ["unstarted"]
+
+    live(scenario)
+
+
+def test_a_deleted_pod_that_a_finalizer_keeps_has_ended() -> None:
+    async def scenario(world: World) -> None:
+        kept = {"finalizers": ["example.com/mine"]}
+        await world.pod("runs", metadata=kept)
+        await world.pod("waits", metadata=kept, volumes=[{"name": "v", "configMap": {"name": "c"}}])
+        await asyncio.sleep(3)
+        for name in ("runs", "waits"):
+            await world.client.delete(PODS, name, namespace="default")
+        await asyncio.sleep(6)
+        assert [await world.phase(name) for name in ("runs", "waits")] == ["Failed", "Failed"]
+        ended = (await world.get("runs")).status.container_statuses[0].state.terminated
+        assert ended is not None
+        assert (ended.exit_code, ended.signal) == (143, signal.SIGTERM)
+        body = {"metadata": {"finalizers": None}}
+        await world.client.patch(PODS, "runs", body, namespace="default")
+        await asyncio.sleep(1)
+        assert world.names() == ["waits"]
 
     live(scenario)
 

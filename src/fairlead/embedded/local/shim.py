@@ -395,8 +395,8 @@ def _be_shim(directory: str, started_pipe: int, errors: int) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         status = Shim(directory, started_pipe).run()
-    except BaseException:  # noqa: BLE001 - the node reads the last line of what is written here
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001 - the node reads the last line written here
+        sys.excepthook(type(error), error, error.__traceback__)
     os._exit(status)
 
 

@@ -372,9 +372,7 @@ class PodLives:
             return
         record.reason = "DeadlineExceeded"
         record.message = "Pod was active on the node longer than the specified deadline"
-        if record.started_at:
-            now = self._clock.now()
-            record.ended = terminated(0, SIGTERM, started_at=record.started_at, finished_at=now)
+        self._end_by_signal(record)
         self._over(record, PodState.FAILED)
         self._want(record, Want.STATUS)
 
@@ -404,8 +402,17 @@ class PodLives:
         self._at(record, record.stage_at, self._gone_due)
 
     def _gone_due(self, record: PodRecord) -> None:
-        self._over(record, PodState.GONE)
-        self._want(record, Want.DELETE)
+        """The processes are gone. An object that a finalizer keeps says so, as a kubelet has it."""
+        is_kept = bool(record.pod.metadata.finalizers)
+        if is_kept:
+            self._end_by_signal(record)
+        self._over(record, PodState.FAILED if is_kept else PodState.GONE)
+        self._want(record, Want.STATUS | Want.DELETE if is_kept else Want.DELETE)
+
+    def _end_by_signal(self, record: PodRecord) -> None:
+        if record.started_at:
+            now = self._clock.now()
+            record.ended = terminated(0, SIGTERM, started_at=record.started_at, finished_at=now)
 
     def _over(self, record: PodRecord, state: PodState) -> None:
         """Nothing more happens by itself; the node's resources are free."""
