@@ -33,16 +33,23 @@ from fairlead.runtime.reader import MirrorReader, follow
 CYCLES_MAX = 200
 #: Objects as they were before a change, and actions, that are kept for all of them together.
 ENTRIES_MAX = 10_000
-#: Of those objects as JSON: their makers choose how large they are. In memory they take up a few
-#: times as much.
+#: Of those objects as JSON, as which they are kept: their makers choose how large they are.
 BYTES_MAX = 32 << 20
 
 
 class Before(NamedTuple):
-    """An object as it was, None where there was none, and how many bytes it is as JSON."""
+    """An object as it was: its type, None where there was none, and the object as JSON.
 
-    obj: Any
-    byte_count: int
+    Decoded it takes up several times as much, and hardly any is asked for again.
+    """
+
+    type: type[Any] | None
+    data: bytes
+
+    @property
+    def obj(self) -> Any:
+        """The object, or None."""
+        return None if self.type is None else msgspec.json.decode(self.data, type=self.type)
 
 
 @dataclass(slots=True)
@@ -81,7 +88,7 @@ class Cycle:
         """Keep an object as it was, unless it has changed before."""
         if key not in self.before:
             self.before[key] = before
-            self.byte_count += before.byte_count
+            self.byte_count += len(before.data)
 
 
 class DecisionLog:
@@ -164,9 +171,10 @@ class DecisionLog:
             return
         last, key, old = self._cycles[-1], (kind, change.key), change.old
         if key not in last.before:
-            size = len(msgspec.json.encode(old)) if old is not None else 0
+            none = Before(None, b"")
+            before = none if old is None else Before(type(old), msgspec.json.encode(old))
             self._add(last, -1)
-            last.keep(key, Before(old, size))
+            last.keep(key, before)
             self._add(last, 1)
             self._trim()
 

@@ -7,6 +7,7 @@ least once, as a call over a network would.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Mapping
@@ -47,7 +48,9 @@ T = TypeVar("T")
 A = TypeVar("A")
 #: Python 3.11 takes 0.4 us to read a member from an Enum, a tenth of a whole `get`.
 _GET, _LIST, _CREATE, _PATCH, _DELETE, _DELETE_COLLECTION, _READ = Verb
-PARTS_MAX = 65_536
+PARTS_MAX, PARTS_FEW = 65_536, 1_024
+#: To a part that is in the table alone: its key and value, a name in a loop, and an argument.
+_OWN_REFERENCES = 4
 _PLAIN = frozenset((dict, list, str, int, float, bool, type(None)))
 
 
@@ -57,13 +60,17 @@ class PodSharing:
     A decoded pod is mostly small texts: environment, tolerations, volumes, conditions. In a gang of
     a thousand nearly all of them are equal, but each decoding makes new ones. After decoding, a
     part that is equal to one seen before is replaced by that one, which more than halves what a pod
-    takes. Parts are immutable and equal, so no reader can tell. The table forgets everything when
-    it is full.
+    takes. Parts are immutable and equal, so no reader can tell. The table forgets what is in no pod
+    any more whenever it has doubled, and everything when it is full.
     """
 
-    def __init__(self, parts_max: int = PARTS_MAX) -> None:
-        self._parts_max = parts_max
+    def __init__(self, parts_max: int = PARTS_MAX, *, parts_few: int = PARTS_FEW) -> None:
+        self._parts_max, self._parts_few = parts_max, min(parts_few, parts_max)
+        self._sweep_at = self._parts_few
         self._parts: dict[Any, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._parts)
 
     def share(self, obj: object, *, has_shared_spec: bool = False) -> None:
         """Replace parts of a freshly decoded pod by equal ones; other kinds stay as they are.
@@ -72,8 +79,8 @@ class PodSharing:
         """
         if type(obj) is not Pod:
             return
-        if len(self._parts) >= self._parts_max:
-            self._parts.clear()
+        if len(self._parts) >= self._sweep_at:
+            self._sweep()
         put = msgspec.structs.force_setattr
         one = self._parts.setdefault
         conditions = obj.status.conditions
@@ -86,6 +93,11 @@ class PodSharing:
         put(spec, "volumes", one(spec.volumes, spec.volumes))
         for container in spec.containers:
             self._share_container(container)
+
+    def _sweep(self) -> None:
+        held = {part: part for part in self._parts if sys.getrefcount(part) > _OWN_REFERENCES}
+        self._parts = held if 2 * len(held) <= self._parts_max else {}
+        self._sweep_at = max(self._parts_few, 2 * len(self._parts))
 
     def _share_container(self, container: Container) -> None:
         put = msgspec.structs.force_setattr
@@ -127,7 +139,7 @@ class InProcessClient(Client):
                 info, (namespace, request.name), patch, options,
                 patch_type=request.patch_type, subresource=request.subresource,
             )  # fmt: skip
-            return record.typed(type_)
+            return self._answer(info, record, type_)
         if verb is _CREATE and request.subresource == "eviction":
             await _turn()
             key = (namespace, request.name)
@@ -138,9 +150,16 @@ class InProcessClient(Client):
             await _turn()
             namespace = namespace or _namespace_of(body)
             record = await self._service.create(info, namespace, body, options)
-            return record.typed(type_)
+            return self._answer(info, record, type_)
         await _turn()
         return await self._call_on_many(request, info)
+
+    def _answer(self, info: ResourceInfo, record: Record, type_: type[A]) -> A:
+        """Return what was written; it stays decoded only for those who watch its kind."""
+        obj = record.typed(type_)
+        if not self._service.is_watched(info):
+            record.drop_caches()
+        return obj
 
     async def _call_on_many(self, request: Request[Any], info: ResourceInfo) -> Any:
         """Carry out a list or a deletion."""

@@ -174,6 +174,7 @@ def test_the_log_is_bounded_by_the_size_of_what_changes(monkeypatch: pytest.Monk
         kept = [each for cycle in log.cycles for each in cycle.before.values()]
         total = sum(len(msgspec.json.encode(each.obj)) for each in kept if each.obj is not None)
         assert bytes_max // 2 < total <= bytes_max
+        assert sum(len(each.data) for each in kept) == total, "nothing is kept decoded"
         assert vars(log)["_byte_count"] == total
         assert vars(log)["_size"] == sum(each.size for each in log.cycles)
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 from bench.objects import pod_body
 
 from fairlead.api.core import Node, Pod
-from fairlead.embedded.client import PodSharing
+from fairlead.api.resources import CONFIG_MAPS
+from fairlead.embedded.client import InProcessClient, PodSharing
+from fairlead.embedded.registry import Registry
+from fairlead.embedded.storage.store import Store
+from fairlead.embedded.verbs.service import Service
+from fairlead.runtime.client import WatchRequest
+from fairlead.runtime.clock import LoopClock
+from fairlead.sim.loop import run
 
 
 def decoded(name: str) -> Pod:
@@ -31,7 +40,56 @@ def test_a_full_table_forgets_and_goes_on() -> None:
         assert pod == decoded(f"p-{i}")
 
 
+def test_the_table_holds_what_no_pod_has_any_more_only_until_it_has_doubled() -> None:
+    sharing = PodSharing(parts_few=8)
+    lasting = decoded("lasting")
+    sharing.share(lasting)
+    few = len(sharing)
+    for i in range(100):
+        pod = msgspec.json.decode(
+            msgspec.json.encode(pod_body("passing")).replace(b"train", b"train%d" % i), type=Pod
+        )
+        assert pod != decoded("passing")
+        sharing.share(pod)
+    assert len(sharing) <= 4 * few
+    again = decoded("lasting")
+    sharing.share(again)
+    assert again.spec.volumes is lasting.spec.volumes
+
+
 def test_other_kinds_are_left_alone() -> None:
     node = Node()
     PodSharing().share(node)
     assert node == Node()
+
+
+def test_what_this_process_writes_stays_decoded_only_while_its_kind_is_watched() -> None:
+    async def main() -> None:
+        store = Store.open(None)
+        service = Service(
+            store, Registry.with_builtins(), LoopClock(0.0), ids=lambda: "uid", rng=random.Random(1)
+        )
+        await service.bootstrap()
+        client = InProcessClient(service)
+
+        async def is_decoded(name: str) -> bool:
+            data = {"metadata": {"name": name}, "data": {"a": "b"}}
+            written = await client.create(CONFIG_MAPS, data, namespace="default")
+            found = store.get(CONFIG_MAPS.plural, ("default", name))
+            assert found is not None
+            assert written.data == {"a": "b"}
+            patch = {"data": {"a": "c"}}
+            written = await client.patch(CONFIG_MAPS, name, patch, namespace="default")
+            assert written.data == {"a": "c"}
+            now = store.get(CONFIG_MAPS.plural, ("default", name))
+            assert now is not None
+            assert found.is_decoded(CONFIG_MAPS.type) is now.is_decoded(CONFIG_MAPS.type)
+            return now.is_decoded(CONFIG_MAPS.type)
+
+        assert not await is_decoded("before")
+        watch = client.watch_records(WatchRequest(CONFIG_MAPS, resource_version="1"))
+        assert await is_decoded("meanwhile")
+        watch.close()
+        assert not await is_decoded("after")
+
+    run(main())

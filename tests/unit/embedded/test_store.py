@@ -9,7 +9,7 @@ from typing import Any
 from fairlead.embedded.builtins import CONFIG_MAPS, PODS
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, StoreEvent, record_typed
-from fairlead.embedded.storage.store import Store, StoreOptions
+from fairlead.embedded.storage.store import PAST_DECODED_MAX, Store, StoreOptions
 from fairlead.runtime.client import EventType
 
 
@@ -134,3 +134,47 @@ def test_a_typed_object_is_decoded_once_and_shared() -> None:
     record = put(store, "a")
     record.drop_caches()
     assert record.typed(CONFIG_MAPS.type) is record.typed(CONFIG_MAPS.type)
+
+
+def test_only_the_latest_past_versions_stay_decoded() -> None:
+    store, type_ = Store.open(None), CONFIG_MAPS.type
+    first, again = put(store, "a"), put(store, "a", x="1")
+    for record in (first, again):
+        record.typed(type_)
+    remove(store, "a")
+    history = store.history("configmaps", 0)
+    assert history is not None
+    deleted = history[-1].record
+    deleted.typed(type_)
+    lasting = put(store, "b")
+    assert all(record.is_decoded(type_) for record in (first, again, deleted))
+    for i in range(PAST_DECODED_MAX + 1):
+        put(store, "c", x=str(i))
+    assert not any(record.is_decoded(type_) for record in (first, again, deleted))
+    assert lasting.is_decoded(type_), "it is still that of an object"
+    assert again.typed(type_).metadata.name == "a"
+    assert not again.is_decoded(type_), "who reads a past version later leaves nothing behind"
+    put(store, "b", x="2")
+    for i in range(PAST_DECODED_MAX):
+        put(store, "c", x=str(i))
+    assert not lasting.is_decoded(type_)
+
+
+def test_versions_of_one_object_share_what_they_have_in_common() -> None:
+    store, key = Store.open(None), ("default", "a")
+    for x in "123":
+        name, uid = "".join("a"), "".join(["u", "id"])
+        labels = {"team": "vision", "run": "x" if x < "3" else "y"}
+        metadata = {"name": name, "namespace": "default", "uid": uid, "labels": labels}
+        obj: dict[str, Any] = {"metadata": metadata, "data": {"x": x}}
+        record = record_typed(CONFIG_MAPS, ("default", name), store.next_version, obj)
+        store.put(CONFIG_MAPS, record)
+    history = store.history("configmaps", 0)
+    assert history is not None
+    first, second, third = (event.record for event in history)
+    assert first.key == key
+    assert second.key is third.key is first.key
+    assert second.uid is third.uid is first.uid
+    assert second.labels is first.labels
+    assert third.labels == {"team": "vision", "run": "y"}
+    assert [each.plain()["data"] for each in (first, second, third)] == [{"x": x} for x in "123"]

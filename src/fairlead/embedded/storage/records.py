@@ -77,6 +77,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
     has_shared_spec: bool = False
     _typed: Any = None
     _fields: tuple[ResourceInfo, Mapping[str, str]] | None = None
+    _is_past: bool = False
 
     @property
     def namespace(self) -> str:
@@ -91,13 +92,15 @@ class Record(msgspec.Struct, gc=False, eq=False):
     def typed(self, type_: type[T]) -> T:
         """Return the object as `type_`, decoded once and shared; only one type is cached.
 
-        Metadata alone take no other type's place there.
+        Metadata alone take no other type's place there, and of a past version nothing is.
         """
         if type_ is OnlyMetadata:
             return msgspec.json.decode(self.data, type=type_)
         value = self._typed
         if type(value) is not type_:
-            value = self._typed = msgspec.json.decode(self.data, type=type_)
+            value = msgspec.json.decode(self.data, type=type_)
+            if not self._is_past:
+                self._typed = value
         return value
 
     def is_decoded(self, type_: type[Any]) -> bool:
@@ -128,11 +131,28 @@ class Record(msgspec.Struct, gc=False, eq=False):
         """Forget what was decoded."""
         self._typed = self._fields = None
 
+    def follow(self, previous: Record) -> None:
+        """Share what is equal with the version before: history holds both for long."""
+        self.key = previous.key
+        if self.uid == previous.uid:
+            self.uid = previous.uid
+        if self.labels == previous.labels:
+            self.labels = previous.labels
+        if self.owners == previous.owners:
+            self.owners = previous.owners
+
+    def retire(self) -> None:
+        """Forget what was decoded, and keep no more: history holds a past version for long."""
+        self.drop_caches()
+        self._is_past = True
+
     def fields(self, info: ResourceInfo) -> Mapping[str, str]:
         """Return the values of the kind's selectable fields."""
         cached = self._fields
         if cached is None or cached[0] is not info:
-            cached = self._fields = (info, info.fields.read(self.data))
+            cached = (info, info.fields.read(self.data))
+            if not self._is_past:
+                self._fields = cached
         return cached[1]
 
 

@@ -29,6 +29,8 @@ from fairlead.runtime.client import EventType
 
 HISTORY_MAX = 8192
 HISTORY_BYTES_MAX = 64 << 20
+#: Past versions that stay decoded, the latest: who watches in this process is still to read them.
+PAST_DECODED_MAX = 256
 
 
 Subscriber = Callable[[Sequence[StoreEvent]], None]
@@ -129,6 +131,7 @@ class Store:
         self._log: Log | None = None
         self._pending: deque[StoreEvent] = deque()
         self._overlay: dict[tuple[str, Key], StoreEvent] = {}
+        self._past: deque[Record] = deque()  # those that may be decoded
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._subscribers: tuple[Subscriber, ...] = ()
         self._unpublished: deque[Sequence[StoreEvent]] = deque()
@@ -281,6 +284,8 @@ class Store:
     def put(self, info: ResourceInfo, record: Record) -> None:
         """Write an object whose version is `next_version`; await `committed` before answering."""
         previous = self.latest(info.name, record.key)
+        if previous is not None:
+            record.follow(previous)
         kind = EventType.ADDED if previous is None else EventType.MODIFIED
         self._write(StoreEvent(kind, info, record, previous, record.version), record.data)
 
@@ -288,6 +293,7 @@ class Store:
         """Delete an object; `record` is its last state under `next_version`."""
         previous = self.latest(info.name, record.key)
         assert previous is not None, "only what exists can be removed"
+        record.follow(previous)
         self._write(StoreEvent(EventType.DELETED, info, record, previous, record.version), None)
 
     def _write(self, event: StoreEvent, data: bytes | None) -> None:
@@ -311,10 +317,18 @@ class Store:
             self._table(event.info.name).apply(event)
         self.version = events[-1].version
         self._publish(events)
+        self._retire(events)
+
+    def _retire(self, events: Sequence[StoreEvent]) -> None:
+        """Keep of past versions only what is stored, once those who watch have read them."""
+        past = self._past
         for event in events:
             if event.previous is not None:
-                # History keeps it for long, and hardly anybody decodes it again.
-                event.previous.drop_caches()
+                past.append(event.previous)
+            if event.type is EventType.DELETED:
+                past.append(event.record)
+        while len(past) > PAST_DECODED_MAX:
+            past.popleft().retire()
 
     def _publish(self, events: Sequence[StoreEvent]) -> None:
         """Notify subscribers; a write that one of them makes is published next, to all of them."""

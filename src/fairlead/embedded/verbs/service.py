@@ -198,10 +198,14 @@ class Service:
         if not options.dry_run and record.version > self.store.version:
             await self.store.committed(record.version)
 
+    def is_watched(self, info: ResourceInfo) -> bool:
+        """True while somebody watches the kind."""
+        return self._hub.watches(info.name)
+
     async def _written(self, info: ResourceInfo, record: Record, options: WriteOptions) -> Record:
         if record.version > self.store.version and not options.dry_run:
             await self.store.committed(record.version)
-        if not options.reads_model and not self._hub.watches(info.name):
+        if not options.reads_model and not self.is_watched(info):
             record.drop_caches()  # it was decoded to check it; no watch in this process reads it
         return record
 
