@@ -248,13 +248,14 @@ def new_volume(
     """Return the volume that is made for a claim, on behalf of a pod on `node`.
 
     It can be reached from where the class allows it; where a pod waits for it, from the zone of its
-    node only.
+    node only, or what the class tells apart.
     """
     allowed = found.allowed_topologies if found is not None else ()
     terms = [[(each.key, each.values) for each in t.match_label_expressions] for t in allowed]
-    zone = node.metadata.labels.get(_ZONE) if node is not None else None
-    if zone is not None:
-        terms = [[(_ZONE, (zone,))]]
+    if node is not None:
+        keys = dict.fromkeys(key for term in terms for key, _ in term) or {_ZONE: None}
+        here = node.metadata.labels
+        terms = [[(key, (here[key],)) for key in keys if key in here]]
     meta, asked = claim.metadata, claim.spec
     spec: dict[str, Any] = {
         "capacity": dict(asked.resources.requests),
@@ -264,7 +265,7 @@ def new_volume(
         "persistentVolumeReclaimPolicy": "Delete",
         "claimRef": claim_reference(claim),
     }
-    if terms:
+    if any(terms):
         selector = [
             {"matchExpressions": [{"key": k, "operator": "In", "values": [*v]} for k, v in term]}
             for term in terms

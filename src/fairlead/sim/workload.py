@@ -20,6 +20,7 @@ from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import AlreadyExists, Invalid
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.client import Client
+from fairlead.sim.volumes import add_claims
 
 #: (members, GPUs per member) and weight
 SHAPES: tuple[tuple[int, int, int], ...] = (
@@ -55,6 +56,7 @@ class WorkloadOptions:
     elastic_share: float = 0.0  # jobs that may run with fewer members
     array_share: float = 0.0  # jobs of one or two members that are arrays of such
     elements_max: int = 60  # of an array
+    volume_share: float = 0.0  # jobs with claims, shared or of their members' own
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,12 @@ def generate(options: WorkloadOptions, rng: random.Random) -> list[Arrival]:
     if options.elastic_share:  # drawn last, so that all else is as in a workload without
         for arrival in arrivals:
             _make_elastic(job_spec(arrival.body), options.elastic_share, rng)
+    if options.volume_share:  # drawn last, so that all else is as in a workload without
+        for arrival in arrivals:
+            spec = job_spec(arrival.body)
+            is_apart = "sliceSize" in spec.get("topology", {}) or "minCount" in spec["roles"][0]
+            if rng.random() < options.volume_share and not is_apart:
+                add_claims({"spec": spec}, rng)
     return arrivals
 
 

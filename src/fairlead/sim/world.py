@@ -81,6 +81,8 @@ from fairlead.sim.stock_scheduler import StockScheduler
 from fairlead.sim.strict_order_checker import StrictOrderChecker
 from fairlead.sim.team_checker import TeamChecker
 from fairlead.sim.training_operator import OWNER_DEFINITION, GateChecker, TrainingOperator
+from fairlead.sim.volumes import KINDS as VOLUME_KINDS
+from fairlead.sim.volumes import VolumeChecker, VolumeWorld
 from fairlead.sim.working_time import WorkingTime
 from fairlead.sim.workload import HIGH, Arrival, Submission, generate
 from fairlead.sim.world_options import EPOCH, WorldOptions
@@ -204,10 +206,11 @@ class World:
         self.neighbours = NeighbourChecker()
         self.topology = TopologyChecker()
         self.maintenance = MaintenanceChecker(clock_error)
+        self.volumes = VolumeChecker()
         self._observers += [
             self.disturbances, self.teams, self.budgets, self.preemptions, self.neighbours,
             self.topology, self.strict, self.own_nodes, self.maintenance, self.job_checker,
-            self.arrays,
+            self.arrays, self.volumes,
         ]  # fmt: skip
         if options.binding is not None:
             self._observers += [self.scheduler, self.tool, GateChecker()]
@@ -267,6 +270,8 @@ class World:
                 self.budgets.team(team, key_name, now)
             elif name == NODE_POOLS.name and self.fleet is not None:
                 self.fleet.pool(_typed(current, NodePool), key_name, now)
+            elif name in VOLUME_KINDS:
+                self.volumes.stored(name, current, key, now)
             for wrote in calls.wrote:
                 wrote(name)
         self._on_writes()
@@ -312,6 +317,9 @@ class World:
             if has_tools:
                 tasks.append(group.create_task(self.scheduler.run(), name="stock-scheduler"))
                 tasks.append(group.create_task(self.tool.run(), name="training-operator"))
+            if self.options.workload.volume_share:
+                volumes = VolumeWorld(self.client, self.clock, self._rng("volumes"))
+                tasks.append(group.create_task(volumes.run(self.options.workload.teams)))
             tasks.append(group.create_task(self.deleting.run(self.options.workload.seconds)))
             tasks.append(group.create_task(self._story(self._arrivals), name="story"))
             await self._over.wait()
