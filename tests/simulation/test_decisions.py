@@ -80,6 +80,15 @@ def note(met: Counter[str], recorded: Recorded) -> None:
     met["tried"] += sum(each is not None for each in recall.tried)
     met["write_blocked"] += len(carried.write_blocked)
     met["teams"] += len(recorded.snapshot.objects.teams)
+    met["claims"] += len(recorded.snapshot.objects.claims)
+
+
+def test_decisions_about_jobs_with_claims_are_made_again_from_their_files(
+    met: Counter[str],
+) -> None:
+    workload = replace(BUSY.workload, volume_share=0.7, elastic_share=0.0)
+    simulate(replace(BUSY, nodes=34, workload=workload, groups=0), seed=1)
+    assert min(met["replayed"], met["claims"], met["PlaceJob"]) > 20, met
 
 
 def test_decisions_of_a_busy_cluster_are_made_again_from_their_files(met: Counter[str]) -> None:
