@@ -39,6 +39,7 @@ from tests.kubernetes.webhook_route import FLAG, lead_to
 from fairlead.api import names
 from fairlead.api.podgroups import GroupApi, pod_groups
 from fairlead.api.resources import (
+    CLAIMS,
     CLUSTER_REPORTS,
     CONFIG_MAPS,
     EVENTS,
@@ -52,7 +53,9 @@ from fairlead.api.resources import (
     RESOURCE_QUOTAS,
     SECRETS,
     SERVICES,
+    STORAGE_CLASSES,
     TEAMS,
+    VOLUMES,
     Resource,
 )
 from fairlead.api.status import ApiError, Forbidden, NotFound
@@ -490,6 +493,35 @@ FOR_INTRUDERS = {("", "pods/eviction", "create")}
 PUBLIC = {("", "/version", "get")}
 
 
+async def run_stored(client: HttpClient) -> None:
+    """A member with a claim of its own, whose volume nobody makes."""
+    await client.create(STORAGE_CLASSES, {
+        "metadata": {"name": "seen"}, "provisioner": "disk.test",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    })  # fmt: skip
+    body = job_body("stored", 1, seconds=1)
+    wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    template = {"metadata": {"name": "data"}, "spec": {**wanted, "storageClassName": "seen"}}
+    body["spec"]["roles"][0]["volumeClaimTemplates"] = [template]
+    await client.create(JOBS, body, namespace="default")
+
+    async def is_made() -> bool:
+        claims = (await client.list(CLAIMS, namespace="default")).items
+        return [claim.metadata.name for claim in claims] == ["data-stored-worker-0"]
+
+    await until(is_made, 30)
+    await client.patch(JOBS, "stored", {"spec": {"cancel": True}}, namespace="default")
+    await ended(client, "stored")
+    await client.delete(STORAGE_CLASSES, "seen")
+    spec = {"capacity": {"storage": "1Gi"}, "hostPath": {"path": "/seen"},
+            "accessModes": ["ReadWriteOnce"]}  # fmt: skip
+    await client.create(VOLUMES, {"metadata": {"name": "seen"}, "spec": spec})
+    free = {"metadata": {"finalizers": None}}  # no controller that protects them is here
+    await client.patch(CLAIMS, "data-stored-worker-0", free, namespace="default")
+    await client.patch(VOLUMES, "seen", free)
+    await client.delete(VOLUMES, "seen")
+
+
 async def run_life(client: HttpClient, account: Accountant) -> None:
     """Gangs, a restart, a hold, a job that deletes itself, names that others took, a hand-over."""
     rng = random.Random(3)
@@ -560,6 +592,7 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
             await until(is_examined, 60)
             unmet = [{"nodes": 1}, {"nodes": 1, "nodeSelector": {"no": "such"}}]
             await client.patch(TEAMS, "seen", {"spec": {"shares": unmet}})
+            await run_stored(client)
             quota = {"metadata": {"name": "seen"}, "spec": {"hard": {"services": "1k"}}}
             await client.create(RESOURCE_QUOTAS, quota, namespace="default")
             await client.delete(RESOURCE_QUOTAS, "seen", namespace="default")
