@@ -133,6 +133,7 @@ PEERS_MOUNT = "/etc/fairlead"
 MPI_KEY_MOUNT = "/etc/fairlead-mpi"
 MPI_KEY = "key"
 MPIRUN = "fairlead.member.mpirun"
+BATCH = "fairlead.member.batch"
 CHECKPOINT_MOUNT = "/var/lib/fairlead/checkpoint"
 MASTER_PORT = 29500
 

@@ -20,6 +20,8 @@ class Batch:
     tasks: int | None = None
     #: The variables of the shell come along where that shell and the job are of one machine.
     exports_all: bool = True
+    #: [B:]SIG@SECONDS before the time limit; "" for none.
+    signal: str = ""
     #: Slurm's variables that say what was asked for, by name.
     variables: tuple[tuple[str, str], ...] = ()
 

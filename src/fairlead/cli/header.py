@@ -7,8 +7,7 @@ before the first command count.
 `# FAIRLEAD --...` counts as well: formatters of Python put a space after each `#`, and a request
 must not vanish by that. `##FAIRLEAD` is a comment.
 
-One difference to Slurm stays and is noted: the script runs in every member, as srun would run it,
-and not once on the first node.
+A script with `#SBATCH` lines runs once, on the first node; any other one in every member.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ _SPACED = re.compile(r"#\s+FAIRLEAD(?=\s+--)")
 HEADER_LINES_MAX = 500
 OVERLOOKED_SHOWN_MAX = 3
 _REQUEST = re.compile(r"#(\s*)([A-Za-z]{4,10})\s+--?[a-zA-Z]")
-EVERY_MEMBER = "the script runs in every member, as srun would run it; sbatch runs it once"
 
 
 @dataclass(frozen=True, slots=True)

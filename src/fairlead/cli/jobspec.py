@@ -8,6 +8,7 @@ a ConfigMap need not be executable; without one it is run by /bin/sh.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -30,6 +31,8 @@ SCRIPT_VOLUME = "script"
 MOUNT_VOLUME = "mount"
 CONTAINER = "main"
 SHELL = "/bin/sh"
+_LAUNCHER = re.compile(r"(?<![\w./-])srun(?![\w.-])")
+_STARTS_TASKS = re.compile(r"(?<![\w./-])(?:srun|scontrol|mpirun|mpiexec|prterun)(?![\w.-])")
 _WITH_INPUT = 'input=$1; shift; exec "$@" < "$input"'
 
 
@@ -127,6 +130,8 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
         command = (SHELL, "-c", _WITH_INPUT, "sh", path, *command)
         if program.script is not None:
             command = (*interpreter(program.script.text), path, *program.arguments)
+            if runs_once(request, program.script):
+                command = (*_batch_command(request), *command)
     command = tuple(literal(word) for word in command)
     container = core.Container(
         name=CONTAINER,
@@ -153,6 +158,39 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
     )  # fmt: skip
     annotations = {names.SUBMITTED_BY: origin.user} if origin.user else {}
     return Job(metadata=ObjectMeta(name=name, annotations=annotations), spec=spec)
+
+
+def runs_once(request: JobRequest, script: Script) -> bool:
+    """True for a batch script of Slurm that the first member alone runs, and that has srun.
+
+    One of a single node that starts no tasks runs as it is, so that its image needs no Python; one
+    that starts our mpirun without srun runs in every member.
+    """
+    batch = request.batch
+    if batch is None or (names.MPIRUN in script.text and not _LAUNCHER.search(script.text)):
+        return False
+    return request.members > 1 or bool(batch.signal) or bool(_STARTS_TASKS.search(script.text))
+
+
+def where_it_runs(request: JobRequest, script: Script) -> str:
+    """Return the note on a batch script of several nodes that starts nothing on them."""
+    if request.batch is None or request.members == 1:
+        return ""
+    if not runs_once(request, script):
+        return "the script runs in every member, since it starts mpirun without srun"
+    if _STARTS_TASKS.search(script.text):
+        return ""
+    return f"the first of the {request.members} nodes runs the script, and it calls no srun"
+
+
+def _batch_command(request: JobRequest) -> tuple[str, ...]:
+    """Return what runs a batch script in each member, up to the script's own command."""
+    assert request.batch is not None
+    python = sys.executable if request.target is Target.LOCAL else "python3"
+    words = [python, "-m", names.BATCH]
+    if request.batch.signal:
+        words += ["--signal", request.batch.signal, "--time", str(request.time_seconds)]
+    return (*words, "--")
 
 
 def build_array(job: Job, array: ArrayRequest) -> JobArray:
@@ -242,7 +280,8 @@ def _notes(request: JobRequest, program: Program) -> dict[str, str]:
         notes[names.SIMULATE_SECONDS] = f"{request.simulate_seconds:g}"
     if request.batch is not None:
         notes[names.SLURM_TASKS] = request.batch.annotation
-    if program.script is not None and names.MPIRUN in program.script.text:
+    script = program.script
+    if script is not None and (names.MPIRUN in script.text or runs_once(request, script)):
         notes[names.MPI] = "true"
     return notes
 

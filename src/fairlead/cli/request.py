@@ -47,8 +47,7 @@ _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _AFTER_STATES = {
     "ok": AfterState.SUCCEEDED, "any": AfterState.FINISHED, "failed": AfterState.FAILED,
 }  # fmt: skip
-#: Of --after: once the jobs of this name that were submitted before have ended.
-SINGLETON = "singleton"
+SINGLETON = "singleton"  # of --after: once earlier jobs of this name have ended
 _OPERATOR_NAMES = {operator: name for name, operator in OPERATORS.items()}
 
 
@@ -296,8 +295,7 @@ class _Reader:
 
     def gpus(self) -> int:
         """Return the GPUs of a member: N, or TYPE:N."""
-        given = self.last(Flag.GPUS)
-        if given is None:
+        if (given := self.last(Flag.GPUS)) is None:
             return 0
         number = FlagValue(given.value.rpartition(":")[2], given.origin)
         return self.whole_of(number, (0, GPUS_MAX), 0)

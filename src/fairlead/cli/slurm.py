@@ -13,7 +13,7 @@ from fairlead.cli.slurm_options import LONG, SHORT, Treatment
 
 COMMANDS = {
     "sbatch": "fairlead submit SCRIPT reads its #SBATCH lines",
-    "srun": "fairlead run -- COMMAND",
+    "srun": "fairlead run -- COMMAND; a script with #SBATCH lines has srun",
     "salloc": "there are no interactive allocations; fairlead run -- COMMAND queues a command",
     "squeue": "fairlead ps; fairlead why JOB explains why one waits",
     "sinfo": "fairlead nodes",

@@ -11,13 +11,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from signal import Signals
 
 from fairlead.api import names
 from fairlead.cli.batch import Batch
 from fairlead.cli.flags import Flag, FlagValue
-from fairlead.cli.hostlist import expand_hosts
 from fairlead.cli.text import parse_slurm_time
 from fairlead.input.errors import Code, Problem
+from fairlead.member.hostlist import expand_hosts
 
 MIB = 1 << 20
 _UNLIMITED = ("0", "UNLIMITED", "INFINITE", "-1")
@@ -26,6 +27,7 @@ _SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"K": 1 << 10, "": MIB, "M": MIB, "G": 1 << 30, "T": 1 << 40}
 _NODES = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _GPUS = re.compile(r"(?:([A-Za-z][\w.-]*):)?(\d{1,6})(?:\(.*\))?")
+_SIGNAL = re.compile(r"((?:[RB]+:)?)(?:@)?(\w+)(?:@(\d{1,6}))?")
 _IMAGE = re.compile(r"(?:docker://)?(?:([^#]+)#)?(.+)")
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 #: Options whose value becomes that of a flag as it is.
@@ -108,6 +110,7 @@ class _Reader:
             tasks_per_node=self._per_node,
             tasks=self._total,
             exports_all=self._exports(),
+            signal=self._signal(),
             variables=self._variables(cpus, gpus),
         )
 
@@ -366,6 +369,24 @@ class _Reader:
             if part not in ("ALL", "NONE", "NIL"):
                 self._found.give(Flag.ENV, part, given.origin)
         return "ALL" in parts
+
+    def _signal(self) -> str:
+        """Return the signal before the end as `fairlead.member.batch` takes it."""
+        given = self._options.get("signal")
+        if given is None:
+            return ""
+        match = _SIGNAL.fullmatch(given.value)
+        name = match[2].upper().removeprefix("SIG") if match else ""
+        if match is None or not (name.isdecimal() or f"SIG{name}" in Signals.__members__):
+            why = f": '{given.value}' is not [B:]SIGNAL[@SECONDS]"
+            self._refuse("signal", why, "--signal=B:USR1@60")
+            return ""
+        if Flag.TIME not in self._found.givens:
+            self._found.notes.append(
+                f"{given.origin}: --signal has no effect: it comes before the end of --time"
+            )
+            return ""
+        return f"{'B:' if 'B' in match[1] else ''}{name}@{match[3] or 60}"
 
     def _variables(self, cpus: int, gpus: _Gpus) -> tuple[tuple[str, str], ...]:
         """Return the variables of Slurm that say what was asked for; see `Batch.variables`."""

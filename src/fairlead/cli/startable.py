@@ -91,11 +91,12 @@ def local_problems(request: JobRequest, program: Program, origin: Origin) -> Ite
             detail=(_looked(word, directory),), help=("correct its #! line",),
         )  # fmt: skip
     line = srun_line(program.script.text)
-    if line is not None and not _is_found("srun", directory, search):
+    if request.batch is None and line is not None and not _is_found("srun", directory, search):
         yield Problem(
             Code.NOT_STARTABLE, f"line {line} of script '{program.script.name}' calls srun, which "
             "does not exist here", help=("remove srun: the script runs in every member, as srun "
-                                         "would run it",),
+                                         "would run it; one with #SBATCH lines runs once, and "
+                                         "has srun",),
         )  # fmt: skip
 
 

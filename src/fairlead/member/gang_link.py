@@ -171,7 +171,7 @@ def _message_mac(key: bytes, number: int, digest: bytes) -> bytes:
 # The proofs: RANK NONCE -> NONCE MAC -> MAC, one line each
 
 
-async def _prove_first(
+async def prove_first(
     gang: Gang, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> tuple[int, Link]:
     """Prove to a client that this is the first member; return its rank and link. Stranger."""
@@ -189,7 +189,7 @@ async def _prove_first(
     )  # fmt: skip
 
 
-async def _prove_member(
+async def prove_member(
     gang: Gang, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> Link:
     """Prove to a server which member this is; Stranger: the server is not the first member."""
@@ -328,7 +328,7 @@ class Reception:
             oldest.transport.abort()
         try:
             async with asyncio.timeout(PROOF_SECONDS_MAX):
-                rank, link = await _prove_first(self._gang, reader, writer)
+                rank, link = await prove_first(self._gang, reader, writer)
             self._unproved.pop(writer, None)
             await self._welcome(rank, link)
         except (Stranger, LinkLost, TimeoutError):
@@ -380,7 +380,7 @@ async def _join_at(gang: Gang, port: int) -> Link:
         raise ConnectionError from error
     try:
         async with asyncio.timeout(PROOF_SECONDS_MAX):
-            return await _prove_member(gang, reader, writer)
+            return await prove_member(gang, reader, writer)
     except TimeoutError as error:
         writer.close()
         raise Stranger from error

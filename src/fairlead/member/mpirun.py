@@ -50,7 +50,7 @@ EXIT_NOT_FOUND = 127
 GATHER_SECONDS_MAX = 300.0
 #: How long a rank that has aborted, and a member that has ended, may take to be gone.
 _END_SECONDS_MAX = 5.0
-_PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER = 36
 _NO_KEY = (
     "this gang has no key (FAIRLEAD_MPI_KEY_FILE is not set): Fairlead makes one for jobs whose "
     "command or script names fairlead.member.mpirun; for any other way to start it, set the "
@@ -191,7 +191,7 @@ class FirstMember:
             self._note_lost()
             return False
         self._note_well(0)
-        await _any_of(self._all_well, self.lost)
+        await any_of(self._all_well, self.lost)
         return self._all_well.done()
 
     async def _heard(self, rank: int, message: Mapping[str, object]) -> None:
@@ -274,7 +274,7 @@ class OtherMember:
         with suppress(LinkLost, TimeoutError):
             await self._link.send({"ended": code})
             async with asyncio.timeout(_END_SECONDS_MAX):
-                await _any_of(self.lost)
+                await any_of(self.lost)
         return code == 0
 
 
@@ -330,14 +330,14 @@ async def run_rank(gang: Gang, command: list[str], peers: Peers, spawn: Spawn) -
         variables = pmi.environment(gang.rank, gang.size, theirs.fileno())
         child = _start(command, _of_one_machine(gang) | os.environ | variables, theirs)
     spawn(served.serve(*await asyncio.open_connection(sock=ours)))
-    ended = _end_of(child)
-    await _any_of(ended, served.aborted, peers.lost)
+    ended = end_of(child)
+    await any_of(ended, served.aborted, peers.lost)
     if served.aborted.done():
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS_MAX):
-                await _any_of(ended)
+                await any_of(ended)
     if not ended.done():
-        _kill_descendants()
+        kill_descendants()
         code = served.aborted.result() if served.aborted.done() else 0
         return RankEnd(code, is_stopped=not served.aborted.done())
     code = child.wait()
@@ -365,7 +365,7 @@ def _start(
         raise NotInstalledError(f"cannot start '{command[0]}': {error.strerror}") from None
 
 
-def _end_of(child: subprocess.Popen[bytes]) -> asyncio.Future[None]:
+def end_of(child: subprocess.Popen[bytes]) -> asyncio.Future[None]:
     """Return a future that is done once a process has ended; it is not yet reaped then."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
@@ -380,7 +380,7 @@ def _end_of(child: subprocess.Popen[bytes]) -> asyncio.Future[None]:
     return ended
 
 
-async def _any_of(*futures: asyncio.Future[Any]) -> None:
+async def any_of(*futures: asyncio.Future[Any]) -> None:
     """Return once one of the futures is done; none is cancelled."""
     is_done = asyncio.Event()
     for future in futures:
@@ -399,7 +399,7 @@ async def _run(gang: Gang, command: list[str]) -> int:
     return end.code
 
 
-def _kill_descendants() -> None:
+def kill_descendants() -> None:
     """Kill and reap all descendants; orphans become children of this process (a subreaper).
 
     The children of a killed process are not killed with it, so the list is read after each one.
@@ -413,21 +413,21 @@ def _kill_descendants() -> None:
 def run(command: list[str]) -> int:
     """Run `command` as this member's rank, under the lock of its attempt; return the exit code."""
     gang, lock = gang_of_environment(), AttemptLock.of_this_member()
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, partial(_terminate, lock))
     if lock is not None:
-        acquire(lock, _superseded)
+        acquire(lock, superseded)
         os.environ[HELD] = "1"
     try:
         code = asyncio.run(_run(gang, command))
     finally:
-        _kill_descendants()
+        kill_descendants()
         if lock is not None:
             lock.end()
-    return _end(code)
+    return end_like(code)
 
 
-def _end(code: int) -> int:
+def end_like(code: int) -> int:
     """Return an exit code as it is; for -N end by signal N, as the rank did.
 
     Process 1 of a container ignores the signals that it sends itself; it returns 128 + N.
@@ -440,14 +440,15 @@ def _end(code: int) -> int:
     return 128 - code
 
 
-def _superseded() -> None:
+def superseded() -> None:
+    """End this member at once: a later attempt works on what this one works on."""
     sys.stderr.write("fairlead mpirun: stopped, because a later attempt of the job has begun\n")
-    _kill_descendants()
+    kill_descendants()
     os._exit(EXIT_STOPPED)
 
 
 def _terminate(lock: AttemptLock | None, *_: object) -> NoReturn:
-    _kill_descendants()
+    kill_descendants()
     if lock is not None:
         lock.end()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -468,7 +469,7 @@ def main(argv: list[str]) -> int:
         return EXIT_STOPPED
     except (MpiError, OSError) as error:
         sys.stderr.write(f"fairlead mpirun: {error}\n")
-        _kill_descendants()
+        kill_descendants()
         return error.exit_code if isinstance(error, MpiError) else EXIT_UNAVAILABLE
 
 

@@ -145,3 +145,44 @@ def test_on_one_machine_nodes_share_it_and_everything_that_the_shell_exports_com
     assert "WANDB_MODE" not in {
         each.name for each in job.spec.roles[0].template.spec.containers[0].env
     }
+
+
+@pytest.mark.parametrize(
+    ("script", "said", "command"),
+    [
+        ("#SBATCH -N 2\nsrun true", "", "batch"),
+        ("#SBATCH -N 2\ntrue", "the first of the 2 nodes runs the script", "batch"),
+        ("#SBATCH -N 2\npython -m fairlead.member.mpirun -- a", "runs in every member", "plain"),
+        ("#SBATCH -N 2\nsrun python -m fairlead.member.mpirun -- a", "", "batch"),
+        ("#SBATCH --mem=1G\ntrue", "", "plain"),
+        ("#SBATCH --mem=1G\nsrun true", "", "batch"),
+        ("#SBATCH --mem=1G\n./my-srun.sh", "", "plain"),
+        ("#SBATCH --signal=B:SIGUSR1@90 -t 10\ntrue", "", "batch"),
+        ("#FAIRLEAD --nodes 2\ntrue", "", "plain"),
+    ],
+)
+def test_a_batch_script_runs_once_and_any_other_in_every_member(
+    script: str, said: str, command: str, cluster: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submitted(script) == 0
+    err = capsys.readouterr().err
+    assert said in err
+    assert ("the script" in err) == bool(said)
+    template = spec_of(cluster).roles[0].template
+    words = list(template.spec.containers[0].command)
+    start = ["python3", "-m", "fairlead.member.batch"]
+    if command == "plain":
+        assert words == ["/bin/sh", "/etc/fairlead-script/t.sh"]
+        return
+    signal = ["--signal", "B:USR1@90", "--time", "600"] if "--signal" in script else []
+    assert words == [*start, *signal, "--", "/bin/sh", "/etc/fairlead-script/t.sh"]
+    assert template.metadata.annotations[names.MPI] == "true"
+
+
+def test_a_signal_without_a_time_limit_is_noted_and_a_wrong_one_refused(
+    cluster: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submitted("#SBATCH --signal=USR1") == 0
+    assert "--signal has no effect: it comes before the end of --time" in capsys.readouterr().err
+    assert submitted("#SBATCH --signal=NONE@10 -t 10") == 2
+    assert "'NONE@10' is not [B:]SIGNAL[@SECONDS]" in capsys.readouterr().err

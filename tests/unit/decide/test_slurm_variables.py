@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.job import Job
-from fairlead.cli.hostlist import expand_hosts
 from fairlead.decide.jobs.members import gang_map, missing_pods
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.slurm_variables import SLURM_VARIABLES, compressed, repeated
+from fairlead.member.hostlist import expand_hosts
 from fairlead.testing.builders import make_job, make_placement
 
 DNS = JobsPolicy(peer_naming=PeerNaming.DNS)

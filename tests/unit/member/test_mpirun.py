@@ -219,11 +219,11 @@ def test_the_lock_is_released_once_no_process_of_the_rank_is_left(end: str) -> N
 KILL = """
 import ctypes, subprocess
 from fairlead.member import mpirun
-ctypes.CDLL(None).prctl(mpirun._PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+ctypes.CDLL(None).prctl(mpirun.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 rank = "setsid sh -c 'sleep 90 & echo $!; wait' & wait"
 proxy = subprocess.Popen(["sh", "-c", rank], stdout=subprocess.PIPE)
 print(int(proxy.stdout.readline()), flush=True)
-mpirun._kill_descendants()
+mpirun.kill_descendants()
 """
 
 

@@ -26,7 +26,7 @@ from fairlead.cli.embedded import is_embedded
 from fairlead.cli.environment import passed_variables
 from fairlead.cli.fit import check_fit
 from fairlead.cli.flags import FLAGS, Flag, FlagValue, FlagValues, merge
-from fairlead.cli.header import EVERY_MEMBER, Beside, parse_header
+from fairlead.cli.header import Beside, parse_header
 from fairlead.cli.identity import local_user
 from fairlead.cli.jobspec import (
     SCRIPT_BYTES_MAX,
@@ -38,6 +38,7 @@ from fairlead.cli.jobspec import (
     build_job,
     build_script_map,
     shares_machine,
+    where_it_runs,
 )
 from fairlead.cli.lookup import missing_job
 from fairlead.cli.request import JobRequest, Target, parse_request
@@ -168,14 +169,14 @@ def submit(
         given.update(dict(element_environment(JobArray(), parse_indices(request.array.indices), 0)))
     if header.batch is not None:
         given |= header.batch.names
-    every = (EVERY_MEMBER,) if header.batch is not None and request.members > 1 else ()
+    where = where_it_runs(request, program.script)
     api, request = _connected(common_, request)
     passed = set(given)
     if request.target in (Target.LOCAL, Target.ANY):
         exports_all = request.batch is not None and request.batch.exports_all
         passed.update(dict(passed_variables(os.environ, exports_all=exports_all)))
     unpassed = not_passed_note(text, file=script, environment=os.environ, given=passed)
-    notes = (*header.notes, *every, *variable_notes(text, file=script, given=given), unpassed)
+    notes = (*header.notes, where, *variable_notes(text, file=script, given=given), unpassed)
     for note in filter(None, notes):
         common_.note(f"note: {note}")
     stored = _submit_program(common_, api, request, program, dry_run=dry_run)

@@ -77,6 +77,7 @@ OWN_KEYS = (
     names.JOB_UID,
     names.MIRROR_POD,
     names.MPI,
+    names.SLURM_TASKS,
     names.PROGRESS,
     names.RANK,
     names.RECORD_CUT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.cli.hostlist import expand_hosts
+from fairlead.member.hostlist import expand_hosts
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,277 @@
+"""Run a batch script of Slurm: `batch [OPTIONS] -- COMMAND` in every member of a job.
+
+The first member runs the command, once all members are there; the others wait for the tasks that
+`srun` starts (`steps`), and end with it: well if it ended well, else with EXIT_STOPPED, so that the
+failure is the script's. The script finds srun in its PATH. Members find and prove each other as for
+mpirun (`gang_link`, docs/design/mpi.md).
+
+    --signal [B:]SIG@SECONDS   before the time limit, to all tasks or, with B, to the script alone
+    --time SECONDS             the time limit
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fairlead.member.attempt_lock import EXIT_STOPPED, HELD, AttemptLock, Superseded, acquire
+from fairlead.member.gang_link import (
+    Gang,
+    Link,
+    LinkLost,
+    Reception,
+    Spawn,
+    join,
+    listen,
+    spawning,
+)
+from fairlead.member.mpirun import (
+    EXIT_UNAVAILABLE,
+    GATHER_SECONDS_MAX,
+    PR_SET_CHILD_SUBREAPER,
+    MpiError,
+    NotInstalledError,
+    any_of,
+    end_like,
+    end_of,
+    gang_of_environment,
+    kill_descendants,
+    superseded,
+)
+from fairlead.member.steps import ENV_STEPS, Steps
+from fairlead.member.tasks import Tasks
+
+#: How long members may take to notice the end of the script.
+END_SECONDS_MAX = 5.0
+#: Signals that are passed on to the script and to all tasks.
+PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+#: A socket's path has at most 107 bytes.
+_PATH_BYTES_MAX = 80
+#: Programs of the script's PATH, and their modules.
+_PROGRAMS = {"srun": "fairlead.member.srun", "scontrol": "fairlead.member.scontrol"}
+
+
+@dataclass(frozen=True, slots=True)
+class EndSignal:
+    """A signal before the end: `seconds` after the start."""
+
+    number: int
+    seconds: float
+    is_to_script: bool
+
+
+class Others:
+    """The other members, as the first one sees them."""
+
+    def __init__(self, size: int, steps: Steps) -> None:
+        loop = asyncio.get_running_loop()
+        #: Done once one of them is lost.
+        self.lost: asyncio.Future[None] = loop.create_future()
+        self._size = size
+        self._steps = steps
+        self._links: dict[int, Link] = {}
+        self._has_all: asyncio.Future[None] = loop.create_future()
+        self._gone: asyncio.Future[None] = loop.create_future()
+        self._is_over = False
+
+    async def welcome(self, rank: int, link: Link) -> None:
+        """Serve a member. One whose link breaks off before all are here makes another."""
+        self._links[rank] = link
+        self._steps.add_member(rank, link.send)
+        if len(self._links) == self._size - 1 and not self._has_all.done():
+            self._has_all.set_result(None)
+        with suppress(LinkLost):
+            while True:
+                await self._steps.heard(await link.receive())
+        if self._links.get(rank) is not link:
+            return
+        del self._links[rank]
+        if self._has_all.done() and not self._is_over and not self.lost.done():
+            self.lost.set_result(None)
+        if not self._links and not self._gone.done():
+            self._gone.set_result(None)
+
+    async def gather(self, gang: Gang, spawn: Spawn) -> None:
+        """Return once all members are here and ready; MpiError."""
+        try:
+            listener = listen(gang)
+        except OSError as error:
+            raise MpiError(f"no port of {gang.address} is free: {error.strerror}") from None
+        accepting = spawn(Reception(gang, self.welcome, spawn).serve(listener))
+        try:
+            async with asyncio.timeout(GATHER_SECONDS_MAX):
+                await self._has_all
+        except TimeoutError:
+            missing = sorted(set(range(1, self._size)) - set(self._links))
+            raise MpiError(
+                f"members {missing[:10]} did not come within {GATHER_SECONDS_MAX:.0f} s"
+            ) from None
+        finally:
+            accepting.cancel()
+        for link in tuple(self._links.values()):
+            await link.send({"start": True})
+
+    async def close(self, code: int) -> None:
+        """Say how the script ended, and wait until all members have heard it."""
+        self._is_over = True
+        for link in tuple(self._links.values()):
+            with suppress(LinkLost):
+                await link.send({"close": code})
+        if self._links:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_SECONDS_MAX):
+                    await self._gone
+
+
+async def _first(gang: Gang, command: list[str], warning: EndSignal | None) -> int:
+    """Run the script in the first member; return its exit code, or -N for signal N."""
+    steps = Steps(int(os.environ.get("SLURM_CPUS_ON_NODE", "1")))
+    async with spawning() as spawn:
+        steps.add_member(0, Tasks(steps.heard, spawn).hear)
+        others = Others(gang.size, steps)
+        if gang.size > 1:
+            await others.gather(gang, spawn)
+        with ExitStack() as stack:
+            directory = _private_directory(stack)
+            server = await steps.serve(directory, spawn)
+            script = _start(command, directory)
+            loop = asyncio.get_running_loop()
+            for number in PASSED:
+                loop.add_signal_handler(
+                    number, lambda number=number: spawn(_pass_on(number, script, steps)) and None
+                )
+            if warning is not None:
+                spawn(_warn(warning, script, steps))
+            ended = end_of(script)
+            await any_of(ended, others.lost)
+            server.close()
+            if not ended.done():
+                sys.stderr.write("fairlead batch: a member of the job is lost\n")
+                kill_descendants()
+                return EXIT_STOPPED
+            code = script.wait()
+            await steps.signal_all(signal.SIGKILL)
+            await others.close(code)
+            return code
+
+
+def _private_directory(stack: ExitStack) -> Path:
+    """Return a directory for the socket and for srun that no other user may enter."""
+    root = tempfile.gettempdir()
+    short = root if len(os.fsencode(root)) < _PATH_BYTES_MAX else "/tmp"  # noqa: S108
+    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=short, prefix="steps-")))
+    (directory / "bin").mkdir()
+    for name, module in _PROGRAMS.items():
+        if name != "srun" and shutil.which(name) is not None:
+            continue
+        program = directory / "bin" / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m {module} "$@"\n')
+        program.chmod(stat.S_IRWXU)
+    return directory
+
+
+def _start(command: list[str], directory: Path) -> subprocess.Popen[bytes]:
+    """Start the script in a group of its own: the signals of this member's group are passed on."""
+    path = f"{directory / 'bin'}:{os.environ.get('PATH', os.defpath)}"
+    variables = {**os.environ, "PATH": path, ENV_STEPS: str(directory)}
+    try:
+        return subprocess.Popen(command, env=variables, process_group=0)
+    except OSError as error:
+        raise NotInstalledError(f"cannot start '{command[0]}': {error.strerror}") from None
+
+
+async def _pass_on(number: int, script: subprocess.Popen[bytes], steps: Steps) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(script.pid, number)
+    await steps.signal_all(number)
+
+
+async def _warn(warning: EndSignal, script: subprocess.Popen[bytes], steps: Steps) -> None:
+    await asyncio.sleep(warning.seconds)
+    if warning.is_to_script:
+        script.send_signal(warning.number)
+    else:
+        await steps.signal_all(warning.number)
+
+
+async def _other(gang: Gang) -> int:
+    """Run what the first member starts here; return this member's exit code."""
+    try:
+        link, _ = await join(gang, GATHER_SECONDS_MAX)
+    except TimeoutError:
+        raise MpiError(
+            f"the first member did not answer at {gang.address}:{gang.port} within "
+            f"{GATHER_SECONDS_MAX:.0f} s, or not all members came"
+        ) from None
+    async with spawning() as spawn:
+        tasks = Tasks(link.send, spawn)
+        for number in PASSED:
+            asyncio.get_running_loop().add_signal_handler(number, partial(tasks.signal, number))
+        try:
+            while True:
+                match await link.receive():
+                    case {"close": int(code)}:
+                        return EXIT_STOPPED if code else 0
+                    case message:
+                        await tasks.hear(message)
+        except LinkLost:
+            return EXIT_STOPPED
+        finally:
+            link.close()
+
+
+def run(command: list[str], warning: EndSignal | None) -> int:
+    """Run this member's part of the script; return the exit code."""
+    gang, lock = gang_of_environment(), AttemptLock.of_this_member()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if lock is not None:
+        acquire(lock, superseded)
+        os.environ[HELD] = "1"
+    try:
+        code = asyncio.run(_first(gang, command, warning) if gang.rank == 0 else _other(gang))
+    finally:
+        kill_descendants()
+        if lock is not None:
+            lock.end()
+    return end_like(code)
+
+
+def warning_of(text: str, limit: int) -> EndSignal:
+    """Return the signal of [B:]SIG[@SECONDS] before a time limit; ValueError."""
+    target, _, rest = text.rpartition(":")
+    name, _, before = rest.partition("@")
+    number = int(name) if name.isdecimal() else signal.Signals[f"SIG{name.removeprefix('SIG')}"]
+    return EndSignal(number, max(0, limit - int(before or 60)), "B" in target)
+
+
+def main(argv: list[str]) -> int:
+    """Entry of `python -m fairlead.member.batch [--signal S --time N] -- COMMAND`."""
+    options, command = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    warning = None
+    if "--signal" in given and "--time" in given:
+        warning = warning_of(given["--signal"], int(given["--time"]))
+    try:
+        return run(command, warning)
+    except Superseded:
+        sys.stderr.write("fairlead batch: a later attempt of the job has begun\n")
+        return EXIT_STOPPED
+    except (MpiError, OSError) as error:
+        sys.stderr.write(f"fairlead batch: {error}\n")
+        kill_descendants()
+        return error.exit_code if isinstance(error, MpiError) else EXIT_UNAVAILABLE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

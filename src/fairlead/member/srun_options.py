@@ -1,0 +1,189 @@
+"""The command line of srun: what is read of it, and what it means (pure).
+
+Source: the manual of srun of Slurm 25.05. Options about places and wishes are taken without effect,
+as those of sbatch are; what a step cannot have is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.member.hostlist import expand_hosts
+from fairlead.member.step_layout import StepError, Wanted
+
+#: Options that are read: their letters, and their name.
+_VALUES = {
+    "ntasks": "n", "nodes": "N", "ntasks-per-node": "", "cpus-per-task": "c", "nodelist": "w",
+    "exclude": "x", "relative": "r", "output": "o", "error": "e", "chdir": "D",
+    "gpus-per-task": "", "wait": "W", "mpi": "",
+}  # fmt: skip
+_SWITCHES = {"label": "l", "multi-prog": "", "exact": "", "overlap": "", "version": "V"}
+_OPTIONAL = {"kill-on-bad-exit": "K", "exclusive": ""}
+#: Options without effect: tasks get what the job has.
+_IGNORED_VALUES = {
+    "mem": "", "mem-per-cpu": "", "mem-per-gpu": "", "mem-bind": "", "cpu-bind": "", "gres": "",
+    "gpus": "G", "gpus-per-node": "", "gpu-bind": "", "distribution": "m", "partition": "p",
+    "account": "A", "qos": "q", "constraint": "C", "hint": "", "threads-per-core": "",
+    "job-name": "J", "time": "t", "open-mode": "", "comment": "", "jobid": "", "export": "",
+    "cpus-per-gpu": "", "ntasks-per-gpu": "", "ntasks-per-core": "", "ntasks-per-socket": "",
+    "accel-bind": "", "cpu-freq": "", "wckey": "", "reservation": "", "container-image": "",
+    "container-mounts": "", "container-name": "", "container-workdir": "", "input": "i",
+}  # fmt: skip
+_IGNORED_SWITCHES = {
+    "unbuffered": "u", "quiet": "Q", "verbose": "v", "overcommit": "O", "oversubscribe": "s",
+    "disable-status": "X", "no-kill": "k", "preserve-env": "E", "contiguous": "",
+    "external-launcher": "", "no-container-mount-home": "", "container-mount-home": "",
+    "container-writable": "", "container-remap-root": "", "no-container-remap-root": "",
+}  # fmt: skip
+_TAKES_VALUE = {**_VALUES, **_IGNORED_VALUES}
+_TAKES_NONE = {**_SWITCHES, **_IGNORED_SWITCHES}
+_ALIASES = {"tasks-per-node": "ntasks-per-node", "msg-timeout": "wait"}
+_LETTERS = {letter: name for table in (_TAKES_VALUE, _TAKES_NONE, _OPTIONAL)
+            for name, letter in table.items() if letter}  # fmt: skip
+_MPI = {"none": "", "list": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """What was asked for of a step."""
+
+    wanted: Wanted
+    command: tuple[str, ...]
+    cpus: int = 1
+    gpus_per_task: int = 0
+    labels: bool = False
+    kills_on_bad_exit: bool = False
+    is_exclusive: bool = False
+    is_multi: bool = False
+    output: str = ""
+    error: str = ""
+    directory: str = ""
+    lists_mpi: bool = False
+    shows_version: bool = False
+    #: Options without effect, as they were written.
+    ignored: tuple[str, ...] = field(default=())
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> StepOptions:
+    """Return the options and the command; the variables of the script give defaults. StepError."""
+    given, command, ignored = _read(list(arguments))
+    nodes = _number(given, "nodes")
+    default_each = environment.get("SLURM_NTASKS_PER_NODE")
+    each = _number(given, "ntasks-per-node")
+    tasks = _number(given, "ntasks")
+    if tasks is None and each is None and nodes is None and "nodelist" not in given:
+        each = int(default_each) if default_each else None
+    mpi = given.get("mpi", "none")
+    if mpi not in _MPI:
+        raise StepError(f"--mpi={mpi}: srun gives tasks no PMI; see docs/howto/mpi.md")
+    if not command and mpi != "list" and "version" not in given:
+        raise StepError("no program is given")
+    gpus = given.get("gpus-per-task") or environment.get("SLURM_GPUS_PER_TASK") or "0"
+    cpus = _number(given, "cpus-per-task") or int(environment.get("SLURM_CPUS_PER_TASK", "1"))
+    wanted = Wanted(
+        tasks, nodes, each, _hosts(given, "nodelist"), _hosts(given, "exclude"),
+        int(given.get("relative", "0")),
+    )  # fmt: skip
+    return StepOptions(
+        wanted,
+        command,
+        cpus=cpus,
+        gpus_per_task=int(gpus.rpartition(":")[2]),
+        labels="label" in given,
+        kills_on_bad_exit=given.get("kill-on-bad-exit", "0") != "0",
+        is_exclusive=("exclusive" in given or "exact" in given) and "overlap" not in given,
+        is_multi="multi-prog" in given,
+        output=given.get("output", ""),
+        error=given.get("error", ""),
+        directory=given.get("chdir", ""),
+        lists_mpi=mpi == "list",
+        shows_version="version" in given,
+        ignored=ignored,
+    )
+
+
+def _read(rest: list[str]) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
+    """Return the options by name, the command, and what has no effect; StepError."""
+    given: dict[str, str] = {}
+    ignored: list[str] = []
+    while rest and rest[0].startswith("-") and len(rest[0]) > 1:
+        word = rest.pop(0)
+        if word == "--":
+            break
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            name, is_attached = _ALIASES.get(name, name), bool(equals)
+        else:
+            name, value = _LETTERS.get(word[1], word), word[2:]
+            is_attached = bool(value)
+        if name in _TAKES_NONE and value and not word.startswith("--"):
+            rest.insert(0, f"-{value}")
+        if name in _TAKES_VALUE and not is_attached:
+            if not rest:
+                raise StepError(f"{word} needs a value")
+            value = rest.pop(0)
+        if name in _IGNORED_VALUES or name in _IGNORED_SWITCHES:
+            ignored.append(word)
+        elif name in _VALUES or name in _SWITCHES or name in _OPTIONAL:
+            given[name] = value or ("1" if name == "kill-on-bad-exit" else "")
+        elif name == "pty":
+            raise StepError("--pty: a task has no terminal")
+        else:
+            raise StepError(f"'{word}' is not an option of srun that is read here")
+    return given, tuple(rest), tuple(ignored)
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    match = re.fullmatch(r"(?:\d{1,9}-)?(\d{1,9})", text)
+    if match is None or int(match[1]) < 1:
+        raise StepError(f"--{name}: '{text}' is not a whole number from 1")
+    return int(match[1])
+
+
+def _hosts(given: Mapping[str, str], name: str) -> tuple[str, ...]:
+    if name not in given:
+        return ()
+    try:
+        return expand_hosts(given[name])
+    except ValueError as error:
+        raise StepError(f"--{name}: {error}") from None
+
+
+def programs(text: str, tasks: int) -> list[tuple[str, ...]]:
+    """Return the command of each task of a --multi-prog file; StepError.
+
+    A line is RANKS PROGRAM ARGS, RANKS being 0,3-5 or *; %t is the task, %o its place in RANKS.
+    """
+    import shlex
+
+    found: dict[int, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        if not words:
+            continue
+        ranks, *command = words
+        if not command:
+            raise StepError(f"'{line}' of the file of --multi-prog has no program")
+        listed = range(tasks) if ranks == "*" else _ranks(ranks)
+        for place, rank in enumerate(listed):
+            replaced = [w.replace("%t", str(rank)).replace("%o", str(place)) for w in command]
+            found.setdefault(rank, tuple(replaced))
+    missing = [rank for rank in range(tasks) if rank not in found]
+    if missing:
+        raise StepError(f"the file of --multi-prog has no program for task {missing[0]}")
+    return [found[rank] for rank in range(tasks)]
+
+
+def _ranks(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)
+        if match is None:
+            raise StepError(f"'{text}' is not a list of tasks such as 0,3-5")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return found

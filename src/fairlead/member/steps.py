@@ -1,0 +1,173 @@
+"""The first member's side of srun: takes steps, starts their tasks in all members, merges the rest.
+
+srun reaches it at a socket in a directory that only this user may enter, and both ends prove that
+they belong to this attempt of this job (`gang_link`). So no other user of the machine, and no other
+job of the same one, starts anything through it. The members were proved when the gang came
+together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairlead.member.gang_link import (
+    PROOF_SECONDS_MAX,
+    Gang,
+    Link,
+    LinkLost,
+    Message,
+    Spawn,
+    Stranger,
+    prove_first,
+)
+from fairlead.member.tasks import Send
+
+#: Names the directory of a batch script's steps.
+ENV_STEPS = "FAIRLEAD_STEPS"
+SOCKET = "socket"
+KEY = "key"
+KEY_BYTES = 32
+STEPS_MAX = 4096
+
+
+def steps_gang(rank: int, key: bytes, environment: Mapping[str, str]) -> Gang:
+    """Return the gang of two that srun and the first member of a job are; KeyError."""
+    scope = f"{environment['FAIRLEAD_JOB_UID']}/{environment['FAIRLEAD_ATTEMPT']}/steps"
+    return Gang(rank=rank, size=2, address="", port=0, scope=scope, key=key)
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step that runs: its srun, and the tasks that have not ended, by rank: the node of each."""
+
+    link: Link
+    nodes: dict[int, int] = field(default_factory=dict[int, int])
+
+
+class Steps:
+    """All steps of a batch script. Node k is member k."""
+
+    def __init__(self, cpus: int) -> None:
+        """`cpus` is what each node has."""
+        self._members: dict[int, Send] = {}
+        self._steps: dict[int, _Step] = {}
+        self._count = 0
+        self._cpus = cpus
+        self._used: dict[int, int] = {}
+        self._freed = asyncio.Condition()
+
+    def add_member(self, node: int, send: Send) -> None:
+        """Say how a member is reached."""
+        self._members[node] = send
+
+    async def serve(self, directory: Path, spawn: Spawn) -> asyncio.Server:
+        """Listen for srun in a directory of this user's own."""
+        key = secrets.token_bytes(KEY_BYTES)
+        descriptor = os.open(directory / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(key)
+        gang = steps_gang(0, key, os.environ)
+
+        async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                async with asyncio.timeout(PROOF_SECONDS_MAX):
+                    _, link = await prove_first(gang, reader, writer)
+                await self._serve_step(link)
+            except (Stranger, LinkLost, TimeoutError):
+                return
+            finally:
+                writer.close()
+
+        return await asyncio.start_unix_server(
+            lambda reader, writer: spawn(converse(reader, writer)) and None,
+            directory / SOCKET, limit=1 << 16,
+        )  # fmt: skip
+
+    async def heard(self, message: Message) -> None:
+        """Pass on what a member says of a task; LinkLost for what no member says."""
+        match message:
+            case {"wrote": int(number), "rank": int()}:
+                pass
+            case {"ended": int(number), "rank": int(rank)}:
+                if (step := self._steps.get(number)) is not None:
+                    step.nodes.pop(rank, None)
+            case _:
+                raise LinkLost
+        if (step := self._steps.get(number)) is not None:
+            with suppress(LinkLost):  # its srun is gone; the step is being ended
+                await step.link.send(message)
+
+    async def signal_all(self, number: int) -> None:
+        """Send a signal to the tasks of all steps."""
+        for step in tuple(self._steps):
+            await self._signal(step, number)
+
+    async def _serve_step(self, link: Link) -> None:
+        request = await link.receive()
+        if len(self._steps) >= STEPS_MAX:
+            await link.send({"error": f"there are {STEPS_MAX} steps already"})
+            return
+        number, self._count = self._count, self._count + 1
+        nodes: dict[int, int] = {int(node): len(tasks) for node, tasks in request["tasks"].items()}
+        needs = {node: tasks * int(request["cpus"]) for node, tasks in nodes.items()}
+        if not request["is_exclusive"]:
+            needs = {}
+        await self._take(needs)
+        try:
+            await self._run(number, link, request)
+        finally:
+            async with self._freed:
+                for node, cpus in needs.items():
+                    self._used[node] -= cpus
+                self._freed.notify_all()
+
+    async def _take(self, needs: Mapping[int, int]) -> None:
+        """Wait until the CPUs of a step are free; one that asks for more than a node has, alone."""
+
+        def fits() -> bool:
+            used = self._used
+            return all(
+                used.get(node, 0) + cpus <= self._cpus or not used.get(node, 0)
+                for node, cpus in needs.items()
+            )
+
+        async with self._freed:
+            await self._freed.wait_for(fits)
+            for node, cpus in needs.items():
+                self._used[node] = self._used.get(node, 0) + cpus
+
+    async def _run(self, number: int, link: Link, request: Message) -> None:
+        """Start the tasks of a step, and pass on signals until all have ended."""
+        step = self._steps[number] = _Step(link)
+        of_step = {"SLURM_STEP_ID": str(number), "SLURM_STEPID": str(number)}
+        environment = {**request["environment"], **of_step}
+        await link.send({"step": number})
+        try:
+            for node, tasks in request["tasks"].items():
+                step.nodes.update((task["rank"], int(node)) for task in tasks)
+                launch = {"launch": number, "tasks": tasks, "environment": environment}
+                await self._members[int(node)](launch)
+            while True:
+                match await link.receive():
+                    case {"signal": int(which)}:
+                        await self._signal(number, which)
+                    case {"done": True}:
+                        return
+                    case _:
+                        raise LinkLost
+        finally:
+            if step.nodes:
+                await self._signal(number, signal.SIGKILL)
+            del self._steps[number]
+
+    async def _signal(self, step: int, number: int) -> None:
+        for node in sorted(set(self._steps[step].nodes.values())):
+            with suppress(LinkLost):
+                await self._members[node]({"signal": number, "step": step})

@@ -1,0 +1,264 @@
+"""Batch scripts and srun: real processes, members of one machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.unit.member.test_mpirun import free_port, variables
+
+SECONDS_MAX = 60
+
+
+def job(
+    tmp_path: Path, script: str, *, nodes: int = 2, tasks: str = "", name: str = "j",
+    options: tuple[str, ...] = (), **more: str,
+) -> list[subprocess.Popen[str]]:  # fmt: skip
+    """Start the members of a batch script, the first one last."""
+    key, hosts, file = tmp_path / f"{name}.key", tmp_path / f"{name}.hosts", tmp_path / f"{name}.sh"
+    key.write_bytes(os.urandom(32))
+    hosts.write_text("".join(f"127.0.0.{i + 1} slots=1\n" for i in range(nodes)))
+    file.write_text(f"#!/bin/bash\n{script}\n")
+    port = free_port()
+    slurm = {
+        "FAIRLEAD_MPI_KEY_FILE": str(key), "FAIRLEAD_HOSTFILE": str(hosts),
+        "SLURM_TASKS_PER_NODE": tasks or f"1(x{nodes})", "SLURM_JOB_ID": name,
+        "SLURM_CPUS_ON_NODE": "2", "TMPDIR": str(tmp_path), "FAIRLEAD_JOB_UID": name,
+        "SLURM_JOB_NODELIST": f"127.0.0.[1-{nodes}]", **more,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "fairlead.member.batch", *options, "--", "bash", str(file)]
+    return [
+        subprocess.Popen(
+            command, env=variables(rank, nodes, port, **{**slurm, "FAIRLEAD_INDEX": str(rank)}),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        )
+        for rank in reversed(range(nodes))
+    ]  # fmt: skip
+
+
+def ends(members: list[subprocess.Popen[str]]) -> tuple[list[int], str, str]:
+    """Return the exit codes in rank order, and what the first member wrote."""
+    said = [member.communicate(timeout=SECONDS_MAX) for member in members]
+    return [member.returncode for member in reversed(members)], *said[-1]
+
+
+def run(tmp_path: Path, script: str, **more: object) -> tuple[list[int], list[str], str]:
+    """Run a script to its end; return the codes, the sorted lines, and the errors."""
+    codes, out, errors = ends(job(tmp_path, script, **more))  # pyright: ignore[reportArgumentType]
+    return codes, sorted(out.splitlines()), errors
+
+
+def test_the_script_runs_once_and_srun_starts_a_task_on_each_node(tmp_path: Path) -> None:
+    script = (
+        "echo script on $RANK of $SLURM_PROCID.\n"
+        "srun sh -c 'echo task $SLURM_PROCID of $SLURM_NTASKS on $SLURM_NODEID $FAIRLEAD_INDEX "
+        "$SLURM_STEP_ID $SLURMD_NODENAME $RANK $WORLD_SIZE'"
+    )
+    codes, lines, errors = run(tmp_path, script)
+    assert (codes, errors) == ([0, 0], "")
+    assert lines == [
+        "script on 0 of .",
+        "task 0 of 2 on 0 0 0 127.0.0.1 0 2",
+        "task 1 of 2 on 1 1 0 127.0.0.2 1 2",
+    ]
+
+
+def test_tasks_are_in_blocks_and_each_step_has_a_number(tmp_path: Path) -> None:
+    script = (
+        "task='echo $SLURM_STEP_ID: $SLURM_PROCID $SLURM_NODEID.$SLURM_LOCALID $FAIRLEAD_INDEX'\n"
+        'srun -n 3 sh -c "$task"\n'
+        'srun -N1 -n1 -w 127.0.0.2 sh -c "$task"\n'
+        'srun --ntasks-per-node=2 --exclude=127.0.0.1 sh -c "$task"\n'
+        'srun sh -c "$task"\n'
+    )
+    codes, lines, _ = run(tmp_path, script, tasks="2,1")
+    assert codes == [0, 0]
+    assert lines == [
+        "0: 0 0.0 0", "0: 1 0.1 0", "0: 2 1.0 1", "1: 0 0.0 1", "2: 0 0.0 1", "2: 1 0.1 1",
+        "3: 0 0.0 0", "3: 1 0.1 0", "3: 2 1.0 1",
+    ]  # fmt: skip
+
+
+def test_lines_are_labelled_with_the_task(tmp_path: Path) -> None:
+    codes, lines, errors = run(
+        tmp_path, "srun -l -n2 sh -c 'echo a; printf b; echo c $SLURM_PROCID >&2'"
+    )
+    assert codes == [0, 0]
+    assert lines == ["0: a", "0: b", "1: a", "1: b"]
+    assert sorted(errors.splitlines()) == ["0: c 0", "1: c 1"]
+
+
+def test_the_exit_code_of_srun_is_the_highest_one_and_that_of_the_script_its_own(
+    tmp_path: Path,
+) -> None:
+    script = (
+        "srun sh -c 'exit $((SLURM_PROCID + 3))'\necho code $?\n"
+        "srun -n1 sh -c 'kill -9 $$'\necho code $?\nsrun -n1 nosuchprogram\necho code $?\nexit 7"
+    )
+    codes, lines, errors = run(tmp_path, script)
+    assert codes == [7, 75]
+    assert lines == ["code 127", "code 137", "code 4"]
+    assert "srun: error: task 1: Exited with exit code 4" in errors
+    assert "cannot start 'nosuchprogram'" in errors
+
+
+def test_a_bad_exit_ends_the_other_tasks_where_that_is_asked_for(tmp_path: Path) -> None:
+    script = "srun -K sh -c '[ $SLURM_PROCID = 1 ] && exit 3; sleep 50'; echo code $?\n"
+    began = time.monotonic()
+    codes, lines, _ = run(tmp_path, script)
+    assert (codes, lines) == ([0, 0], ["code 137"])
+    assert time.monotonic() - began < 40
+
+
+def test_steps_run_side_by_side_and_exclusive_ones_wait_for_cpus(tmp_path: Path) -> None:
+    """Of two CPUs a node, three exclusive steps on one node are never together; others are."""
+    script = (
+        "busy='mkdir lock 2>/dev/null || { echo together; exit 0; }; sleep 0.3; rmdir lock'\n"
+        'for i in 1 2 3; do srun --exclusive -N1 -n1 -c2 sh -c "$busy" & done; wait\n'
+        "mkfifo a b\n"
+        "srun -N1 -n1 sh -c 'echo > a; cat b' & srun -N1 -n1 sh -c 'cat a; echo met > b' & wait\n"
+    )
+    codes, lines, _ = run(tmp_path, script)
+    assert (codes, [line for line in lines if line]) == ([0, 0], ["met"])
+
+
+def test_output_files_follow_their_patterns(tmp_path: Path) -> None:
+    script = "srun --output=%j_%t.out --error %x.%s.err sh -c 'echo $SLURM_PROCID; echo e >&2'"
+    codes, lines, _ = run(tmp_path, script, SLURM_JOB_NAME="name")
+    assert (codes, lines) == ([0, 0], [])
+    assert [(tmp_path / f"j_{i}.out").read_text() for i in (0, 1)] == ["0\n", "1\n"]
+    assert (tmp_path / "name.0.err").read_text() == "e\ne\n"
+
+
+def test_each_task_has_its_program_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "progs").write_text("0 echo first %t\n1-2 echo other %t %o # rest\n")
+    codes, lines, _ = run(tmp_path, "srun -n3 --multi-prog progs", tasks="2,1")
+    assert (codes, lines) == ([0, 0], ["first 0", "other 1 0", "other 2 1"])
+
+
+def test_signals_reach_the_tasks_of_all_members(tmp_path: Path) -> None:
+    script = (
+        "trap 'echo script' USR1\n"
+        'srun sh -c \'trap "echo task; exit 0" USR1; touch up-$SLURM_PROCID; '
+        "while :; do sleep 0.1; done' &\nwait; wait"
+    )
+    members = job(tmp_path, script)
+    while not all((tmp_path / f"up-{i}").exists() for i in (0, 1)):
+        assert members[-1].poll() is None
+    members[-1].send_signal(signal.SIGUSR1)
+    codes, out, _ = ends(members)
+    assert (codes, sorted(out.splitlines())) == ([0, 0], ["script", "task", "task"])
+
+
+@pytest.mark.parametrize(("target", "said"), [("B:", "script"), ("", "task")])
+def test_a_signal_comes_before_the_end_to_the_script_or_to_its_tasks(
+    tmp_path: Path, target: str, said: str
+) -> None:
+    script = (
+        "trap 'echo script; kill %1; exit 0' USR1\n"
+        "srun -n1 sh -c 'trap \"echo task; exit 0\" USR1; while :; do sleep 0.1; done' & wait"
+    )
+    options = ("--signal", f"{target}USR1@1", "--time", "3")
+    codes, lines, _ = run(tmp_path, script, nodes=1, options=options)
+    assert (codes, lines) == ([0], [said])
+
+
+def test_what_the_script_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    script = (
+        "srun sh -c 'echo $$ > pid-$SLURM_PROCID; exec sleep 1000' &\n"
+        "until [ -s pid-0 ] && [ -s pid-1 ]; do sleep 0.05; done"
+    )
+    codes, _, _ = run(tmp_path, script)
+    assert codes == [0, 0]
+    for rank in (0, 1):
+        pid = int((tmp_path / f"pid-{rank}").read_text())
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert list(tmp_path.glob("steps-*")) == []
+
+
+def test_a_lost_member_ends_the_script_and_says_so(tmp_path: Path) -> None:
+    members = job(tmp_path, "touch up; sleep 1000")
+    while not (tmp_path / "up").exists():
+        assert members[-1].poll() is None
+    members[0].kill()
+    codes, _, errors = ends(members)
+    assert codes == [75, -9]
+    assert "a member of the job is lost" in errors
+
+
+# Who may start tasks
+
+
+def test_another_job_of_the_same_user_starts_nothing_here(tmp_path: Path) -> None:
+    """It knows the directory, and may even read the key: its own job is another one."""
+    victim = job(tmp_path, "echo $FAIRLEAD_STEPS > steps; until [ -e over ]; do sleep 0.05; done")
+    while not (tmp_path / "steps").exists() or not (tmp_path / "steps").read_text():
+        assert victim[-1].poll() is None
+    attack = "FAIRLEAD_STEPS=$(cat steps) srun -n1 touch stolen; echo code $?; touch over"
+    codes, lines, errors = run(tmp_path, attack, name="k", nodes=1)
+    assert (codes, lines) == ([0], ["code 1"])
+    assert "the steps of another job are none of this one's" in errors
+    assert ends(victim)[0] == [0, 0]
+    assert not (tmp_path / "stolen").exists()
+
+
+def test_nobody_else_may_enter_the_directory_of_steps(tmp_path: Path) -> None:
+    script = (
+        'stat -c %a $FAIRLEAD_STEPS; stat -c %a $FAIRLEAD_STEPS/key; env | grep -c "$(cat key)"'
+    )
+    _, lines, _ = run(tmp_path, script, nodes=1)
+    assert lines[-2:] == ["600", "700"]
+
+
+@pytest.mark.parametrize("sent", [b"", b"1 00\n", b"x" * 5000, b"1 aa\n00\n"])
+def test_a_stranger_at_the_socket_is_not_heard(tmp_path: Path, sent: bytes) -> None:
+    (tmp_path / "sent").write_bytes(sent)
+    script = (
+        f"{sys.executable} -c '\nimport os, socket\n"
+        's = socket.socket(socket.AF_UNIX); s.connect(os.environ["FAIRLEAD_STEPS"] + "/socket")\n'
+        's.sendall(open("sent", "rb").read()); s.shutdown(1)\n'
+        'print(b"launch" in s.recv(9999))\'\nsrun -n1 echo served'
+    )
+    codes, lines, _ = run(tmp_path, script, nodes=1)
+    assert (codes, lines) == ([0], ["False", "served"])
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("srun", "no program is given"),
+        ("srun -N 3 true", "the step asks for 3 nodes, 2 can be used"),
+        ("srun -w elsewhere true", "'elsewhere' is no node of this job"),
+        ("srun --frobnicate true", "'--frobnicate' is not an option of srun"),
+        ("srun --pty bash", "a task has no terminal"),
+        ("srun --mpi=pmix ./a.out", "srun gives tasks no PMI"),
+        ("srun -n x true", "'x' is not a whole number"),
+        ("env -u FAIRLEAD_STEPS srun true", "this is no batch script"),
+        ("srun --multi-prog absent", "No such file"),
+        ("scontrol show job 3", "in a job this is only"),
+    ],
+)
+def test_what_no_step_can_be_is_refused(tmp_path: Path, command: str, said: str) -> None:
+    codes, lines, errors = run(tmp_path, f"{command}\necho code $?")
+    assert (codes, lines) == ([0, 0], ["code 1"])
+    assert said in errors
+
+
+def test_the_names_of_nodes_are_shown(tmp_path: Path) -> None:
+    codes, lines, _ = run(tmp_path, "scontrol show hostnames; scontrol show hostname n[1-2]")
+    assert (codes, lines) == ([0, 0], ["127.0.0.1", "127.0.0.2", "n1", "n2"])
+
+
+def test_tasks_see_all_gpus_unless_they_are_shared_out(tmp_path: Path) -> None:
+    script = (
+        "srun -n2 -N1 sh -c 'echo all $CUDA_VISIBLE_DEVICES'\n"
+        "srun -n2 -N1 --gpus-per-task=2 sh -c 'echo own $CUDA_VISIBLE_DEVICES'"
+    )
+    _, lines, _ = run(tmp_path, script, nodes=1, CUDA_VISIBLE_DEVICES="4,5,6,7", tasks="2")
+    assert lines == ["all 4,5,6,7", "all 4,5,6,7", "own 4,5", "own 6,7"]
