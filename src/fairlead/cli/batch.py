@@ -22,6 +22,10 @@ class Batch:
     exports_all: bool = True
     #: [B:]SIG@SECONDS before the time limit; "" for none.
     signal: str = ""
+    #: Files for a copy of what it writes, on this machine; patterns of Slurm.
+    output: str = ""
+    error: str = ""
+    appends: bool = False
     #: Slurm's variables that say what was asked for, by name.
     variables: tuple[tuple[str, str], ...] = ()
 

@@ -169,7 +169,9 @@ def runs_once(request: JobRequest, script: Script) -> bool:
     batch = request.batch
     if batch is None or (names.MPIRUN in script.text and not _LAUNCHER.search(script.text)):
         return False
-    return request.members > 1 or bool(batch.signal) or bool(_STARTS_TASKS.search(script.text))
+    has_files = request.target is Target.LOCAL and bool(batch.output or batch.error)
+    starts_tasks = _STARTS_TASKS.search(script.text) is not None
+    return request.members > 1 or bool(batch.signal) or has_files or starts_tasks
 
 
 def where_it_runs(request: JobRequest, script: Script) -> str:
@@ -183,11 +185,24 @@ def where_it_runs(request: JobRequest, script: Script) -> str:
     return f"the first of the {request.members} nodes runs the script, and it calls no srun"
 
 
+def files_note(request: JobRequest) -> str:
+    """Return the note on files of --output and --error that nobody would see; "" for none."""
+    batch = request.batch
+    if batch is None or request.target is Target.LOCAL or not (batch.output or batch.error):
+        return ""
+    return "--output and --error have no effect: logs are kept by the cluster: fairlead logs JOB"
+
+
 def _batch_command(request: JobRequest) -> tuple[str, ...]:
     """Return what runs a batch script in each member, up to the script's own command."""
     assert request.batch is not None
     python = sys.executable if request.target is Target.LOCAL else "python3"
     words = [python, "-m", names.BATCH]
+    batch = request.batch
+    if request.target is Target.LOCAL:  # files in a container are gone with it
+        files = (("--output", batch.output), ("--error", batch.error))
+        words += [word for flag, pattern in files if pattern for word in (flag, pattern)]
+        words += ["--open-mode", "append"] if batch.appends else []
     if request.batch.signal:
         words += ["--signal", request.batch.signal, "--time", str(request.time_seconds)]
     return (*words, "--")

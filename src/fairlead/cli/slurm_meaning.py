@@ -111,6 +111,9 @@ class _Reader:
             tasks=self._total,
             exports_all=self._exports(),
             signal=self._signal(),
+            output=self._text("output"),
+            error=self._text("error"),
+            appends=self._text("open-mode") in ("a", "append"),
             variables=self._variables(cpus, gpus),
         )
 
@@ -369,6 +372,10 @@ class _Reader:
             if part not in ("ALL", "NONE", "NIL"):
                 self._found.give(Flag.ENV, part, given.origin)
         return "ALL" in parts
+
+    def _text(self, name: str) -> str:
+        given = self._options.get(name)
+        return given.value if given else ""
 
     def _signal(self) -> str:
         """Return the signal before the end as `fairlead.member.batch` takes it."""

@@ -49,8 +49,8 @@ class Option:
         return f"--{self.name}"
 
 
+_FILE = "a copy of the log in a file, on this machine; on a cluster: `fairlead logs JOB`"
 _MAIL = "no mail is sent"
-_LOGS = "logs are kept by the cluster: fairlead logs JOB"
 _WORDS = "it only changes sbatch's own words"
 _CORES = "CPUs are not bound to tasks; the cores of a node are not told apart"
 _COUNTING = "nothing is charged by it; the team of a job follows from its namespace"
@@ -127,6 +127,9 @@ _MAPPED = (
         "a signal before the time limit, to all tasks or with B: to the script",
         variable="SBATCH_SIGNAL",
     ),
+    Option("output", _FILE, letter="o", variable="SBATCH_OUTPUT"),
+    Option("error", _FILE, letter="e", variable="SBATCH_ERROR"),
+    Option("open-mode", _FILE, variable="SBATCH_OPEN_MODE"),
     Option("hold", "`--hold`", letter="H", argument=_NONE),
     Option("no-requeue", "`--no-restart`", variable="SBATCH_NO_REQUEUE", argument=_NONE),
     Option(
@@ -139,9 +142,6 @@ _MAPPED = (
     Option("container-workdir", "`--chdir`"),
 )
 _NOTED = (
-    Option("output", _LOGS, letter="o", variable="SBATCH_OUTPUT"),
-    Option("error", _LOGS, letter="e", variable="SBATCH_ERROR"),
-    Option("open-mode", _LOGS, variable="SBATCH_OPEN_MODE"),
     Option("mail-type", _MAIL),
     Option("mail-user", _MAIL),
     Option("account", _COUNTING, letter="A", variable="SBATCH_ACCOUNT"),

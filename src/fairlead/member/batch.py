@@ -7,6 +7,9 @@ mpirun (`gang_link`, docs/design/mpi.md).
 
     --signal [B:]SIG@SECONDS   before the time limit, to all tasks or, with B, to the script alone
     --time SECONDS             the time limit
+    --output FILE              a copy of what the script writes, by Slurm's patterns
+    --error FILE               the same of its standard error alone
+    --open-mode MODE           append or truncate
 """
 
 from __future__ import annotations
@@ -20,10 +23,12 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO, BinaryIO
 
 from fairlead.member.attempt_lock import EXIT_STOPPED, HELD, AttemptLock, Superseded, acquire
 from fairlead.member.gang_link import (
@@ -49,8 +54,9 @@ from fairlead.member.mpirun import (
     kill_descendants,
     superseded,
 )
+from fairlead.member.srun import pattern_path
 from fairlead.member.steps import ENV_STEPS, Steps
-from fairlead.member.tasks import Tasks
+from fairlead.member.tasks import CHUNK_BYTES_MAX, Tasks
 
 #: How long members may take to notice the end of the script.
 END_SECONDS_MAX = 5.0
@@ -134,7 +140,37 @@ class Others:
                     await self._gone
 
 
-async def _first(gang: Gang, command: list[str], warning: EndSignal | None) -> int:
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The files that have a copy of what the script writes, by stream; "" for none."""
+
+    output: str = ""
+    error: str = ""
+    appends: bool = False
+
+    def open(self) -> dict[int, BinaryIO]:
+        """Open the files; both streams share one where no other is named. OSError."""
+        mode = "ab" if self.appends else "wb"
+        found: dict[int, BinaryIO] = {}
+        for stream, pattern in ((1, self.output), (2, self.error or self.output)):
+            if pattern == self.output and 1 in found:
+                found[stream] = found[1]
+            elif pattern:
+                path = Path(pattern_path(pattern, os.environ, rank=0, step="batch"))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                found[stream] = path.open(mode)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for of a script beside its command."""
+
+    warning: EndSignal | None = None
+    copies: Copies = Copies()  # frozen
+
+
+async def _first(gang: Gang, command: list[str], asked: Asked) -> int:
     """Run the script in the first member; return its exit code, or -N for signal N."""
     steps = Steps(int(os.environ.get("SLURM_CPUS_ON_NODE", "1")))
     async with spawning() as spawn:
@@ -145,14 +181,20 @@ async def _first(gang: Gang, command: list[str], warning: EndSignal | None) -> i
         with ExitStack() as stack:
             directory = _private_directory(stack)
             server = await steps.serve(directory, spawn)
-            script = _start(command, directory)
+            files = asked.copies.open()
+            script = _start(command, directory, files)
+            copying = [
+                spawn(_copy(pipe, stream, files[stream]))
+                for stream, pipe in ((1, script.stdout), (2, script.stderr))
+                if pipe is not None
+            ]
             loop = asyncio.get_running_loop()
             for number in PASSED:
                 loop.add_signal_handler(
                     number, lambda number=number: spawn(_pass_on(number, script, steps)) and None
                 )
-            if warning is not None:
-                spawn(_warn(warning, script, steps))
+            if asked.warning is not None:
+                spawn(_warn(asked.warning, script, steps))
             ended = end_of(script)
             await any_of(ended, others.lost)
             server.close()
@@ -162,8 +204,29 @@ async def _first(gang: Gang, command: list[str], warning: EndSignal | None) -> i
                 return EXIT_STOPPED
             code = script.wait()
             await steps.signal_all(signal.SIGKILL)
+            if copying:  # a process that the script left behind may hold the pipes
+                await asyncio.wait(copying, timeout=END_SECONDS_MAX)
             await others.close(code)
             return code
+
+
+async def _copy(pipe: IO[bytes], stream: int, file: BinaryIO) -> None:
+    """Write what comes through a pipe to this member's own stream and to a file."""
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    try:
+        while data := await reader.read(CHUNK_BYTES_MAX):
+            await asyncio.to_thread(_write, stream, data)
+            file.write(data)
+            file.flush()
+    finally:
+        transport.close()
+
+
+def _write(stream: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(stream, data) :]
 
 
 def _private_directory(stack: ExitStack) -> Path:
@@ -181,12 +244,20 @@ def _private_directory(stack: ExitStack) -> Path:
     return directory
 
 
-def _start(command: list[str], directory: Path) -> subprocess.Popen[bytes]:
-    """Start the script in a group of its own: the signals of this member's group are passed on."""
+def _start(
+    command: list[str], directory: Path, files: Mapping[int, BinaryIO]
+) -> subprocess.Popen[bytes]:
+    """Start the script in a group of its own: the signals of this member's group are passed on.
+
+    Its streams are pipes where there is a copy of them.
+    """
+    pipes = dict.fromkeys(files, subprocess.PIPE)
     path = f"{directory / 'bin'}:{os.environ.get('PATH', os.defpath)}"
     variables = {**os.environ, "PATH": path, ENV_STEPS: str(directory)}
     try:
-        return subprocess.Popen(command, env=variables, process_group=0)
+        return subprocess.Popen(
+            command, env=variables, process_group=0, stdout=pipes.get(1), stderr=pipes.get(2)
+        )
     except OSError as error:
         raise NotInstalledError(f"cannot start '{command[0]}': {error.strerror}") from None
 
@@ -231,7 +302,7 @@ async def _other(gang: Gang) -> int:
             link.close()
 
 
-def run(command: list[str], warning: EndSignal | None) -> int:
+def run(command: list[str], asked: Asked) -> int:
     """Run this member's part of the script; return the exit code."""
     gang, lock = gang_of_environment(), AttemptLock.of_this_member()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -239,7 +310,7 @@ def run(command: list[str], warning: EndSignal | None) -> int:
         acquire(lock, superseded)
         os.environ[HELD] = "1"
     try:
-        code = asyncio.run(_first(gang, command, warning) if gang.rank == 0 else _other(gang))
+        code = asyncio.run(_first(gang, command, asked) if gang.rank == 0 else _other(gang))
     finally:
         kill_descendants()
         if lock is not None:
@@ -263,7 +334,11 @@ def main(argv: list[str]) -> int:
     if "--signal" in given and "--time" in given:
         warning = warning_of(given["--signal"], int(given["--time"]))
     try:
-        return run(command, warning)
+        copies = Copies(
+            given.get("--output", ""), given.get("--error", ""),
+            given.get("--open-mode") == "append",
+        )  # fmt: skip
+        return run(command, Asked(warning, copies))
     except Superseded:
         sys.stderr.write("fairlead batch: a later attempt of the job has begun\n")
         return EXIT_STOPPED

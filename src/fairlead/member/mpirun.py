@@ -406,8 +406,10 @@ def kill_descendants() -> None:
     """
     while children := Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
         for pid in children:
-            os.kill(int(pid), signal.SIGKILL)
-        os.waitpid(-1, 0)
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        with suppress(ChildProcessError):  # a thread of asyncio has reaped it
+            os.waitpid(-1, 0)
 
 
 def run(command: list[str]) -> int:

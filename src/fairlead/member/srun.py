@@ -161,7 +161,9 @@ class Output:
         return self._files[path]
 
 
-def pattern_path(pattern: str, environment: Mapping[str, str], *, rank: int, step: int) -> str:
+def pattern_path(
+    pattern: str, environment: Mapping[str, str], *, rank: int, step: int | str
+) -> str:
     """Return the file of a pattern of --output: %j, %x, %t, %s, %N, %A, %a, %u, %%."""
     values = {
         "j": environment.get("SLURM_JOB_ID", ""), "J": environment.get("SLURM_JOB_ID", ""),

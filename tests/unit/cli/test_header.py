@@ -66,11 +66,11 @@ def test_a_plain_slurm_memory_is_in_mebibytes() -> None:
 
 
 def test_harmless_options_are_noted() -> None:
-    header = read("#SBATCH --mail-user=me@example.org", "#SBATCH -o out.txt")
+    header = read("#SBATCH --mail-user=me@example.org", "#SBATCH -A lab")
     assert header.problems == ()
     assert header.givens == {}
     assert any("--mail-user has no effect" in note for note in header.notes)
-    assert any("fairlead logs" in note for note in header.notes)
+    assert any("--account has no effect" in note for note in header.notes)
 
 
 def _of(treatment: Treatment) -> list[Option]:
@@ -190,10 +190,10 @@ def test_lines_that_are_not_read_are_noted() -> None:
 
 
 def test_options_without_effect_are_noted_together_by_the_reason() -> None:
-    notes = read("#SBATCH -o out", "#SBATCH -e err", "#SBATCH --mail-type=END").notes
+    notes = read("#SBATCH -A a", "#SBATCH --wckey b", "#SBATCH --mail-type=END").notes
     assert notes[:-1] == (
-        "train.sh:2, 3: #SBATCH --output, --error have no effect: logs are kept by the cluster: "
-        "fairlead logs JOB",
+        "train.sh:2, 3: #SBATCH --account, --wckey have no effect: nothing is charged by it; the "
+        "team of a job follows from its namespace",
         "train.sh:4: #SBATCH --mail-type has no effect: no mail is sent",
     )
 

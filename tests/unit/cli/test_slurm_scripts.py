@@ -140,6 +140,11 @@ def test_on_one_machine_nodes_share_it_and_everything_that_the_shell_exports_com
     given = {each.name: each.value for each in template.containers[0].env}
     assert given["WANDB_MODE"] == "offline"
     assert "SLURM_JOB_ID" not in given
+    assert submitted("#SBATCH -o %j.out -e e\n#SBATCH --open-mode=append", "--name", "out") == 0
+    command = api.get(JOBS, "out", namespace="default").spec.roles[0].template.spec.containers[0]
+    assert " ".join(command.command[1:9]) == (
+        "-m fairlead.member.batch --output %j.out --error e --open-mode append"
+    )
     assert submitted("#SBATCH --export=NONE", "--name", "none") == 0
     job = api.get(JOBS, "none", namespace="default")
     assert "WANDB_MODE" not in {
@@ -177,6 +182,15 @@ def test_a_batch_script_runs_once_and_any_other_in_every_member(
     signal = ["--signal", "B:USR1@90", "--time", "600"] if "--signal" in script else []
     assert words == [*start, *signal, "--", "/bin/sh", "/etc/fairlead-script/t.sh"]
     assert template.metadata.annotations[names.MPI] == "true"
+
+
+def test_files_of_a_container_are_noted(
+    cluster: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submitted("#SBATCH -o %j.out") == 0
+    assert "--output and --error have no effect: logs are kept" in capsys.readouterr().err
+    words = spec_of(cluster).roles[0].template.spec.containers[0].command
+    assert tuple(words) == ("/bin/sh", "/etc/fairlead-script/t.sh")
 
 
 def test_a_signal_without_a_time_limit_is_noted_and_a_wrong_one_refused(

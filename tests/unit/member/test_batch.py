@@ -135,6 +135,20 @@ def test_output_files_follow_their_patterns(tmp_path: Path) -> None:
     assert (tmp_path / "name.0.err").read_text() == "e\ne\n"
 
 
+def test_what_a_script_writes_is_in_its_log_and_in_its_files(tmp_path: Path) -> None:
+    script = "echo out; echo err >&2; srun echo task; sleep 1000 & exit 3"
+    files = ("--output", "logs/%x-%j.%t.out")
+    codes, lines, errors = run(tmp_path, script, options=files, SLURM_JOB_NAME="name")
+    assert (codes, lines, errors) == ([3, 75], ["out", "task", "task"], "err\n")
+    both = (tmp_path / "logs/name-j.0.out").read_text()
+    assert sorted(both.splitlines()) == ["err", "out", "task", "task"]
+    apart = ("--output", "%A_%a", "--error", "e", "--open-mode", "append")
+    (tmp_path / "e").write_text("before\n")
+    run(tmp_path, script, options=apart, SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="2")
+    assert sorted((tmp_path / "7_2").read_text().splitlines()) == ["out", "task", "task"]
+    assert (tmp_path / "e").read_text() == "before\nerr\n"
+
+
 def test_each_task_has_its_program_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "progs").write_text("0 echo first %t\n1-2 echo other %t %o # rest\n")
     codes, lines, _ = run(tmp_path, "srun -n3 --multi-prog progs", tasks="2,1")
@@ -214,6 +228,19 @@ def test_nobody_else_may_enter_the_directory_of_steps(tmp_path: Path) -> None:
     )
     _, lines, _ = run(tmp_path, script, nodes=1)
     assert lines[-2:] == ["600", "700"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user is needed")
+def test_another_user_of_the_machine_does_not_reach_the_socket(tmp_path: Path) -> None:
+    for directory in (tmp_path, *tmp_path.parents[:3]):
+        directory.chmod(0o755)
+    script = (
+        "attack='import os, socket; os.setuid(65534); "
+        's = socket.socket(socket.AF_UNIX); s.connect(os.environ["FAIRLEAD_STEPS"] + "/socket")\'\n'
+        f'{sys.executable} -c "$attack" 2>&1 | tail -n 1'
+    )
+    _, lines, _ = run(tmp_path, script, nodes=1)
+    assert lines == ["PermissionError: [Errno 13] Permission denied"]
 
 
 @pytest.mark.parametrize("sent", [b"", b"1 00\n", b"x" * 5000, b"1 aa\n00\n"])

@@ -37,6 +37,7 @@ from fairlead.cli.jobspec import (
     build_array,
     build_job,
     build_script_map,
+    files_note,
     shares_machine,
     where_it_runs,
 )
@@ -176,7 +177,13 @@ def submit(
         exports_all = request.batch is not None and request.batch.exports_all
         passed.update(dict(passed_variables(os.environ, exports_all=exports_all)))
     unpassed = not_passed_note(text, file=script, environment=os.environ, given=passed)
-    notes = (*header.notes, where, *variable_notes(text, file=script, given=given), unpassed)
+    notes = (
+        *header.notes,
+        where,
+        files_note(request),
+        *variable_notes(text, file=script, given=given),
+        unpassed,
+    )
     for note in filter(None, notes):
         common_.note(f"note: {note}")
     stored = _submit_program(common_, api, request, program, dry_run=dry_run)
