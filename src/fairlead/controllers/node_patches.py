@@ -19,12 +19,16 @@ _STARTUP_TAINTS = (names.TAINT_JOINING, names.TAINT_RETURNING)
 def node_patch(action: Mark | Unmark | Admit | AwaitTurn | SetSpare | Announce) -> dict[str, Any]:
     """Return the merge patch of a node that an action is."""
     match action:
-        case Mark(why=why):
-            notes = {names.REMOVAL: why, names.CORDONED_BY: OWNER}
+        case Mark(node=node, why=why):
+            notes = {names.REMOVAL: why}
+            if not node.spec.unschedulable:  # else the cordon is a person's, and stays his
+                notes[names.CORDONED_BY] = OWNER
             return {"metadata": {"annotations": notes}, "spec": {"unschedulable": True}}
-        case Unmark():
-            notes = {names.REMOVAL: None, names.CORDONED_BY: None}
-            return {"metadata": {"annotations": notes}, "spec": {"unschedulable": None}}
+        case Unmark(node=node):
+            if node.metadata.annotations.get(names.CORDONED_BY) != OWNER:
+                return {"metadata": {"annotations": {names.REMOVAL: None}}}
+            gone = {names.REMOVAL: None, names.CORDONED_BY: None}
+            return {"metadata": {"annotations": gone}, "spec": {"unschedulable": None}}
         case Announce(window=window):
             notes = dict.fromkeys((names.MAINTENANCE, names.MAINTENANCE_ANNOUNCED), window or None)
             return {"metadata": {"annotations": notes}}

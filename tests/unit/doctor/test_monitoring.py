@@ -18,6 +18,7 @@ from fairlead.app.operator import Operator, OperatorSettings
 from fairlead.app.replica import ReplicaSettings
 from fairlead.cli.main import guarded
 from fairlead.decide.doctor.examination import Examination
+from fairlead.decide.health.cycle import HealthReport
 from fairlead.doctor.check import Check, Level, Severity, Side, critical, warning
 from fairlead.doctor.checks.etcd import NOSPACE
 from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Recorded, Value
@@ -130,6 +131,7 @@ def exported() -> dict[str, set[str]]:
     operator._metrics.watch_teams(lambda: ())
     operator._metrics.fleet.watch(FleetSource(lambda: (), lambda: None, lambda: (), lambda: None))
     operator._metrics.doctor.watch(lambda: Examination(0.0))
+    operator._metrics.health.watch(HealthReport)
     webhook = CollectorRegistry()
     WebhookMetrics(webhook, lambda: 0.0)
     text = operator._metrics.render().decode() + generate_latest(webhook).decode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fairlead.api import names
@@ -142,7 +142,7 @@ def try_rows(record: NodeRecord, now: float) -> list[Row]:
     ]
 
 
-def reason_rows(nodes: Sequence[Node], now: float) -> list[Row]:
+def reason_rows(nodes: Iterable[Node], now: float) -> list[Row]:
     """Return a row for each node that is not simply ready, by name: why, since when, until when."""
     rows: list[Row] = []
     for node in sorted(nodes, key=lambda each: each.metadata.name):

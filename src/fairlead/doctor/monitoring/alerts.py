@@ -108,6 +108,21 @@ OWN: tuple[Alert, ...] = (
         "fairlead fleet; kubectl get nodes; fairlead doctor",
     ),
     Alert(
+        "FairleadNodesLookSick",
+        'max by (rail) (fairlead_health_rail_holds{rail="NodesSick"}) > 0', 0,
+        Severity.CRITICAL, "More than a fifth of the nodes report faults at once",
+        "Usually an agent, its table or a rule is wrong, so no node is taken out for a fault "
+        "meanwhile. It goes on by itself afterwards.",
+        "fairlead nodes -R; kubectl get nodereports; health.actOn in the settings",
+    ),
+    Alert(
+        "FairleadNodesNeedAPerson",
+        'max(fairlead_health_nodes{state="asking"}) > 0', 30,
+        Severity.WARNING, "Nodes are out of service until a person mends them",
+        "No agent does what they need, or it did not help.",
+        "fairlead nodes -R; fairlead node NAME",
+    ),
+    Alert(
         "FairleadFleetBlind",
         'max by (rail) (fairlead_fleet_rail_holds{rail!~"Frozen|SightReturning"}) > 0', 15,
         Severity.WARNING, "Fairlead removes no node, because it cannot trust what it sees",

@@ -233,6 +233,14 @@ FLEET_BOARD = Board("fairlead-fleet", "Fairlead / Fleet", (
         Panel("Frozen", (("max(fairlead_fleet_frozen)", "frozen"),),
               "1 while a person has frozen the fleet.", levels=(Level(Severity.INFO, 0),)),
     )),
+    ("Health", (
+        Panel("Nodes out of service", (_by("state", "fairlead_health_nodes"),),
+              "By what is done about their faults.", is_stacked=True),
+        Panel("Sick nodes in service", (_by("rule", "fairlead_health_nodes_held"),),
+              "By the rule of the rails that holds them there.", is_stacked=True),
+        Panel("What holds health back", (_by("rail", "fairlead_health_rail_holds", "max"),),
+              "While one is 1, no node is taken out.", levels=(Level(Severity.WARNING, 0),)),
+    )),
 ))  # fmt: skip
 _ROWS = {
     Source.ETCD: "etcd",

@@ -1,0 +1,108 @@
+"""What people see of one node: state, faults, tries, what happens next, and who is not ready."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from tests.golden.cli_golden import check
+from tests.golden.cli_world import NOW
+
+from fairlead.api import names
+from fairlead.api.core import Node, Taint
+from fairlead.api.job import Progress
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.node_report import (
+    Action,
+    NodeReport,
+    NodeReportStatus,
+    Recovery,
+    ReportedFault,
+    ReportedSource,
+    Severity,
+    SourceState,
+)
+from fairlead.api.times import format_time
+from fairlead.cli.table import render_table
+from fairlead.cli.views.node import (
+    FAULT_COLUMNS,
+    REASON_COLUMNS,
+    TRY_COLUMNS,
+    Preview,
+    fault_rows,
+    node_lines,
+    reason_rows,
+    try_rows,
+)
+from fairlead.model.node_record import NodeRecord, NodeState, Request, Try, record_text
+from fairlead.testing.builders import make_job, make_node, make_pod
+
+DRAIN = f"{format_time(NOW - 120)}/{format_time(NOW + 480)}"
+
+
+def sick(state: NodeState, name: str = "n17", **fields: object) -> Node:
+    record = NodeRecord(
+        state, format_time(NOW - 95), "Critical gpu-xid 0000:3b:00 48", 1,
+        format_time(NOW + 505), DRAIN, **fields,  # type: ignore[arg-type] # by name
+    )  # fmt: skip
+    return make_node(
+        name, labels={names.POOL: "h100"}, taints=[Taint(names.TAINT_UNHEALTHY, "NoSchedule")],
+        annotations={names.HEALTH: record_text(record), names.HEALTH_DRAIN: DRAIN},
+    )  # fmt: skip
+
+
+def report(node: Node) -> NodeReport:
+    fault = ReportedFault(
+        "gpu-xid", "0000:3b:00", Severity.CRITICAL, Action.RESET_GPU, Recovery.BOOT,
+        format_time(NOW - 130), format_time(NOW - 30), ("48",), 12, "DBE, pid=7",
+    )  # fmt: skip
+    source = ReportedSource("disks", SourceState.HUNG, "a read has not returned for 30 s")
+    status = NodeReportStatus(
+        format_time(NOW - 12), node.metadata.uid, "boot-1", faults=(fault,), sources=(source,)
+    )
+    return NodeReport(ObjectMeta(node.metadata.name), status)
+
+
+def shown(node: Node, found: NodeReport | None, preview: Preview) -> str:
+    return "\n".join([*node_lines(node, found, preview, NOW), ""])
+
+
+def test_a_node_that_is_drained_says_why_until_when_and_who_is_there() -> None:
+    node = sick(NodeState.DRAINING)
+    job = make_job("train", namespace="ml", count=12)
+    progress = Progress(300, 300)
+    saving = replace(job, status=replace(job.status, progress=progress))
+    preview = Preview((saving, make_job("plain")), (make_pod("notebook", node="n17"),))
+    found = report(node)
+    text = shown(node, found, preview)
+    text += "\n" + render_table(FAULT_COLUMNS, fault_rows(found, node, NOW), width=None)
+    check("node/draining.txt", text)
+
+
+def test_a_node_that_is_reset_says_what_was_tried() -> None:
+    tries = (Try(Action.RESET_GPU, format_time(NOW - 95), "boot-1"),)
+    node = sick(NodeState.RESETTING, request=Request("1", Action.RESET_GPU), tries=tries)
+    record = NodeRecord(NodeState.RESETTING, format_time(NOW), tries=tries)
+    text = shown(node, None, Preview((), ()))
+    text += "\n" + render_table(TRY_COLUMNS, try_rows(record, NOW), width=None)
+    check("node/resetting.txt", text)
+
+
+def test_a_node_that_needs_a_person_says_the_command() -> None:
+    text = shown(sick(NodeState.ASKING), report(make_node("n17", uid="of before")), Preview((), ()))
+    check("node/asking.txt", text)
+
+
+def test_a_node_that_a_person_drains_and_one_that_is_ready() -> None:
+    notes = {names.DRAIN: DRAIN, names.CORDONED_BY: "ann: new fan"}
+    drained = make_node("n3", unschedulable=True, annotations=notes)
+    unseen = Preview((), (), is_seen=False)
+    check("node/by-hand.txt", shown(drained, None, unseen) + shown(make_node("n4"), None, unseen))
+
+
+def test_the_table_of_reasons_has_who_is_not_simply_ready() -> None:
+    notes = {names.DRAIN: DRAIN, names.CORDONED_BY: "ann: new fan"}
+    nodes = [
+        sick(NodeState.ASKING, "n9"), sick(NodeState.VALIDATING, "n1"), make_node("n2"),
+        make_node("n3", unschedulable=True, annotations=notes), make_node("n5", ready=False),
+    ]  # fmt: skip
+    rows = reason_rows(nodes, NOW)
+    check("node/reasons.txt", render_table(REASON_COLUMNS, rows, width=None))
