@@ -11,6 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from fairlead.cloud.simulated import CloudRates
+from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
 from fairlead.decide.teams.policy import TeamsPolicy
@@ -84,7 +85,8 @@ def options_of(number: int) -> WorldOptions:
     options = _with_consolidation(options, number)
     options = _with_hardware(options, number)
     options = _with_deletions(options, number)
-    return _with_slow_answers(options, number)
+    options = _with_slow_answers(options, number)
+    return _with_health(options, number)
 
 
 def _with_teams(options: WorldOptions, number: int) -> WorldOptions:
@@ -286,3 +288,22 @@ def _with_slow_answers(options: WorldOptions, number: int) -> WorldOptions:
         return options
     lag = rng.choice((0.05, 0.5, 3.0))
     return replace(options, faults=replace(options.faults, answer_lag_seconds_mean=lag))
+
+
+def _with_health(options: WorldOptions, number: int) -> WorldOptions:
+    """Return a world whose nodes fall sick and are taken out for it, or as it was."""
+    rng = random.Random(f"health/{number}")  # noqa: S311 # a simulation, no secret
+    if options.team_changes or options.pools or rng.random() < 0.6:
+        return options  # the checkers of shares and pools know no drains
+    health = HealthPolicy(
+        enabled=True, act_on=rng.choice((("*",), ("*",), ("gpu-xid",))),
+        critical_drain_seconds=rng.choice((60, 600)), eviction_seconds=rng.choice((0, 600)),
+        degraded_drain_seconds=rng.choice((300, 3600)),
+        cosmetic_drain_seconds=rng.choice((900, 86_400)),
+        reset_seconds=rng.choice((60, 600)), reboot_seconds=rng.choice((120, 1800)),
+    )  # fmt: skip
+    return replace(
+        options, health=health, sick_nodes_per_day=rng.choice((100.0, 500.0, 5000.0)),
+        sick_seconds=rng.choice((60.0, 600.0, 3600.0)),
+        sick_storms_per_day=rng.choice((0.0, 50.0)),
+    )  # fmt: skip

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
-from fairlead.api.names import MAINTENANCE, TAINT_SPARE
+from fairlead.api.names import TAINT_SPARE
 from fairlead.api.placement import nodes_of
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.phase import Phase, phase_of
+from fairlead.model.windows import closed_of
 from fairlead.sim.checkers import PromiseBroken, requests_of
 from fairlead.sim.observer import STALE_SECONDS, Observer
 from fairlead.sim.strict_order_checker import has_rules
@@ -115,7 +116,7 @@ class OwnNodesChecker(Observer):
         kept = {node for job in self._jobs.values() for node in nodes_of(job.status.nomination)}
         for name, node in sorted(self._nodes.items()):
             since = max(self._changed_at.get(name, now), self.model.owned_since.get(name, now))
-            is_closed = MAINTENANCE in node.metadata.annotations or any(
+            is_closed = closed_of(node.metadata.annotations) is not None or any(
                 taint.key == TAINT_SPARE for taint in node.spec.taints
             )
             is_seen = self.model.owner.get(name) == team and now - since > STALE_SECONDS

@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
-from fairlead.api.names import ADMITTED, MAINTENANCE
+from fairlead.api.names import ADMITTED
 from fairlead.api.placement import Nomination, PreemptionKind, nodes_of
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.adopted import as_stated
 from fairlead.model.phase import is_failing
 from fairlead.model.priorities import class_names
+from fairlead.model.windows import closed_of
 from fairlead.sim.checkers import PromiseBroken, offers_all
 from fairlead.sim.consolidation_checker import ConsolidationChecker
 from fairlead.sim.observer import STALE_SECONDS, Observer
@@ -192,7 +193,7 @@ class PreemptionChecker(Observer):
         """Note since when a node can start no pods, or none of jobs that take long."""
         self.consolidation.node(new, name)
         is_out = new is None or not is_healthy(new) or not offers_all(new)
-        is_out = is_out or new is None or MAINTENANCE in new.metadata.annotations
+        is_out = is_out or new is None or closed_of(new.metadata.annotations) is not None
         changed_hands = self._teams.owned_since.get(name) == now
         if is_out or changed_hands or self._is_unavailable.get(name, False):
             self._unavailable_at[name] = now

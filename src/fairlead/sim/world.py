@@ -13,6 +13,7 @@ log's hash covers every write with its instant, so equal hashes mean equal runs.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import random
 from collections import Counter
@@ -23,6 +24,7 @@ from msgspec.structs import replace
 
 from fairlead.api import crd
 from fairlead.api.core import Node, Pod
+from fairlead.api.fleet import Fleet
 from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.node_pool import NodePool
@@ -43,7 +45,6 @@ from fairlead.app.controllers import Policies
 from fairlead.cloud.simulated import SimulatedCloud
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.rails.sight import SightLimits
 from fairlead.decide.reasons import Outcome as VerdictOutcome
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.registry import Registry
@@ -58,6 +59,7 @@ from fairlead.model.phase import is_failing
 from fairlead.runtime.client import EventType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.leader import LeaderOptions
+from fairlead.sim.agents import Agents
 from fairlead.sim.array_checker import ArrayChecker
 from fairlead.sim.budget_checker import BudgetChecker
 from fairlead.sim.checkers import Checkers, PromiseBroken, unwrap_broken
@@ -65,6 +67,7 @@ from fairlead.sim.deletions import Deletions
 from fairlead.sim.disturbances import Disturbances
 from fairlead.sim.faults import FaultSwitch
 from fairlead.sim.fitting import unfit_jobs
+from fairlead.sim.health_checker import HealthChecker
 from fairlead.sim.jobs_checker import JobsChecker
 from fairlead.sim.loop import run
 from fairlead.sim.machines import FleetChecker, MachineUse, pool_body, stop_failing
@@ -203,6 +206,8 @@ class World:
         self.scheduler = StockScheduler(self._service, self.client)
         self.tool = TrainingOperator(self.client)
         self.arrays = ArrayChecker()
+        self.agents = Agents(options, self.client, self.clock, self._rng("agents"))
+        self.health = HealthChecker(self.agents)
         self.neighbours = NeighbourChecker()
         self.topology = TopologyChecker()
         self.maintenance = MaintenanceChecker(clock_error)
@@ -211,6 +216,7 @@ class World:
             self.disturbances, self.teams, self.budgets, self.preemptions, self.neighbours,
             self.topology, self.strict, self.own_nodes, self.maintenance, self.job_checker,
             self.arrays, self.volumes,
+            *([self.agents, self.health] if options.health.enabled else []),
         ]  # fmt: skip
         if options.binding is not None:
             self._observers += [self.scheduler, self.tool, GateChecker()]
@@ -268,6 +274,8 @@ class World:
                 team = _typed(current, Team)
                 self.teams.team(team, key_name, now)
                 self.budgets.team(team, key_name, now)
+            elif name == FLEETS.name:
+                self.health.fleet(_typed(current, Fleet), now)
             elif name == NODE_POOLS.name and self.fleet is not None:
                 self.fleet.pool(_typed(current, NodePool), key_name, now)
             elif name in VOLUME_KINDS:
@@ -311,6 +319,7 @@ class World:
                 ],
                 group.create_task(self._look()),
                 group.create_task(self.switch.late.run(), name="late"),
+                group.create_task(self.agents.confirm(), name="agents"),
             ]
             if self.cloud is not None:
                 tasks.append(group.create_task(self.cloud.run(), name="cloud"))
@@ -335,6 +344,7 @@ class World:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.disturbances.run(end))
             group.create_task(self.replicas.jump_clocks(end))
+            group.create_task(self.agents.run(end))
             await self.submission.run(arrivals)
         await self._settle()
         self._over.set()
@@ -348,8 +358,11 @@ class World:
             checkpoint_root="/checkpoints", late_pod_seconds=self._late, binding=options.binding,
             peer_naming=options.peer_naming,
         )  # fmt: skip
-        policies = Policies(jobs, options.policy, options.adoption, fleet=self._fleet_policy(),
-                            doctor=options.doctor, teams=options.teams)  # fmt: skip
+        policies = Policies(
+            jobs, options.policy, options.adoption, fleet=FleetPolicy(sight=options.sight),
+            doctor=options.doctor, teams=options.teams,
+            health=dataclasses.replace(options.health, sight=options.sight),
+        )  # fmt: skip
         if options.balloons and options.binding is not None:
             policies = policies.with_balloons(LeaderOptions().namespace, options.binding)
         return ReplicaOptions(
@@ -357,11 +370,6 @@ class World:
             options.steps_between_crashes_mean, options.down_seconds_max, options.replicas,
             options.clock_jumps_per_day, options.clock_jump_seconds_max,
         )  # fmt: skip
-
-    def _fleet_policy(self) -> FleetPolicy:
-        # Watches that are not renewed say nothing while nothing happens.
-        silent = SightLimits(nodes_age_seconds_max=float("inf"))
-        return FleetPolicy() if self.options.renews_watches else FleetPolicy(sight=silent)
 
     async def _look(self) -> None:
         while True:
@@ -383,7 +391,7 @@ class World:
         deadline = self._elapsed() + settle_seconds(self.options, self._arrivals, left)
         while self.checkers.unfinished_count > len(self._waiting_unfit()) or (
             self.arrays.unfinished() or self.deleting.left or await self._unfinished_groups()
-            or await self._silent() or await self._forgotten()
+            or await self._silent() or await self._forgotten() or self.health.out_since
         ):  # fmt: skip
             if self._elapsed() > deadline:
                 await self._break_liveness()
@@ -395,6 +403,8 @@ class World:
         left = [*ends, *self.arrays.unfinished(), *await self._unfinished_groups()]
         if left:
             raise PromiseBroken(f"3: {len(left)} jobs never end, the first is {left[0]}")
+        if self.health.out_since:
+            raise PromiseBroken(f"6: {min(self.health.out_since)} is healthy and never comes back")
         if away := self.deleting.left:
             raise PromiseBroken(f"3: {away[0]} was deleted, and has not gone or not come back")
         if machines := await self._forgotten():

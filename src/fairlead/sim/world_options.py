@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.doctor.policy import DoctorPolicy
+from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.rails.sight import SightLimits
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.embedded.virtual.profile import Profile, load_profile
 from fairlead.sim.faults import ROUGH, FaultRates
@@ -81,6 +83,9 @@ class WorldOptions:
     slow_seconds: float = 3600.0
     stalls_per_day: float = 0.0  # of the storage: no program gets on
     stall_seconds: float = 600.0
+    sick_nodes_per_day: float = 0.0  # faults that the agents report; with `health` enabled
+    sick_seconds: float = 600.0  # the mean time after which a fault ends by itself
+    sick_storms_per_day: float = 0.0  # for a while all nodes look sick
     pools: tuple[PoolShape, ...] = ()  # whose nodes are bought, in addition
     cloud: CloudRates = field(default_factory=CloudRates)
     user_acts_per_day: float = 100.0  # holds, releases and cancels of random jobs
@@ -92,6 +97,7 @@ class WorldOptions:
     policy: PlacementPolicy = field(default_factory=PlacementPolicy)
     adoption: AdoptionPolicy = field(default_factory=AdoptionPolicy)
     teams: TeamsPolicy = field(default_factory=TeamsPolicy)
+    health: HealthPolicy = field(default_factory=HealthPolicy)
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     #: None: as on an embedded cluster, without another scheduler and without adoption.
     binding: Binding | None = Binding.DIRECT
@@ -102,3 +108,9 @@ class WorldOptions:
     renews_watches: bool = True
     #: False: Events are sent but not stored, as no controller reads them.
     keeps_events: bool = True
+
+    @property
+    def sight(self) -> SightLimits:
+        """What counts as seeing: watches that are not renewed say nothing while nothing happens."""
+        silent = SightLimits(nodes_age_seconds_max=float("inf"))
+        return SightLimits() if self.renews_watches else silent
