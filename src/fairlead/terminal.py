@@ -65,6 +65,13 @@ def say(text: str, style: Callable[[str], str] = str) -> None:
     _write(sys.stdout, style(escaped(text)))
 
 
+def say_as_is(text: str) -> None:
+    """Write text to stdout at once, with control characters that the user's own format has. What
+    comes from others must be escaped in it. OutputLost.
+    """
+    _write(sys.stdout, text)
+
+
 def tell(text: str) -> None:
     """Write a line to stderr at once. A stderr that takes no more is ignored."""
     with suppress(OutputLost):

@@ -46,6 +46,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "hold": Entry("change", "Give a job's nodes back and keep the job."),
         "release": Entry("change", "Let held jobs go on."),
         "history": Entry("history", "Show jobs that have ended."),
+        "slurm": Entry("slurm", "Put Slurm's commands into a directory."),
         "usage": Entry("usage", "Show GPU-hours: held, busy, borrowed and lost."),
     },
     "Cluster": {

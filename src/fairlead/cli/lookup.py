@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from fairlead.api.indices import parse_indices
 from fairlead.api.job import Job
@@ -78,6 +79,14 @@ def _adopted_job(jobs: Iterable[Job], reference: str) -> Job | None:
         and kind in ("", adopts.kind.lower(), f"{adopts.kind.lower()}s")
     ]
     return max(found, key=lambda job: job.metadata.creation_timestamp or "", default=None)
+
+
+def list_arrays(api: Api, namespace: str) -> list[dict[str, Any]]:
+    """Return the arrays of a namespace as plain JSON; none where the cluster lacks the kind."""
+    try:
+        return list(api.list(JOB_ARRAYS.raw, namespace=namespace))
+    except NotFound:
+        return []
 
 
 def require_namespace(api: Api, name: str) -> None:

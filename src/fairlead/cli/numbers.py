@@ -18,7 +18,7 @@ from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.api.status import NotFound
-from fairlead.cli.submission import list_arrays
+from fairlead.cli.lookup import list_arrays
 from fairlead.cli.transport import Api
 
 _NUMBER = re.compile(r"(\d{1,9})(?:_(\d{1,9})|_?\[([^\[\]]*)\])?", re.ASCII)

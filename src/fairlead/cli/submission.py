@@ -20,7 +20,6 @@ from fairlead.api.job_array import JobArray
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import (
     CONFIG_MAPS,
-    JOB_ARRAYS,
     JOBS,
     PRIORITY_CLASSES,
     Resource,
@@ -34,6 +33,7 @@ from fairlead.api.status import (
     Unavailable,
 )
 from fairlead.cli.jobspec import Script, build_script_map, config_map_name, next_name, to_manifest
+from fairlead.cli.lookup import list_arrays
 from fairlead.cli.refusals import from_api
 from fairlead.cli.transport import Api
 from fairlead.input.errors import CliError, Code, Problem, fail
@@ -79,14 +79,6 @@ def taken_names(api: Api, namespace: str) -> frozenset[str]:
     return frozenset(
         (*(job.metadata.name for job in jobs), *(str(each["metadata"]["name"]) for each in arrays))
     )
-
-
-def list_arrays(api: Api, namespace: str) -> list[dict[str, Any]]:
-    """Return the arrays of a namespace as plain JSON; none where the cluster lacks the kind."""
-    try:
-        return list(api.list(JOB_ARRAYS.raw, namespace=namespace))
-    except NotFound:
-        return []
 
 
 def pick_name(naming: Naming, taken: frozenset[str]) -> str:

@@ -59,12 +59,7 @@ def apply_change(common_: Common, change: Change, jobs: tuple[str, ...]) -> None
     problems: list[Problem] = []
     changed: list[dict[str, Any]] = []
     for reference in dict.fromkeys(parse_reference(name_of(api, space, job)) for job in jobs):
-        resource: Resource[Any] = JOBS
-        if reference.indices is not None or is_array(api, space, reference.name):
-            resource = JOB_ARRAYS
-            problem = _change_array(common_, api, change, space=space, reference=reference)
-        else:
-            problem = _change_one(common_, api, change, (space, reference.name))
+        resource, problem = change_reference(common_, api, change, space=space, reference=reference)
         if problem is not None:
             problems.append(problem)
         elif common_.is_structured:
@@ -73,6 +68,15 @@ def apply_change(common_: Common, change: Change, jobs: tuple[str, ...]) -> None
         common_.structured(changed, is_list=len(jobs) > 1)
     if problems:
         raise CliError(problems)
+
+
+def change_reference(
+    common_: Common, api: Api, change: Change, *, space: str, reference: Reference
+) -> tuple[Resource[Any], Problem | None]:
+    """Change a job, an array or elements of one; return which kind it is, and why not."""
+    if reference.indices is not None or is_array(api, space, reference.name):
+        return JOB_ARRAYS, _change_array(common_, api, change, space=space, reference=reference)
+    return JOBS, _change_one(common_, api, change, (space, reference.name))
 
 
 def _change_one(common_: Common, api: Api, change: Change, key: tuple[str, str]) -> Problem | None:

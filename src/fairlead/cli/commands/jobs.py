@@ -17,9 +17,8 @@ from fairlead.cli.common import Common, Format, collector_paused, common, now
 from fairlead.cli.completers import complete_jobs, words
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.identity import submitter_name
-from fairlead.cli.lookup import missing_job, require_namespace
+from fairlead.cli.lookup import list_arrays, missing_job, require_namespace
 from fairlead.cli.numbers import name_of
-from fairlead.cli.submission import list_arrays
 from fairlead.cli.transport import Api
 from fairlead.cli.views.arrays import array_row, choose_arrays, is_element_of_listed
 from fairlead.cli.views.jobs import (

@@ -150,7 +150,25 @@ def submit(
         raise fail(Code.MISSING_ARGUMENT, "fairlead submit needs SCRIPT or -f FILE",
                    help=("fairlead run -- COMMAND queues a command",
                          "fairlead submit - reads the script from standard input"))  # fmt: skip
-    program = Program(arguments, _read_script(script))
+    program = Program(arguments, read_script(script))
+    stored = submit_script(
+        common_, program, script, givens, dry_run=dry_run, ignore_unknown=ignore_unknown,
+        warn=lambda note: common_.note(f"note: {note}"),
+    )  # fmt: skip
+    if not dry_run:
+        _show_stored(common_, [stored], [str(stored["metadata"]["name"])])
+    return Exit.OK
+
+
+def submit_script(
+    common_: Common, program: Program, file: str, givens: FlagValues, *, dry_run: bool,
+    ignore_unknown: bool, warn: Callable[[str], None],
+) -> dict[str, Any]:  # fmt: skip
+    """Check and store the job or the array of a script (or only check it) and return it; CliError.
+
+    `file` is what the script is called in messages; `givens` win over the flags of its header.
+    `warn` is given what is noted about the script.
+    """
     assert program.script is not None
     text, variables = program.script.text, _variables(givens)
     nodes = givens.get(Flag.NODES)
@@ -158,9 +176,9 @@ def submit(
         ignore_unknown, "SLURM_ARRAY_TASK_ID" in variables, nodes[0].value if nodes else None,
         os.environ,
     )  # fmt: skip
-    header = parse_header(text, file=script, beside=beside)
+    header = parse_header(text, file=file, beside=beside)
     request, wrong = parse_request(merge(givens, header.givens), os.environ, header.batch)
-    problems = [*script_problems(program.script, script), *header.problems, *wrong]
+    problems = [*script_problems(program.script, file), *header.problems, *wrong]
     if problems:
         raise CliError(problems)
     given = {*variables, *_variables(header.givens)}
@@ -176,20 +194,14 @@ def submit(
     if request.target in (Target.LOCAL, Target.ANY):
         exports_all = request.batch is not None and request.batch.exports_all
         passed.update(dict(passed_variables(os.environ, exports_all=exports_all)))
-    unpassed = not_passed_note(text, file=script, environment=os.environ, given=passed)
+    unpassed = not_passed_note(text, file=file, environment=os.environ, given=passed)
     notes = (
-        *header.notes,
-        where,
-        files_note(request),
-        *variable_notes(text, file=script, given=given),
+        *header.notes, where, files_note(request), *variable_notes(text, file=file, given=given),
         unpassed,
-    )
+    )  # fmt: skip
     for note in filter(None, notes):
-        common_.note(f"note: {note}")
-    stored = _submit_program(common_, api, request, program, dry_run=dry_run)
-    if not dry_run:
-        _show_stored(common_, [stored], [str(stored["metadata"]["name"])])
-    return Exit.OK
+        warn(note)
+    return _submit_program(common_, api, request, program, dry_run=dry_run)
 
 
 @click.command(
@@ -229,7 +241,8 @@ def run(common_: Common, *, command: tuple[str, ...], **options: Any) -> int:
     return follow_job(common_, api, (job.metadata.namespace, job.metadata.name))
 
 
-def _read_script(path: str) -> Script:
+def read_script(path: str) -> Script:
+    """Return the script of a file, standard input for -; CliError."""
     try:
         with click.open_file(path, "rb") as file:
             data = file.read(SCRIPT_BYTES_MAX + 1)

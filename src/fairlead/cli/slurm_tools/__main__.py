@@ -1,0 +1,86 @@
+"""`python -m fairlead.cli.slurm_tools COMMAND ...` is Slurm's command of that name."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from fairlead import __version__, terminal
+from fairlead.cli.slurm_tools.options import ToolError
+
+COMMANDS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
+#: What programs read of `--version`: the version of Slurm whose manual pages are followed.
+VERSION = f"slurm 24.05.0 (fairlead {__version__})"
+_NO_CONTROLLER = "Unable to contact slurm controller (connect failure)"
+#: What Slurm's commands say before the reason, where no answer comes.
+_BEFORE = {
+    "sbatch": "sbatch: error: Batch job submission failed: ",
+    "squeue": "slurm_load_jobs error: ",
+    "scontrol": "slurm_load_jobs error: ",
+    "sinfo": "slurm_load_partitions: ",
+}
+
+
+def run(program: str, arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code; what goes wrong is on stderr, as Slurm says it."""
+    if program not in COMMANDS:
+        terminal.tell(f"no command '{program}'; there are {', '.join(COMMANDS)}")
+        return 2
+    if arguments and arguments[0] in ("-V", "--version"):
+        terminal.say(f"{VERSION}\n")
+        return 0
+    try:
+        return _run(program, list(arguments))
+    except ToolError as error:
+        for line in error.lines:
+            is_whole = line.startswith("slurm_load")
+            terminal.tell(line if is_whole else f"{program}: error: {line}")
+        return error.code
+
+
+def _run(program: str, arguments: list[str]) -> int:
+    from fairlead.api.status import ApiError
+    from fairlead.cli.common import Common, Format
+    from fairlead.cli.refusals import from_api
+    from fairlead.input.errors import CliError, Code
+
+    module = importlib.import_module(f"fairlead.cli.slurm_tools.{program}")
+    common_ = Common(
+        format=Format.JSON, namespace=os.environ.get("FAIRLEAD_NAMESPACE", ""),
+        all_namespaces=False, kubeconfig="", context="", headers=True, color=False, quiet=True,
+        verbosity=0,
+    )  # fmt: skip
+    try:
+        return int(module.run(common_, arguments))
+    except ApiError as error:
+        found = from_api(error)
+    except CliError as error:
+        found = error
+    if found.problems[0].code is Code.UNREACHABLE:
+        terminal.tell(_BEFORE.get(program, f"{program}: error: ") + _NO_CONTROLLER)
+        return 1
+    for problem in found.problems:
+        where = f"{problem.where}: " if problem.where else ""
+        for text in (f"{where}{problem.message}", *problem.detail, *problem.help):
+            terminal.tell(f"{program}: error: {text}")
+    return 1
+
+
+def main() -> None:
+    """Run the command that is named first."""
+    gc.disable()  # the process ends before there is anything to collect
+    program, *arguments = sys.argv[1:] or [""]
+    try:
+        code = run(program, arguments)
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        code = 141
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

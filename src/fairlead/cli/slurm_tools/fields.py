@@ -1,0 +1,256 @@
+"""The fields of jobs that squeue, sacct and scontrol show: one table, with each command's names.
+
+Sources: the manual pages squeue(1) ("-o", "-O") and sacct(1) ("Job Accounting Fields").
+"""
+
+from __future__ import annotations
+
+import pwd
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fairlead.api import names
+from fairlead.cli.slurm_tools.records import Record
+from fairlead.cli.slurm_tools.states import State
+from fairlead.cli.views.jobs import latest_attempt
+from fairlead.decide.words import fold_names
+
+CLUSTER = "fairlead"
+DEFAULT_PARTITION = "all"
+DAY = 86_400
+_MIB = 1 << 20
+#: What a shell calls the end by a signal: 128 and its number.
+_SIGNALS = range(129, 193)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What is shown of a record, and what the commands call it; "" where one does not have it."""
+
+    value: Callable[[Record], str]
+    #: Of squeue: its letter for -o, its name for -O, and its title.
+    letter: str = ""
+    wide: str = ""
+    title: str = ""
+    #: Of sacct: its name, and how wide it is without a width.
+    sacct: str = ""
+    width: int = 10
+
+
+def clock(seconds: int) -> str:
+    """Return a duration as squeue has it: 0:07, 1:02:03, 2-00:00:00."""
+    days, rest = divmod(seconds, DAY)
+    hours, rest = divmod(rest, 3_600)
+    if days:
+        return f"{days}-{hours:02}:{rest // 60:02}:{rest % 60:02}"
+    if hours:
+        return f"{hours}:{rest // 60:02}:{rest % 60:02}"
+    return f"{rest // 60}:{rest % 60:02}"
+
+
+def long_clock(seconds: int) -> str:
+    """Return a duration as sacct has it: 00:00:07, 2-00:00:00."""
+    days, rest = divmod(seconds, DAY)
+    text = f"{rest // 3_600:02}:{rest % 3_600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{text}" if days else text
+
+
+def instant(at: float | None, otherwise: str) -> str:
+    """Return an instant in local time."""
+    return otherwise if at is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))
+
+
+def _limit(record: Record, form: Callable[[int], str]) -> str:
+    limit = record.job.spec.time_limit_seconds
+    return "UNLIMITED" if limit is None else form(limit)
+
+
+def _left(record: Record) -> str:
+    limit = record.job.spec.time_limit_seconds
+    return "UNLIMITED" if limit is None else clock(max(0, limit - record.elapsed))
+
+
+def _estimated_end(record: Record) -> float | None:
+    limit, started = record.job.spec.time_limit_seconds, record.started_at
+    if record.ended_at is not None or limit is None or started is None:
+        return record.ended_at
+    return started + limit
+
+
+def where_or_why(record: Record) -> str:
+    """Return the nodes of a job that has some, else in parentheses why it waits."""
+    if record.state is State.PENDING:
+        return f"({record.reason})"
+    return fold_names(record.nodes)
+
+
+def partition_of(record: Record) -> str:
+    """Return the pool of nodes that the job asks for, or the partition of all nodes."""
+    selectors = (role.template.spec.node_selector for role in record.job.spec.roles)
+    pools = {each.get(names.POOL, "") for each in selectors} - {""}
+    return ",".join(sorted(pools)) or DEFAULT_PARTITION
+
+
+def cpus(record: Record) -> int:
+    """Return the CPUs of all members, each part of one as a whole."""
+    return max(1, -(-record.amount("cpu") // 1_000))
+
+
+def node_count(record: Record) -> int:
+    """Return on how many nodes it is; before it has a place, its members."""
+    return len(record.nodes) or record.job.member_count
+
+
+def memory(count: int) -> str:
+    """Return bytes as Slurm does: 64G, 500M."""
+    mib = -(-count // _MIB)
+    return f"{mib // 1_024}G" if mib and mib % 1_024 == 0 else f"{mib}M"
+
+
+def _tres(record: Record) -> str:
+    parts = [f"cpu={cpus(record)}"]
+    if record.amount("memory"):
+        parts.append(f"mem={memory(record.amount('memory'))}")
+    parts.append(f"node={node_count(record)}")
+    parts.append("billing=" + str(cpus(record)))
+    if record.amount("gpu"):
+        parts.append(f"gres/gpu={record.amount('gpu')}")
+    return ",".join(parts)
+
+
+def _gres(record: Record) -> str:
+    gpus = record.amount("gpu")
+    return f"gres/gpu:{gpus // max(1, record.job.member_count)}" if gpus else "N/A"
+
+
+def exit_status(record: Record) -> str:
+    """Return the exit code and the signal of a job that has ended, as 1:0 or 0:9."""
+    attempt = latest_attempt(record.job)
+    code = attempt.exit_code if attempt is not None else None
+    if record.state is State.COMPLETED or not record.state.is_end:
+        return "0:0"
+    if code is None:
+        return {State.CANCELLED: "0:15", State.TIMEOUT: "0:15"}.get(record.state, "1:0")
+    return f"0:{code - 128}" if code in _SIGNALS else f"{code}:0"
+
+
+def user_id(name: str) -> int:
+    """Return the number of a user of this machine; that of nobody for another one."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, OSError):
+        return 65_534
+
+
+def work_directory(record: Record) -> str:
+    """Return the directory that its members begin in; "" where it is not said."""
+    specs = (role.template.spec for role in record.job.spec.roles)
+    return next((c.working_dir for spec in specs for c in spec.containers if c.working_dir), "")
+
+
+def command(record: Record) -> str:
+    """Return what its members run."""
+    for role in record.job.spec.roles:
+        for container in role.template.spec.containers:
+            return shlex.join((*container.command, *container.args))
+    return ""
+
+
+def _dependency(record: Record) -> str:
+    words = {"Succeeded": "afterok", "Finished": "afterany", "Failed": "afternotok"}
+    after = record.job.spec.after
+    return ",".join(f"{words.get(each.state.value, 'after')}:{each.job}" for each in after)
+
+
+def _nothing(_record: Record) -> str:
+    return ""
+
+
+def _constant(text: str) -> Callable[[Record], str]:
+    return lambda _: text
+
+
+FIELDS: tuple[Field, ...] = (
+    Field(lambda r: r.id, "i", "jobarrayid", "JOBID", "JobID", 12),
+    Field(lambda r: str(r.number) + (f".{r.step}" if r.step else ""), "A", "jobid", "JOBID",
+          "JobIDRaw", 12),
+    Field(lambda r: str(r.array or r.number), "F", "arrayjobid", "ARRAY_JOB_ID"),
+    Field(lambda r: r.task or "N/A", "K", "arraytaskid", "ARRAY_TASK_ID"),
+    Field(lambda r: r.step or r.name, "j", "name", "NAME", "JobName", 10),
+    Field(lambda r: r.user or "nobody", "u", "username", "USER", "User", 9),
+    Field(lambda r: str(user_id(r.user)), "U", "userid", "USER", "UID", 6),
+    Field(lambda r: r.user or "nobody", "g", "groupname", "GROUP", "Group", 9),
+    Field(lambda r: str(user_id(r.user)), "G", "groupid", "GROUP", "GID", 6),
+    Field(partition_of, "P", "partition", "PARTITION", "Partition", 10),
+    Field(lambda r: r.job.spec.team or r.job.metadata.namespace, "a", "account", "ACCOUNT",
+          "Account", 10),
+    Field(lambda r: r.job.spec.priority_class_name or "normal", "q", "qos", "QOS", "QOS", 10),
+    Field(lambda r: r.state.code, "t", "statecompact", "ST"),
+    Field(lambda r: r.state.value, "T", "state", "STATE", "State", 10),
+    Field(lambda r: r.reason or "None", "r", "reason", "REASON", "Reason", 22),
+    Field(where_or_why, "R", "reasonlist", "NODELIST(REASON)"),
+    Field(lambda r: fold_names(r.nodes), "N", "nodelist", "NODELIST"),
+    Field(lambda r: fold_names(r.nodes) or "None assigned", sacct="NodeList", width=15),
+    Field(lambda r: next(iter(r.nodes), "n/a"), "B", "batchhost", "EXEC_HOST"),
+    Field(lambda r: str(node_count(r)), "D", "numnodes", "NODES", "NNodes", 8),
+    Field(lambda r: str(len(r.nodes)), sacct="AllocNodes"),
+    Field(lambda r: str(r.job.member_count), sacct="ReqNodes", width=8),
+    Field(lambda r: str(cpus(r)), "C", "numcpus", "CPUS", "NCPUS", 10),
+    Field(lambda r: str(cpus(r)) if r.started_at else "0", sacct="AllocCPUS"),
+    Field(lambda r: str(cpus(r)), sacct="ReqCPUS", width=8),
+    Field(lambda r: str(r.job.member_count), "", "numtasks", "TASKS"),
+    Field(lambda r: str(r.job.member_count) if r.step else "", sacct="NTasks", width=8),
+    Field(lambda r: str(max(1, cpus(r) // max(1, r.job.member_count))), "c", "mincpus",
+          "MIN_CPUS"),
+    Field(lambda r: memory(r.amount("memory") // max(1, r.job.member_count)), "m", "minmemory",
+          "MIN_MEMORY"),
+    Field(lambda r: memory(r.amount("memory")), sacct="ReqMem"),
+    Field(_gres, "b", "tres-per-node", "TRES_PER_NODE"),
+    Field(_tres, "", "tres-alloc", "TRES_ALLOC", "AllocTRES"),
+    Field(_tres, sacct="ReqTRES"),
+    Field(lambda r: clock(r.elapsed), "M", "timeused", "TIME"),
+    Field(lambda r: long_clock(r.elapsed), sacct="Elapsed"),
+    Field(lambda r: str(r.elapsed), sacct="ElapsedRaw"),
+    Field(lambda r: _limit(r, clock), "l", "timelimit", "TIME_LIMIT"),
+    Field(lambda r: _limit(r, long_clock), sacct="Timelimit"),
+    Field(lambda r: _limit(r, lambda seconds: str(-(-seconds // 60))), sacct="TimelimitRaw"),
+    Field(_left, "L", "timeleft", "TIME_LEFT"),
+    Field(lambda r: instant(r.submitted_at, "N/A"), "V", "submittime", "SUBMIT_TIME", "Submit", 19),
+    Field(lambda r: instant(r.submitted_at, "N/A"), "", "eligibletime", "ELIGIBLE_TIME",
+          "Eligible", 19),
+    Field(lambda r: instant(r.started_at, "N/A"), "S", "starttime", "START_TIME"),
+    Field(lambda r: instant(r.started_at, "Unknown"), sacct="Start", width=19),
+    Field(lambda r: instant(_estimated_end(r), "N/A"), "e", "endtime", "END_TIME"),
+    Field(lambda r: instant(r.ended_at, "Unknown"), sacct="End", width=19),
+    Field(exit_status, "", "exit_code", "EXIT_CODE", "ExitCode", 8),
+    Field(exit_status, sacct="DerivedExitCode", width=15),
+    Field(lambda r: str(r.job.spec.priority or 0), "Q", "prioritylong", "PRIORITY", "Priority"),
+    Field(lambda r: f"{r.job.spec.priority or 0}.0", "p", "priority", "PRIORITY"),
+    Field(lambda r: str(max(0, r.job.status.attempt - 1)), "", "restartcnt", "RESTARTS",
+          "Restarts", 8),
+    Field(_dependency, "E", "dependency", "DEPENDENCY"),
+    Field(lambda r: r.job.spec.reservation, "v", "reservation", "RESERVATION", "Reservation", 20),
+    Field(command, "o", "command", "COMMAND", "SubmitLine", 20),
+    Field(work_directory, "Z", "workdir", "WORK_DIR", "WorkDir", 20),
+    Field(_nothing, "k", "comment", "COMMENT", "Comment", 14),
+    Field(_constant(CLUSTER), "", "cluster", "CLUSTER", "Cluster", 10),
+    Field(_constant("OK"), "h", "oversubscribe", "OVER_SUBSCRIBE"),
+    Field(_constant("0"), "y", "nice", "NICE"),
+    Field(_constant("(null)"), "W", "licenses", "LICENSES"),
+    Field(_constant("(null)"), "w", "wckey", "WCKEY", "WCKey", 10),
+    Field(_constant("(null)"), "f", "feature", "FEATURES", "Constraints", 19),
+    Field(_nothing, "n", "reqnodes", "REQ_NODES"),
+    Field(_nothing, "x", "exc_nodes", "EXC_NODES"),
+    *(Field(_nothing, sacct=name) for name in (
+        "AdminComment", "AveCPU", "AveRSS", "AveVMSize", "MaxRSS", "MaxVMSize", "MaxRSSNode",
+        "MaxRSSTask", "MaxDiskRead", "MaxDiskWrite", "TotalCPU", "UserCPU", "SystemCPU",
+        "TRESUsageInAve", "TRESUsageInMax", "TRESUsageInTot", "TRESUsageOutAve",
+        "TRESUsageOutMax", "TRESUsageOutTot", "Flags", "ConsumedEnergy")),
+    Field(lambda r: long_clock(r.elapsed * cpus(r)), sacct="CPUTime"),
+    Field(lambda r: str(r.elapsed * cpus(r)), sacct="CPUTimeRAW"),
+)  # fmt: skip
+BY_LETTER = {field.letter: field for field in FIELDS if field.letter}
+BY_WIDE = {field.wide: field for field in FIELDS if field.wide}
+BY_SACCT = {field.sacct.lower(): field for field in FIELDS if field.sacct}

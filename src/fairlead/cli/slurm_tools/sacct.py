@@ -1,0 +1,187 @@
+"""sacct: jobs that ended, run or wait, from the history and the API."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from fairlead import terminal
+from fairlead.cli.common import Common
+from fairlead.cli.slurm_tools.columns import Cell, parse_sacct, table
+from fairlead.cli.slurm_tools.fields import BY_SACCT, Field, partition_of, user_id
+from fairlead.cli.slurm_tools.options import Given, Options, ToolError
+from fairlead.cli.slurm_tools.records import (
+    JobId,
+    NoHistory,
+    Record,
+    ended_records,
+    in_order,
+    live_records,
+    parse_ids,
+)
+from fairlead.cli.slurm_tools.states import State, parse_state
+from fairlead.cli.transport import Api
+
+FORMAT = "jobid,jobname,partition,account,alloccpus,state,exitcode"
+FORMAT_BRIEF = "jobid,state,exitcode"
+FORMAT_LONG = (
+    "jobid,jobidraw,jobname,partition,alloccpus,elapsed,state,exitcode,nodelist,reqmem,maxrss"
+)
+OPTIONS = Options(
+    "a/allusers A/accounts= /account= b/brief ~B/batch-script ~D/duplicates /delimiter= E/endtime= "
+    "e/helpformat g/gid= h/help j/jobs= l/long ~L/allclusters ~M/clusters= ~/cluster= "
+    "n/noheader N/nodelist= /name= o/format= p/parsable P/parsable2 q/qos= r/partition= s/state= "
+    "S/starttime= ~T/truncate u/user= /uid= ~/units= ~/noconvert v/verbose V/version "
+    "X/allocations ~/local ~/federation /json? /yaml? c/completion f/file=",
+    {
+        "json": "fairlead history -o json",
+        "yaml": "fairlead history -o yaml",
+        "completion": "there is no file of completed jobs; leave it out",
+        "file": "there is no file of completed jobs; fairlead history --history FILE",
+    },
+)  # fmt: skip
+_RELATIVE = re.compile(r"now(?:-(\d{1,6})(\w*))?")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_FORMS = (
+    "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d", "%m/%d/%y-%H:%M:%S", "%m/%d/%y-%H:%M",
+    "%m/%d/%y", "%m%d%y",
+)  # fmt: skip
+
+
+def run(common_: Common, arguments: list[str]) -> int:
+    """Show the accounts of jobs."""
+    given = OPTIONS.parse(arguments)
+    if given.operands:
+        raise ToolError(f"Unknown arguments: {' '.join(given.operands)}")
+    if given.has("helpformat"):
+        names = [field.sacct for field in BY_SACCT.values()]
+        terminal.say("".join(f"{name}\n" for name in names))
+        return 0
+    cells, fields = _columns(given)
+    api = common_.connect()
+    shown = _with_steps(_chosen(common_, api, given), given)
+    _print(given, cells, fields, [[field.value(each) for field in fields] for each in shown])
+    return 0
+
+
+def _columns(given: Given) -> tuple[list[Cell], list[Field]]:
+    standard = os.environ.get("SACCT_FORMAT", FORMAT)
+    if given.has("brief"):
+        standard = FORMAT_BRIEF
+    elif given.has("long"):
+        standard = FORMAT_LONG
+    text = ",".join(given.options.get("format", [])) or standard
+    cells = parse_sacct(text)
+    for cell in cells:
+        if cell.field not in BY_SACCT:
+            raise ToolError(f'Invalid field requested: "{cell.field}"')
+    fields = [BY_SACCT[cell.field] for cell in cells]
+    wide = [
+        cell if cell.width else replace(cell, width=field.width, is_right=field.sacct != "JobID")
+        for cell, field in zip(cells, fields, strict=True)
+    ]
+    return wide, fields
+
+
+def _print(given: Given, cells: list[Cell], fields: list[Field], rows: list[list[str]]) -> None:
+    titles = [field.sacct for field in fields]
+    shows_titles = not given.has("noheader")
+    if given.has("parsable", "parsable2"):
+        bar = given.last("delimiter", default="|")
+        end = bar if given.has("parsable") else ""
+        shown = [titles, *rows] if shows_titles else rows
+        lines = [bar.join(map(terminal.one_line, row)) + end for row in shown]
+    else:
+        head = [titles, ["-" * cell.width for cell in cells]] if shows_titles else []
+        lines = table("", cells, [*head, *rows])
+    terminal.say_as_is("".join(f"{line}\n" for line in lines))
+
+
+def _chosen(common_: Common, api: Api, given: Given) -> list[Record]:
+    """Return the records that are asked for; of ids without a time, whenever they were."""
+    now, ids = time.time(), parse_ids(given.listed("jobs"))
+    midnight = time.mktime((*time.localtime(now)[:3], 0, 0, 0, 0, 0, -1))
+    since = parse_instant(given.last("starttime"), now) if given.has("starttime") else None
+    until = parse_instant(given.last("endtime"), now) if given.has("endtime") else now
+    if since is None:
+        since = 0.0 if ids else midnight
+    space = common_.space(api.connection.namespace)
+    live = list(live_records(api, space, now))
+    try:
+        ended = list(_ended(common_, ids, now, since))
+    except NoHistory as error:
+        raise ToolError(
+            "Slurm accounting storage is disabled", f"the history cannot be read: {error}"
+        ) from error
+    users = frozenset(given.listed("user", "uid"))
+    states = _states(given)
+    return [
+        record for record in in_order([*live, *ended])
+        if (not ids or record.is_called(ids))
+        and (not states or record.state in states)
+        and since <= (record.ended_at or now) and record.submitted_at <= until
+        and _matches(record, given, users)
+    ]  # fmt: skip
+
+
+def _ended(common_: Common, ids: list[JobId], now: float, since: float) -> Iterator[Record]:
+    """Yield what the history has: by number where few are asked for, else since an instant."""
+    if not ids:
+        yield from ended_records(common_, now, since=f"{since:.3f}")
+        return
+    for number in dict.fromkeys(each.number for each in ids):
+        yield from ended_records(common_, now, number=number)
+
+
+def _states(given: Given) -> frozenset[State]:
+    chosen: set[State] = set()
+    for text in given.listed("state"):
+        state = parse_state(text)
+        if state is None:
+            raise ToolError(f"Invalid state requested: {text}")
+        chosen.add(state)
+    return frozenset(chosen)
+
+
+def _matches(record: Record, given: Given, users: frozenset[str]) -> bool:
+    tests = (
+        (users, record.user in users or str(user_id(record.user)) in users),
+        (given.listed("name"), record.name in given.listed("name")),
+        (given.listed("partition"), partition_of(record) in given.listed("partition")),
+        (given.listed("accounts", "account"),
+         BY_SACCT["account"].value(record) in given.listed("accounts", "account")),
+        (given.listed("qos"), BY_SACCT["qos"].value(record) in given.listed("qos")),
+        (given.listed("nodelist"), bool(set(record.nodes) & set(given.listed("nodelist")))),
+    )  # fmt: skip
+    return all(holds for asked, holds in tests if asked)
+
+
+def _with_steps(records: Iterable[Record], given: Given) -> Iterator[Record]:
+    """Yield each record, and without -X the step that ran its script."""
+    for record in records:
+        yield record
+        if record.started_at is not None and not given.has("allocations"):
+            yield replace(record, step="batch")
+
+
+def parse_instant(text: str, now: float) -> float:
+    """Return the instant of a time as sacct takes it, in seconds since the epoch; ToolError."""
+    match = _RELATIVE.fullmatch(text.lower())
+    if match is not None:
+        seconds = _UNITS.get((match[2] or "")[:1])
+        if seconds is not None:
+            return now - int(match[1] or 0) * seconds
+    today = time.localtime(now)[:3]
+    if text.lower() in ("today", "midnight"):
+        return time.mktime((*today, 0, 0, 0, 0, 0, -1))
+    if text.lower() == "yesterday":
+        return time.mktime((*today, 0, 0, 0, 0, 0, -1)) - _UNITS["d"]
+    for form in _FORMS:
+        try:
+            return time.mktime(time.strptime(text, form))
+        except (ValueError, OverflowError):
+            continue
+    raise ToolError(f"Invalid time specification: {text}")

@@ -1,0 +1,322 @@
+"""scontrol: show, hold, release, requeue and update jobs; show nodes and partitions."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from fairlead import __version__, terminal
+from fairlead.api.indices import INDEX_MAX
+from fairlead.api.job import Job
+from fairlead.api.job_array import JobArray
+from fairlead.api.resources import JOB_ARRAYS, JOBS
+from fairlead.cli.arrays import Reference
+from fairlead.cli.commands.change import HOLD, RELEASE, Change, change_reference
+from fairlead.cli.common import Common
+from fairlead.cli.numbers import find_numbered, parse_number
+from fairlead.cli.slurm_tools import sinfo
+from fairlead.cli.slurm_tools.fields import (
+    BY_LETTER,
+    BY_SACCT,
+    BY_WIDE,
+    CLUSTER,
+    DEFAULT_PARTITION,
+    memory,
+)
+from fairlead.cli.slurm_tools.hostlist import expand
+from fairlead.cli.slurm_tools.options import Options, ToolError
+from fairlead.cli.slurm_tools.records import (
+    NoHistory,
+    Record,
+    ended_records,
+    in_order,
+    live_records,
+    parse_ids,
+)
+from fairlead.cli.slurm_tools.squeue import ENDED_SECONDS
+from fairlead.cli.text import parse_slurm_time
+from fairlead.cli.transport import Api
+from fairlead.cli.views.nodes import NodeUse
+from fairlead.cli.watching import job_changes
+from fairlead.decide.words import fold_names
+
+OPTIONS = Options("~a/all ~d/details ~/hide ~M/clusters= o/oneliner Q/quiet v/verbose ~/local")
+#: So long the members of a job may take to end before it is queued again.
+REQUEUE_SECONDS_MAX = 600.0
+_TAKES = "scontrol show job|node|partition|hostnames|config, hold, release, requeue, update"
+
+
+def run(common_: Common, arguments: list[str]) -> int:
+    """Carry out one command."""
+    given = OPTIONS.parse(arguments)
+    verb, *rest = given.operands or [""]
+    is_line = given.has("oneliner")
+    match verb.lower():
+        case "show":
+            return _show(common_, [each for each in rest if each != "-o"], is_line=is_line)
+        case "hold" | "uhold":
+            return _change(common_, HOLD, rest)
+        case "release":
+            return _change(common_, RELEASE, rest)
+        case "requeue":
+            return _requeue(common_, rest)
+        case "update":
+            return _update(common_, rest)
+        case "ping":
+            common_.connect().request("GET", "/readyz")
+            terminal.say("Slurmctld(primary) at fairlead is UP\n")
+            return 0
+        case _:
+            raise ToolError(f"invalid keyword: {verb}", f"what there is: {_TAKES}")
+
+
+def _show(common_: Common, words: list[str], *, is_line: bool) -> int:
+    kind, *names_ = words or [""]
+    kind = kind.lower()
+    if kind in ("hostnames", "hostname"):
+        lists = names_ or [os.environ.get("SLURM_JOB_NODELIST", "")]
+        terminal.say("".join(f"{host}\n" for text in lists for host in expand(text)))
+        return 0
+    if kind == "hostlist":
+        terminal.say(f"{fold_names(expand(','.join(names_)))}\n")
+        return 0
+    if kind == "config":
+        terminal.say("".join(f"{name:<24}= {value}\n" for name, value in _settings()))
+        return 0
+    blocks: Iterable[list[list[tuple[str, str]]]]
+    if kind in ("job", "jobs"):
+        blocks = [_job_block(record) for record in _jobs(common_, names_)]
+    elif kind in ("node", "nodes"):
+        blocks = [_node_block(node) for node in _nodes(common_.connect(), names_)]
+    elif kind in ("partition", "partitions", "part"):
+        blocks = list(_partition_blocks(common_.connect(), names_))
+    else:
+        raise ToolError(f"invalid entity: {kind}", f"what there is: {_TAKES}")
+    terminal.say("".join(_block_text(block, is_line=is_line) for block in blocks))
+    return 0
+
+
+def _block_text(block: list[list[tuple[str, str]]], *, is_line: bool) -> str:
+    lines = [" ".join(f"{name}={value}" for name, value in line) for line in block]
+    return " ".join(lines) + "\n" if is_line else "\n   ".join(lines) + "\n\n"
+
+
+def _settings() -> Iterator[tuple[str, str]]:
+    """Yield the settings of a cluster that programs ask for."""
+    yield "AccountingStorageType", "accounting_storage/slurmdbd"
+    yield "ClusterName", CLUSTER
+    yield "MaxArraySize", str(INDEX_MAX + 1)
+    yield "MinJobAge", f"{ENDED_SECONDS} sec"
+    yield "SLURM_VERSION", f"24.05.0-fairlead-{__version__}"
+
+
+# Jobs
+
+
+def _jobs(common_: Common, texts: list[str]) -> list[Record]:
+    """Return the jobs that are named, all of them without a name; ToolError for none such."""
+    api, now = common_.connect(), time.time()
+    space, ids = common_.space(api.connection.namespace), parse_ids(texts)
+    found = list(live_records(api, space, now))
+    if ids and not any(record.is_called(ids) for record in found):
+        with suppress(NoHistory):  # else what the API still has is shown
+            found += ended_records(common_, now, since=f"{now - ENDED_SECONDS:.3f}")
+    shown = [record for record in in_order(found) if not ids or record.is_called(ids)]
+    if ids and not shown:
+        raise ToolError("slurm_load_jobs error: Invalid job id specified")
+    return shown
+
+
+def _job_block(record: Record) -> list[list[tuple[str, str]]]:
+    def wide(name: str) -> str:
+        return BY_WIDE[name].value(record)
+
+    def sacct(name: str) -> str:
+        return BY_SACCT[name].value(record)
+
+    of_array = [("ArrayJobId", str(record.array)), ("ArrayTaskId", record.task.strip("[]"))]
+    user = f"{wide('username')}({wide('userid')})"
+    job = record.job
+    return [
+        [("JobId", str(record.number)), *(of_array if record.array else ()),
+         ("JobName", record.name)],
+        [("UserId", user), ("GroupId", user), ("MCS_label", "N/A")],
+        [("Priority", wide("prioritylong")), ("Nice", "0"), ("Account", wide("account")),
+         ("QOS", wide("qos"))],
+        [("JobState", record.state.value), ("Reason", record.reason or "None"),
+         ("Dependency", wide("dependency") or "(null)")],
+        [("Requeue", "1"), ("Restarts", sacct("restarts")), ("BatchFlag", "1"), ("Reboot", "0"),
+         ("ExitCode", wide("exit_code"))],
+        [("RunTime", sacct("elapsed")), ("TimeLimit", sacct("timelimit")), ("TimeMin", "N/A")],
+        [("SubmitTime", wide("submittime")), ("EligibleTime", wide("eligibletime"))],
+        [("StartTime", sacct("start")), ("EndTime", wide("endtime").replace("N/A", "Unknown")),
+         ("Deadline", "N/A")],
+        [("Partition", wide("partition")), ("AllocNode:Sid", "N/A")],
+        [("NodeList", wide("nodelist"))],
+        *([[("BatchHost", wide("batchhost"))]] if record.nodes else []),
+        [("NumNodes", wide("numnodes")), ("NumCPUs", wide("numcpus")),
+         ("NumTasks", wide("numtasks")), ("CPUs/Task", BY_LETTER["c"].value(record))],
+        [("ReqTRES", sacct("reqtres"))],
+        [("AllocTRES", sacct("alloctres") if record.nodes else "(null)")],
+        [("Reservation", job.spec.reservation or "(null)")],
+        [("Command", wide("command"))],
+        [("WorkDir", wide("workdir"))],
+        [("Comment", f"fairlead why {job.metadata.name}")],
+    ]  # fmt: skip
+
+
+def _found(api: Api, space: str, text: str) -> Job | JobArray:
+    """Return what an id names; ToolError for none such."""
+    numbered = parse_number(text)
+    found = find_numbered(api, space, numbered.number) if numbered is not None else None
+    if found is None:
+        raise ToolError(f"Invalid job id specified for job {text}")
+    return found
+
+
+def _change(common_: Common, change: Change, texts: list[str]) -> int:
+    """Hold or release what the ids name."""
+    api = common_.connect()
+    space = common_.space(api.connection.namespace)
+    for text in _ids(texts):
+        numbered = parse_number(text)
+        name = _found(api, space, text).metadata.name
+        reference = Reference(name, numbered.indices if numbered else None)
+        _, problem = change_reference(common_, api, change, space=space, reference=reference)
+        if problem is not None:
+            raise ToolError(f"{problem.message} for job {text}")
+    return 0
+
+
+def _ids(texts: list[str]) -> list[str]:
+    ids = [part for text in texts for part in text.replace(" ", ",").split(",") if part]
+    if not ids:
+        raise ToolError("too few arguments for keyword")
+    parse_ids(ids)
+    return ids
+
+
+def _requeue(common_: Common, texts: list[str]) -> int:
+    """Stop the members of jobs and queue them again: a hold that is released once they ended."""
+    api = common_.connect()
+    space = common_.space(api.connection.namespace)
+    for text in _ids(texts):
+        numbered = parse_number(text)
+        found = _found(api, space, text)
+        job = found
+        if isinstance(found, JobArray):
+            if numbered is None or numbered.indices is None or not numbered.indices.isdecimal():
+                raise ToolError(f"name one element of the array, such as {text}_0")
+            job = api.get(JOBS, f"{found.metadata.name}-{numbered.indices}", namespace=space)
+        assert isinstance(job, Job)
+        if os.environ.get("SLURM_JOB_ID") == str(job.status.number):
+            raise ToolError(
+                "a job cannot requeue itself: end with an exit code that is not 0, and submit with "
+                "--retries N; it begins again with its checkpoint"
+            )
+        if job.is_finished:
+            raise ToolError(f"Job/step already completing or completed for job {text}")
+        _begin_again(api, job)
+    return 0
+
+
+def _begin_again(api: Api, job: Job) -> None:
+    key = job.metadata.key
+    api.patch(JOBS, key[1], HOLD.patch, namespace=key[0])
+    deadline = time.monotonic() + REQUEUE_SECONDS_MAX
+    for each in job_changes(api, key, deadline=deadline):
+        if each.status.state == "Held" or each.is_finished:
+            break
+    api.patch(JOBS, key[1], RELEASE.patch, namespace=key[0])
+
+
+def _update(common_: Common, words: list[str]) -> int:
+    """Change the time limit of a job, or how many elements of an array run at a time."""
+    values = {name.lower(): value for name, _, value in (word.partition("=") for word in words)}
+    text = values.pop("jobid", values.pop("job", ""))
+    if not text:
+        raise ToolError("update is for jobs: scontrol update JobId=N NAME=VALUE")
+    api = common_.connect()
+    space = common_.space(api.connection.namespace)
+    found = _found(api, space, text)
+    spec: dict[str, Any] = {}
+    for name, value in values.items():
+        change = _UPDATES.get(name)
+        if change is None:
+            raise ToolError(f"Update of this parameter is not supported: {name}",
+                            "what there is: TimeLimit, ArrayTaskThrottle")  # fmt: skip
+        spec |= change(value, isinstance(found, JobArray))
+    resource = JOB_ARRAYS if isinstance(found, JobArray) else JOBS
+    api.patch(resource, found.metadata.name, {"spec": spec}, namespace=space)
+    return 0
+
+
+def _time_limit(value: str, is_array: bool) -> dict[str, Any]:  # noqa: FBT001
+    if is_array:
+        raise ToolError("the time limit of an array cannot be changed; name one of its elements")
+    try:
+        return {"timeLimitSeconds": int(parse_slurm_time(value))}
+    except ValueError as error:
+        raise ToolError(f"Invalid TimeLimit value: {error}") from error
+
+
+def _throttle(value: str, is_array: bool) -> dict[str, Any]:  # noqa: FBT001
+    if not is_array or not value.isdecimal():
+        raise ToolError("ArrayTaskThrottle is a number, and for arrays")
+    return {"parallelism": int(value) or None}
+
+
+_UPDATES: dict[str, Callable[[str, bool], dict[str, Any]]] = {
+    "timelimit": _time_limit,
+    "arraytaskthrottle": _throttle,
+}
+
+
+# Nodes and partitions
+
+
+def _nodes(api: Api, names_: list[str]) -> list[NodeUse]:
+    found, wanted = sinfo.node_list(api), [each for text in names_ for each in expand(text)]
+    shown = [node for node in found if not wanted or node.name in wanted]
+    if wanted and not shown:
+        raise ToolError(f"Node {wanted[0]} not found")
+    return shown
+
+
+def _node_block(node: NodeUse) -> list[list[tuple[str, str]]]:
+    gpus = sum(n for name, n in node.total.items() if name.endswith("/gpu"))
+    return [
+        [("NodeName", node.name), ("Arch", "x86_64"),
+         ("CPUAlloc", str(-(-node.used.get("cpu", 0) // 1_000))),
+         ("CPUTot", str(node.total.get("cpu", 0) // 1_000)), ("CPULoad", "N/A")],
+        [("Gres", f"gpu:{gpus}" if gpus else "(null)"), ("NodeHostName", node.name)],
+        [("RealMemory", str(node.total.get("memory", 0) >> 20)),
+         ("AllocMem", str(node.used.get("memory", 0) >> 20))],
+        [("State", sinfo.state_of(node).upper()), ("Weight", "1")],
+        [("Partitions", f"{DEFAULT_PARTITION},{node.pool}")],
+        [("Reason", node.reason or "none")],
+    ]  # fmt: skip
+
+
+def _partition_blocks(api: Api, names_: list[str]) -> Iterator[list[list[tuple[str, str]]]]:
+    partitions = sinfo.partitions_of(sinfo.node_list(api))
+    missing = [each for each in names_ if each not in partitions]
+    if missing:
+        raise ToolError(f"Partition {missing[0]} not found")
+    for name in names_ or partitions:
+        nodes = partitions[name]
+        cpus = sum(node.total.get("cpu", 0) for node in nodes) // 1_000
+        total = memory(sum(node.total.get("memory", 0) for node in nodes))
+        yield [
+            [("PartitionName", name)],
+            [("AllowGroups", "ALL"), ("AllowAccounts", "ALL"), ("AllowQos", "ALL")],
+            [("Default", "YES" if name == DEFAULT_PARTITION else "NO"), ("QoS", "N/A")],
+            [("DefaultTime", "NONE"), ("Hidden", "NO")],
+            [("MaxNodes", "UNLIMITED"), ("MaxTime", "UNLIMITED"), ("MinNodes", "0")],
+            [("Nodes", fold_names(node.name for node in nodes) or "(null)")],
+            [("State", "UP"), ("TotalCPUs", str(cpus)), ("TotalNodes", str(len(nodes)))],
+            [("TRES", f"cpu={cpus},mem={total},node={len(nodes)}")],
+        ]  # fmt: skip

@@ -1,0 +1,234 @@
+"""sinfo: partitions and nodes. A partition is a pool of nodes; `all` has every node."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from fairlead import terminal
+from fairlead.api import names
+from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.cli.common import Common
+from fairlead.cli.slurm_tools.columns import Cell, parse_percent, parse_wide, table
+from fairlead.cli.slurm_tools.fields import DEFAULT_PARTITION
+from fairlead.cli.slurm_tools.options import Given, Options, ToolError
+from fairlead.cli.transport import Api
+from fairlead.cli.views.nodes import NodeState, NodeUse, node_uses
+from fairlead.decide.words import fold_names
+
+FORMAT = "%9P %.5a %.10l %.6D %.6t %N"
+FORMAT_LONG = "%9P %.5a %.10l %.6D %.11T %N"
+FORMAT_NODES = "%N %.6D %.9P %6t"
+FORMAT_SUMMARY = "%9P %.5a %.10l %.16F %N"
+OPTIONS = Options(
+    "~a/all d/dead ~e/exact h/noheader ~/hide i/iterate= l/long ~M/clusters= n/nodes= N/Node "
+    "~/noconvert o/format= O/Format= p/partition= r/responding R/list-reasons s/summarize "
+    "S/sort= t/states= T/reservation v/verbose ~/local ~/federation /json? /yaml?",
+    {
+        "iterate": "watch sinfo",
+        "list-reasons": "fairlead nodes",
+        "reservation": "fairlead reservations",
+        "json": "kubectl get nodes -o json",
+        "yaml": "kubectl get nodes -o yaml",
+        "sort": "sort(1)",
+    },
+)  # fmt: skip
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes of one partition that a line shows together."""
+
+    partition: str
+    nodes: tuple[NodeUse, ...]
+
+    @property
+    def state(self) -> str:
+        """The state of the first one, as a word."""
+        return state_of(self.nodes[0]) if self.nodes else "n/a"
+
+    def counts(self, amount: Callable[[NodeUse], tuple[int, int]]) -> str:
+        """Return used/idle/other/total of an amount that a node has in part in use."""
+        used = idle = other = 0
+        for node in self.nodes:
+            taken, total = amount(node)
+            if state_of(node) in ("idle", "mixed", "allocated"):
+                used, idle = used + taken, idle + total - taken
+            else:
+                other += total
+        return f"{used}/{idle}/{other}/{used + idle + other}"
+
+
+def state_of(node: NodeUse) -> str:
+    """Return Slurm's word for what a node can be used for."""
+    is_used = any(node.used.values())
+    match node.state:
+        case NodeState.NOT_READY:
+            return "down"
+        case NodeState.CORDONED:
+            return "draining" if is_used else "drained"
+        case NodeState.MAINTENANCE:
+            return "maint"
+        case NodeState.SPARE | NodeState.TAINTED:
+            return "reserved"
+        case NodeState.READY:
+            pass
+    whole = {"cpu", *(name for name in node.total if name.endswith("/gpu"))}
+    is_full = any(node.used.get(each, 0) >= node.total.get(each, 0) > 0 for each in whole)
+    if is_full:
+        return "allocated"
+    return "mixed" if is_used else "idle"
+
+
+_COMPACT = {"allocated": "alloc", "mixed": "mix", "drained": "drain", "draining": "drng",
+            "reserved": "resv"}  # fmt: skip
+
+
+def _gres_used(node: NodeUse) -> str:
+    used = sum(amount for name, amount in node.used.items() if name.endswith("/gpu"))
+    return f"gpu:{used}"
+
+
+def _gpus(node: NodeUse) -> int:
+    return sum(amount for name, amount in node.total.items() if name.endswith("/gpu"))
+
+
+def _cpus(node: NodeUse) -> tuple[int, int]:
+    total = node.total.get("cpu", 0) // 1_000
+    return min(total, -(-node.used.get("cpu", 0) // 1_000)), total
+
+
+def _first(group: Group, value: Callable[[NodeUse], object]) -> str:
+    return str(value(group.nodes[0])) if group.nodes else "0"
+
+
+def _is_busy(node: NodeUse) -> tuple[int, int]:
+    return int(any(node.used.values())), 1
+
+
+def _partition(group: Group) -> str:
+    return group.partition + ("*" if group.partition == DEFAULT_PARTITION else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What is shown of a group of nodes: letter, name for -O, title."""
+
+    letter: str
+    wide: str
+    title: str
+    value: Callable[[Group], str]
+
+
+FIELDS: tuple[Field, ...] = (
+    Field("P", "partition", "PARTITION", _partition),
+    Field("R", "partitionname", "PARTITION", lambda g: g.partition),
+    Field("a", "available", "AVAIL", lambda _: "up"),
+    Field("l", "time", "TIMELIMIT", lambda _: "infinite"),
+    Field("D", "nodes", "NODES", lambda g: str(len(g.nodes))),
+    Field("t", "statecompact", "STATE", lambda g: _COMPACT.get(g.state, g.state)),
+    Field("T", "statelong", "STATE", lambda g: g.state),
+    Field("N", "nodelist", "NODELIST", lambda g: fold_names(n.name for n in g.nodes)),
+    Field("n", "nodehost", "HOSTNAMES", lambda g: ",".join(n.name for n in g.nodes)),
+    Field("F", "nodeaiot", "NODES(A/I/O/T)", lambda g: g.counts(_is_busy)),
+    Field("C", "cpusstate", "CPUS(A/I/O/T)", lambda g: g.counts(_cpus)),
+    Field("c", "cpus", "CPUS", lambda g: _first(g, lambda n: _cpus(n)[1])),
+    Field("m", "memory", "MEMORY", lambda g: _first(g, lambda n: n.total.get("memory", 0) // _MIB)),
+    Field("G", "gres", "GRES", lambda g: f"gpu:{n}" if (n := int(_first(g, _gpus))) else "(null)"),
+    Field("", "gresused", "GRES_USED", lambda g: _first(g, _gres_used)),
+    Field("f", "features", "AVAIL_FEATURES", lambda _: "(null)"),
+    Field("b", "features_act", "ACTIVE_FEATURES", lambda _: "(null)"),
+    Field("E", "reason", "REASON", lambda g: _first(g, lambda n: n.reason) or "none"),
+    Field("O", "cpusload", "CPU_LOAD", lambda _: "N/A"),
+    Field("e", "freemem", "FREE_MEM", lambda g: _first(g, lambda n: (
+        n.total.get("memory", 0) - n.used.get("memory", 0)) // _MIB)),
+    Field("w", "weight", "WEIGHT", lambda _: "1"),
+)  # fmt: skip
+_BY_LETTER = {field.letter: field for field in FIELDS if field.letter}
+_BY_WIDE = {field.wide: field for field in FIELDS}
+
+
+def run(common_: Common, arguments: list[str]) -> int:
+    """Show partitions and nodes."""
+    given = OPTIONS.parse(arguments)
+    if given.operands:
+        raise ToolError(f"Unrecognized option: {given.operands[0]}")
+    before, cells, fields = _columns(given)
+    groups = list(_lines(given, _partitions(given, node_list(common_.connect()))))
+    lines = [] if given.has("noheader") else table(before, cells, [[f.title for f in fields]])
+    rows = dict.fromkeys(tuple(field.value(group) for field in fields) for group in groups)
+    lines += table(before, cells, rows)
+    terminal.say_as_is("".join(f"{line.rstrip() if cells[-1].width else line}\n" for line in lines))
+    return 0
+
+
+def node_list(api: Api) -> list[NodeUse]:
+    """Return the nodes and what is used of them, by name."""
+    others = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
+    found = node_uses(api.list(NODES), api.list(JOBS), others, time.time())
+    return sorted(found, key=lambda node: node.name)
+
+
+def partitions_of(nodes: Iterable[NodeUse]) -> dict[str, list[NodeUse]]:
+    """Return the nodes of each partition, that of all nodes first."""
+    partitions: dict[str, list[NodeUse]] = {DEFAULT_PARTITION: []}
+    for node in nodes:
+        partitions[DEFAULT_PARTITION].append(node)
+        partitions.setdefault(node.pool, []).append(node)
+    return partitions
+
+
+def _partitions(given: Given, nodes: Iterable[NodeUse]) -> dict[str, list[NodeUse]]:
+    wanted, hosts = given.listed("partition"), given.listed("nodes")
+    states = [each.lower() for each in given.listed("states")]
+    chosen = [
+        node for node in nodes
+        if (not hosts or node.name in hosts)
+        and (not states or "all" in states or state_of(node) in states
+             or _COMPACT.get(state_of(node)) in states)
+        and not (given.has("dead") and node.state is not NodeState.NOT_READY)
+        and not (given.has("responding") and node.state is NodeState.NOT_READY)
+    ]  # fmt: skip
+    return {
+        name: found for name, found in partitions_of(chosen).items()
+        if not wanted or name in wanted
+    }  # fmt: skip
+
+
+def _lines(given: Given, partitions: dict[str, list[NodeUse]]) -> Iterator[Group]:
+    """Yield a group for each line: a node, a whole partition, or a state of one."""
+    for name, nodes in partitions.items():
+        if given.has("Node"):
+            yield from (Group(name, (node,)) for node in nodes)
+        elif given.has("summarize") or not nodes:
+            yield Group(name, tuple(nodes))
+        else:
+            by_state = groupby(sorted(nodes, key=state_of), key=state_of)
+            yield from (Group(name, tuple(each)) for _, each in by_state)
+
+
+def _columns(given: Given) -> tuple[str, list[Cell], list[Field]]:
+    if given.has("Format"):
+        cells = parse_wide(given.last("Format"))
+        return "", cells, [_field(_BY_WIDE, cell.field) for cell in cells]
+    standard = FORMAT_LONG if given.has("long") else FORMAT
+    if given.has("Node"):
+        standard = FORMAT_NODES
+    elif given.has("summarize"):
+        standard = FORMAT_SUMMARY
+    before, cells = parse_percent(
+        given.last("format", default=os.environ.get("SINFO_FORMAT", standard))
+    )
+    if not cells:
+        raise ToolError(f"Invalid node format specification: {before}")
+    return before, cells, [_field(_BY_LETTER, cell.field) for cell in cells]
+
+
+def _field(known: dict[str, Field], name: str) -> Field:
+    if name not in known:
+        raise ToolError(f"Invalid node format specification: {name}")
+    return known[name]

@@ -1,0 +1,358 @@
+"""Slurm's commands on a cluster of real processes, as people and strangers' programs call them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.cli_world import Result, Shell, eventually
+from tests.e2e.disaster_world import kill, processes_of
+
+from fairlead.cli.slurm_tools.__main__ import COMMANDS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm-tools")]
+
+SECONDS_MAX = 60.0
+SLEEP = "#!/bin/sh\nsleep 1000\n"
+#: As much of srun as submitit calls: one task, whose output goes to files.
+SRUN = r"""#!/bin/bash
+while [ "$1" != "${1#--}" ]; do
+  case $1 in
+    --output) out=$2; shift;;
+    --error) err=$2; shift;;
+  esac
+  shift
+done
+fill() {
+  local text=${1//%j/$SLURM_JOB_ID}
+  text=${text//%A/$SLURM_ARRAY_JOB_ID}; text=${text//%a/$SLURM_ARRAY_TASK_ID}
+  echo "${text//%t/0}"
+}
+export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1
+export SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=localhost
+exec "$@" > "$(fill "$out")" 2> "$(fill "$err")"
+"""
+
+
+class Tools:
+    """Slurm's commands in a directory of their own, for a cluster."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        self.bin = shell.root / "bin"
+        shell.run("slurm", "install", str(self.bin))
+        self.environment = {
+            **shell.environment,
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "TZ": "UTC",
+        }
+
+    def run(self, *words: str, code: int | None = 0, stdin: str = "", **more: str) -> Result:
+        """Run a command to its end and check its exit code; None: any."""
+        done = subprocess.run(
+            words, cwd=self.shell.root, env={**self.environment, **more}, input=stdin, text=True,
+            capture_output=True, timeout=SECONDS_MAX, check=False,
+        )  # fmt: skip
+        result = Result(done.returncode, done.stdout, done.stderr)
+        assert "Traceback" not in result.err, result
+        assert code is None or result.code == code, result
+        return result
+
+    def submit(self, text: str, *options: str) -> int:
+        """Submit a script on standard input and return its number."""
+        flags = ("--parsable", "-c", "1")
+        return int(self.run("sbatch", *flags, *options, stdin=text).out)
+
+    def queue(self, *options: str, form: str = "%i %t") -> list[str]:
+        """Return the lines of squeue without a header."""
+        return self.run("squeue", "-h", "-o", form, *options).out.splitlines()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    shell = Shell(tmp_path_factory.mktemp("slurm-tools"))
+    shell.up("--nodes", "3", "--listen", "127.0.0.1:0")
+    try:
+        yield shell
+    finally:
+        shell.down()
+        kill(processes_of(shell.data))
+
+
+@pytest.fixture
+def tools(cluster: Shell) -> Iterator[Tools]:
+    tools = Tools(cluster)
+    yield tools
+    tools.run("scancel", *tools.queue(form="%A"), code=None)
+    eventually(tools.queue, [])
+
+
+def test_a_script_is_queued_from_a_file_from_stdin_and_by_wrap_and_only_its_number_is_said(
+    tools: Tools,
+) -> None:
+    (tools.shell.root / "train.sh").write_text("#!/bin/sh\n#SBATCH --job-name=cpu-imdb -N1\ntrue\n")
+    said = tools.run("sbatch", "train.sh").out
+    assert re.fullmatch(r"Submitted batch job \d+\n", said)
+    for words, given in (
+        (("sbatch", "--parsable"), "#!/bin/sh\ntrue\n"),
+        (("sbatch", "--parsable", "/dev/stdin"), "#!/bin/sh\ntrue\n"),
+        (("sbatch", "--parsable", "--wrap", "true"), ""),
+        (("sbatch", "--parsable", "--wrap=true", "-J", "x", "-t", "00:30:00", "-N1"), ""),
+    ):
+        assert re.fullmatch(r"\d+\n", tools.run(*words, stdin=given).out), words
+
+
+def test_a_script_without_an_interpreter_is_refused_before_queueing_in_the_words_of_slurm(
+    tools: Tools,
+) -> None:
+    refused = tools.run("sbatch", stdin="# Copyright\n#!/bin/sh\ntrue\n", code=1)
+    assert refused.out == ""
+    assert refused.err.splitlines()[0] == (
+        "sbatch: error: This does not look like a batch script.  The first"
+    )
+    assert "Unable to open file gone.sh" in tools.run("sbatch", "gone.sh", code=1).err
+    assert "Batch script is empty!" in tools.run("sbatch", code=1).err
+    wrong = tools.run("sbatch", "--frobnicate=1", "--wrap", "true", code=1)
+    assert "sbatch: error: " in wrong.err
+    assert "--frobnicate" in wrong.err
+
+
+def test_sbatch_with_wait_ends_with_the_exit_code_of_the_job(tools: Tools) -> None:
+    ended = tools.run("sbatch", "--wait", "--parsable", "--wrap", "exit 7", code=7)
+    assert ended.out.strip().isdigit()
+    tools.run("sbatch", "-W", "--wrap", "true")
+    tools.run("sbatch", "-W", "--array=0-2", "--wrap", "exit $SLURM_ARRAY_TASK_ID", code=1)
+
+
+def test_squeue_shows_states_reasons_and_nodes_and_forgets_what_ended(tools: Tools) -> None:
+    running, held = tools.submit(SLEEP, "-J", "busy"), tools.submit(SLEEP, "-J", "held", "-H")
+    eventually(lambda: tools.queue("-j", f"{running},{held}"), [f"{running} R", f"{held} PD"])
+    [line] = tools.queue("-j", str(running), form="%T %B %R %j %D %l %P")
+    host = line.split()[1]
+    assert re.fullmatch(r"[\w.-]+", host)
+    assert line.split() == ["RUNNING", host, host, "busy", "1", "UNLIMITED", "all"]
+    [line] = tools.queue("-j", str(held), form="%.5i|%.2t|%-8j|%R")
+    assert line.endswith("|(JobHeldUser)")
+    assert tools.queue("--name", "busy,nothing") == [f"{running} R"]
+    assert tools.queue("--states=PD", "-n", "held") == [f"{held} PD"]
+    tools.run("scontrol", "release", str(held))
+    eventually(lambda: tools.queue("-j", str(held)), [f"{held} R"])
+    tools.run("scancel", str(running), str(held))
+    shown = f"{running} CA"
+    eventually(lambda: shown in tools.queue("-t", "all"), True)
+    assert shown not in tools.queue(), "what has ended is shown where it is asked for"
+    unknown = tools.run("squeue", "-h", "-j", "999999", code=1)
+    assert unknown.err == "slurm_load_jobs error: Invalid job id specified\n"
+
+
+def test_squeue_has_the_header_that_programs_read_and_the_long_names_with_any_suffix(
+    tools: Tools,
+) -> None:
+    number = tools.submit(SLEEP, "-J", "named")
+    eventually(lambda: tools.queue("-j", str(number)), [f"{number} R"])
+    header = tools.run("squeue").out.splitlines()[0].split()
+    assert header == ["JOBID", "PARTITION", "NAME", "USER", "ST", "TIME", "NODES",
+                      "NODELIST(REASON)"]  # fmt: skip
+    wide = "JobArrayID:\x1f,Name:\x1f,State:\x1f,tres-per-node:\x1f"
+    lines = tools.run("squeue", "--all", "--noconvert", "-j", str(number), "-O", wide).out
+    names, values = (line.split("\x1f")[:-1] for line in lines.rstrip("\n").split("\n"))
+    assert names == ["JOBARRAYID", "NAME", "STATE", "TRES_PER_NODE"]
+    assert values == [str(number), "named", "RUNNING", "N/A"]
+    padded = tools.run("squeue", "-h", "-j", str(number), "-O", "JobID:8,Name:.8,State:4").out
+    assert padded == f"{number:<8}   namedRUNN\n"
+    form = tools.run("squeue", "-h", "-j", str(number), SQUEUE_FORMAT="%i;%j").out
+    assert form == f"{number};named\n"
+    assert "%" not in tools.run("squeue", "-o", "%?", code=1).out
+    tools.run("scancel", str(number))
+
+
+def test_an_array_is_folded_expanded_throttled_and_cancelled_by_element(tools: Tools) -> None:
+    array = tools.submit(SLEEP, "--array=1-12%2", "-J", "sweep")
+    pending = f"{array}_[3-12%2] PD"
+    eventually(lambda: tools.queue("-j", str(array)),
+               [pending, f"{array}_1 R", f"{array}_2 R"])  # fmt: skip
+    [line] = tools.queue("-j", str(array), "-t", "PD", form="%i %R %K %F")
+    assert line == f"{array}_[3-12%2] (JobArrayTaskLimit) [3-12%2] {array}"
+    expanded = tools.queue("-r", "-j", str(array), form="%i")
+    assert sorted(expanded) == sorted(f"{array}_{index}" for index in range(1, 13))
+    tools.run("scontrol", "update", f"JobId={array}", "ArrayTaskThrottle=3")
+    eventually(lambda: f"{array}_[3-12%3] PD" in tools.queue("-j", str(array)), True)
+    tools.run("scancel", f"{array}_[5-12]", f"{array}_1")
+    eventually(lambda: tools.queue("-j", f"{array}_1", "-t", "R"), [])
+    raw = tools.queue("-j", f"{array}_2", form="%A")
+    tools.run("scancel", "--clusters=", raw[0])
+    eventually(lambda: tools.queue("-j", f"{array}_2", "-t", "R"), [])
+    tools.run("scancel", str(array))
+    eventually(lambda: tools.queue("-j", str(array)), [])
+    states = tools.run("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", str(array)).out
+    assert f"{array}_2|CANCELLED\n" in states
+
+
+def test_sacct_tells_ends_apart_and_never_cuts_what_has_room(tools: Tools) -> None:
+    good = tools.submit("#!/bin/sh\ntrue\n", "-J", "good")
+    bad = tools.submit("#!/bin/sh\nexit 3\n", "-J", "bad")
+    late = tools.submit(SLEEP, "-t", "00:00:02", "-J", "late")
+    gone = tools.submit("#!/bin/bash\ntrap 'exit 0' EXIT\nsleep 1000 & wait\n", "-J", "gone")
+    ids = f"{good},{bad},{late},{gone}"
+    eventually(lambda: tools.queue("-j", str(gone)), [f"{gone} R"])
+    tools.run("scancel", str(gone))
+    ends = [f"{good}|COMPLETED|0:0", f"{bad}|FAILED|3:0", f"{late}|TIMEOUT|0:15",
+            f"{gone}|CANCELLED|0:15"]  # fmt: skip
+
+    def shown() -> list[str]:
+        words = ("sacct", "-X", "-n", "-P", "-o", "JobID,State,ExitCode", "-j", ids)
+        return [re.sub(r"\|\d+:\d+$", "", line) for line in tools.run(*words).out.splitlines()]
+
+    eventually(shown, [re.sub(r"\|\d+:\d+$", "", line) for line in ends], seconds=40)
+    padded = tools.run(
+        "sacct", "-X", "--noheader", "--format=jobid,state%20", "--job", f"{good},{gone}"
+    )
+    assert [len(line) for line in padded.out.splitlines()] == [12 + 1 + 20 + 1] * 2
+    assert "+" not in padded.out
+    table = tools.run("sacct", "-j", str(bad), "-j", str(good), "--parsable2",
+                      "-o", "JobID,State,NodeList").out.splitlines()  # fmt: skip
+    assert table[0] == "JobID|State|NodeList"
+    assert [line.split("|")[0] for line in table[1:]] == [
+        str(good), f"{good}.batch", str(bad), f"{bad}.batch",
+    ]  # fmt: skip
+    assert "None assigned" not in table[1]
+    since = time.strftime("%Y-%m-%dT%H:00", time.localtime(time.time() - 3600))
+    named = tools.run("sacct", "-X", "--parsable2", "--clusters", "all", "--noheader",
+                      "--format=JobIdRaw,State", "--starttime", since, "--endtime", "now",
+                      "--name", "bad", TZ=os.environ.get("TZ", "UTC")).out  # fmt: skip
+    assert named == f"{bad}|FAILED\n"
+    assert tools.run("sacct", "-n", "-X", "-s", "TO", "-o", "JobName", "-j", ids).out.split() == [
+        "late"
+    ]
+    assert "Invalid field requested" in tools.run("sacct", "-o", "nonsense", code=1).err
+
+
+def test_scancel_says_which_id_is_wrong_and_refuses_signals_that_it_cannot_send(
+    tools: Tools,
+) -> None:
+    assert "No job identification" in tools.run("scancel", code=1).err
+    assert "Invalid job id" in tools.run("scancel", "999999", code=1).err
+    assert "Invalid job id" in tools.run("scancel", "train-1", code=1).err
+    number = tools.submit(SLEEP, "-J", "signalled")
+    assert "USR1" in tools.run("scancel", str(number), "--signal", "USR1", code=1).err
+    eventually(lambda: tools.queue("-j", str(number)), [f"{number} R"])
+    tools.run("scancel", "--name", "signalled", "--state=RUNNING", "--me")
+    eventually(lambda: tools.queue("-j", str(number)), [])
+    assert tools.run("scancel", str(number)).err == "", "what has ended is no error"
+
+
+def test_scontrol_shows_jobs_hosts_and_partitions_and_changes_a_running_job(tools: Tools) -> None:
+    number = tools.submit(SLEEP, "-J", "shown", "-t", "01:00:00")
+    eventually(lambda: tools.queue("-j", str(number)), [f"{number} R"])
+    text = tools.run("scontrol", "show", "job", str(number)).out
+    assert text.startswith(f"JobId={number} JobName=shown\n")
+    line = tools.run("scontrol", "-o", "show", "job", str(number)).out
+    parts = [word.partition("=") for word in line.split()]
+    values = {name: value for name, _, value in parts}
+    assert (values["JobState"], values["TimeLimit"]) == ("RUNNING", "01:00:00")
+    tools.run("scontrol", "update", f"JobId={number}", "TimeLimit=30")
+    assert tools.queue("-j", str(number), form="%l") == ["30:00"]
+    assert tools.run("scontrol", "requeue", str(number)).out == ""
+    eventually(lambda: tools.queue("-j", str(number)), [f"{number} R"])
+    line = tools.run("scontrol", "-o", "show", "job", str(number)).out
+    assert "Restarts=1 " in line
+    hosts = tools.run("scontrol", "show", "hostnames", "n[01-03],m-0-[7,9]").out.split()
+    assert hosts == ["n01", "n02", "n03", "m-0-7", "m-0-9"]
+    hosts = tools.run("scontrol", "show", "hostname", SLURM_JOB_NODELIST="v[0-1]").out
+    assert hosts == "v0\nv1\n"
+    config = tools.run("scontrol", "show", "config").out
+    assert re.search(r"^MinJobAge +=.300 sec$", config, re.MULTILINE)
+    partition = tools.run("scontrol", "show", "partition", "-o").out.splitlines()[0]
+    assert "PartitionName=all" in partition
+    assert "Default=YES" in partition
+    assert tools.run("sinfo", "-h", "-o", "%P").out.split()[0] == "all*"
+    assert "Invalid job id specified" in tools.run("scontrol", "hold", "999999", code=1).err
+    tools.run("scancel", str(number))
+
+
+def test_without_a_controller_the_words_are_those_that_programs_wait_on(tools: Tools) -> None:
+    away = tools.shell.root / "away"
+    away.write_text((tools.shell.data / "kubeconfig").read_text().replace("127.0.0.1", "127.0.0.9"))
+    shown = tools.run("squeue", "-h", "-j", "1", code=1, FAIRLEAD_KUBECONFIG=str(away))
+    assert shown.err.startswith("slurm_load_jobs error: Unable to contact slurm controller")
+    queued = tools.run("sbatch", "--wrap", "true", code=1, FAIRLEAD_KUBECONFIG=str(away))
+    assert "Unable to contact slurm controller" in queued.err
+
+
+def test_a_command_of_a_real_slurm_is_never_replaced(tools: Tools, tmp_path: Path) -> None:
+    (tmp_path / "squeue").write_text("#!/bin/sh\necho real\n")
+    refused = tools.shell.run("slurm", "install", str(tmp_path), code=2)
+    assert "exists and is not of Fairlead" in refused.err
+    assert {each.name for each in tmp_path.iterdir()} == {"squeue"}
+    assert {each.name for each in tools.bin.iterdir()} >= set(COMMANDS)
+
+
+SUBMITIT = """
+import os, sys, submitit
+
+def add(a, b):
+    if a == 3:
+        raise ValueError("three")
+    return a + b, os.environ["SLURM_JOB_ID"], os.environ.get("SLURM_ARRAY_TASK_ID")
+
+executor = submitit.AutoExecutor(folder=sys.argv[1] + "/%j")
+assert executor.cluster == "slurm", executor.cluster
+executor.update_parameters(timeout_min=5, cpus_per_task=1, slurm_array_parallelism=2)
+job = executor.submit(add, 1, 2)
+value, number, _ = job.result()
+assert (value, number) == (3, job.job_id), (value, number, job.job_id)
+jobs = executor.map_array(add, [1, 2, 3, 4], [5, 6, 7, 8])
+assert [each.job_id.partition("_")[2] for each in jobs] == ["0", "1", "2", "3"]
+assert [each.result()[0] for each in jobs if each is not jobs[2]] == [6, 8, 12]
+assert "three" in str(jobs[2].exception())
+for each in jobs:
+    each.get_info(mode="force")
+print(*(each.watcher.get_state(each.job_id, mode="force") for each in (job, *jobs)))
+"""
+
+
+def test_submitit_runs_a_job_and_an_array_with_one_that_fails(tools: Tools) -> None:
+    """--signal, which submitit always asks for, is warned of; `FAIRLEAD_IGNORE_UNKNOWN`."""
+    pytest.importorskip("submitit")
+    srun = tools.bin / "srun"
+    srun.write_text(SRUN)
+    srun.chmod(0o755)
+    (tools.shell.root / "driver.py").write_text(SUBMITIT)
+    try:
+        done = tools.run(
+            sys.executable, "driver.py", str(tools.shell.root / "log"), FAIRLEAD_IGNORE_UNKNOWN="1"
+        )
+    finally:
+        srun.unlink()
+    assert done.out.split() == ["COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "COMPLETED"]
+
+
+SIMPLE_SLURM = """
+from simple_slurm import Slurm
+
+slurm = Slurm(cpus_per_task=1, job_name="simple", time="00:10:00")
+number = slurm.sbatch("sleep 1000", shell="/bin/bash")
+assert type(number) is int, number
+slurm.squeue.update_squeue()
+while number not in slurm.squeue.jobs or slurm.squeue.jobs[number]["ST"] != "R":
+    slurm.squeue.update_squeue()
+shown = slurm.squeue.jobs[number]
+assert shown["NAME"] == "simple", shown
+slurm.scancel.cancel_job(number)
+while number in slurm.squeue.jobs:
+    slurm.squeue.update_squeue()
+print(number)
+"""
+
+
+def test_simple_slurm_submits_finds_and_cancels_a_job(tools: Tools) -> None:
+    pytest.importorskip("simple_slurm")
+    (tools.shell.root / "simple.py").write_text(SIMPLE_SLURM)
+    done = tools.run(sys.executable, "simple.py")
+    assert done.out.split()[-1].isdigit()

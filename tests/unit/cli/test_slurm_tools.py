@@ -1,0 +1,134 @@
+"""How Slurm's commands read options, write columns, and name states: what needs no cluster."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.attempt import Attempt
+from fairlead.api.job import JobState
+from fairlead.api.meta import Condition
+from fairlead.cli.slurm_tools.columns import parse_percent, parse_sacct, parse_wide, table
+from fairlead.cli.slurm_tools.fields import BY_SACCT, clock, exit_status, long_clock
+from fairlead.cli.slurm_tools.hostlist import expand
+from fairlead.cli.slurm_tools.options import Options, ToolError
+from fairlead.cli.slurm_tools.records import parse_ids, ranges, record_of_job
+from fairlead.cli.slurm_tools.sacct import parse_instant
+from fairlead.cli.slurm_tools.states import State, parse_state, slurm_state
+from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.testing.builders import EPOCH, make_job, make_placement
+
+OPTIONS = Options("h/noheader o/format= j/jobs= /me ~M/clusters= i/iterate= s/steps?",
+                  {"iterate": "watch squeue"})  # fmt: skip
+
+
+def test_options_are_read_glued_clustered_by_prefix_and_wherever_they_stand() -> None:
+    given = OPTIONS.parse(["-ho%i", "36", "--job=1,2", "-j", "3", "-M", "", "--me", "--", "-x"])
+    assert given.options == {"noheader": [""], "format": ["%i"], "jobs": ["1,2", "3"], "me": [""]}
+    assert given.operands == ["36", "-x"]
+    assert given.listed("jobs") == ["1", "2", "3"]
+    assert OPTIONS.parse(["--jobs", "36_[1,3-5],40"]).listed("jobs") == ["36_[1,3-5]", "40"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--frmat=x"], "did you mean --format"),
+        (["-x"], "invalid option -- 'x'"),
+        (["-o"], "option '-o' requires an argument"),
+        (["--me=you"], "doesn't allow an argument"),
+        (["--iterate=5"], "watch squeue"),
+        (["--="], "unrecognized"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_what_is_right(words: list[str], said: str) -> None:
+    with pytest.raises(ToolError, match=said):
+        OPTIONS.parse(words)
+
+
+def test_columns_have_widths_sides_and_the_text_between_them() -> None:
+    before, cells = parse_percent('"%i"|%.5t|%-x%3j<')
+    assert (before, [cell.field for cell in cells]) == ('"', ["i", "t", "j"])
+    assert table(before, cells, [["36", "R", "train"]]) == ['"36"|    R|%-xtra<']
+    assert parse_percent("%%?") == ("%%?", [])
+    wide = parse_wide("JobID:8,Name:.6,State:\x1f")
+    assert table("", wide, [["36", "train-long", "RUNNING"]]) == ["36      train-RUNNING\x1f"]
+    [plain] = parse_sacct("state%12")
+    assert plain.text("CANCELLED") == "   CANCELLED "
+    assert plain.text("CANCELLED by 1000") == "CANCELLED b+ "
+    [left] = parse_sacct("nodelist%-6")
+    assert left.text("n1\x1b[2J") == "n1\\x1+ ", "what a terminal would obey is escaped"
+
+
+def test_hosts_are_expanded_also_inside_names_with_dashes() -> None:
+    assert expand("n[08-10],c-0-[2,6]") == ["n08", "n09", "n10", "c-0-2", "c-0-6"]
+    assert expand("r[1-2]n[3,4]") == ["r1n3", "r1n4", "r2n3", "r2n4"]
+    assert expand("") == []
+    for wrong in ("n[1", "n[3-1]", "n[a]", "n[0-99999999]"):
+        with pytest.raises(ToolError, match="Invalid hostlist"):
+            expand(wrong)
+
+
+def test_durations_instants_and_ranges_are_written_and_read_as_slurm_has_them() -> None:
+    assert [clock(each) for each in (7, 3_723, 172_800)] == ["0:07", "1:02:03", "2-00:00:00"]
+    assert [long_clock(each) for each in (7, 90_061)] == ["00:00:07", "1-01:01:01"]
+    assert ranges([1, 2, 3, 7, 9, 10]) == "1-3,7,9-10"
+    assert parse_instant("now-1hour", EPOCH) == EPOCH - 3_600
+    assert parse_instant("now", EPOCH) == EPOCH
+    same = {parse_instant(each, EPOCH) for each in ("2026-01-02", "2026-01-02T00:00", "010226")}
+    assert len(same) == 1
+    with pytest.raises(ToolError, match="Invalid time"):
+        parse_instant("soon", EPOCH)
+
+
+@pytest.mark.parametrize("text", ["", "train", "1_", "1_[a]", "36.5.6", "99999999999", "-1"])
+def test_what_is_no_job_id_is_refused(text: str) -> None:
+    with pytest.raises(ToolError, match="Invalid job id"):
+        parse_ids([text])
+
+
+def test_every_state_of_fairlead_has_one_of_slurm_and_names_and_codes_are_read() -> None:
+    for state in JobState:
+        job = make_job("train")
+        job = replace(job, status=replace(job.status, state=state.value))
+        is_over = state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+        assert slurm_state(job).is_end is is_over, state
+    assert parse_state("pd") is parse_state("Pending") is State.PENDING
+    assert parse_state("nonsense") is None
+    assert len({state.code for state in State}) == len(State)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "state", "status"),
+    [
+        (EndReason.EXIT_CODE, 3, State.FAILED, "3:0"),
+        (EndReason.CRASHED, 139, State.FAILED, "0:11"),
+        (EndReason.TIME_LIMIT, None, State.TIMEOUT, "0:15"),
+        (EndReason.OUT_OF_MEMORY, 137, State.OUT_OF_MEMORY, "0:9"),
+        (EndReason.NODE_LOST, None, State.NODE_FAIL, "1:0"),
+        (EndReason.PREEMPTED, None, State.PREEMPTED, "1:0"),
+    ],
+)
+def test_ends_are_told_apart(
+    reason: EndReason, code: int | None, state: State, status: str
+) -> None:
+    job = make_job("train")
+    attempt = Attempt(1, cause=reason.cause, reason=reason.value, exit_code=code)
+    ended = (Condition(names.FAILED, "True", reason.value),)
+    job = replace(job, status=replace(
+        job.status, state="Failed", attempts=(attempt,), conditions=ended, number=36
+    ))  # fmt: skip
+    record = record_of_job(job, EPOCH)
+    assert (record.state, exit_status(record)) == (state, status)
+
+
+def test_a_record_of_a_job_that_runs_has_a_value_for_every_field() -> None:
+    job = make_job("train", placement=make_placement(["n1", "n2"]))
+    job = replace(job, status=replace(job.status, state="Running", number=36))
+    record = record_of_job(job, EPOCH)
+    values = {name: field.value(record) for name, field in BY_SACCT.items()}
+    assert values["jobid"] == values["jobidraw"] == "36"
+    assert values["nodelist"] == "n[1-2]"
+    assert values["state"] == "RUNNING"
+    assert all(isinstance(value, str) for value in values.values())
