@@ -91,3 +91,29 @@ def test_no_element_is_lost_or_run_twice_when_the_cluster_is_killed_twice(shell:
     assert ended == "noted Succeeded: 60 succeeded\n"
     assert Counter(map(int, journal.read_text().split())) == Counter(range(60))
     assert shell.run("ps", "noted", "-o", "name").out == ""
+
+
+def test_arrays_and_jobs_start_after_arrays_and_why_says_what_they_wait_for(shell: Shell) -> None:
+    script, gate = shell.root / "step.sh", shell.root / "gate"
+    script.write_text('until [ -e "$1" ]; do sleep 0.1; done; echo "$SLURM_ARRAY_TASK_ID"\n')
+    flags = ("--cpus", "100m", "--", str(gate))
+    shell.run("submit", "step.sh", "--name", "first", "--array", "0-5%2", *flags)
+    (shell.root / "then.sh").write_text(
+        "#!/bin/bash\n#SBATCH --array=0-5\n#SBATCH --dependency=aftercorr:first\n"
+        "#SBATCH --cpus-per-task=1\ntrue\n"
+    )
+    shell.run("submit", "then.sh", "--name", "then")
+    shell.run("submit", "step.sh", "--name", "last", "--after", "ok:first", *flags)
+    shell.run("submit", "step.sh", "--name", "some", "--after", "any:first[3-5]", *flags)
+    eventually(lambda: "Dependency" in shell.run("why", "last").out, expected=True)
+    said = shell.run("why", "last").out
+    assert "waits for job array first to be Succeeded" in said
+    assert "first[0-5] have not ended: 6 of 6 elements" in said
+    assert "first[3-5] have not ended: 3 of 3 elements" in shell.run("why", "some").out
+    eventually(lambda: "first[0]" in shell.run("why", "then[0]").out, expected=True)
+    missing = shell.run("submit", "then.sh", "--array", "0-6", "--name", "more", code=3).err
+    assert "error[E130]: array 'first' has no element 6" in missing
+    assert "its indices are 0-5" in missing
+    gate.touch()
+    for name in ("then", "last", "some"):
+        assert "Succeeded" in shell.run("wait", name, "--timeout", "60s").out

@@ -22,7 +22,8 @@ from fairlead.api.bounds import (
 from fairlead.api.causes import LABEL, LABEL_RULE, cause, duplicate, from_msgspec, invalid, required
 from fairlead.api.claim_templates import claim_template_causes
 from fairlead.api.core import Container, PodSpec
-from fairlead.api.job import MEMBERS_MAX, Job, JobSpec, Role
+from fairlead.api.indices import IndicesError, parse_indices
+from fairlead.api.job import ALL_ELEMENTS, MEMBERS_MAX, SAME_ELEMENT, Job, JobSpec, Role
 from fairlead.api.job_changes import CHANGES, Change
 from fairlead.api.meta import to_wire
 from fairlead.api.pod_fields import POD_FIELDS, refused_causes
@@ -350,3 +351,8 @@ def _others(spec: JobSpec, path: str, name: str) -> Iterable[StatusCause]:
         if after.job in seen:
             yield duplicate(at, after.job)
         seen.add(after.job)
+        if after.elements not in ("", ALL_ELEMENTS, SAME_ELEMENT):
+            try:
+                parse_indices(after.elements)
+            except IndicesError as error:
+                yield invalid(f"{path}.after[{i}].elements", after.elements, str(error))

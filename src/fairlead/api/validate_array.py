@@ -71,7 +71,7 @@ def _causes(spec: JobArraySpec, name: str, raw: Mapping[str, Any] | None) -> Ite
         yield from _name(spec, name, parse_indices(spec.indices))
     if spec.cancel_indices:
         yield from _of_list(spec.cancel_indices, "spec.cancelIndices")
-    yield from _template(spec, raw)
+    yield from _template(spec, name, raw)
 
 
 def _name(spec: JobArraySpec, name: str, indices: Indices) -> Iterator[StatusCause]:
@@ -94,7 +94,9 @@ def _of_list(text: object, field: str) -> Iterator[StatusCause]:
         yield invalid(field, text, str(error))
 
 
-def _template(spec: JobArraySpec, raw: Mapping[str, Any] | None) -> Iterator[StatusCause]:
+def _template(
+    spec: JobArraySpec, name: str, raw: Mapping[str, Any] | None
+) -> Iterator[StatusCause]:
     path, template = "spec.template", spec.template
     given = None if raw is None else raw.get("template")
     size = len(msgspec.json.encode(template if given is None else given))
@@ -105,4 +107,7 @@ def _template(spec: JobArraySpec, raw: Mapping[str, Any] | None) -> Iterator[Sta
         if getattr(template, field) not in (None, False):
             where = f"{path}.{_WIRE_NAMES.get(field, field)}"
             yield cause("Forbidden", where, f"Forbidden: leave it out; {advice}")
+    for i, after in enumerate(template.after):
+        if name and after.elements and after.job == name:
+            yield invalid(f"{path}.after[{i}].job", name, "an array can't wait for itself")
     yield from validate_job(template if given is None else given, path)

@@ -102,7 +102,11 @@ FLAGS: dict[Flag, FlagInfo] = {
         True,
     ),
     Flag.AFTER: FlagInfo(
-        "WHEN:JOB", "Start after ok:JOB, any:JOB or failed:JOB; repeatable.", True
+        "WHEN:JOB",
+        "Start after ok:JOB, any:JOB or failed:JOB; JOB may be an array or elements of one, as "
+        "NAME[3-9]. With --array, each:NAME starts each element after its own of that array. "
+        "Repeatable.",
+        True,
     ),
     Flag.ARRAY: FlagInfo(
         "INDICES[%N]",

@@ -13,7 +13,6 @@ from fairlead.api.indices import IndicesError, parse_indices
 from fairlead.api.job import (
     MEMBERS_MAX,
     After,
-    AfterState,
     Checkpoint,
     JobSpec,
     Restart,
@@ -30,13 +29,13 @@ from fairlead.api.selectors import (
 )
 from fairlead.api.topology import Topology
 from fairlead.api.validate import job_name_max
+from fairlead.cli.after_flag import SINGLETON, parse_after
 from fairlead.cli.batch import Batch
 from fairlead.cli.flags import Flag, FlagValue, FlagValues
 from fairlead.cli.mounts import MountError, parse_checkpoint, parse_mount
 from fairlead.cli.node_kinds import ConstraintError, Kind, features_of, kinds_of
 from fairlead.cli.text import parse_duration
 from fairlead.input.errors import Code, Problem
-from fairlead.input.suggest import nearest
 
 #: The one role of a submitted job.
 ROLE = "worker"
@@ -44,10 +43,6 @@ GPUS_MAX = 1_000
 RETRIES_MAX = 1_000
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-_AFTER_STATES = {
-    "ok": AfterState.SUCCEEDED, "any": AfterState.FINISHED, "failed": AfterState.FAILED,
-}  # fmt: skip
-SINGLETON = "singleton"  # of --after: once earlier jobs of this name have ended
 _OPERATOR_NAMES = {operator: name for name, operator in OPERATORS.items()}
 
 
@@ -326,23 +321,7 @@ class _Reader:
 
     def after(self) -> tuple[After, ...]:
         """Return the dependencies, each once, in the order given."""
-        out: dict[After, None] = {}
-        for given in self._givens.get(Flag.AFTER, ()):
-            when, colon, job = given.value.partition(":")
-            if given.value == SINGLETON:
-                continue
-            if not colon:
-                self.complain(given, f"'{given.value}' does not say when",
-                              help_=f"--after ok:{given.value}")  # fmt: skip
-            elif when not in _AFTER_STATES:
-                near = nearest(when, _AFTER_STATES)
-                self.complain(given, f"'{when}' must be ok, any or failed",
-                              help_=f"--after {near}:{job}" if near else "")  # fmt: skip
-            elif not _NAME.match(job) or len(job) > 253:
-                self.complain(given, f"'{job}' is not the name of a job")
-            else:
-                out[After(job=job, state=_AFTER_STATES[when])] = None
-        return tuple(out)
+        return parse_after(self._givens, self.complain)
 
     def array(self) -> ArrayRequest | None:
         """Return the indices and the limit: INDICES or INDICES%N."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from signal import Signals
 
@@ -22,7 +22,9 @@ from fairlead.member.hostlist import expand_hosts
 
 MIB = 1 << 20
 _UNLIMITED = ("0", "UNLIMITED", "INFINITE", "-1")
-_DEPENDENCY = {"afterok": "ok", "afterany": "any", "afternotok": "failed"}
+_DEPENDENCY = {"afterok": "ok", "afterany": "any", "afternotok": "failed", "aftercorr": "each"}
+#: An element of an array, as Slurm has it: `sweep_7`. Names have no underscore.
+_ELEMENT = re.compile(r"([^_]+)_(\d+)")
 _SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"K": 1 << 10, "": MIB, "M": MIB, "G": 1 << 30, "T": 1 << 40}
 _NODES = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
@@ -335,12 +337,12 @@ class _Reader:
                 self._found.give(Flag.AFTER, "singleton", given.origin)
                 continue
             if kind not in _DEPENDENCY or not jobs:
-                why = f": '{part}' is not afterok:JOB, afterany:JOB, afternotok:JOB or singleton"
+                known = "afterok:JOB, afterany:JOB, afternotok:JOB, aftercorr:JOB or singleton"
+                why = f": '{part}' is not {known}"
                 self._refuse("dependency", why, "--dependency=afterok:JOB")
                 continue
-            for job in jobs.split(":"):
-                text = f"{_DEPENDENCY[kind]}:{job.partition('+')[0]}"
-                self._found.give(Flag.AFTER, text, given.origin)
+            for job in _with_elements(jobs.split(":")):
+                self._found.give(Flag.AFTER, f"{_DEPENDENCY[kind]}:{job}", given.origin)
 
     def _containers(self) -> None:
         """Read the options of pyxis; a directory of --chdir is outside of the container."""
@@ -433,3 +435,15 @@ def _size(amount: int) -> str:
         if not amount % size:
             return f"{amount // size}{unit}"
     return f"{amount >> 10}Ki"
+
+
+def _with_elements(jobs: Iterable[str]) -> Iterator[str]:
+    """Yield jobs without their delays, the elements of one array together: sweep[4,7]."""
+    elements: dict[str, list[str]] = {}
+    for job in jobs:
+        name = job.partition("+")[0]
+        match = _ELEMENT.fullmatch(name)
+        listed = elements.setdefault(name if match is None else match[1], [])
+        listed += [] if match is None else [match[2]]
+    for name, listed in elements.items():
+        yield f"{name}[{','.join(listed)}]" if listed else name

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
+from fairlead.api.job import SAME_ELEMENT
 from fairlead.api.job_array import JobArray, element_name
 from fairlead.api.meta import OwnerReference, to_wire
 from fairlead.api.resources import JOB_ARRAYS
@@ -50,6 +51,9 @@ class ElementRenderer:
         async with self._lock:
             template = self._templates.get(meta.uid) or await self._fetch(array)
         spec: Obj = msgspec.json.decode(template)
+        for after in spec.get("after") or ():
+            if after.get("elements") == SAME_ELEMENT:
+                after["elements"] = str(index)
         for container in _containers(spec):
             own = container.get("env") or []
             given = {each.get("name") for each in own if isinstance(each, dict)}

@@ -158,6 +158,11 @@ class JobIndex:
         dependencies: dict[str, DependencyState] = {}
         for namespace, name in waits_for(job):
             dependencies[name] = dependency_state(self._cluster.jobs.get(namespace, name))
+        if not job.status.attempt:
+            for after in job.spec.after:
+                if after.elements:
+                    state = self._elements.dependency(key[0], after)
+                    dependencies[after.job] = state
         return JobView(
             job=job,
             policy=policy,
@@ -318,7 +323,8 @@ def waits_for(job: Job | None) -> list[ObjectKey]:
     """Return the jobs that a job waits for, which matters until it is admitted."""
     if job is None or job.status.attempt > 0:
         return []
-    return [(job.metadata.namespace, after.job) for after in job.spec.after]
+    namespace = job.metadata.namespace
+    return [(namespace, after.job) for after in job.spec.after if not after.elements]
 
 
 def job_key_of(obj: Pod | Dependent) -> ObjectKey | None:

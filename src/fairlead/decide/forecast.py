@@ -398,5 +398,8 @@ class _Ahead:
 def _dependents(state: PlacementState) -> frozenset[ObjectKey]:
     """Return the jobs whose end may let another one into the queue."""
     return frozenset(
-        (key[0], after.job) for key in state.unadmitted for after in state.jobs[key].job.spec.after
+        (key[0], after.job)
+        for key in state.unadmitted
+        for after in state.jobs[key].job.spec.after
+        if not after.elements
     )

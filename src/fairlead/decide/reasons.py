@@ -249,6 +249,11 @@ class Reason(Enum):
         "NodesUnavailable", (Outcome.WAITING, Trait.NODES_HELP), 50,
         "it cannot use {which} for now; the others, empty, hold {members_fit} of {members} members",
     )  # fmt: skip
+    NO_SUCH_ELEMENT = (
+        "NoSuchElement", (Outcome.BLOCKED, _NONE), 60,
+        "waits for job {job}, but that array does not have all of these elements; cancel this job, "
+        "or let it wait for others",
+    )  # fmt: skip
     DEPENDENCY_FAILED = (
         "DependencyFailed", (Outcome.BLOCKED, _NONE), 60,
         "starts only after job {job} is {wanted}, but it ended as {state}",

@@ -61,6 +61,12 @@ def test_honoured_sbatch_options_become_our_flags() -> None:
     assert not header.batch.exports_all
 
 
+def test_dependencies_on_arrays_and_on_their_elements_are_read_as_sbatch_reads_them() -> None:
+    header = read("#SBATCH --dependency=afterok:a_4:a_8:b,afternotok:c_0,aftercorr:d")
+    assert header.problems == ()
+    assert values(header)["after"] == ["ok:a[4,8]", "ok:b", "failed:c[0]", "each:d"]
+
+
 def test_a_plain_slurm_memory_is_in_mebibytes() -> None:
     assert values(read("#SBATCH --mem=4096"))["memory"] == ["4Gi"]
 

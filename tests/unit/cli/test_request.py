@@ -65,6 +65,18 @@ def test_a_range_of_members_is_read_as_sbatch_reads_it() -> None:
         assert len(problems) == 1
 
 
+def test_what_is_started_after_may_be_elements_of_an_array() -> None:
+    request, problems = parse(after=["ok:prep[3-9,12]", "any:x", "each:prior"], array="0-9")
+    assert problems == []
+    assert [(after.job, after.elements) for after in request.after] == [
+        ("prep", "3-9,12"), ("x", ""), ("prior", "Same"),
+    ]  # fmt: skip
+    assert request.after[2].state is AfterState.SUCCEEDED
+    _, problems = parse(after=["each:prior", "ok:a[9-3]", "any:a[", "each:a[3]"])
+    assert len(problems) == 4
+    assert "'each' is for arrays" in problems[0]
+
+
 def test_every_wrong_value_is_reported_at_once() -> None:
     _, problems = parse(nodes="0", gpus="8x", cpus="many", memory="12parsec", time="soon",
                         name="No_Good", priority="?", env="1A=2", after="train",

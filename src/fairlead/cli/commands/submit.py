@@ -22,6 +22,7 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS, SECRETS, Resource
 from fairlead.api.simulated import is_simulated
 from fairlead.cli.common import Common, common, now
+from fairlead.cli.dependencies import resolved_after
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.environment import passed_variables
 from fairlead.cli.fit import check_fit
@@ -335,6 +336,9 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
     if missing:
         code = Code.NO_SUCH_DEPENDENCY
         raise CliError([missing_job(api, space, name, code=code) for name in missing])
+    indices = request.array.indices if request.array is not None else ""
+    after = resolved_after(api, space, request.after, indices=indices)
+    request = replace(request, after=after)
     origin = Origin(str(Path.cwd()), local_user(), os.environ, os.uname().nodename)
     if request.chdir is not None:
         request = replace(request, chdir=str(Path(request.chdir).expanduser().absolute()))

@@ -16,6 +16,7 @@ from fairlead.app.messages import ClusterStatus, Explained
 from fairlead.cli.answers import ask_why
 from fairlead.cli.common import Common, Format, common, now, text_width
 from fairlead.cli.completers import complete_jobs
+from fairlead.cli.dependencies import left_texts
 from fairlead.cli.embedded import read_status
 from fairlead.cli.flags import Flag
 from fairlead.cli.hypothesis import Changes, changed_job, read_changes
@@ -104,6 +105,8 @@ class _Answer:
     explained: Explained = field(default_factory=Explained)
     buying: Buying | None = None
     is_up: bool = False
+    #: What has not ended of each array that it waits for.
+    left: Sequence[str] = ()
 
     def facts(self, changes: Changes) -> dict[str, Any]:
         """Return it as data."""
@@ -119,6 +122,7 @@ class _Answer:
             buying=self.buying, owners=found.owners,
             node_lost_grace_seconds=found.node_lost_grace_seconds,
         )  # fmt: skip
+        text = "\n".join((text, *(f"  {each}\n" for each in self.left)))
         return supposed_text(self.job, found.explanation, changes, text) if changes else text
 
 
@@ -149,7 +153,7 @@ class _Asking:
         explained = self._explained(found)
         pools, holding = explained.pools, explained.holding
         buying = buying_for(found, pools, holding, self.instant) if explained.explanation else None
-        return _Answer(found, explained, buying, is_up)
+        return _Answer(found, explained, buying, is_up, left_texts(self._api, found))
 
     def _explained(self, job: Job) -> Explained:
         """Return what the process that decides says of the job, else what the planner says here."""

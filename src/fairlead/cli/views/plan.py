@@ -40,7 +40,7 @@ def plan_lines(job: Job) -> list[str]:
     if defaults := defaults_words(job):
         lines.append(line("Defaults", defaults))
     if job.spec.after:
-        words = [f"{after.job} has {after.state.value.lower()}" for after in job.spec.after]
+        words = [f"{after.target} has {after.state.value.lower()}" for after in job.spec.after]
         lines.append(line("After", ", ".join(words)))
     return lines
 

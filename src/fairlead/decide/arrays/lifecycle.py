@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import JobState, VerdictStatus
+from fairlead.api.job import Job, JobState, VerdictStatus
 from fairlead.api.job_array import ElementCounts, JobArray, JobArrayStatus
 from fairlead.api.meta import Condition, find_condition, is_true, set_condition
 from fairlead.api.times import format_micro_time, format_time, parse_time
@@ -173,11 +173,25 @@ def _verdict(view: ArrayView, now: _Elements) -> VerdictStatus | None:
     if view.array.spec.suspend:
         return _said(view, Verdict(Reason.HELD))
     if now.waiting:
-        found = view.elements[now.waiting[0]].status.verdict
-        return None if found is None or found.outcome == Outcome.PLACED.value else found
+        return _verdict_of(view, view.elements[now.waiting[0]])
     refusal = _refusal_now(view)
     if refusal is not None:
         return _said(view, Verdict(Reason.ELEMENT_REFUSED, {"message": refusal.message}))
+    return None
+
+
+def _verdict_of(view: ArrayView, job: Job) -> VerdictStatus | None:
+    """Return why an element waits: the planner's verdict, or that of the gate before the queue."""
+    found = job.status.verdict
+    if found is not None:
+        return None if found.outcome == Outcome.PLACED.value else found
+    refused = find_condition(job.status.conditions, names.ADMITTED)
+    reason = None if refused is None or refused.status == "True" else Reason.of(refused.reason)
+    if refused is None or reason is None:
+        return None
+    for after in job.spec.after:
+        if f"job {after.target} " in refused.message or f"job {after.target}," in refused.message:
+            return _said(view, Verdict(reason, {"job": after.target, "state": after.state.value}))
     return None
 
 

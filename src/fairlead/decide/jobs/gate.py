@@ -12,8 +12,8 @@ from typing import TypeAlias, assert_never
 
 from fairlead.api import names
 from fairlead.api.job import After, AfterFailed, AfterState, Job
-from fairlead.api.job_array import array_reference_of
-from fairlead.api.meta import is_true
+from fairlead.api.job_array import JobArray, array_reference_of
+from fairlead.api.meta import find_condition, is_true
 from fairlead.decide.jobs.view import DependencyState, ElementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
@@ -79,8 +79,8 @@ def _not_open(job: Job, element: ElementState) -> Refuse | CancelJob:
     return CancelJob(Verdict(Reason.ELEMENT_ENDED, {"array": array, "index": index}))
 
 
-def dependency_state(job: Job | None) -> DependencyState:
-    """Return the state of a job as those see it that wait for it."""
+def dependency_state(job: Job | JobArray | None) -> DependencyState:
+    """Return the state of a job, or of a whole array, as those see it that wait for it."""
     if job is None:
         return DependencyState.MISSING
     if is_true(job.status.conditions, names.SUCCEEDED):
@@ -90,22 +90,40 @@ def dependency_state(job: Job | None) -> DependencyState:
     return DependencyState.UNFINISHED
 
 
+def admitted_verdict(job: Job) -> Verdict | None:
+    """Return the verdict of the gate that the condition Admitted shows; None where it shows none.
+
+    For those who do not know what the job waits for, such as arrays.
+    """
+    said = find_condition(job.status.conditions, names.ADMITTED)
+    if said is None or said.status == "True":
+        return None
+    for state in DependencyState:
+        states = {after.job: state for after in job.spec.after}
+        for verdict in (HELD, *(verdict for _, verdict in _unmet(job, states))):
+            if verdict.message == said.message:
+                return verdict
+    return None
+
+
 def _unmet(
     job: Job, dependencies: Mapping[str, DependencyState]
 ) -> Iterator[tuple[After, Verdict]]:
     """Yield the dependencies that do not hold, each with its verdict."""
     for after in job.spec.after:
         state = dependencies.get(after.job, DependencyState.MISSING)
-        blockers = ((job.metadata.namespace, after.job),)
-        facts = {"job": after.job, "state": after.state.value}
+        blockers = () if after.elements else ((job.metadata.namespace, after.job),)
+        facts = {"job": after.target, "state": after.state.value}
         match state:
             case DependencyState.MISSING:
                 yield after, Verdict(Reason.DEPENDENCY_MISSING, facts, blockers)
+            case DependencyState.NO_ELEMENT:
+                yield after, Verdict(Reason.NO_SUCH_ELEMENT, {"job": after.target})
             case DependencyState.UNFINISHED:
                 yield after, Verdict(Reason.DEPENDENCY, facts, blockers)
             case DependencyState.SUCCEEDED | DependencyState.FAILED:
                 if not _holds(after.state, state):
-                    ended = {"job": after.job, "state": state.value, "wanted": after.state.value}
+                    ended = {"job": after.target, "state": state.value, "wanted": after.state.value}
                     yield after, Verdict(Reason.DEPENDENCY_FAILED, ended, blockers)
             case _:
                 assert_never(state)

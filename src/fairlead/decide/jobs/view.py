@@ -26,6 +26,7 @@ class DependencyState(Enum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     MISSING = "Missing"
+    NO_ELEMENT = "NoElement"  # the array has not all of the elements
 
 
 class ElementState(Enum):
