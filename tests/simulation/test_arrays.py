@@ -20,8 +20,10 @@ from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray, element_name
 from fairlead.api.meta import find_condition
-from fairlead.api.resources import JOB_ARRAYS, JOBS, PODS
+from fairlead.api.resources import JOB_ARRAYS, JOBS, PODS, PRIORITY_CLASSES
 from fairlead.api.status import Invalid, NotFound
+from fairlead.model.gangs import gang_of
+from fairlead.model.requests import RequestReader
 from fairlead.runtime.mirror import Change
 from fairlead.runtime.reader import follow
 from fairlead.sim.loop import run
@@ -393,6 +395,53 @@ def test_names_of_elements_must_have_room_and_indices_and_template_stay() -> Non
                 JOB_ARRAYS, "sweep", {"spec": {"parallelism": 5}}, namespace=NAMESPACE
             )
             await until(world, lambda a: a.status.elements.running == 5)
+
+    run(play())
+
+
+def test_the_class_of_a_template_may_change_and_waiting_elements_follow() -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            for name, value in (("low", 5), ("high", 500)):
+                body = {"metadata": {"name": name}, "value": value}
+                await world.client.create(PRIORITY_CLASSES, body)
+            await submit(
+                world, "0-299", template={**template(seconds=50), "priorityClassName": "low"}
+            )
+            await until(world, lambda a: a.status.elements.running == 8)
+            await world.submit("between", 1, seconds=5, priorityClassName="high")
+            change = {"spec": {"template": {"priorityClassName": "high", "priority": None}}}
+            raised = await world.client.patch(JOB_ARRAYS, "sweep", change, namespace=NAMESPACE)
+            assert raised.spec.template.priority == 500
+            await asyncio.sleep(30)
+            found = [job for job in await jobs(world) if job.metadata.name.startswith("sweep")]
+            placed = {job.metadata.name for job in found if job.status.placement is not None}
+            classes = {job.spec.priority_class_name for job in found if not job.status.placement}
+            assert len(found) > len(placed)
+            assert (classes, {job.spec.priority for job in found} >= {500}) == ({"high"}, True)
+            for name in ("none-such", "system-node-critical"):
+                change = {"spec": {"template": {"priorityClassName": name, "priority": None}}}
+                with pytest.raises(Invalid, match=r"spec.template.priorityClassName"):
+                    await world.client.patch(JOB_ARRAYS, "sweep", change, namespace=NAMESPACE)
+
+    run(play())
+
+
+def test_the_planner_tries_one_of_the_elements_that_wait() -> None:
+    """They are equal gangs, which share a group, its fits and its verdict."""
+
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            await submit(world, "0-299", template=template(seconds=50))
+            going = await until(world, lambda a: a.status.elements.running == 8)
+            await asyncio.sleep(5)
+            waiting = [job for job in await jobs(world) if job.status.placement is None]
+            assert len(waiting) == 100
+            verdicts = {job.status.verdict.reason for job in waiting if job.status.verdict}
+            assert verdicts == {"InsufficientCapacity"}
+            reader = RequestReader()
+            assert len({gang_of(job.spec, reader) for job in waiting}) == 1
+            assert going.status.elements.waiting == 292
 
     run(play())
 

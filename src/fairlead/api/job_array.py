@@ -44,7 +44,8 @@ class JobArraySpec(Wire, frozen=True):
         JobSpec,
         doc(
             "The spec of each element's Job; suspend, cancel, ttlSecondsAfterFinished and adopts "
-            "are left out. Cannot be changed."
+            "are left out. Cannot be changed, but for priorityClassName: elements without a place "
+            "and later ones follow."
         ),
     ]
     parallelism: Annotated[

@@ -24,7 +24,8 @@ _OF_ARRAYS = {
     "adopts": "is written by Fairlead for pods of other tools",
 }
 _WIRE_NAMES = {"ttl_seconds_after_finished": "ttlSecondsAfterFinished"}
-_IMMUTABLE_FIELDS = ("indices", "template")
+#: What may change of a template: elements that have no place yet, and later ones, follow.
+_FREE_IN_TEMPLATE = ("priorityClassName", "priority")
 
 
 def validate_array(array: JobArray | Mapping[str, Any], *, name: str = "") -> list[StatusCause]:
@@ -55,11 +56,22 @@ def validate_array_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> lis
     before = before if isinstance(before, Mapping) else {}
     after = after if isinstance(after, Mapping) else {}
     why = "field is immutable: submit another array"
+    changed = {
+        "indices": before.get("indices") != after.get("indices"),
+        "template": _fixed(before.get("template")) != _fixed(after.get("template")),
+    }
     return [
         cause("Invalid", f"spec.{field}", f"Invalid value: {why}")
-        for field in _IMMUTABLE_FIELDS
-        if before.get(field) != after.get(field)
+        for field, is_changed in changed.items()
+        if is_changed
     ]
+
+
+def _fixed(template: object) -> object:
+    """Return what of a template cannot change."""
+    if not isinstance(template, Mapping):
+        return template
+    return {field: value for field, value in template.items() if field not in _FREE_IN_TEMPLATE}
 
 
 def _causes(spec: JobArraySpec, name: str, raw: Mapping[str, Any] | None) -> Iterator[StatusCause]:

@@ -24,7 +24,8 @@ _AFTER_STATES = {
 class Complain(Protocol):
     """Notes what is wrong with a value, and what to write."""
 
-    def __call__(self, given: FlagValue, message: str, *, help_: str = "") -> None: ...
+    def __call__(self, given: FlagValue, message: str, *, help_: str = "") -> None:
+        """Note `message` of the value where it was written."""
 
 
 def parse_after(givens: FlagValues, complain: Complain) -> tuple[After, ...]:

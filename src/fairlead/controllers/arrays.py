@@ -32,6 +32,7 @@ from fairlead.decide.arrays import (
     DeleteArray,
     DeleteElement,
     ElementRefusal,
+    PrioritizeElement,
     SuspendElement,
     WriteArrayStatus,
     decide_array,
@@ -169,7 +170,12 @@ class ArraysController:
                 return key
             case CreateElement(index=index):
                 return part_key(key, str(index))
-            case DeleteElement(job=job) | CancelElement(job=job) | SuspendElement(job=job):
+            case (
+                DeleteElement(job=job)
+                | CancelElement(job=job)
+                | SuspendElement(job=job)
+                | PrioritizeElement(job=job)
+            ):
                 return part_key(key, job.metadata.name)
             case _:
                 assert_never(action)
@@ -196,6 +202,13 @@ class ArraysController:
                 mark = {names.HELD_BY_ARRAY: "true" if suspend else None}
                 patch = {"spec": {"suspend": suspend}, "metadata": {"annotations": mark}}
                 return await self._objects.patch(JOBS, job.metadata, patch)
+            case PrioritizeElement(array, job):
+                template = array.spec.template
+                fields = {
+                    "priorityClassName": template.priority_class_name or None,
+                    "priority": template.priority,
+                }
+                return await self._objects.patch(JOBS, job.metadata, {"spec": fields})
             case DeleteArray(array):
                 uid = array.metadata.uid
                 return await self._objects.delete(JOB_ARRAYS, array.metadata.key, uid=uid)

@@ -1,7 +1,7 @@
 """The bodies of elements' jobs: the template as it is stored, with the element's variables.
 
 The read model of a template drops what decisions do not need, so the array is read once more, as
-plain JSON. Its template cannot change, so one read serves all elements.
+plain JSON. Of its template only the priority can change; until then one read serves all elements.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ElementRenderer:
     def __init__(self, client: Client, *, templates_max: int = TEMPLATES_MAX) -> None:
         self._client = client
         self._templates_max = templates_max
-        #: JSON, by uid of the array.
-        self._templates: dict[str, bytes] = {}
+        #: JSON, by uid of the array, with the class that it was read with: it may change.
+        self._templates: dict[str, tuple[str, bytes]] = {}
         self._lock = asyncio.Lock()
 
     def forget(self, uid: str) -> None:
@@ -49,7 +49,9 @@ class ElementRenderer:
         array, index = action.array, action.index
         meta = array.metadata
         async with self._lock:
-            template = self._templates.get(meta.uid) or await self._fetch(array)
+            known = self._templates.get(meta.uid)
+            is_current = known is not None and known[0] == array.spec.template.priority_class_name
+            template = known[1] if known is not None and is_current else await self._fetch(array)
         spec: Obj = msgspec.json.decode(template)
         for after in spec.get("after") or ():
             if after.get("elements") == SAME_ELEMENT:
@@ -82,7 +84,9 @@ class ElementRenderer:
         raw = await self._client.get(JOB_ARRAYS.raw, meta.name, namespace=meta.namespace)
         if raw["metadata"].get("uid") != meta.uid:
             raise Conflict(f"array {meta.name} is another one by now")
-        template = self._templates[meta.uid] = msgspec.json.encode(raw["spec"]["template"])
+        found = raw["spec"]["template"]
+        template = msgspec.json.encode(found)
+        self._templates[meta.uid] = (found.get("priorityClassName") or "", template)
         if len(self._templates) > self._templates_max:
             del self._templates[next(iter(self._templates))]
         return template

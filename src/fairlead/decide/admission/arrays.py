@@ -111,13 +111,25 @@ def judge_array(
 ) -> list[StatusCause]:
     """Return what is wrong with a defaulted array as plain JSON; the arguments are `judge_job`'s.
 
-    Of an array that exists the template is not judged again: it cannot change.
+    Of an array that exists nothing of the template can change but its priority.
     """
     if old is not None:
         found = [*submitter_causes(new, old, user, own_namespace)]
         if new.get("spec") != old.get("spec"):
             before = validate_array(old)
             found += validate_array_update(old, new)
+            found += [
+                _below_template(each)
+                for each in judge_job(
+                    _job(new),
+                    _job(old),
+                    classes=classes,
+                    user=user,
+                    namespace=_namespace(new) or namespace,
+                    own_namespace=own_namespace,
+                )
+                if each.field.startswith("spec.priority")
+            ]
             found += [
                 each for each in validate_array(_known_left_out(new, known)) if each not in before
             ]

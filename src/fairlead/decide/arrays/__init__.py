@@ -6,6 +6,7 @@ from fairlead.decide.arrays.actions import (
     CreateElement,
     DeleteArray,
     DeleteElement,
+    PrioritizeElement,
     SuspendElement,
     WriteArrayStatus,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "DeleteArray",
     "DeleteElement",
     "ElementRefusal",
+    "PrioritizeElement",
     "SuspendElement",
     "WriteArrayStatus",
     "decide_array",

@@ -53,6 +53,14 @@ class SuspendElement:
 
 
 @dataclass(frozen=True, slots=True)
+class PrioritizeElement:
+    """Give the job of an element without a place the class that the template has by now."""
+
+    array: JobArray
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteArray:
     """Delete an ended array whose time to live has passed."""
 
@@ -60,5 +68,11 @@ class DeleteArray:
 
 
 Action: TypeAlias = (
-    WriteArrayStatus | CreateElement | DeleteElement | CancelElement | SuspendElement | DeleteArray
+    WriteArrayStatus
+    | CreateElement
+    | DeleteElement
+    | CancelElement
+    | SuspendElement
+    | PrioritizeElement
+    | DeleteArray
 )

@@ -24,6 +24,7 @@ from fairlead.decide.arrays.actions import (
     CreateElement,
     DeleteArray,
     DeleteElement,
+    PrioritizeElement,
     SuspendElement,
     WriteArrayStatus,
 )
@@ -85,6 +86,7 @@ def decide_array(view: ArrayView) -> Decision[Action]:
     cancelled = Members(view.cancelled)
     actions += _cancellations(view, [p for p in now.unfinished if p in cancelled])
     actions += _suspensions(view, now)
+    actions += _priorities(view, now)
     if array.status.number and not (array.spec.suspend or view.faults):
         creations, retry_at = _creations(view, now)
         actions += creations
@@ -270,6 +272,15 @@ def _suspensions(view: ArrayView, now: _Elements) -> Iterator[SuspendElement]:
             yield SuspendElement(view.array, job, suspend=True)
         elif not wanted and is_ours:
             yield SuspendElement(view.array, job, suspend=False)
+
+
+def _priorities(view: ArrayView, now: _Elements) -> Iterator[PrioritizeElement]:
+    """Yield the jobs without a place whose class is not the template's any more."""
+    wanted = view.array.spec.template.priority_class_name
+    for position in now.waiting:
+        job = view.elements[position]
+        if job.spec.priority_class_name != wanted and job.metadata.deletion_timestamp is None:
+            yield PrioritizeElement(view.array, job)
 
 
 def _creations(view: ArrayView, now: _Elements) -> tuple[list[CreateElement], float | None]:
