@@ -8,9 +8,11 @@ from tests.unit.decide.test_placement import POLICY, apply, workers
 from fairlead.api.core import Node, Pod
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.api.volumes import PersistentVolumeClaim
+from fairlead.decide.explain import explain_changed
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.supposed import submitted
 from fairlead.decide.placement.whatif import would_fit
 from fairlead.decide.reasons import Outcome, Reason, render
 from fairlead.model.cluster import ClusterState
@@ -90,6 +92,14 @@ def test_a_claim_that_no_node_can_have_is_a_verdict_and_no_attempt(
     assert decide(state, POLICY, EPOCH + 60).actions == ()
     cluster.volumes.put_claim(BOUND.metadata.key, BOUND)
     assert workers(decide(state, POLICY, EPOCH + 61), "j") == ["b1"]
+
+
+def test_who_asks_before_submitting_hears_of_a_missing_claim() -> None:
+    state = PlacementState(ClusterState.of(zonal_nodes()))
+    asked = submitted(make_job("j", claims=["data"]), EPOCH)
+    found = explain_changed(state, asked, EPOCH, POLICY)
+    assert found is not None
+    assert found.verdict.reason is Reason.CLAIM_MISSING
 
 
 def test_a_claim_that_is_bound_after_the_job_has_come_moves_where_it_may_go() -> None:

@@ -139,6 +139,9 @@ class _Cycle:
 
     def verdict_of(self, key: ObjectKey) -> Verdict | None:
         """Return the verdict on one job, without those on jobs that the decision leaves to wait."""
+        unresolved = self._state.unresolved.get(key)
+        if unresolved is not None:
+            return unresolved_verdict(unresolved)
         self._fit.run()
         self._nominate()
         if key in self._verdicts or self._state.jobs[key].group is None:
