@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from fairlead.cli.batch import Batch
 from fairlead.cli.flags import FLAGS, Flag, FlagValue, FlagValues, merge
-from fairlead.cli.sbatch_lines import SBATCH, OptionReader, line_options
+from fairlead.cli.sbatch_lines import SBATCH, Given, OptionReader, line_options
 from fairlead.cli.slurm_meaning import meaning
 from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
@@ -54,6 +54,9 @@ class Beside:
     nodes: str | None = None
     #: Of the shell: `SBATCH_...` beats the lines of a script.
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: Of the command line of sbatch, which every script that it is given is one of; None: of no
+    #: sbatch.
+    options: tuple[Given, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -85,7 +88,7 @@ def parse_header(text: str, *, file: str, beside: Beside = Beside()) -> Header:
     A flag of a `#FAIRLEAD` line beats what `#SBATCH` lines say of it.
     """
     reading, reader = _Reading(file), OptionReader()
-    has_sbatch = False
+    has_sbatch = beside.options is not None
     for number, line in enumerate(text.splitlines()[:HEADER_LINES_MAX], 1):
         stripped = line.strip()
         if stripped and not stripped.startswith("#"):
@@ -103,6 +106,7 @@ def parse_header(text: str, *, file: str, beside: Beside = Beside()) -> Header:
     givens, batch = dict(reading.givens), None
     if has_sbatch:
         reader.read_variables(beside.environment)
+        reader.read_command(beside.options or ())
         if beside.has_array_index:
             reader.options.pop("array", None)
         own = reading.givens.get(Flag.NODES)

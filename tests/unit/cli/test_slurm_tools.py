@@ -11,7 +11,6 @@ from fairlead.api.job import JobState
 from fairlead.api.meta import Condition
 from fairlead.cli.slurm_tools.columns import parse_percent, parse_sacct, parse_wide, table
 from fairlead.cli.slurm_tools.fields import BY_SACCT, clock, exit_status, long_clock
-from fairlead.cli.slurm_tools.hostlist import expand
 from fairlead.cli.slurm_tools.options import Options, ToolError
 from fairlead.cli.slurm_tools.records import parse_ids, ranges, record_of_job
 from fairlead.cli.slurm_tools.sacct import parse_instant
@@ -59,15 +58,6 @@ def test_columns_have_widths_sides_and_the_text_between_them() -> None:
     assert plain.text("CANCELLED by 1000") == "CANCELLED b+ "
     [left] = parse_sacct("nodelist%-6")
     assert left.text("n1\x1b[2J") == "n1\\x1+ ", "what a terminal would obey is escaped"
-
-
-def test_hosts_are_expanded_also_inside_names_with_dashes() -> None:
-    assert expand("n[08-10],c-0-[2,6]") == ["n08", "n09", "n10", "c-0-2", "c-0-6"]
-    assert expand("r[1-2]n[3,4]") == ["r1n3", "r1n4", "r2n3", "r2n4"]
-    assert expand("") == []
-    for wrong in ("n[1", "n[3-1]", "n[a]", "n[0-99999999]"):
-        with pytest.raises(ToolError, match="Invalid hostlist"):
-            expand(wrong)
 
 
 def test_durations_instants_and_ranges_are_written_and_read_as_slurm_has_them() -> None:

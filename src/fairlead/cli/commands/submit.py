@@ -44,6 +44,7 @@ from fairlead.cli.jobspec import (
 )
 from fairlead.cli.lookup import missing_job
 from fairlead.cli.request import JobRequest, Target, parse_request
+from fairlead.cli.sbatch_lines import Given
 from fairlead.cli.script_variables import not_passed_note
 from fairlead.cli.slurm import variable_notes
 from fairlead.cli.startable import (
@@ -163,19 +164,19 @@ def submit(
 
 def submit_script(
     common_: Common, program: Program, file: str, givens: FlagValues, *, dry_run: bool,
-    ignore_unknown: bool, warn: Callable[[str], None],
+    ignore_unknown: bool, warn: Callable[[str], None], options: tuple[Given, ...] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Check and store the job or the array of a script (or only check it) and return it; CliError.
 
     `file` is what the script is called in messages; `givens` win over the flags of its header.
-    `warn` is given what is noted about the script.
+    `warn` is given what is noted about the script. `options` are those of sbatch's command line.
     """
     assert program.script is not None
     text, variables = program.script.text, _variables(givens)
     nodes = givens.get(Flag.NODES)
     beside = Beside(
         ignore_unknown, "SLURM_ARRAY_TASK_ID" in variables, nodes[0].value if nodes else None,
-        os.environ,
+        os.environ, options,
     )  # fmt: skip
     header = parse_header(text, file=file, beside=beside)
     request, wrong = parse_request(merge(givens, header.givens), os.environ, header.batch)

@@ -7,7 +7,6 @@ programs read is on stdout: `Submitted batch job N`, or with --parsable N.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -19,14 +18,12 @@ from fairlead.api.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.cli.commands.submit import read_script, submit_script
 from fairlead.cli.common import Common
-from fairlead.cli.flags import FlagValues
-from fairlead.cli.header import SBATCH, SBATCH_SHORT, parse_header
 from fairlead.cli.jobspec import SCRIPT_BYTES_MAX, Program, Script
+from fairlead.cli.sbatch_lines import Given, take_option
 from fairlead.cli.slurm_tools.options import ToolError
 from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import exit_code
 from fairlead.cli.watching import changes
-from fairlead.input.errors import CliError
 
 #: So long a new job is waited for to get its number.
 NUMBER_SECONDS_MAX = 30.0
@@ -35,55 +32,23 @@ NO_SCRIPT = (
     "line must start with #! followed by the path to an interpreter.",
     "For instance: #!/bin/sh",
 )
-_OWN = frozenset(("parsable", "wait", "test-only", "quiet", "verbose"))
-_OWN_SHORT = {"W": "wait", "Q": "quiet", "v": "verbose"}
-#: Options without a value; all others take the word that follows.
-_SWITCHES = frozenset(
-    (
-        "contiguous", "exclusive", "hold", "ignore-pbs", "no-kill", "no-requeue", "overcommit",
-        "oversubscribe", "propagate", "reboot", "requeue", "share", "spread-job", "use-min-nodes",
-        "nice", "get-user-env", "kill-on-invalid-dep",
-    )
-)  # fmt: skip
-_SHORT_SWITCHES = frozenset("HIkOs")
+#: Options about sbatch itself.
+_OWN = frozenset(("parsable", "wait", "test-only", "quiet", "verbose", "wrap"))
 
 
 class _Line:
-    """A command line, taken apart: sbatch's own switches, options of the job, and the script."""
+    """A command line, taken apart: sbatch's own options, those of the job, and the script."""
 
     def __init__(self, arguments: list[str]) -> None:
-        self.own: set[str] = set()
-        self.wrapped: str | None = None
-        self.options: list[str] = []
-        self.script: list[str] = []
-        rest = list(arguments)
-        while rest:
-            word = rest.pop(0)
-            if not word.startswith("-") or word in ("-", "--"):
-                self.script = rest if word == "--" else [word, *rest]
-                break
-            self._take(word, rest)
-
-    def _take(self, word: str, rest: list[str]) -> None:
-        name, equals, value = word[2:].partition("=")
-        if not word.startswith("--"):
-            if all(letter in _OWN_SHORT for letter in word[1:]):
-                self.own.update(_OWN_SHORT[letter] for letter in word[1:])
-                return
-            needs_value = len(word) == 2 and word[1] not in _SHORT_SWITCHES
-            self.options.append(word)
-            if needs_value and rest:
-                self.options[-1] = f"--{SBATCH_SHORT[word[1]]}={rest.pop(0)}" if (
-                    word[1] in SBATCH_SHORT) else f"{word}{rest.pop(0)}"  # fmt: skip
-            return
-        if name in _OWN:
-            self.own.add(name)
-        elif name == "wrap":
-            self.wrapped = value if equals else (rest.pop(0) if rest else "")
-        elif equals or name in _SWITCHES or not rest:
-            self.options.append(word)
-        else:
-            self.options.append(f"{word}={rest.pop(0)}")
+        self.own: dict[str, str] = {}
+        options, rest = list[Given](), list(arguments)
+        while rest and (given := take_option(rest)) is not None:
+            if given.option is not None and given.option.name in _OWN:
+                self.own[given.option.name] = given.value
+            else:
+                options.append(given)
+        self.options = tuple(options)
+        self.script = rest[1:] if rest[:1] == ["--"] else rest
 
 
 def run(common_: Common, arguments: list[str]) -> int:
@@ -94,8 +59,8 @@ def run(common_: Common, arguments: list[str]) -> int:
     if not program.script.text.startswith("#!"):
         raise ToolError(*NO_SCRIPT)
     stored = submit_script(
-        common_, program, file, _givens(line.options), dry_run="test-only" in line.own,
-        ignore_unknown=_ignores_unknown(), warn=_warn,
+        common_, program, file, {}, dry_run="test-only" in line.own,
+        ignore_unknown=_ignores_unknown(), warn=_warn, options=line.options,
     )  # fmt: skip
     if "test-only" in line.own:
         terminal.tell("sbatch: the job could be queued; nothing was stored")
@@ -112,10 +77,10 @@ def run(common_: Common, arguments: list[str]) -> int:
 
 def _program(line: _Line) -> tuple[str, Program]:
     """Return the script and what it is called; ToolError where there is none, or two."""
-    if line.wrapped is not None:
+    if "wrap" in line.own:
         if line.script:
             raise ToolError("Script arguments not permitted with --wrap option")
-        return "wrap", Program((), Script("wrap", f"#!/bin/sh\n{line.wrapped}\n"))
+        return "wrap", Program((), Script("wrap", f"#!/bin/sh\n{line.own['wrap']}\n"))
     if line.script and line.script[0] != "-":
         path, *arguments = line.script
         if path in ("/dev/stdin", "/proc/self/fd/0"):
@@ -142,19 +107,6 @@ def _ignores_unknown() -> bool:
 
 def _warn(note: str) -> None:
     terminal.tell(f"sbatch: warning: {note}")
-
-
-def _givens(options: list[str]) -> FlagValues:
-    """Return the flags that options of the command line mean, as a header with them would."""
-    if not options:
-        return {}
-    text = f"{SBATCH} {shlex.join(options)}\n"
-    header = parse_header(text, file="command line", ignore_unknown=_ignores_unknown())
-    for note in header.notes:
-        _warn(note)
-    if header.problems:
-        raise CliError(list(header.problems))
-    return header.givens
 
 
 def number_of(api: Api, key: tuple[str, str], *, is_array: bool) -> int:

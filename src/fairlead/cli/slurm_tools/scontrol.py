@@ -26,7 +26,6 @@ from fairlead.cli.slurm_tools.fields import (
     DEFAULT_PARTITION,
     memory,
 )
-from fairlead.cli.slurm_tools.hostlist import expand
 from fairlead.cli.slurm_tools.options import Options, ToolError
 from fairlead.cli.slurm_tools.records import (
     NoHistory,
@@ -42,6 +41,7 @@ from fairlead.cli.transport import Api
 from fairlead.cli.views.nodes import NodeUse
 from fairlead.cli.watching import job_changes
 from fairlead.decide.words import fold_names
+from fairlead.member.hostlist import expand_hosts
 
 OPTIONS = Options("~a/all ~d/details ~/hide ~M/clusters= o/oneliner Q/quiet v/verbose ~/local")
 #: So long the members of a job may take to end before it is queued again.
@@ -78,10 +78,10 @@ def _show(common_: Common, words: list[str], *, is_line: bool) -> int:
     kind = kind.lower()
     if kind in ("hostnames", "hostname"):
         lists = names_ or [os.environ.get("SLURM_JOB_NODELIST", "")]
-        terminal.say("".join(f"{host}\n" for text in lists for host in expand(text)))
+        terminal.say("".join(f"{host}\n" for text in lists for host in _hosts(text)))
         return 0
     if kind == "hostlist":
-        terminal.say(f"{fold_names(expand(','.join(names_)))}\n")
+        terminal.say(f"{fold_names(_hosts(','.join(names_)))}\n")
         return 0
     if kind == "config":
         terminal.say("".join(f"{name:<24}= {value}\n" for name, value in _settings()))
@@ -97,6 +97,14 @@ def _show(common_: Common, words: list[str], *, is_line: bool) -> int:
         raise ToolError(f"invalid entity: {kind}", f"what there is: {_TAKES}")
     terminal.say("".join(_block_text(block, is_line=is_line) for block in blocks))
     return 0
+
+
+def _hosts(text: str) -> list[str]:
+    """Return the hosts of a list in their order; ToolError where it is none."""
+    try:
+        return list(expand_hosts(text)) if text else []
+    except ValueError as error:
+        raise ToolError(f"Invalid hostlist: {error}") from error
 
 
 def _block_text(block: list[list[tuple[str, str]]], *, is_line: bool) -> str:
@@ -279,7 +287,7 @@ _UPDATES: dict[str, Callable[[str, bool], dict[str, Any]]] = {
 
 
 def _nodes(api: Api, names_: list[str]) -> list[NodeUse]:
-    found, wanted = sinfo.node_list(api), [each for text in names_ for each in expand(text)]
+    found, wanted = sinfo.node_list(api), [each for text in names_ for each in _hosts(text)]
     shown = [node for node in found if not wanted or node.name in wanted]
     if wanted and not shown:
         raise ToolError(f"Node {wanted[0]} not found")

@@ -73,6 +73,8 @@ def state_of(node: NodeUse) -> str:
             return "draining" if is_used else "drained"
         case NodeState.MAINTENANCE:
             return "maint"
+        case NodeState.UNHEALTHY:
+            return "fail"
         case NodeState.SPARE | NodeState.TAINTED:
             return "reserved"
         case NodeState.READY:
