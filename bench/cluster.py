@@ -47,12 +47,20 @@ class Cluster:
         # An installed command has its modules compiled.
         left_out = ("FAIRLEAD", "KUBE", "PYTHONDONTWRITEBYTECODE")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
-        return {**kept, "HOME": str(self.root)}
+        kubeconfig = str(self.data / "kubeconfig")
+        return {**kept, "HOME": str(self.root), "FAIRLEAD_KUBECONFIG": kubeconfig}
 
     def fairlead(self, *arguments: str) -> str:
         """Run a command to its end and return what it printed; it must succeed."""
+        return self._run("fairlead", *arguments)
+
+    def slurm(self, *arguments: str) -> str:
+        """Run one of Slurm's commands in the same way, as `fairlead slurm install` has it run."""
+        return self._run("fairlead.cli.slurm_tools", *arguments)
+
+    def _run(self, module: str, *arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "fairlead", *arguments],
+            [sys.executable, "-m", module, *arguments],
             cwd=self.root, env=self._environment, capture_output=True, text=True,
             timeout=ANSWER_SECONDS_MAX, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip

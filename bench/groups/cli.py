@@ -53,14 +53,19 @@ def run(report: Report) -> None:
 
 
 def _submit(report: Report, made: Cluster) -> None:
-    """Report the CPU of `submit`, beside that of `--help`; minima, as others' load only adds."""
+    """Report the CPU of `submit` and of `squeue`, beside that of `--help`; minima, as others' load
+    only adds.
+    """
     (made.root / "train.sh").write_text("#!/bin/sh\ntrue\n")
     flags = ("--kubeconfig", str(made.data / "kubeconfig"), "--gpus", "1", "--on", "virtual")
     helps, submits, slow = list[float](), list[float](), list[float]()
+    squeues: list[float] = []
     for _ in range(SUBMIT_RUNS):
         slow.append(cpu_slowness())
         helps.append(_cpu(lambda: made.fairlead("--help")))
+        squeues.append(_cpu(lambda: made.slurm("squeue")))
         submits.append(_cpu(lambda: made.fairlead("submit", "train.sh", "--dry-run", *flags)))
+    report.add("cli.squeue_ratio", min(squeues) / min(helps), "x help")
     report.add("cli.submit_ratio", min(submits) / min(helps), "x help")
     report.add("cli.submit", min(c / s for c, s in zip(submits, slow, strict=True)) * 1e3, "ms CPU")
 

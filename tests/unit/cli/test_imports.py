@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "change": set(),
     "history": set(),
     "nodes": set(),
+    "slurm": set(),
     # they ask the process that decides, and load the planner where none answers
     "submit": set(),
     "why": set(),

@@ -22,7 +22,7 @@ exec {python} -m {module} {command} "$@"
 
 @click.group()
 def slurm() -> None:
-    """Slurm's commands, as views of Fairlead."""
+    """Put Slurm's commands into a directory."""
 
 
 @slurm.command(
