@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.resources import JOBS, NODE_POOLS, PODS, SECRETS, Resource
+from fairlead.api.resources import CONFIG_MAPS, JOBS, NODE_POOLS, PODS, SECRETS, Resource
 from fairlead.api.status import ApiError, Conflict, NotFound
 from fairlead.decide.words import plural
 from fairlead.input.errors import Code, fail
@@ -43,6 +43,7 @@ from fairlead.install.manifests import (
     path_of,
 )
 from fairlead.kube.blocking import BlockingClient
+from fairlead.runtime.numbers import NAME as NUMBERS
 from fairlead.webhook.configuration import SERVICE as WEBHOOK
 from fairlead.webhook.policies import BINDING, POLICY
 
@@ -57,6 +58,7 @@ SAY_SECONDS, NUDGE_SECONDS = 10.0, 3.0
 KIND_SECONDS_MAX = 120.0
 #: The cluster empties a namespace after it has accepted the deletion.
 NAMESPACE_SECONDS_MAX = 30.0
+
 MERGE = "application/merge-patch+json"
 #: Never deleted, whatever label they carry.
 NAMESPACES_KEPT = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
@@ -256,7 +258,7 @@ def uninstall(api: BlockingClient, options: UninstallOptions, *, say: Say) -> No
         wait_until(lambda: not _jobs(api, of_groups=False), seconds)
     remove_all(controllers)
     _await_controllers(api, options.namespace)
-    _remove_lease_and_certificate(api, options.namespace, say)
+    _remove_own_objects(api, options.namespace, say)
     _free(api, say)
     _delete_jobs(api, say, of_groups=True)
     _insist(partial(_gated, api), partial(_ungate, api, say=say))
@@ -419,12 +421,14 @@ def _nudge(api: BlockingClient, kinds: list[Manifest], number: int) -> None:
             api.request("PATCH", path_of(each), body=body, content_type=MERGE)
 
 
-def _remove_lease_and_certificate(api: BlockingClient, namespace: str, say: Say) -> None:
+def _remove_own_objects(api: BlockingClient, namespace: str, say: Say) -> None:
     """Delete what the controllers have made for themselves."""
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{NAME}"
     secret = SECRETS.path(namespace, WEBHOOK)
+    counter = CONFIG_MAPS.path(namespace, NUMBERS)
     for label, path in ((f"Lease {namespace}/{NAME}", lease),
-                        (f"Secret {namespace}/{WEBHOOK}", secret)):  # fmt: skip
+                        (f"Secret {namespace}/{WEBHOOK}", secret),
+                        (f"ConfigMap {namespace}/{NUMBERS}", counter)):  # fmt: skip
         with suppress(NotFound):
             found = msgspec.json.decode(api.request("GET", path).body)
             # a Secret without our label is cert-manager's

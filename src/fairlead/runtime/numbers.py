@@ -19,8 +19,11 @@ from fairlead.api.resources import CONFIG_MAPS
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
 from fairlead.runtime.client import Client
 
+NAME = "fairlead-numbers"
 #: The key of the ConfigMap: the lowest number that no process has reserved.
 NEXT = "next"
+#: So that `fairlead uninstall` knows it as Fairlead's own.
+LABELS = {"app.kubernetes.io/part-of": "fairlead"}
 #: Lost races for one block: each was won by another process.
 _TRIES_MAX = 8
 
@@ -30,7 +33,7 @@ class NumbersOptions:
     """Where the next number stands: in a namespace that tenants cannot write to."""
 
     namespace: str = "kube-system"
-    name: str = "fairlead-numbers"
+    name: str = NAME
     #: Numbers in the first block; each later one is twice as large, up to the most.
     block: int = 4
     block_max: int = 256
@@ -104,7 +107,8 @@ class Numbers:
         first = max(stored or 1, self._highest() + 1, self._end)
         end = first + self._block
         if found is None:
-            body = {"metadata": {"name": options.name}, "data": {NEXT: str(end)}}
+            metadata = {"name": options.name, "labels": LABELS}
+            body = {"metadata": metadata, "data": {NEXT: str(end)}}
             self._counter = await self._client.create(
                 CONFIG_MAPS, body, namespace=options.namespace
             )

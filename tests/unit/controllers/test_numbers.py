@@ -9,6 +9,7 @@ import pytest
 
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.api.status import ApiError, Unavailable
+from fairlead.install.manifests import PART_OF
 from fairlead.runtime.numbers import NEXT, Numbers, NumbersOptions
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
@@ -29,6 +30,16 @@ def test_numbers_are_dense_from_1_on_and_the_same_for_the_same_object() -> None:
         numbers = _make(FakeClient())
         assert await _given(numbers, "abcdefgh") == [1, 2, 3, 4, 5, 6, 7, 8]
         assert await _given(numbers, "hca") == [8, 3, 1]
+
+    run(main())
+
+
+def test_the_counter_is_known_as_an_object_of_the_installation() -> None:
+    async def main() -> None:
+        client = FakeClient()
+        await _make(client).of("a")
+        [counter] = client.stored(CONFIG_MAPS)
+        assert counter.metadata.labels.items() >= {PART_OF}
 
     run(main())
 
