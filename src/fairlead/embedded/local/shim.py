@@ -395,7 +395,7 @@ def _be_shim(directory: str, started_pipe: int, errors: int) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         status = Shim(directory, started_pipe).run()
-    except BaseException as error:  # noqa: BLE001 - the node reads the last line written here
+    except BaseException as error:  # noqa: BLE001 - the node reads the last line of it
         sys.excepthook(type(error), error, error.__traceback__)
     os._exit(status)
 
