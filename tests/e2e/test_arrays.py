@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,31 @@ def test_no_element_is_lost_or_run_twice_when_the_cluster_is_killed_twice(shell:
     assert ended == "noted Succeeded: 60 succeeded\n"
     assert Counter(map(int, journal.read_text().split())) == Counter(range(60))
     assert shell.run("ps", "noted", "-o", "name").out == ""
+
+
+def test_virtual_elements_end_once_each_through_two_kills_within_their_window(shell: Shell) -> None:
+    (shell.root / "one.sh").write_text("true\n")
+    flags = ("--simulate", "1s", "--gpus", "1", "--cpus", "100m")
+    shell.run("submit", "one.sh", "--name", "many", "--array", "0-399%16", *flags)
+
+    def ended() -> int:
+        [found] = json.loads(shell.run("ps", "-o", "json").out)["items"]
+        return found["status"]["elements"].get("succeeded", 0)
+
+    most = 0
+    for least in (100, 250):
+        eventually(lambda: ended() >= least, expected=True, seconds=120)  # noqa: B023
+        most = max(most, len(shell.run("ps", "many", "-o", "name").out.split()))
+        crash(shell)
+        shell.up()
+    assert shell.run("wait", "many", "--timeout", "55s").out == "many Succeeded: 400 succeeded\n"
+    assert 0 < most <= 16 + 400
+    eventually(lambda: shell.run("ps", "many", "-o", "name").out, "")
+    records = json.loads(shell.run("history", "--limit", "2000", "-o", "json").out)["items"]
+    succeeded = Counter(
+        each["metadata"]["name"] for each in records if each["status"]["state"] == "Succeeded"
+    )
+    assert succeeded == Counter(f"many-{index}" for index in range(400))
 
 
 def test_arrays_and_jobs_start_after_arrays_and_why_says_what_they_wait_for(shell: Shell) -> None:

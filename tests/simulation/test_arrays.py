@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -461,5 +463,39 @@ def test_the_watcher_sees_an_element_that_runs_twice() -> None:
             await until(world, lambda a: a.is_finished)
             ran = Counter(len(uids) for uids in watcher.succeeded.values())
             assert ran[2] >= 2
+
+    run(play())
+
+
+#: `FAIRLEAD_ARRAY_ELEMENTS=100000` for a long run; what is kept does not grow with it.
+ELEMENTS = int(os.environ.get("FAIRLEAD_ARRAY_ELEMENTS", "1000"))
+
+
+def test_a_long_array_keeps_within_its_window_while_members_are_lost() -> None:
+    """100 at a time; now and then a pod is deleted under an element, which then runs again."""
+
+    async def play() -> None:
+        async with embedded_world(13) as world:
+            watcher, rng, lost = Watcher(world), random.Random(5), 0
+            await submit(world, f"0-{ELEMENTS - 1}", parallelism=100, template=template(seconds=1))
+            while not (await array(world)).is_finished:
+                await asyncio.sleep(rng.uniform(0.2, 2.0))
+                pods = (await world.client.list(PODS, namespace=NAMESPACE)).items
+                running = [pod.metadata.name for pod in pods if pod.status.phase == "Running"]
+                for name in rng.sample(running, min(2, len(running))):
+                    with suppress(NotFound):
+                        await world.client.delete(
+                            PODS, name, namespace=NAMESPACE, grace_period_seconds=0
+                        )
+                        lost += 1
+            done = await array(world)
+            assert lost >= ELEMENTS / 200
+            assert (done.status.state, done.status.finished) == ("Succeeded", f"0-{ELEMENTS - 1}")
+            assert len(watcher.succeeded) == ELEMENTS
+            assert {len(uids) for uids in watcher.succeeded.values()} == {1}
+            assert watcher.unfinished_max == watcher.placed_max == 100
+            assert watcher.jobs_max <= 100 + 400
+            await asyncio.sleep(2)
+            assert await jobs(world) == []
 
     run(play())
