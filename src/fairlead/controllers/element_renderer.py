@@ -73,6 +73,8 @@ class ElementRenderer:
                 names.ARRAY_NUMBER: str(array.status.number),
             },
             "ownerReferences": [to_wire(owner)],
+            # The jobs controller would add it before anything else, by a write of its own.
+            "finalizers": [names.JOB_FINALIZER],
         }
         user = meta.annotations.get(names.SUBMITTED_BY)
         if user:
