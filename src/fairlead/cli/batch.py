@@ -9,6 +9,13 @@ from fairlead.decide.jobs.slurm_variables import SLURM_VARIABLES
 #: Known at submission, whatever was asked for.
 SUBMITTED = ("SLURM_JOB_NAME", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST", "SLURM_JOB_USER")
 
+#: Of the tasks that srun starts.
+OF_TASKS = (
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME", "SLURM_STEP_ID",
+    "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_TASKS_PER_NODE", "SLURM_LAUNCH_NODE_IPADDR",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

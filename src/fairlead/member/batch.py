@@ -205,7 +205,9 @@ async def _first(gang: Gang, command: list[str], asked: Asked) -> int:
             code = script.wait()
             await steps.signal_all(signal.SIGKILL)
             if copying:  # a process that the script left behind may hold the pipes
-                await asyncio.wait(copying, timeout=END_SECONDS_MAX)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(END_SECONDS_MAX):
+                        await asyncio.gather(*copying)
             await others.close(code)
             return code
 
@@ -217,7 +219,7 @@ async def _copy(pipe: IO[bytes], stream: int, file: BinaryIO) -> None:
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     try:
         while data := await reader.read(CHUNK_BYTES_MAX):
-            await asyncio.to_thread(_write, stream, data)
+            _write(stream, data)
             file.write(data)
             file.flush()
     finally:

@@ -155,7 +155,7 @@ def test_on_one_machine_nodes_share_it_and_everything_that_the_shell_exports_com
 @pytest.mark.parametrize(
     ("script", "said", "command"),
     [
-        ("#SBATCH -N 2\nsrun true", "", "batch"),
+        ("#SBATCH -N 2\nsrun sh -c 'echo $SLURM_PROCID $SLURM_JOB_ID'", "", "batch"),
         ("#SBATCH -N 2\ntrue", "the first of the 2 nodes runs the script", "batch"),
         ("#SBATCH -N 2\npython -m fairlead.member.mpirun -- a", "runs in every member", "plain"),
         ("#SBATCH -N 2\nsrun python -m fairlead.member.mpirun -- a", "", "batch"),
@@ -173,6 +173,7 @@ def test_a_batch_script_runs_once_and_any_other_in_every_member(
     err = capsys.readouterr().err
     assert said in err
     assert ("the script" in err) == bool(said)
+    assert "is not set" not in err
     template = spec_of(cluster).roles[0].template
     words = list(template.spec.containers[0].command)
     start = ["python3", "-m", "fairlead.member.batch"]

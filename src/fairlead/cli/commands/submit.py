@@ -15,7 +15,6 @@ import click
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.indices import parse_indices
 from fairlead.api.job import After, AfterState, Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.meta import to_wire
@@ -24,7 +23,6 @@ from fairlead.api.simulated import is_simulated
 from fairlead.cli.common import Common, common, now
 from fairlead.cli.dependencies import resolved_after
 from fairlead.cli.embedded import is_embedded
-from fairlead.cli.environment import passed_variables
 from fairlead.cli.fit import check_fit
 from fairlead.cli.flags import FLAGS, Flag, FlagValue, FlagValues, merge
 from fairlead.cli.header import Beside, parse_header
@@ -38,15 +36,12 @@ from fairlead.cli.jobspec import (
     build_array,
     build_job,
     build_script_map,
-    files_note,
     shares_machine,
-    where_it_runs,
 )
 from fairlead.cli.lookup import missing_job
 from fairlead.cli.request import JobRequest, Target, parse_request
 from fairlead.cli.sbatch_lines import Given
-from fairlead.cli.script_variables import not_passed_note
-from fairlead.cli.slurm import variable_notes
+from fairlead.cli.script_notes import script_notes
 from fairlead.cli.startable import (
     image_problem,
     local_problems,
@@ -136,10 +131,11 @@ def submit(
 ) -> int:  # fmt: skip
     """Queue a script or a manifest as a job.
 
-    The script, read from standard input where it is -, runs in every member of the job; the members
-    start together. It is copied at submission, so later edits do not change a queued job. The job's
-    id, its name, is printed on stdout. --name gives an exact id; a name in the script's header is
-    numbered from the second job on.
+    The script, read from standard input where it is -, runs in every member of the job; one with
+    #SBATCH lines runs once, on the first node. The members start together. It is copied at
+    submission, so later edits do not change a queued job. The job's id, its name, is printed on
+    stdout. --name gives an exact id; a name in the script's header is numbered from the second job
+    on.
     """
     givens = _givens(options)
     if file is not None:
@@ -183,25 +179,9 @@ def submit_script(
     problems = [*script_problems(program.script, file), *header.problems, *wrong]
     if problems:
         raise CliError(problems)
-    given = {*variables, *_variables(header.givens)}
-    if request.array is not None:
-        from fairlead.decide.arrays import element_environment
-
-        given.update(dict(element_environment(JobArray(), parse_indices(request.array.indices), 0)))
-    if header.batch is not None:
-        given |= header.batch.names
-    where = where_it_runs(request, program.script)
     api, request = _connected(common_, request)
-    passed = set(given)
-    if request.target in (Target.LOCAL, Target.ANY):
-        exports_all = request.batch is not None and request.batch.exports_all
-        passed.update(dict(passed_variables(os.environ, exports_all=exports_all)))
-    unpassed = not_passed_note(text, file=file, environment=os.environ, given=passed)
-    notes = (
-        *header.notes, where, files_note(request), *variable_notes(text, file=file, given=given),
-        unpassed,
-    )  # fmt: skip
-    for note in filter(None, notes):
+    given = {*variables, *_variables(header.givens)}
+    for note in filter(None, (*header.notes, *script_notes(request, program.script, file, given))):
         warn(note)
     return _submit_program(common_, api, request, program, dry_run=dry_run)
 
