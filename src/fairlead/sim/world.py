@@ -13,7 +13,6 @@ log's hash covers every write with its instant, so equal hashes mean equal runs.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
 import random
 from collections import Counter
@@ -41,10 +40,7 @@ from fairlead.api.resources import (
     TEAMS,
 )  # fmt: skip
 from fairlead.api.team import Team
-from fairlead.app.controllers import Policies
 from fairlead.cloud.simulated import SimulatedCloud
-from fairlead.decide.fleet.view import FleetPolicy
-from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.reasons import Outcome as VerdictOutcome
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.registry import Registry
@@ -78,7 +74,8 @@ from fairlead.sim.placement_checkers import MaintenanceChecker, NeighbourChecker
 from fairlead.sim.preemption_checker import PreemptionChecker
 from fairlead.sim.quiet_client import QuietClient
 from fairlead.sim.replay_command import replay_command
-from fairlead.sim.replicas import ReplicaOptions, Replicas
+from fairlead.sim.replica_options import replica_options
+from fairlead.sim.replicas import Replicas
 from fairlead.sim.settling import settle_seconds
 from fairlead.sim.stock_scheduler import StockScheduler
 from fairlead.sim.strict_order_checker import StrictOrderChecker
@@ -185,7 +182,7 @@ class World:
             checkers=self.checkers, streams=self._rng,
         )  # fmt: skip
         self.replicas = Replicas(
-            self._replica_options(), self.client, self.switch, self.history,
+            replica_options(options, self._late), self.client, self.switch, self.history,
             clock=self.clock, streams=self._rng, working=self._working, report=self._report,
             cloud=self.cloud,
         )  # fmt: skip
@@ -351,25 +348,6 @@ class World:
 
     def _elapsed(self) -> float:
         return self.clock.now() - EPOCH
-
-    def _replica_options(self) -> ReplicaOptions:
-        options = self.options
-        jobs = JobsPolicy(
-            checkpoint_root="/checkpoints", late_pod_seconds=self._late, binding=options.binding,
-            peer_naming=options.peer_naming,
-        )  # fmt: skip
-        policies = Policies(
-            jobs, options.policy, options.adoption, fleet=FleetPolicy(sight=options.sight),
-            doctor=options.doctor, teams=options.teams,
-            health=dataclasses.replace(options.health, sight=options.sight),
-        )  # fmt: skip
-        if options.balloons and options.binding is not None:
-            policies = policies.with_balloons(LeaderOptions().namespace, options.binding)
-        return ReplicaOptions(
-            policies, options.lease_seconds, options.calls_between_kills_mean,
-            options.steps_between_crashes_mean, options.down_seconds_max, options.replicas,
-            options.clock_jumps_per_day, options.clock_jump_seconds_max,
-        )  # fmt: skip
 
     async def _look(self) -> None:
         while True:
