@@ -58,7 +58,6 @@ SAY_SECONDS, NUDGE_SECONDS = 10.0, 3.0
 KIND_SECONDS_MAX = 120.0
 #: The cluster empties a namespace after it has accepted the deletion.
 NAMESPACE_SECONDS_MAX = 30.0
-
 MERGE = "application/merge-patch+json"
 #: Never deleted, whatever label they carry.
 NAMESPACES_KEPT = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
