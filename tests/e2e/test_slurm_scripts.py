@@ -43,7 +43,7 @@ def test_srun_starts_the_tasks_of_a_batch_script_on_all_its_nodes(shell: Shell) 
     assert "worker-0 (rank 0, " in shell.run("wait", "ddp", "--timeout", "60s", code=4).out
     lines = shell.run("logs", "ddp").out.splitlines()
     first = next(line for line in lines if "script of" in line)
-    assert first.endswith(f"script of ddp: 2 nodes, 4 tasks, 0.1, in {shell.root}")
+    assert first.endswith(f"script of 1: 2 nodes, 4 tasks, 0.1, in {shell.root}")
     address = next(line for line in lines if "0: 0/4" in line).split()[-1]
     tasks = sorted(line.partition(": ")[2] for line in lines if "/4 " in line)
     assert tasks == [

@@ -206,21 +206,20 @@ def _waiting_elements(
 ) -> Iterator[Record]:
     """Yield the record of the elements that wait; none where all have begun."""
     indices = parse_indices(array.spec.indices)
-    begun = {index for index, job in elements if not _is_folded(job)}
+    jobs = {index: job for index, job in elements if not _is_folded(job)}
     finished = Members(decode_set(array.status.finished, indices))
     waiting = [
         index for position, index in enumerate(indices)
-        if position not in finished and index not in begun
+        if position not in finished and index not in jobs
     ]  # fmt: skip
     if not waiting:
         return
-    job = Job(array.metadata, array.spec.template)
-    job = replace_verdict(job, array)
+    job = replace_verdict(Job(array.metadata, array.spec.template), array)
     limit = array.spec.parallelism
     reason = waiting_reason(job)
     if array.spec.suspend:
         reason = "JobHeldUser"
-    elif limit is not None and array.status.elements.running >= limit:
+    elif limit is not None and sum(not job.is_finished for job in jobs.values()) >= limit:
         reason = "JobArrayTaskLimit"
     number = array.status.number
     record = Record(job, State.PENDING, now, number, number, reason=reason)
