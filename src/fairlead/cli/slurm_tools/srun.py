@@ -1,0 +1,19 @@
+"""srun where no batch script runs; in one, the srun of the script's own PATH comes first."""
+
+from __future__ import annotations
+
+import os
+
+from fairlead.cli.common import Common
+from fairlead.cli.slurm_tools.options import ToolError
+from fairlead.member.steps import ENV_STEPS
+
+
+def run(common_: Common, arguments: list[str]) -> int:
+    """Start tasks of the batch script that this is in; ToolError outside of one."""
+    del common_
+    if ENV_STEPS not in os.environ:
+        raise ToolError("this is no batch script; for a command by itself: fairlead run -- COMMAND")
+    from fairlead.member.srun import main
+
+    return main(arguments)
