@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator
 
+from fairlead.api import names
 from fairlead.api.indices import parse_indices
 from fairlead.api.job_array import JobArray
 from fairlead.cli.batch import OF_TASKS
@@ -22,7 +23,7 @@ def script_notes(
 
     `given` are those of --env. Some may be "".
     """
-    batch, known = request.batch, set(given)
+    batch, known = request.batch, {*names.ENV_NUMBER, *given}
     if request.array is not None:
         from fairlead.decide.arrays import element_environment
 

@@ -36,7 +36,7 @@ def slurm() -> None:
 @click.argument("directory", metavar="DIR", type=click.Path())
 @common(output=False, cluster=False)
 def install(common_: Common, *, directory: str) -> None:
-    """Put sbatch, squeue, scancel, sacct, sinfo and scontrol into a directory.
+    """Put sbatch, squeue, sacct and their like into a directory.
 
     They are small programs that call this Fairlead, and use the cluster that `fairlead` uses; the
     namespace is the kubeconfig's, or $FAIRLEAD_NAMESPACE. A command of a real Slurm that is in the
