@@ -79,7 +79,7 @@ def test_a_line_of_the_kernel_moves_a_gang_and_a_reboot_brings_the_node_back(
              "--profile", "quick.yaml")  # fmt: skip
     shell.run("submit", "work.sh", "--simulate", "1h", "--name", "train", "--nodes", "2",
               "--gpus", "8")  # fmt: skip
-    eventually(lambda: shell.job("train")["status"].get("state"), "Running")
+    eventually(lambda: shell.job("train").get("status", {}).get("state"), "Running")
     before = _places(shell, "train")
     sick = before[1]
     eventually(lambda: bool(shell.job("train")["status"].get("progress")), expected=True)
@@ -129,7 +129,7 @@ def test_people_empty_a_node_and_take_it_back(shell: Shell) -> None:
     shell.up("--nodes", "3", "--listen", "127.0.0.1:0", "--profile", "quick.yaml")
     shell.run("submit", "work.sh", "--simulate", "1h", "--name", "train", "--nodes", "2",
               "--gpus", "8")  # fmt: skip
-    eventually(lambda: shell.job("train")["status"].get("state"), "Running")
+    eventually(lambda: shell.job("train").get("status", {}).get("state"), "Running")
     eventually(lambda: bool(shell.job("train")["status"].get("progress")), expected=True)
     node = _places(shell, "train")[0]
     preview = shell.run("node", "drain", node, "--within", "2h", "--dry-run").err

@@ -23,6 +23,7 @@ from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import load_profile
+from fairlead.embedded.virtual.records import NodeFault
 from fairlead.embedded.volume_binder import VolumeBinder
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
@@ -43,6 +44,17 @@ class EmbeddedWorld:
 
     def __init__(self, client: InProcessClient, controllers: Controllers, clock: LoopClock) -> None:
         self.client, self.controllers, self.clock = client, controllers, clock
+        self.nodes: VirtualNodes | None = None
+
+    def silence(self, node: str) -> None:
+        """Let the kubelet of a node confirm no end any more; the node stays ready."""
+        assert self.nodes is not None
+        self.nodes.fail_node(node, NodeFault.UNREACHABLE, detect_seconds=86_400)
+
+    def mend(self, node: str) -> None:
+        """Let a node answer again."""
+        assert self.nodes is not None
+        self.nodes.recover_node(node)
 
     async def submit(
         self, name: str, count: int, *, gpus: int = GPUS, seconds: float = 86_400, **spec: Any
@@ -104,10 +116,11 @@ async def embedded_world(
         policies or Policies(), client, MemoryHistory(), context=ProcessContext(clock, metrics)
     )
     profile = load_profile("instant")
+    world = EmbeddedWorld(client, controllers, clock)
 
     async def run_nodes() -> None:
         reader = MirrorReader(SetAside("virtual-nodes"))
-        virtual = VirtualNodes(
+        world.nodes = virtual = VirtualNodes(
             client, NodeFleet(nodes, profile.node), profile, clock=clock, rng=random.Random(4),
             pods=controllers.mirrors.pods, reader=reader,
         )  # fmt: skip
@@ -131,7 +144,7 @@ async def embedded_world(
     async with asyncio.TaskGroup() as group:
         task = group.create_task(supervisor.run())
         await asyncio.sleep(2)
-        yield EmbeddedWorld(client, controllers, clock)
+        yield world
         crashed = [s for s in supervisor.health().services if s.crash_count]
         task.cancel()
     assert crashed == []

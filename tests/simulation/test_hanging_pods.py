@@ -16,8 +16,8 @@ from fairlead.sim.loop import run
 MEMBERS = 20
 
 
-async def delete(world: EmbeddedWorld) -> None:
-    await world.client.delete(JOBS, "hanging", namespace=NAMESPACE)
+async def delete(world: EmbeddedWorld, name: str = "hanging") -> None:
+    await world.client.delete(JOBS, name, namespace=NAMESPACE)
 
 
 async def cancel(world: EmbeddedWorld) -> None:
@@ -54,8 +54,7 @@ def test_the_nodes_of_all_other_members_are_free_when_one_cannot_go(end: Any) ->
             await world.submit("hanging", MEMBERS, restart={"policy": "Never"})
             await world.runs("hanging")
             stuck = (await world.pods("hanging"))[7]
-            finalizers = {"metadata": {"finalizers": ["example.com/never"]}}
-            await world.client.patch(PODS, stuck.metadata.name, finalizers, namespace=NAMESPACE)
+            world.silence(stuck.spec.node_name)
             await end(world)
             spec = {"priorityClassName": "high"} if end is preempt else {}
             await world.submit("next", MEMBERS - 1, **spec)
@@ -73,14 +72,30 @@ def test_the_nodes_of_all_other_members_are_free_when_one_cannot_go(end: Any) ->
     run(main())
 
 
+def test_a_member_that_only_a_finalizer_keeps_has_ended_and_holds_no_node() -> None:
+    async def main() -> None:
+        async with embedded_world(MEMBERS) as world:
+            await world.submit("kept", MEMBERS, restart={"policy": "Never"})
+            await world.runs("kept")
+            kept = (await world.pods("kept"))[7]
+            finalizers = {"metadata": {"finalizers": ["example.com/never"]}}
+            await world.client.patch(PODS, kept.metadata.name, finalizers, namespace=NAMESPACE)
+            await delete(world, "kept")
+            await world.submit("next", MEMBERS)
+            await world.runs("next", seconds=120)
+            (left,) = await world.pods("kept")
+            assert (left.metadata.uid, left.is_terminal) == (kept.metadata.uid, True)
+
+    run(main())
+
+
 def test_a_job_that_restarts_says_why_and_how_many_members_are_still_to_end() -> None:
     async def main() -> None:
         async with embedded_world(MEMBERS + 1) as world:
             await world.submit("lost", MEMBERS)
             await world.runs("lost")
             first, second, *_ = await world.pods("lost")
-            finalizers = {"metadata": {"finalizers": ["example.com/never"]}}
-            await world.client.patch(PODS, second.metadata.name, finalizers, namespace=NAMESPACE)
+            world.silence(second.spec.node_name)
             await world.client.delete(NODES, first.spec.node_name)
             job = await world.until("lost", lambda job: job.status.state == "Restarting", 120)
             await asyncio.sleep(60)
@@ -91,8 +106,7 @@ def test_a_job_that_restarts_says_why_and_how_many_members_are_still_to_end() ->
                 "lost: its node no longer exists; 1 member to end first"
             )
             assert tasks_of(job) == f"1/{MEMBERS}"
-            none = {"metadata": {"finalizers": []}}
-            await world.client.patch(PODS, second.metadata.name, none, namespace=NAMESPACE)
+            world.mend(second.spec.node_name)
             await world.runs("lost", seconds=60)
 
     run(main())

@@ -47,6 +47,10 @@ from fairlead.runtime.wake_up import WakeUp
 T = TypeVar("T")
 
 
+#: A stop waits for so long for the lease to be handed over; soon after that it ends by itself.
+_RELEASE_SECONDS_MAX = 5.0
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderOptions:
     """Which lease, how it lives, and limits."""
@@ -278,7 +282,7 @@ class LeaderElector:
         deadline = term.deadline
         term.end()
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(min(deadline, loop_time() + _RELEASE_SECONDS_MAX)):
                 await self._give_away(term.lease)
         except (ApiError, TimeoutError) as error:
             self._log.warning("Lease not handed over", error=str(error) or "no answer in time")

@@ -26,6 +26,7 @@ NEXT = "next"
 LABELS = {"app.kubernetes.io/part-of": "fairlead"}
 #: Lost races for one block: each was won by another process.
 _TRIES_MAX = 8
+_GIVE_BACK_SECONDS_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,9 @@ class Numbers:
         counter, rest = self._counter, self._next
         self._counter, self._next = None, self._end
         if counter is not None and rest < self._end:
-            with suppress(ApiError):
-                await self._write(counter, rest)
+            with suppress(ApiError, TimeoutError):
+                async with asyncio.timeout(_GIVE_BACK_SECONDS_MAX):  # a stop waits for it
+                    await self._write(counter, rest)
 
     async def _write(self, found: ConfigMap, end: int) -> ConfigMap:
         meta = found.metadata

@@ -9,7 +9,12 @@ from typing import Any
 from fairlead.embedded.builtins import CONFIG_MAPS, PODS
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, StoreEvent, record_typed
-from fairlead.embedded.storage.store import PAST_DECODED_MAX, Store, StoreOptions
+from fairlead.embedded.storage.store import (
+    PAST_DECODED_BYTES_MAX,
+    PAST_DECODED_MAX,
+    Store,
+    StoreOptions,
+)
 from fairlead.runtime.client import EventType
 
 
@@ -158,6 +163,17 @@ def test_only_the_latest_past_versions_stay_decoded() -> None:
     for i in range(PAST_DECODED_MAX):
         put(store, "c", x=str(i))
     assert not lasting.is_decoded(type_)
+
+
+def test_past_versions_that_are_large_stay_decoded_for_less_long() -> None:
+    store, type_ = Store.open(None), CONFIG_MAPS.type
+    first = put(store, "a", x="x" * 400_000)
+    first.typed(type_)
+    for i in range(PAST_DECODED_BYTES_MAX // 400_000):
+        assert first.is_decoded(type_)
+        put(store, "a", x=f"{i:04d}" * 100_000)
+    put(store, "a", x="last")
+    assert not first.is_decoded(type_)
 
 
 def test_versions_of_one_object_share_what_they_have_in_common() -> None:

@@ -31,6 +31,7 @@ HISTORY_MAX = 8192
 HISTORY_BYTES_MAX = 64 << 20
 #: Past versions that stay decoded, the latest: who watches in this process is still to read them.
 PAST_DECODED_MAX = 256
+PAST_DECODED_BYTES_MAX = 2 << 20
 
 
 Subscriber = Callable[[Sequence[StoreEvent]], None]
@@ -132,6 +133,7 @@ class Store:
         self._pending: deque[StoreEvent] = deque()
         self._overlay: dict[tuple[str, Key], StoreEvent] = {}
         self._past: deque[Record] = deque()  # those that may be decoded
+        self._past_bytes = 0
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._subscribers: tuple[Subscriber, ...] = ()
         self._unpublished: deque[Sequence[StoreEvent]] = deque()
@@ -325,10 +327,14 @@ class Store:
         for event in events:
             if event.previous is not None:
                 past.append(event.previous)
+                self._past_bytes += len(event.previous.data)
             if event.type is EventType.DELETED:
                 past.append(event.record)
-        while len(past) > PAST_DECODED_MAX:
-            past.popleft().retire()
+                self._past_bytes += len(event.record.data)
+        while len(past) > PAST_DECODED_MAX or self._past_bytes > PAST_DECODED_BYTES_MAX:
+            record = past.popleft()
+            self._past_bytes -= len(record.data)
+            record.retire()
 
     def _publish(self, events: Sequence[StoreEvent]) -> None:
         """Notify subscribers; a write that one of them makes is published next, to all of them."""
