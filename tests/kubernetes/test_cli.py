@@ -24,7 +24,7 @@ from tests.kubernetes.operating import (
 )
 from tests.kubernetes.own_plane import own_plane
 
-from fairlead.api.resources import JOBS
+from fairlead.api.resources import JOBS, VOLUMES
 from fairlead.kube.client import HttpClient
 from fairlead.sim.run import Run
 from fairlead.sim.scenario import load_scenario
@@ -34,9 +34,13 @@ pytestmark = pytest.mark.kubernetes
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    # Claims are deleted once their protection is taken off.
-    protection = "persistentvolumeclaim-protection-controller"
-    yield from own_plane(tmp_path_factory, controllers=(protection,))
+    # Claims get volumes, and are deleted once their protection is taken off.
+    yield from own_plane(
+        tmp_path_factory,
+        controllers=(
+            "persistentvolumeclaim-protection-controller", "persistentvolume-binder-controller",
+        ),
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -152,6 +156,10 @@ async def test_the_commands_of_a_page_for_a_cluster_work_as_written(
     page: str, command: str, cluster: ControlPlane, client: HttpClient, shell: Shell
 ) -> None:
     shell.environment["PATH"] = f"{find_binaries()}{os.pathsep}{shell.environment['PATH']}"
+    disk = {"capacity": {"storage": "10Gi"}, "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+            "hostPath": {"path": "/data"}}  # fmt: skip
+    name = f"disk-{Path(page).stem}"
+    await client.create(VOLUMES, {"metadata": {"name": name}, "spec": disk})
     async with virtual_nodes(client, 4), controllers(client):
         text = (DOCS / page).read_text()
         run = functools.partial(run_page, text, shell, kubeconfig=cluster.kubeconfig())

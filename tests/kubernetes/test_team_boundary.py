@@ -410,15 +410,15 @@ async def test_a_user_makes_no_job_an_element_of_an_array_and_takes_none_out(
 ) -> None:
     """Also where the array is his own: what the array counts is what Fairlead has made."""
     mallory = await _account(client, cluster, SPACE, "mallory", EDIT)
-    template = job_body("x", 1)["spec"]
-    swept = {"metadata": {"name": "swept"}, "spec": {"indices": "0-3", "template": template}}
+    array, template = f"swept-by-{what}", job_body("x", 1)["spec"]
+    swept = {"metadata": {"name": array}, "spec": {"indices": "0-3", "template": template}}
     made = await client.create(JOB_ARRAYS, swept, namespace=SPACE)
-    owner = {"apiVersion": names.API_VERSION, "kind": "JobArray", "name": "swept",
+    owner = {"apiVersion": names.API_VERSION, "kind": "JobArray", "name": array,
              "uid": made.metadata.uid, "controller": True}  # fmt: skip
     owned, free = {"ownerReferences": [owner]}, {"ownerReferences": None}
 
     def element(index: int) -> dict[str, Any]:
-        body = job_body(f"swept-{index}", 1)
+        body = job_body(f"{array}-{index}", 1)
         return {**body, "metadata": {**body["metadata"], **owned}}
 
     async def forges() -> bool:
@@ -430,13 +430,13 @@ async def test_a_user_makes_no_job_an_element_of_an_array_and_takes_none_out(
         await _in_force(client, mallory, what)
         await until(forges, 30)
         await client.create(JOBS, element(0), namespace=SPACE)
-        await mallory.create(JOBS, job_body("swept-1", 1), namespace=SPACE)
-        for name, change in (("swept-0", free), ("swept-1", owned)):
+        await mallory.create(JOBS, job_body(f"{array}-1", 1), namespace=SPACE)
+        for name, change in ((f"{array}-0", free), (f"{array}-1", owned)):
             body = {"metadata": change}
             assert await _is_refused(
                 lambda n=name, b=body: mallory.patch(JOBS, n, b, namespace=SPACE)
             )
         marked = {"metadata": {"labels": {names.ARRAY: "other"}}, "spec": {"suspend": True}}
-        await mallory.patch(JOBS, "swept-0", marked, namespace=SPACE)
-    await client.delete(JOB_ARRAYS, "swept", namespace=SPACE)
+        await mallory.patch(JOBS, f"{array}-0", marked, namespace=SPACE)
+    await client.delete(JOB_ARRAYS, array, namespace=SPACE)
     await mallory.close()

@@ -44,13 +44,13 @@ def test_each_entry_of_the_catalogue_is_a_check_or_has_its_reason() -> None:
 
 
 def test_a_check_is_in_the_module_of_its_prefix() -> None:
-    """A prefix is in one module; of the API server those of webhooks are apart."""
+    """A prefix is in one module; of the API server those of webhooks and of its log are apart."""
     homes = dict[str, set[str]]()
     for module in pkgutil.iter_modules(checks.__path__):
         found = vars(import_module(f"{checks.__name__}.{module.name}")).get("CHECKS", ())
         for check in found:
             homes.setdefault(check.id.partition("-")[0], set()).add(module.name)
-    assert homes.pop("API") == {"apiserver", "webhooks"}
+    assert homes.pop("API") == {"apiserver", "webhooks", "audit"}
     assert all(len(modules) == 1 for modules in homes.values()), homes
     assert homes.keys() == ENTRIES.keys() - {"API"}
 

@@ -8,7 +8,6 @@ from functools import partial
 
 from fairlead.api.cluster_report import ReportCondition
 from fairlead.doctor.check import IS_INFO, IS_WARNING, Check, Reading, Side, critical, info, warning
-from fairlead.doctor.checks.audit import INFORMER_FIX, UNBOUNDED
 from fairlead.doctor.checks.of_objects import api_services
 from fairlead.doctor.expressions import (
     CodeShare,
@@ -24,7 +23,6 @@ from fairlead.doctor.objects import Node, Objects
 
 A = (Source.APISERVER,)
 F = (Source.FLAGS,)
-U = (Source.AUDIT,)
 K = (Source.API,)
 M = (Source.KUBELET,)
 SYSTEM_LEVELS = ("leader-election", "system", "node-high")
@@ -346,12 +344,6 @@ CHECKS: tuple[Check, ...] = (
         "Each is a write of etcd; what is over the heartbeats is leader election.",
         "longer --leader-elect-retry-period in controllers; fairlead doctor audit FILE",
         "GKE, 130,000 nodes", unit="x",
-    ),
-    Check(
-        "API-11", "A caller repeats an unbounded LIST", U, UNBOUNDED,
-        (warning(1 / 60), critical(0.5)),
-        "One such LIST a second of 300,000 objects costs 7 cores of the API server.",
-        INFORMER_FIX, "KEP-2340; OpenAI 2018", unit="/s", growth=1,
     ),
     Check(
         "API-23", "An aggregated API is not available", K, aggregated, IS_WARNING,

@@ -244,6 +244,12 @@ CHECKS: tuple[Check, ...] = (
         INFORMER_FIX, "OpenAI, December 2024", Side.BELOW, unit="nodes",
     ),
     Check(
+        "API-11", "A caller repeats an unbounded LIST", U, UNBOUNDED,
+        (warning(1 / 60), critical(0.5)),
+        "One such LIST a second of 300,000 objects costs 7 cores of the API server.",
+        INFORMER_FIX, "KEP-2340; OpenAI 2018", unit="/s", growth=1,
+    ),
+    Check(
         "AUD-01", "One caller holds a large share of the capacity", U, top_share,
         (warning(0.1), critical(0.3)),
         "Whatever else is in its priority level waits for it.",
