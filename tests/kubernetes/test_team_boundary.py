@@ -338,6 +338,44 @@ async def test_the_policies_know_what_a_namespace_of_a_team_may_tolerate(
     await mallory.close()
 
 
+@pytest.mark.parametrize("what", ["webhook", "policies"])
+async def test_a_user_makes_no_job_an_element_of_an_array_and_takes_none_out(
+    client: HttpClient, cluster: ControlPlane, what: str
+) -> None:
+    """Also where the array is his own: what the array counts is what Fairlead has made."""
+    mallory = await _account(client, cluster, SPACE, "mallory", EDIT)
+    array, template = f"swept-by-{what}", job_body("x", 1)["spec"]
+    swept = {"metadata": {"name": array}, "spec": {"indices": "0-3", "template": template}}
+    made = await client.create(JOB_ARRAYS, swept, namespace=SPACE)
+    owner = {"apiVersion": names.API_VERSION, "kind": "JobArray", "name": array,
+             "uid": made.metadata.uid, "controller": True}  # fmt: skip
+    owned, free = {"ownerReferences": [owner]}, {"ownerReferences": None}
+
+    def element(index: int) -> dict[str, Any]:
+        body = job_body(f"{array}-{index}", 1)
+        return {**body, "metadata": {**body["metadata"], **owned}}
+
+    async def forges() -> bool:
+        return await _is_refused(
+            lambda: mallory.create(JOBS, element(3), namespace=SPACE, dry_run=True)
+        )
+
+    async with _held_by(client, what):
+        await _in_force(client, mallory, what)
+        await until(forges, 30)
+        await client.create(JOBS, element(0), namespace=SPACE)
+        await mallory.create(JOBS, job_body(f"{array}-1", 1), namespace=SPACE)
+        for name, change in ((f"{array}-0", free), (f"{array}-1", owned)):
+            body = {"metadata": change}
+            assert await _is_refused(
+                lambda n=name, b=body: mallory.patch(JOBS, n, b, namespace=SPACE)
+            )
+        marked = {"metadata": {"labels": {names.ARRAY: "other"}}, "spec": {"suspend": True}}
+        await mallory.patch(JOBS, f"{array}-0", marked, namespace=SPACE)
+    await client.delete(JOB_ARRAYS, array, namespace=SPACE)
+    await mallory.close()
+
+
 async def test_a_pod_that_got_onto_a_teams_node_is_evicted_where_the_team_asks_for_it(
     client: HttpClient,
 ) -> None:
@@ -402,41 +440,3 @@ async def _tolerations(client: HttpClient, name: str) -> AsyncGenerator[dict[str
 
 def _encoded(kind: str, body: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"apiVersion": "v1", "kind": kind, **body})
-
-
-@pytest.mark.parametrize("what", ["webhook", "policies"])
-async def test_a_user_makes_no_job_an_element_of_an_array_and_takes_none_out(
-    client: HttpClient, cluster: ControlPlane, what: str
-) -> None:
-    """Also where the array is his own: what the array counts is what Fairlead has made."""
-    mallory = await _account(client, cluster, SPACE, "mallory", EDIT)
-    array, template = f"swept-by-{what}", job_body("x", 1)["spec"]
-    swept = {"metadata": {"name": array}, "spec": {"indices": "0-3", "template": template}}
-    made = await client.create(JOB_ARRAYS, swept, namespace=SPACE)
-    owner = {"apiVersion": names.API_VERSION, "kind": "JobArray", "name": array,
-             "uid": made.metadata.uid, "controller": True}  # fmt: skip
-    owned, free = {"ownerReferences": [owner]}, {"ownerReferences": None}
-
-    def element(index: int) -> dict[str, Any]:
-        body = job_body(f"{array}-{index}", 1)
-        return {**body, "metadata": {**body["metadata"], **owned}}
-
-    async def forges() -> bool:
-        return await _is_refused(
-            lambda: mallory.create(JOBS, element(3), namespace=SPACE, dry_run=True)
-        )
-
-    async with _held_by(client, what):
-        await _in_force(client, mallory, what)
-        await until(forges, 30)
-        await client.create(JOBS, element(0), namespace=SPACE)
-        await mallory.create(JOBS, job_body(f"{array}-1", 1), namespace=SPACE)
-        for name, change in ((f"{array}-0", free), (f"{array}-1", owned)):
-            body = {"metadata": change}
-            assert await _is_refused(
-                lambda n=name, b=body: mallory.patch(JOBS, n, b, namespace=SPACE)
-            )
-        marked = {"metadata": {"labels": {names.ARRAY: "other"}}, "spec": {"suspend": True}}
-        await mallory.patch(JOBS, f"{array}-0", marked, namespace=SPACE)
-    await client.delete(JOB_ARRAYS, array, namespace=SPACE)
-    await mallory.close()
