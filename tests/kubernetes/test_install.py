@@ -76,6 +76,7 @@ from fairlead.install.values import History, HistoryKind, Values
 from fairlead.kube.client import HttpClient, HttpLogReader
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.runtime.logs import SILENT
+from fairlead.runtime.numbers import NumbersOptions
 from fairlead.webhook.configuration import SERVICE
 from fairlead.webhook.service import WebhookOptions
 
@@ -347,6 +348,7 @@ async def operator(account: Accountant, identity: str) -> AsyncIterator[Operator
                 replace(POLICY, binding=Binding.NATIVE),
                 doctor=DoctorPolicy(start_seconds=1.0, pause_seconds=0.05),
                 teams=TeamsPolicy(publishes=True),
+                numbers=NumbersOptions(names.OWN_NAMESPACE),
             ),
         ),
         host="127.0.0.1", port=0,
@@ -623,7 +625,12 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
                 return any(event.reason == "SharesMet" and event.count > 1 for event in events)
 
             await until(is_counted, 60)
-            assert (await client.list(JOB_ARRAYS)).items == ()
+
+            async def is_swept() -> bool:
+                """An element that was refused at the start is tried again after a back-off."""
+                return (await client.list(JOB_ARRAYS)).items == ()
+
+            await until(is_swept, 90)
             left = {job.metadata.name for job in (await client.list(JOBS)).items}
             assert "gone" not in left
             assert "late" in left
