@@ -102,7 +102,8 @@ class KeyedDecider(Generic[A]):
                 self._queue.add(key)
                 continue
             decision = self._contained(key, now)
-            if decision is None:
+            if decision is None:  # it is gone, and so is what it waited for
+                self._queue.discard(key)
                 continue
             actions.extend(decision.actions)
             verdicts.update(decision.verdicts)

@@ -30,6 +30,7 @@ class Decider:
         )
         self.looked: list[ObjectKey] = []
         self.broken: set[ObjectKey] = set()
+        self.gone: set[ObjectKey] = set()
         self.wake_at: float | None = None
         self.instant = 0.0
         self.set_aside = set_aside
@@ -42,6 +43,8 @@ class Decider:
         self.looked.append(key)
         if key in self.broken:
             raise ValueError(key[1])
+        if key in self.gone:
+            return None
         verdict = Verdict(Reason.PENDING_EVALUATION)
         return Decision((f"act on {key[1]}",), {key: verdict}, self.wake_at)
 
@@ -75,6 +78,16 @@ def test_an_object_is_looked_at_again_at_its_instant_and_the_decision_names_the_
     assert world.decide(EPOCH + 30).wake_at == EPOCH + 60
     assert world.looked == [B]
     assert world.decide(EPOCH + 60).actions == ("act on a",)
+
+
+def test_an_object_that_is_gone_leaves_no_timer() -> None:
+    world = Decider(STRICT)
+    world.wake_at = EPOCH + 60
+    world.keyed.mark(A)
+    assert world.decide().wake_at == EPOCH + 60
+    world.gone.add(A)
+    world.keyed.mark(A)
+    assert world.decide(EPOCH + 1).wake_at is None
 
 
 def test_after_the_clock_was_set_back_what_is_due_later_is_looked_at_again() -> None:

@@ -1,7 +1,6 @@
 """How much the controllers keep: the entries of all containers that can be reached from them.
 
-What has a limit of its own is left out: past decisions and events, and metrics, whose labels have
-closed sets of values that fill up as each kind of action is met for the first time.
+What has a limit of its own, and shows past decisions and events, is left out.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from fairlead.embedded.verbs.service import Service
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import Recorder
-from fairlead.runtime.metrics import Metrics
 
 _APART = (
     type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
     types.CodeType, types.FrameType, types.CoroutineType, types.GeneratorType,
-    Service, Store, Client, MemoryHistory, CollectorRegistry, DecisionLog, Recorder, Metrics,
+    Service, Store, Client, MemoryHistory, CollectorRegistry, DecisionLog, Recorder,
 )  # fmt: skip
 _MODULES = ("asyncio", "_asyncio", "contextvars", "_contextvars", "random", "_random", "enum")
 
