@@ -39,12 +39,12 @@ $(COMPILED): $(READY)
 	@touch $@
 
 test: $(COMPILED)  ## Run all tests that need no cluster
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not kubernetes" $(TESTS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 2 -m "not kubernetes" $(TESTS)
 
 soak: $(READY)  ## Explore random worlds and tenants on all cores for MINUTES (10) and a third
 	@$(BIN)/python -m fairlead.sim.explore --minutes $(or $(MINUTES),10); code=$$?; \
 	  $(BIN)/python -m fairlead.sim.tenants --seconds $$(( $(or $(MINUTES),10) * 20 )) || code=1; \
-	  FAIRLEAD_RAILS_HISTORIES=$(or $(HISTORIES),$(or $(MINUTES),10)0000) $(BIN)/pytest -q tests/property/test_rails.py || code=1; \
+	  FAIRLEAD_RAILS_HISTORIES=$(or $(HISTORIES),$(or $(MINUTES),10)0000) $(BIN)/pytest -q --timeout 0 -o faulthandler_timeout=0 tests/property/test_rails.py || code=1; \
 	  exit $$code
 
 # Three questions: do the tests notice the bugs of the table; those that a seed draws; do worlds notice the serious ones?
