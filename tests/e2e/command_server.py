@@ -101,9 +101,14 @@ class CommandServer:
                 raise subprocess.TimeoutExpired(command.arguments, seconds_max) from None
 
     def close(self) -> None:
-        """End the server; commands that run go on."""
-        self._lifeline.close()
+        """End the server; commands that run go on.
+
+        The lifeline ends it when this process dies. A process that this one has forked may hold it
+        as well, and is not waited for.
+        """
+        self._process.kill()
         self._process.wait()
+        self._lifeline.close()
         self._directory.cleanup()
 
 
