@@ -8,14 +8,13 @@ A fault of our own in one source stops that source, says so, and leaves the othe
 from __future__ import annotations
 
 import asyncio
-import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from fairlead.node.files import replace_file
 from fairlead.node.host import Host
 from fairlead.node.readers import Reader
 from fairlead.node.report import report_of
@@ -108,22 +107,9 @@ class Agent:
         report = report_of(
             self._watch, self._host.now(), not_kept=self._not_kept, machine_id=self._machine_id
         )
-        changed = (report.faults, report.ended, report.skipped, report.not_kept, tuple(
-            (each.source, each.state, each.lost, each.unreadable) for each in report.sources
-        ))  # fmt: skip
+        sources = [(each.source, each.state, each.lost, each.unreadable) for each in report.sources]
+        changed = (report.faults, report.ended, report.skipped, report.not_kept, report.tuning,
+                   sources)  # fmt: skip
         if changed != self._published or now - self._published_at >= self._report_seconds:
-            replace(self._report, msgspec.json.encode(report) + b"\n")
+            replace_file(self._report, msgspec.json.encode(report) + b"\n", mode=0o644)
             self._published, self._published_at = changed, now
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Replace a file as a whole: a reader sees the old one or the new one. OSError."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            os.fchmod(file.fileno(), 0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from fairlead.input.sections import load
 from fairlead.node.host import Host
-from fairlead.node.settings import AgentSettings
+from fairlead.node.settings import AgentSettings, TuningMode
 from fairlead.node.source import AnySource
 from fairlead.node.sources import (
     clock,
@@ -20,7 +22,9 @@ from fairlead.node.sources import (
     pcie,
     programs,
     tasks,
+    tuning,
 )
+from fairlead.node.tuning import unknown_facts
 
 #: What makes each; None where the settings name nothing for it.
 SOURCES: dict[str, Callable[[Host, AgentSettings], AnySource | None]] = {
@@ -34,6 +38,7 @@ SOURCES: dict[str, Callable[[Host, AgentSettings], AnySource | None]] = {
     "tasks": tasks.source,
     "clock": clock.source,
     "programs": programs.source,
+    tuning.SOURCE: tuning.source,
 }
 
 
@@ -43,11 +48,20 @@ def sources(host: Host, settings: AgentSettings) -> tuple[AnySource, ...]:
     return tuple(made for make in chosen if (made := make(host, settings)))
 
 
+def without_changes(settings: AgentSettings) -> AgentSettings:
+    """Return the settings of one look, which changes nothing on the machine."""
+    tuned = settings.tuning
+    if not tuned.profile:
+        return replace(settings, disabled=(*settings.disabled, tuning.SOURCE))
+    return replace(settings, tuning=replace(tuned, mode=TuningMode.VERIFY))
+
+
 def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
     """Yield (path, message) of fields that cannot be, or do not go together."""
     for i, name in enumerate(settings.disabled):
         if name not in SOURCES:
             yield f"disabled[{i}]", f"no source '{name}'; there are {', '.join(SOURCES)}"
+    yield from unknown_facts(settings.tuning.facts, "tuning.facts")
     for path, codes in (("gpu.xid", settings.gpu.xid), ("gpu.sxid", settings.gpu.sxid)):
         for code in codes:
             if not (code.isascii() and code.isdecimal()):

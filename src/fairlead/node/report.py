@@ -9,6 +9,8 @@ import msgspec
 from fairlead.api.times import format_time
 from fairlead.model.faults import EndedFault, Fault, Moment
 from fairlead.node.source import SkippedCheck, SourceHealth
+from fairlead.node.sources import tuning
+from fairlead.node.sources.tuning import TuningMemory
 from fairlead.node.watch import Watch
 
 VERSION = 1
@@ -55,7 +57,10 @@ class SourceLine(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
-    """All that is known. `not_kept` says why the state could not be written, or was replaced."""
+    """All that is known. `not_kept` says why the state could not be written, or was replaced.
+
+    `tuning` is what the last look at a profile found, None where none is set.
+    """
 
     version: int
     is_healthy: bool
@@ -69,6 +74,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     dropped_faults: int = 0
     not_kept: str = ""
     machine_id: str = ""
+    tuning: TuningMemory | None = None
 
 
 def report_of(watch: Watch, now: Moment, *, not_kept: str = "", machine_id: str = "") -> Report:
@@ -86,7 +92,13 @@ def report_of(watch: Watch, now: Moment, *, not_kept: str = "", machine_id: str 
         watch.dropped,
         not_kept,
         machine_id,
+        _tuning(watch),
     )
+
+
+def _tuning(watch: Watch) -> TuningMemory | None:
+    found = watch.memory(tuning.SOURCE)
+    return found if isinstance(found, TuningMemory) and found.profile else None
 
 
 def report_values(report: Report) -> dict[str, Any]:

@@ -209,6 +209,41 @@ class ProgramSettings(Section, frozen=True):
     )
 
 
+class TuningMode(Enum):
+    """What is done about settings of the machine that are not as the profile says."""
+
+    VERIFY = "verify"
+    APPLY = "apply"
+
+
+#: Facts of which the values of a profile are formulas, by name (node/tuning/facts.py).
+Facts = dict[str, Annotated[int, Meta(ge=0, le=1 << 53)]]
+
+
+class TuningSettings(Section, frozen=True):
+    """Settings of the machine itself, as a profile says."""
+
+    profile: Annotated[
+        str,
+        Meta(max_length=512, description="Name of a shipped profile, or path of a file; empty: "
+             "none, and what an earlier one had set is restored."),
+    ] = ""  # fmt: skip
+    mode: Annotated[
+        TuningMode, about("verify reports what differs; apply sets what takes effect at once.")
+    ] = TuningMode.VERIFY
+    facts: Annotated[
+        Facts,
+        Meta(max_length=32, description="Facts that no machine has, such as nodes and pods of the "
+             "cluster at its largest."),
+    ] = {}  # fmt: skip
+    record: Annotated[
+        str, Meta(min_length=1, max_length=512, description="File of what was set, and of what "
+                  "was there before."),
+    ] = "/var/lib/fairlead/tuning.json"  # fmt: skip
+    period_seconds: Annotated[int, within(1, 600, "Time between two looks at all settings.")] = 300
+    severity: Annotated[Severity, about("Of the fault that something differs.")] = Severity.INFO
+
+
 class AgentSettings(Section, frozen=True):
     """Settings of the agent."""
 
@@ -234,3 +269,4 @@ class AgentSettings(Section, frozen=True):
     tasks: TaskSettings = TaskSettings()
     clock: ClockSettings = ClockSettings()
     programs: ProgramSettings = ProgramSettings()
+    tuning: TuningSettings = TuningSettings()

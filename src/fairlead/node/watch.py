@@ -162,6 +162,10 @@ class Watch:
         """Return the checks of a source."""
         return self._sources[source].checks
 
+    def memory(self, source: str) -> object:
+        """Return what a source remembers; None before its first look."""
+        return self._memories.get(source)
+
     def skipped(self) -> tuple[SkippedCheck, ...]:
         """Return the checks of working sources that did not look, and why."""
         return tuple(each for name in sorted(self._skipped) for each in self._skipped[name])

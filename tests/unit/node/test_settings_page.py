@@ -60,6 +60,7 @@ def test_the_settings_that_the_page_shows_are_accepted() -> None:
 def test_the_page_lists_every_source_with_its_period(tmp_path: Path) -> None:
     tree = HostTree(tmp_path)
     settings = changed(AgentSettings(), "programs", directory=str(tmp_path))
+    settings = changed(settings, "tuning", profile="ml-node")
     made = {source.name: source.period_seconds for source in sources(tree.host(), settings)}
     listed = re.findall(r"^\| ([a-z-]+) \| .* \| (\d+) s \|$", PAGE.read_text(), re.MULTILINE)
     assert {name: int(period) for name, period in listed} == made

@@ -9,26 +9,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from fairlead.cli.common import Common, common
+from fairlead.cli.common import Common, check_choice, common
 from fairlead.cli.views.agent import (
     FAULT_COLUMNS,
+    SETTING_COLUMNS,
     SOURCE_COLUMNS,
     fault_rows,
+    restored_lines,
+    setting_rows,
     source_rows,
     summary_line,
+    tuning_line,
 )
 from fairlead.input.errors import CliError, Code, Exit, fail, writing
 from fairlead.model.faults import identity
-from fairlead.node.host import Host, NotAHost
+from fairlead.node.host import Host, NotAHost, whole_number
 from fairlead.node.readers import look_once
-from fairlead.node.registry import load_settings, sources
+from fairlead.node.registry import load_settings, sources, without_changes
 from fairlead.node.report import report_of, report_values
 from fairlead.node.settings import AgentSettings
 from fairlead.node.watch import Kept, Watch
 
 if TYPE_CHECKING:
     from fairlead.node.state import State
+    from fairlead.node.tuning import Outcome
 
 _ROOT = click.option(
     "--root", metavar="DIR", default="/", show_default=True,
@@ -53,7 +59,7 @@ def agent() -> None:
     """Look after the health of this machine.
 
     Reads what the kernel says of GPUs, memory, PCI devices, network, disks and processes. Needs no
-    cluster, and changes nothing.
+    cluster, and changes nothing but what a tuning profile says, where it is asked to.
     """
 
 
@@ -139,6 +145,113 @@ def run(_common: Common, *, state: str, report: str, root: str, config: str) -> 
     epilog="""Examples:
 
     \b
+      fairlead agent tune --profile ml-node --fact nodes=2500 --fact pods=60000
+      fairlead agent tune --profile ./profile.yaml -o wide
+      fairlead agent tune --config node.yaml --apply
+      fairlead agent tune --restore
+
+    Exit codes: 0 as wanted, 1 something differs, or could not be restored.
+    """
+)
+@click.option(
+    "--profile",
+    metavar="NAME|FILE",
+    default="",
+    help="A shipped profile, or a file. [default: tuning.profile of --config]",
+)
+@click.option(
+    "--fact",
+    "facts",
+    metavar="NAME=NUMBER",
+    multiple=True,
+    help="A fact that the machine has not, such as nodes=2500.",
+)
+@click.option(
+    "--apply",
+    "applies",
+    is_flag=True,
+    help="Set what differs and takes effect at once; restore what is wanted no more.",
+)
+@click.option("--restore", "restores", is_flag=True, help="Restore all that was set.")
+@click.option(
+    "--record",
+    metavar="FILE",
+    default="",
+    help="What was set, and what was there before. [default: tuning.record of --config]",
+)
+@_ROOT
+@_CONFIG
+@common(cluster=False)
+def tune(
+    common_: Common, *, profile: str, facts: tuple[str, ...], applies: bool, restores: bool,
+    record: str, root: str, config: str,
+) -> int:  # fmt: skip
+    """Compare the machine's settings with a profile; set or restore them where asked.
+
+    Without --apply and --restore nothing is changed.
+    """
+    from fairlead.node import tuning
+
+    host, tuned = Host(Path(root)), load_settings(config).tuning
+    name, kept = profile or tuned.profile, Path(record or tuned.record)
+    if restores and (applies or profile):
+        raise fail(Code.BAD_COMBINATION, "--restore goes with neither --apply nor --profile")
+    if not restores and not name:
+        shipped = ", ".join(tuning.shipped_names())
+        raise fail(Code.MISSING_ARGUMENT, "--profile: no profile is named",
+                   help=(f"name a file, or one of {shipped}",))  # fmt: skip
+    try:
+        if restores:
+            outcome = tuning.restore(host, record=kept)
+        else:
+            wanted = tuning.load_profile(name)
+            known = tuning.read_facts(host, tuned.facts | _facts_of(facts))
+            host.boot_id()  # a directory that is no host is no host without drift
+            outcome = tuning.Outcome(tuning.verify(host, wanted, known))
+            if applies:
+                outcome = tuning.tune(host, wanted, known, record=kept)
+    except NotAHost as error:
+        raise _not_a_host(error) from error
+    except tuning.RecordError as error:
+        help_ = "name another file; without the record nothing is set"
+        said = f"--record: {error.strerror or error}"
+        raise fail(Code.DATA_UNWRITABLE, said, help=(help_,)) from error
+    _show_tuning(common_, outcome)
+    not_restored = any(each.why and not each.is_left for each in outcome.restored)
+    drifts = any(each.state.is_drift for each in outcome.findings)
+    return Exit.FAILED if drifts or not_restored else Exit.OK
+
+
+def _show_tuning(common_: Common, outcome: Outcome) -> None:
+    if common_.is_structured:
+        common_.data(msgspec.to_builtins(outcome))
+        return
+    if outcome.findings:
+        common_.table(SETTING_COLUMNS, setting_rows(outcome.findings), empty="")
+    for line in restored_lines(outcome):
+        common_.note(line)
+    common_.note(tuning_line(outcome))
+
+
+def _facts_of(given: tuple[str, ...]) -> dict[str, int]:
+    """Return the facts of flags; CliError."""
+    from fairlead.node.tuning import FACT_NAMES
+
+    found: dict[str, int] = {}
+    for each in given:
+        name, _, text = each.partition("=")
+        check_choice(name, FACT_NAMES, "--fact")
+        number = whole_number(text)
+        if number is None or number < 0:
+            raise fail(Code.BAD_VALUE, f"--fact: '{each}' is not NAME=NUMBER")
+        found[name] = number
+    return found
+
+
+@agent.command(
+    epilog="""Examples:
+
+    \b
       fairlead agent clear --state /var/lib/fairlead/agent.db gpu-xid 0000:3b:00 79
     """
 )
@@ -204,7 +317,7 @@ def _not_a_host(error: NotAHost) -> CliError:
 
 
 async def _look(host: Host, settings: AgentSettings) -> Watch:
-    chosen = sources(host, settings)
+    chosen = sources(host, without_changes(settings))
     watch = Watch(chosen, Kept(), boot_id=host.boot_id(), now=host.now())
     await look_once(chosen, watch, host, settings.read_seconds_max)
     return watch

@@ -1,9 +1,12 @@
-"""The tables of `fairlead agent check` (pure)."""
+"""The tables of `fairlead agent check` and `fairlead agent tune` (pure)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fairlead.cli.table import Align, Column, Row
 from fairlead.node.report import Report
+from fairlead.node.tuning import Finding, Outcome, State
 
 FAULT_COLUMNS = (
     Column("SEVERITY"),
@@ -16,6 +19,15 @@ FAULT_COLUMNS = (
     Column("EVIDENCE", may_cut=True),
     Column("ENDS BY", wide_only=True),
     Column("LAST SEEN", wide_only=True),
+)
+SETTING_COLUMNS = (
+    Column("SETTING"),
+    Column("STATE"),
+    Column("ACTUAL"),
+    Column("WANTED"),
+    Column("WHY", may_cut=True),
+    Column("REASON", wide_only=True),
+    Column("SOURCE", wide_only=True),
 )
 SOURCE_COLUMNS = (Column("SOURCE"), Column("STATE"), Column("WHY", may_cut=True))
 
@@ -50,3 +62,42 @@ def summary_line(report: Report) -> str:
     verdict = "healthy" if report.is_healthy else f"{sick} fault{'s' * (sick != 1)}"
     unread = f"; {blind} of {len(report.sources)} sources not fully read" if blind else ""
     return verdict + unread
+
+
+def setting_rows(findings: Iterable[Finding]) -> list[Row]:
+    """Return a row per setting, in the order of the profile; targets that are alike are one."""
+    rows: dict[tuple[str, str, str, str], tuple[Finding, int]] = {}
+    for each in findings:
+        key = (each.setting, each.state.value, each.actual, each.why)
+        rows[key] = each, rows.get(key, (each, 0))[1] + 1
+    return [
+        (
+            each.setting + f" ({count:,} times)" * (count > 1), each.state.value,
+            each.actual or "-", each.wanted or "-", each.why or each.formula or "-", each.reason,
+            each.source,
+        )
+        for each, count in rows.values()
+    ]  # fmt: skip
+
+
+def tuning_line(outcome: Outcome) -> str:
+    """Return the result of a comparison, or of a change, in a line."""
+    found = outcome.findings
+    drifts = sum(each.state.is_drift for each in found)
+    unjudged = sum(each.state in (State.NOT_JUDGED, State.UNREADABLE) for each in found)
+    parts = [f"{drifts:,} of {len(found):,} differ" if found else "no settings are wanted"]
+    if unjudged:
+        parts.append(f"{unjudged:,} not judged")
+    if outcome.changed:
+        parts.append(f"{outcome.changed:,} set")
+    back = sum(not each.why for each in outcome.restored)
+    if back:
+        parts.append(f"{back:,} restored")
+    return "; ".join(parts)
+
+
+def restored_lines(outcome: Outcome) -> list[str]:
+    """Return a line per setting that was restored, or was not."""
+    return [
+        f"{each.setting}: {each.why or f'restored to {each.value}'}" for each in outcome.restored
+    ]

@@ -1,0 +1,25 @@
+"""Tuning of the machine: profiles, what differs from them, what was set, and how it is taken back.
+
+`formula` and `profile` say what is wanted, `values` where that is on the machine, `verify`
+compares, `record` keeps what was there before, `apply` sets and restores.
+"""
+
+from fairlead.node.tuning.apply import Outcome, Restored, restore, tune
+from fairlead.node.tuning.facts import FACT_NAMES, read_facts
+from fairlead.node.tuning.profile import (
+    Profile,
+    ReadyProfile,
+    load_profile,
+    parse_profile,
+    profile_path,
+    shipped_names,
+    unknown_facts,
+)
+from fairlead.node.tuning.record import RecordError
+from fairlead.node.tuning.verify import Finding, State, verify
+
+__all__ = [
+    "FACT_NAMES", "Finding", "Outcome", "Profile", "ReadyProfile",
+    "RecordError", "Restored", "State", "load_profile", "parse_profile", "profile_path",
+    "read_facts", "restore", "shipped_names", "tune", "unknown_facts", "verify",
+]  # fmt: skip
