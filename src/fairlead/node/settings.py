@@ -259,6 +259,11 @@ class AgentSettings(Section, frozen=True):
     report_seconds: Annotated[
         int, within(1, HOUR, "The report is written on each change, and so often.")
     ] = 10
+    forecast_seconds: Annotated[
+        int,
+        within(0, DAY, "A table, open files or tasks that will be full within so long, as they "
+                       "grow, are a warning; 0: not judged."),
+    ] = 900  # fmt: skip
     gpu: GpuSettings = GpuSettings()
     ecc: EccSettings = EccSettings()
     pcie: PcieSettings = PcieSettings()

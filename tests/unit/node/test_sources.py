@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replaced
 from tests.unit.node.host_tree import NEXT_BOOT, HostTree, Looks, changed, named
 
 from fairlead.model.faults import Action, Ending, Severity
@@ -402,6 +403,60 @@ def test_connections_fill_up(tree: HostTree) -> None:
     assert looks.look() == ()
     tree.write("proc/sys/net/netfilter/nf_conntrack_count", 900)
     assert named(looks.look(5)) == [("conntrack", "conntrack", ("fill",))]
+
+
+def connections(tree: HostTree, count: int) -> None:
+    tree.write("proc/sys/net/netfilter/nf_conntrack_count", count)
+    tree.write("proc/sys/net/netfilter/nf_conntrack_max", 1000)
+
+
+def grows(tree: HostTree, looks: Looks, counts: list[int], every: float) -> tuple[str, ...]:
+    """Return the evidence of forecasts after looks at these counts."""
+    for count in counts:
+        connections(tree, count)
+        looks.look(every)
+    seen = [each for each in looks.watch.faults if each.quiet_since is None]
+    return tuple(each.evidence for each in seen if each.identity.codes == ("forecast",))
+
+
+def test_a_table_that_grows_steadily_is_a_fault_before_it_is_full(tree: HostTree) -> None:
+    looks = Looks(tree, "network-tables")
+    assert grows(tree, looks, [420, 450, 480], 15) == ()
+    (text,) = grows(tree, looks, [510], 15)
+    assert text == ("full in 245 s at the slowest growth of the last 45 s, 2.0 a second; "
+                    "510 of 1,000 entries (51 %)")  # fmt: skip
+    assert grows(tree, looks, [520, 521, 521], 15) == (), "it grows no more"
+    assert looks.look(60) == ()
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [[100, 100, 100, 600], [100, 600, 600, 600, 600], [600, 650, 640, 690], [100, 200, 300, 400],
+     [500, 501, 502, 503]],
+    ids=["a jump", "after a jump", "up and down", "below half", "in two hours"],
+)  # fmt: skip
+def test_no_forecast_is_made_of_a_jump_or_far_from_the_limit(
+    tree: HostTree, counts: list[int]
+) -> None:
+    assert grows(tree, Looks(tree, "network-tables"), counts, 15) == ()
+
+
+def test_frequent_looks_make_no_trend_of_seconds(tree: HostTree) -> None:
+    looks = Looks(tree, "network-tables")
+    assert grows(tree, looks, list(range(500, 600, 10)), 1) == ()
+    assert len(looks.watch.kept().memories["network-tables"].document) < 300
+    looks = Looks(tree, "network-tables", settings=replaced(SETTINGS, forecast_seconds=0))
+    assert grows(tree, looks, [500, 550, 600, 650], 15) == ()
+
+
+def test_files_and_tasks_that_grow_are_faults_before_they_are_used_up(tree: HostTree) -> None:
+    looks = Looks(tree, "tasks")
+    for count in (500, 520, 540, 560):
+        machine(tree, files=count, tasks=count)
+        looks.look(30)
+    assert named(looks.watch.faults) == [("open-files", "machine", ("forecast",)),
+                                         ("task-count", "machine", ("forecast",))]  # fmt: skip
+    assert looks.watch.faults[0].evidence.startswith("full in 660 s")
 
 
 def process(tree: HostTree, number: int, state: str = "D", *, name: str = "nvidia-smi",

@@ -1,7 +1,8 @@
 """Tables of the kernel's network that fill up: connections, and neighbours of both families.
 
 When a neighbour table is full, new connections fail while everything else works; the kernel counts
-that as `table_fulls`. Its default of 1,024 entries is too small for flat networks of pods.
+that as `table_fulls`. Its default of 1,024 entries is too small for flat networks of pods. A table
+that grows steadily is a fault before it is full.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fairlead.model.faults import (
     steady,
 )
 from fairlead.node.devices import read_each
+from fairlead.node.forecast import Trend, followed, forecast
 from fairlead.node.host import Absent, Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, Source
@@ -57,9 +59,10 @@ class TableFacts:
 
 
 class TableMemory(msgspec.Struct, frozen=True):
-    """How often each table was full at the look before."""
+    """How often each table was full at the look before, and how each grows."""
 
     fulls: dict[str, int] = {}
+    trends: dict[str, Trend] = {}
 
 
 def read(host: Host) -> TableFacts:
@@ -98,6 +101,8 @@ def judge(
     warning = steady(Severity.WARNING, Action.WATCH, stable)
     critical = steady(Severity.CRITICAL, Action.ASK_PERSON, stable)
     observations: list[Observation] = []
+    used = {name: fill.entries for name, fill in facts.tables.items()}
+    trends = followed(memory.trends, used, at.uptime_seconds)
     for name, fill in facts.tables.items():
         check = CONNTRACK if name == CONNTRACK else NEIGHBOURS
         text = f"{fill.entries:,} of {fill.entries_max:,} entries ({fill.percent:.0f} %)"
@@ -105,6 +110,10 @@ def judge(
         if was_full > 0:
             said = f"full {was_full:,} times since the last look; {text}"
             observations.append(observed(identity(check, name, ("full",)), critical, said, at))
+        said = forecast(trends[name], fill.entries, fill.entries_max, settings.forecast_seconds)
+        if said:
+            of = identity(check, name, ("forecast",))
+            observations.append(observed(of, warning, f"{said}; {text}", at))
         verdict = None
         if name == CONNTRACK:
             verdict = warning if fill.percent >= limits.conntrack_percent_max else None
@@ -115,7 +124,7 @@ def judge(
         if verdict:
             observations.append(observed(identity(check, name, ("fill",)), verdict, text, at))
     return Judged(
-        TableMemory({name: fill.fulls for name, fill in facts.tables.items()}),
+        TableMemory({name: fill.fulls for name, fill in facts.tables.items()}, trends),
         tuple(observations), frozenset(facts.tables), unreadable=facts.unreadable,
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from fairlead.model.faults import (
     observed,
     steady,
 )
+from fairlead.node.forecast import Trend, followed, forecast
 from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, Source
@@ -62,9 +63,10 @@ class Asleep(msgspec.Struct, frozen=True):
 
 
 class TaskMemory(msgspec.Struct, frozen=True):
-    """Processes that slept at the look before."""
+    """Processes that slept at the look before, and how files and tasks grow."""
 
     asleep: dict[str, Asleep] = {}
+    trends: dict[str, Trend] = {}
 
 
 def read(host: Host) -> TaskFacts:
@@ -122,6 +124,8 @@ def judge(
         text = f"{len(found)} uninterruptible for {longest:.0f} s" + ", killed" * must_die
         observations.append(observed(identity(HUNG, name), verdict, text, at))
     warning = steady(Severity.WARNING, Action.WATCH, stable)
+    used_now = {FILES: facts.files[0], TASKS: facts.tasks[0]}
+    trends = followed(memory.trends, used_now, at.uptime_seconds)
     for check, (used, most), percent in (
         (FILES, facts.files, limits.files_percent_max),
         (TASKS, facts.tasks, limits.tasks_percent_max),
@@ -129,7 +133,10 @@ def judge(
         if most and 100 * used >= percent * most:
             text = f"{used:,} of {most:,} in use"
             observations.append(observed(identity(check, "machine"), warning, text, at))
-    return Judged(TaskMemory(asleep), tuple(observations))
+        if said := forecast(trends[check], used, most, settings.forecast_seconds):
+            of = identity(check, "machine", ("forecast",))
+            observations.append(observed(of, warning, f"{said}; {used:,} of {most:,}", at))
+    return Judged(TaskMemory(asleep, trends), tuple(observations))
 
 
 def source(host: Host, settings: AgentSettings) -> Source[TaskFacts, TaskMemory]:
