@@ -1,0 +1,235 @@
+"""Tuning on the real kernel: a neighbour table that overflows, and does not; settings of a network
+namespace.
+
+The limits of the neighbour tables are the kernel's, not a namespace's: they are small for about a
+second, and put back. Everything else is in namespaces that end with the test.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.unit.node.host_tree import changed
+
+from fairlead.model.faults import Fault, Moment, Severity
+from fairlead.node.host import Host
+from fairlead.node.settings import AgentSettings, TuningMode
+from fairlead.node.source import AnySource
+from fairlead.node.sources import network, tuning
+from fairlead.node.watch import Kept, Watch
+
+pytestmark = pytest.mark.e2e
+LIMITS = tuple(f"proc/sys/net/ipv4/neigh/default/gc_thresh{number}" for number in (1, 2, 3))
+OLD = (64, 128, 256)
+PROFILE = """
+name: neighbours
+lines:
+- {kind: Sysctl, name: net.ipv4.neigh.default.gc_thresh1, atLeast: nodes + pods,
+   reason: r, source: s}
+- {kind: Sysctl, name: net.ipv4.neigh.default.gc_thresh2, atLeast: 3 * (nodes + pods) // 2,
+   reason: r, source: s}
+- {kind: Sysctl, name: net.ipv4.neigh.default.gc_thresh3, atLeast: 2 * (nodes + pods),
+   reason: r, source: s}
+"""
+#: Sends to so many new peers as each line says; answers how many of them got ENOBUFS.
+PEERS = """
+import errno, socket, subprocess, sys
+for words in ("link add fl0 type veth peer name fl1", "addr add 10.77.0.1/16 dev fl0",
+              "link set fl0 up", "link set fl1 up"):
+    subprocess.run(["ip", *words.split()], check=True)
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender.setsockopt(socket.SOL_IP, 11, 1)  # IP_RECVERR: without it UDP keeps ENOBUFS to itself
+print("ready", flush=True)
+number = 2
+for line in sys.stdin:
+    failed = 0
+    for number in range(number, number + int(line)):
+        try:
+            sender.sendto(b"", (f"10.77.{number >> 8}.{number & 255}", 9))
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+            failed += 1
+    number += 1
+    print(failed, flush=True)
+"""
+
+
+class Peers:
+    """Peers in a network namespace of their own; entries of the kernel's one table."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def meet(self, count: int) -> int:
+        """Send to so many new ones; return how many could not be reached for a full table."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
+@contextmanager
+def peers() -> Generator[Peers]:
+    command = ["unshare", "-n", sys.executable, "-c", PEERS]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
+                assert process.stderr is not None
+                pytest.skip(f"no network namespace with a veth: {process.stderr.read()[:200]}")
+            yield Peers(process)
+        finally:
+            process.kill()
+
+
+def needs(*programs: str) -> None:
+    """Skip, with the reason, where the kernel's settings cannot be written."""
+    missing = [each for each in programs if shutil.which(each) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to write settings of the kernel")
+    tried = subprocess.run([*programs[:1], "-n", "true"], capture_output=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"network namespaces are not permitted: {tried.stderr.decode()[:200]}")
+
+
+@pytest.fixture
+def old_limits() -> Iterator[Host]:
+    """The kernel with limits that a few hundred peers fill."""
+    needs("unshare", "ip")
+    host = Host()
+    try:
+        before = [host.text(path) for path in LIMITS]
+        write(host, OLD)
+    except OSError as error:
+        pytest.skip(f"the limits of neighbours cannot be written: {error}")
+    try:
+        yield host
+    finally:
+        write(host, before)
+
+
+def write(host: Host, values: tuple[int, ...] | list[str]) -> None:
+    for path, value in zip(LIMITS, values, strict=True):
+        host.path(path).write_text(str(value))
+
+
+def limits(host: Host) -> tuple[int, ...]:
+    return tuple(host.number(path) for path in LIMITS)
+
+
+class Looks:
+    """The agent's looks at the real kernel, with a clock that only `look` moves."""
+
+    def __init__(self, source: AnySource | None, host: Host) -> None:
+        assert source is not None
+        self.source, self.at = source, Moment(1e9, 1000.0)
+        self.watch = Watch((source,), Kept(), boot_id=host.boot_id(), now=self.at)
+
+    def look(self, after: float) -> dict[tuple[str, ...], Fault]:
+        self.at = Moment(self.at.time + after, self.at.uptime_seconds + after)
+        self.watch.read(self.source, self.source.read(), self.at)
+        return {fault.identity.codes: fault for fault in self.watch.faults}
+
+
+def test_the_forecast_comes_before_connections_fail_and_the_overflow_is_seen(
+    old_limits: Host,
+) -> None:
+    looks = Looks(network.source(old_limits, AgentSettings()), old_limits)
+    events: list[str] = []
+    with peers() as met:
+        for _ in range(12):
+            faults = looks.look(15)
+            if ("forecast",) in faults:
+                events.append("forecast")
+            if met.meet(32):
+                events.append("failed")
+        faults = looks.look(15)
+    assert "forecast" in events
+    assert "failed" in events, "256 entries are not enough for 384 peers"
+    assert events.index("forecast") < events.index("failed")
+    assert faults["full",].verdict.severity is Severity.CRITICAL
+    assert faults["full",].identity.component == "arp_cache"
+
+
+def test_a_profile_makes_room_drift_is_found_and_without_it_the_old_values_are_back(
+    old_limits: Host, tmp_path: Path
+) -> None:
+    (tmp_path / "profile.yaml").write_text(PROFILE)
+    settings = changed(
+        AgentSettings(), "tuning", profile=str(tmp_path / "profile.yaml"), mode=TuningMode.APPLY,
+        facts={"nodes": 100, "pods": 900}, record=str(tmp_path / "record.json"),
+    )  # fmt: skip
+    with peers() as met:
+        assert met.meet(600) > 0, "the old values are too small"
+    looks = Looks(tuning.source(old_limits, settings), old_limits)
+    assert looks.look(0) == {}
+    assert limits(old_limits) == (1000, 1500, 2000)
+    with peers() as met:
+        assert met.meet(600) == 0
+    old_limits.path(LIMITS[2]).write_text("512")
+    faults = looks.look(settings.tuning.period_seconds)
+    assert "gc_thresh3 is 512, not at least 2000" in faults[()].evidence
+    assert limits(old_limits) == (1000, 1500, 512), "a person's value is not overwritten"
+    old_limits.path(LIMITS[2]).write_text("2000")
+    bare = changed(settings, "tuning", profile="")
+    source = tuning.source(old_limits, bare)
+    assert source is not None
+    with pytest.raises(Exception, match="profile is not set"):
+        source.read()
+    assert limits(old_limits) == OLD
+
+
+def in_namespace(folder: Path, *script: str, mounts: bool = False) -> str:
+    """Run lines of a shell in one network namespace; return what they say."""
+    needs("unshare", "mount")
+    (folder / "profile.yaml").write_text(
+        "name: own\nlines:\n"
+        "- {kind: Sysctl, name: net.core.somaxconn, atLeast: 9000, reason: r, source: s}\n"
+        "- {kind: Sysctl, name: net.ipv4.ip_local_port_range, value: 10000 65535, reason: r,\n"
+        "   source: s}\n"
+        "- {kind: Sysctl, name: net.ipv4.neigh.default.gc_thresh3, value: 1, reason: r, source: s}"
+    )
+    tune = f"{sys.executable} -m fairlead agent tune --record {folder}/record.json"
+    shell = "\n".join(script).replace("TUNE", tune).replace("OWN", f"{folder}/profile.yaml")
+    flags = ["-n", "-m"] if mounts else ["-n"]
+    done = subprocess.run(["unshare", *flags, "sh", "-c", shell], capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    return done.stdout + done.stderr
+
+
+SHOW = "cat /proc/sys/net/core/somaxconn /proc/sys/net/ipv4/ip_local_port_range"
+
+
+def test_settings_of_a_namespace_are_set_and_taken_back(tmp_path: Path) -> None:
+    said = in_namespace(tmp_path, SHOW, "TUNE --profile OWN --apply -q", "echo code $?", SHOW,
+                        "TUNE --restore -q", SHOW)  # fmt: skip
+    rows = [" ".join(row.split()) for row in said.splitlines()]
+    before = rows[:2]
+    assert before != ["9000", "10000 65535"]
+    assert rows[-5:] == ["code 0", "9000", "10000 65535", *before]
+
+
+def test_what_a_namespace_has_not_and_what_is_read_only_is_told(tmp_path: Path) -> None:
+    said = in_namespace(
+        tmp_path, "mount --bind /proc/sys /proc/sys", "mount -o remount,bind,ro /proc/sys", SHOW,
+        "TUNE --profile OWN --apply", "echo code $?", SHOW, mounts=True,
+    )  # fmt: skip
+    assert "9000 cannot be written: Read-only file system" in said
+    assert "not there: the kernel lacks it, or this is not the host's network namespace" in said
+    assert "code 1" in said
+    first, *_, last = [row for row in said.splitlines() if row.isdecimal()]
+    assert first == last
+    assert "Traceback" not in said
