@@ -1,8 +1,8 @@
 """What the agent of a machine costs: its start, its memory, and a full look at a large machine.
 
-The machine is built from files: two sockets, 300 PCI devices, 16 ports, 3,000 processes. What a
-look costs beside reading the same files shows what judging adds; the share of a core is what all
-sources cost in their periods.
+The machine is built from files: two sockets, 256 processors, 300 PCI devices, 16 ports, 3,000
+processes, and the settings of a profile. What a look costs beside reading the same files shows what
+judging adds; the share of a core is what all sources cost in their periods.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from bench.processes import cpu_seconds
 from fairlead.node.host import Host
 from fairlead.node.readers import report as fold
 from fairlead.node.registry import sources
-from fairlead.node.settings import AgentSettings
+from fairlead.node.settings import AgentSettings, TuningSettings
 from fairlead.node.source import AnySource
+from fairlead.node.tuning import load_profile
+from fairlead.node.tuning.profile import Kind
+from fairlead.node.tuning.values import sysctl_path
 from fairlead.node.watch import Kept, Watch
 
+PROFILE, POLICIES = "ml-node", 256
 DEVICES, PORTS, PROCESSES, LINES = 300, 16, 3_000, 50_000
 STARTS, LOOKS, RUN_SECONDS = 5, 5, 30
 _BOOT = "5e5a1d4e-0000-4000-8000-000000000001"
@@ -78,6 +82,15 @@ def build(root: Path) -> None:
     write(root / "proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw")
     write(root / "proc/sys/net/netfilter/nf_conntrack_count", 1000)
     write(root / "proc/sys/net/netfilter/nf_conntrack_max", 262144)
+    for want in load_profile(PROFILE).wants:
+        if want.line.kind is Kind.SYSCTL:
+            write(root / sysctl_path(want.line.name), 10_000_000)
+    write(root / "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never")
+    for number in range(POLICIES):
+        policy = root / f"sys/devices/system/cpu/cpufreq/policy{number}"
+        write(policy / "scaling_governor", "performance")
+    write(root / "sys/devices/system/cpu/online", f"0-{POLICIES - 1}")
+    write(root / "sys/class/net/eth0/device/vendor", "0x15b3")
     write(root / "dev/kmsg", "".join(_line(number) for number in range(LINES)).removesuffix("\n"))
 
 
@@ -93,12 +106,14 @@ _FILES = {
     "pcie": ("sys/bus/pci", "**/*"),
     "infiniband": ("sys/class/infiniband", "**/*"),
     "tasks": ("proc", "[0-9]*/stat"),
+    "tuning": ("", "proc/sys/[nfvk]*/**/*", "sys/devices/system/cpu/cpufreq/**/*"),
 }
 
 
 def _files(root: Path, name: str) -> list[Path]:
-    place, pattern = _FILES.get(name, ("", ""))
-    return [path for path in (root / place).glob(pattern) if path.is_file()] if pattern else []
+    place, *patterns = _FILES.get(name, ("",))
+    found = [path for pattern in patterns for path in (root / place).glob(pattern)]
+    return [path for path in found if path.is_file()]
 
 
 def _bare(files: list[Path]) -> None:
@@ -113,7 +128,9 @@ def _look(source: AnySource, watch: Watch, host: Host) -> None:
 
 def _looks(report: Report, root: Path) -> None:
     host = Host(root)
-    chosen = sources(host, AgentSettings())
+    facts = {"nodes": 7_500, "pods": 200_000}
+    tuned = TuningSettings(profile=PROFILE, facts=facts)
+    chosen = sources(host, AgentSettings(tuning=tuned))
     watch = Watch(chosen, Kept(), boot_id=_BOOT, now=host.now())
     by_name = {source.name: source for source in chosen}
     log, core = by_name["kernel-log"], 0.0
@@ -134,6 +151,8 @@ def _looks(report: Report, root: Path) -> None:
                 _bare(files)
                 ratios.append(costs[-1] / (time.thread_time() - start))
         core += statistics.median(costs) / source.period_seconds
+        if source.name == "tuning":
+            report.add("agent.look_tuning", statistics.median(costs) / slow * 1e3, "ms CPU")
         if ratios:
             report.add(f"agent.look_{source.name}_ratio", statistics.median(ratios), "x bare")
     report.add("agent.core_share", 100 * core / slow, "% of a core")
