@@ -17,17 +17,19 @@ from pathlib import Path
 
 from bench.harness import Report, cpu_slowness, slowness
 from bench.processes import cpu_seconds
+from fairlead.api.node_report import ReportedTuning, TuningMode
 from fairlead.node.host import Host
 from fairlead.node.readers import report as fold
 from fairlead.node.registry import sources
 from fairlead.node.settings import AgentSettings, TuningSettings
 from fairlead.node.source import AnySource
-from fairlead.node.tuning import load_profile
+from fairlead.node.tuning import load_profile, roll_out
 from fairlead.node.tuning.profile import Kind
 from fairlead.node.tuning.values import sysctl_path
 from fairlead.node.watch import Kept, Watch
 
 PROFILE, POLICIES = "ml-node", 256
+NODES = 7_500
 DEVICES, PORTS, PROCESSES, LINES = 300, 16, 3_000, 50_000
 STARTS, LOOKS, RUN_SECONDS = 5, 5, 30
 _BOOT = "5e5a1d4e-0000-4000-8000-000000000001"
@@ -39,7 +41,26 @@ def run(report: Report) -> None:
         root = Path(name) / "host"
         build(root)
         _looks(report, root)
+        _plan(report)
         _process(report, root, Path(name))
+
+
+def _plan(report: Report) -> None:
+    """Measure the plan of a profile for nodes that all differ in their memory."""
+    profile = load_profile(PROFILE)
+    values = {want.line.title: "4096" for want in profile.wants}
+    facts = {"cores": 128, "gpus": 8, "nics": 4, "nodes": NODES, "pods": 200_000}
+    nodes: dict[str, ReportedTuning | None] = {
+        f"n{i}": ReportedTuning(
+            "own", TuningMode.VERIFY, {**facts, "memory_bytes": (1 << 40) + i}, values
+        )
+        for i in range(NODES)
+    }
+    start = time.thread_time()
+    found = roll_out(profile, {}, nodes)
+    taken = time.thread_time() - start
+    assert sum(len(each.nodes) for each in found.changes) > NODES
+    report.add("agent.tune_plan_7500", taken / cpu_slowness(), "s CPU")
 
 
 def write(path: Path, text: object) -> None:

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 from tests.unit.node.host_tree import changed
 
+from fairlead.api.node_report import TuningMode
 from fairlead.model.faults import Fault, Moment, Severity
 from fairlead.node.host import Host
-from fairlead.node.settings import AgentSettings, TuningMode
+from fairlead.node.settings import AgentSettings
 from fairlead.node.source import AnySource
 from fairlead.node.sources import network, tuning
 from fairlead.node.watch import Kept, Watch

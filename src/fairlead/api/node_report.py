@@ -23,6 +23,10 @@ CODES_MAX = 8
 CHECK_MAX = 63
 WHY_MAX = 200
 ID_MAX = 128
+REPORTED_SETTINGS_MAX = 64
+REPORTED_DIFFERENCES_MAX = 32
+VALUE_MAX = 64
+FACTS_MAX = 32
 
 
 class Severity(Enum):
@@ -96,6 +100,36 @@ class SourceState(Enum):
     STALE = "Stale"  # it was not read for much longer than it should be
 
 
+class TuningMode(Enum):
+    """What an agent does about settings of its machine that are not as the profile says."""
+
+    VERIFY = "verify"
+    APPLY = "apply"
+
+
+class SettingState(Enum):
+    """How a setting of a machine does, `is_drift`: it is not as the profile says."""
+
+    _value_: str
+    is_drift: bool
+
+    def __new__(cls, value: str, is_drift: bool) -> Self:  # noqa: FBT001
+        """Make a member."""
+        state = object.__new__(cls)
+        state._value_, state.is_drift = value, is_drift
+        return state
+
+    AS_WANTED = "AsWanted", False
+    DIFFERS = "Differs", True
+    SET_BY_HAND = "SetByHand", True  # it differs, and a person set it
+    REFUSED = "Refused", True  # the write failed, or the kernel made another value of it
+    MISSING = "Missing", True  # the machine lacks what is required
+    ABSENT = "Absent", False  # the machine lacks it, and need not have it
+    NOT_JUDGED = "NotJudged", False  # a fact, or the value, is not known
+    NOT_FOR_THIS = "NotForThisMachine", False  # `when` is 0
+    UNREADABLE = "Unreadable", False
+
+
 class ReportedFault(Wire, frozen=True):
     """A fault that is open."""
 
@@ -130,6 +164,36 @@ class ReportedSource(Wire, frozen=True):
         doc("What it cannot see meanwhile.", maxItems=REPORTED_SOURCES_MAX),
     ] = ()
     lost: Annotated[int, doc("Records that were lost.", ge=0)] = 0
+
+
+class ReportedSetting(Wire, frozen=True):
+    """A setting that is not as the profile says."""
+
+    name: Annotated[str, doc("The setting.", maxLength=COMPONENT_MAX)]
+    state: Annotated[SettingState, doc("How it does.")]
+    actual: Annotated[str, doc("Its value.", maxLength=VALUE_MAX)] = ""
+    wanted: Annotated[str, doc("What the profile says.", maxLength=VALUE_MAX)] = ""
+    why: Annotated[str, doc("Why it is so, or the formula.", maxLength=WHY_MAX)] = ""
+
+
+class ReportedTuning(Wire, frozen=True):
+    """What the last look at the settings of the machine found."""
+
+    profile: Annotated[str, doc("The profile.", maxLength=CHECK_MAX)]
+    mode: Annotated[TuningMode, doc("What is done about what differs.")]
+    facts: Annotated[
+        dict[str, int], doc("Facts of which values are formulas.", maxProperties=FACTS_MAX)
+    ] = {}
+    values: Annotated[
+        dict[str, Annotated[str, doc(maxLength=VALUE_MAX)]],
+        doc("Values of the settings of the profile.", maxProperties=REPORTED_SETTINGS_MAX),
+    ] = {}
+    differences: Annotated[
+        tuple[ReportedSetting, ...],
+        doc("What differs, in the order of the profile.", maxItems=REPORTED_DIFFERENCES_MAX),
+    ] = ()
+    left_out: Annotated[int, doc("Differences beyond those that are listed.", ge=0)] = 0
+    not_judged: Annotated[int, doc("Settings that could not be judged.", ge=0)] = 0
 
 
 class Answer(Enum):
@@ -172,6 +236,9 @@ class NodeReportStatus(Wire, frozen=True):
         tuple[ReportedSource, ...],
         doc("Sources that do not work, or have lost something.", maxItems=REPORTED_SOURCES_MAX),
     ] = ()
+    tuning: Annotated[
+        ReportedTuning | None, doc("Settings of the machine; none without a tuning profile.")
+    ] = None
     answered: Annotated[RequestAnswer | None, doc("The answer to the latest request.")] = None
 
 

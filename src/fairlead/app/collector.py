@@ -120,7 +120,7 @@ def _substance(status: NodeReportStatus) -> object:
         for each in status.faults
     ]
     sources = [(each.source, each.state, each.lost) for each in status.sources]
-    return faults, sources, status.boot_id, status.left_out, status.answered
+    return faults, sources, status.boot_id, status.left_out, status.tuning, status.answered
 
 
 def _seconds(status: NodeReportStatus) -> float:

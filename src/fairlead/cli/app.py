@@ -55,6 +55,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "down": Entry("cluster", "Stop the cluster on this machine; its state is kept."),
         "nodes": Entry("nodes", "Show nodes, grouped by pool and state."),
         "node": Entry("node", "Show one node, or change whether it takes work."),
+        "tune": Entry("tune", "Show what a tuning profile would change on the nodes."),
         "fleet": Entry("fleet", "Show node pools, and what holds each back."),
         "defrag": Entry("defrag", "Show which gangs would move to free nodes."),
         "decisions": Entry("decisions", "Show what the scheduler decided, and make it again."),

@@ -10,20 +10,27 @@ from fairlead.api.node_report import (
     CODES_MAX,
     COMPONENT_MAX,
     EVIDENCE_MAX,
+    FACTS_MAX,
     ID_MAX,
+    REPORTED_DIFFERENCES_MAX,
     REPORTED_FAULTS_MAX,
+    REPORTED_SETTINGS_MAX,
     REPORTED_SOURCES_MAX,
+    VALUE_MAX,
     WHY_MAX,
     Action,
     NodeReportStatus,
     Recovery,
     ReportedFault,
+    ReportedSetting,
     ReportedSource,
+    ReportedTuning,
     Severity,
     SourceState,
 )
 from fairlead.api.times import format_time, parse_time
 from fairlead.node.report import VERSION, FaultLine, Report, SourceLine
+from fairlead.node.sources.tuning import TuningMemory
 
 _WORKING = (SourceState.OK.value, SourceState.SKIPPED.value)
 
@@ -64,6 +71,7 @@ def report_status(report: Report, *, node_uid: str, now: float) -> NodeReportSta
         faults=faults[:REPORTED_FAULTS_MAX],
         left_out=max(0, len(faults) - REPORTED_FAULTS_MAX) + report.dropped_faults,
         sources=sources[:REPORTED_SOURCES_MAX],
+        tuning=_tuning(report.tuning) if report.tuning else None,
     )
 
 
@@ -74,6 +82,24 @@ def _fault(line: FaultLine) -> ReportedFault:
         format_time(parse_time(line.last_seen)),
         tuple(code[:CODE_MAX] for code in line.codes[:CODES_MAX]), line.count,
         line.evidence[:EVIDENCE_MAX],
+    )  # fmt: skip
+
+
+def _tuning(found: TuningMemory) -> ReportedTuning:
+    """Return what of the last look at a profile has room in the report."""
+    shown = found.differences[:REPORTED_DIFFERENCES_MAX]
+    values = [each for each in found.values.items() if len(each[1]) <= VALUE_MAX]
+    return ReportedTuning(
+        found.profile[:CHECK_MAX], found.mode,
+        dict(sorted(found.facts.items())[:FACTS_MAX]),
+        dict(values[:REPORTED_SETTINGS_MAX]),
+        tuple(
+            ReportedSetting(each.setting[:COMPONENT_MAX], each.state, each.actual[:VALUE_MAX],
+                            each.wanted[:VALUE_MAX], (each.why or each.formula)[:WHY_MAX])
+            for each in shown
+        ),
+        found.left_out + len(found.differences) - len(shown),
+        len(found.not_judged),
     )  # fmt: skip
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from fairlead.api.node_report import TuningMode
 from fairlead.input.sections import load
 from fairlead.node.host import Host
-from fairlead.node.settings import AgentSettings, TuningMode
+from fairlead.node.settings import AgentSettings
 from fairlead.node.source import AnySource
 from fairlead.node.sources import (
     clock,

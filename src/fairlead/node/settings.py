@@ -11,6 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from fairlead.api.node_report import FACTS_MAX, TuningMode
 from fairlead.input.sections import Section, about, within
 from fairlead.model.faults import Action, Severity
 
@@ -209,13 +210,6 @@ class ProgramSettings(Section, frozen=True):
     )
 
 
-class TuningMode(Enum):
-    """What is done about settings of the machine that are not as the profile says."""
-
-    VERIFY = "verify"
-    APPLY = "apply"
-
-
 #: Facts of which the values of a profile are formulas, by name (node/tuning/facts.py).
 Facts = dict[str, Annotated[int, Meta(ge=0, le=1 << 53)]]
 
@@ -233,8 +227,8 @@ class TuningSettings(Section, frozen=True):
     ] = TuningMode.VERIFY
     facts: Annotated[
         Facts,
-        Meta(max_length=32, description="Facts that no machine has, such as nodes and pods of the "
-             "cluster at its largest."),
+        Meta(max_length=FACTS_MAX, description="Facts that no machine has, such as nodes and pods "
+             "of the cluster at its largest."),
     ] = {}  # fmt: skip
     record: Annotated[
         str, Meta(min_length=1, max_length=512, description="File of what was set, and of what "

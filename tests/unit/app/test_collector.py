@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 from tests.unit.app.fleet_world import FleetWorld
-from tests.unit.node.host_tree import HostTree, Looks
+from tests.unit.node.host_tree import HostTree, Looks, changed
 
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES
@@ -15,6 +15,7 @@ from fairlead.api.status import NotFound
 from fairlead.api.times import format_time, parse_time
 from fairlead.app.collector import CONFIRM_SECONDS, WRITE_SECONDS_MIN, Collector
 from fairlead.node.report import Report, report_of
+from fairlead.node.settings import AgentSettings
 from fairlead.runtime.client import Verb
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_node
@@ -125,6 +126,38 @@ def test_faults_that_have_ended_are_taken_out_of_the_object(tmp_path: Path) -> N
             await asyncio.sleep(10)
             status = (await fleet.client.get(NODE_REPORTS, "n1")).status
             assert (status.faults, status.critical) == ((), 0)
+            machine.collector.stop()
+            await task
+
+    run(main())
+
+
+def test_settings_that_differ_are_in_the_object_until_the_profile_is_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as fleet:
+            machine = Machine(fleet, tmp_path)
+            await machine.make_node()
+            machine.tree.write("proc/sys/net/core/somaxconn", 4096)
+            tuned = changed(AgentSettings(), "tuning", profile="ml-node",
+                            record=str(tmp_path / "record.json"))  # fmt: skip
+            machine.looks = Looks(machine.tree, "tuning", settings=tuned)
+            machine.say()
+            task = asyncio.create_task(machine.collector.run())
+            await asyncio.sleep(10)
+            found = (await fleet.client.get(NODE_REPORTS, "n1")).status.tuning
+            assert found is not None
+            assert (found.profile, found.values["net.core.somaxconn"]) == ("ml-node", "4096")
+            assert [each.name for each in found.differences] == ["net.core.somaxconn"]
+            machine.tree.write("proc/sys/net/core/somaxconn", 32768)
+            machine.say()
+            await asyncio.sleep(10)
+            found = (await fleet.client.get(NODE_REPORTS, "n1")).status.tuning
+            assert found is not None
+            assert found.differences == ()
+            machine.looks = Looks(machine.tree, "kernel-log")
+            machine.say()
+            await asyncio.sleep(10)
+            assert (await fleet.client.get(NODE_REPORTS, "n1")).status.tuning is None
             machine.collector.stop()
             await task
 

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.node.host_tree import NEXT_BOOT, HostTree
 
+from fairlead.api.node_report import SettingState as State
 from fairlead.input.errors import CliError
 from fairlead.node.tuning import (
     Finding,
     Outcome,
     ReadyProfile,
     RecordError,
-    State,
     load_profile,
     parse_profile,
     read_facts,

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from tests.unit.node.host_tree import HostTree, Looks, changed, named
 
+from fairlead.api.node_report import ReportedSetting, SettingState, TuningMode
 from fairlead.decide.health.need import urgency_of
 from fairlead.input.errors import CliError
 from fairlead.model.faults import Severity
 from fairlead.node.node_report import report_status
 from fairlead.node.registry import without_changes
 from fairlead.node.report import Report, report_of
-from fairlead.node.settings import AgentSettings, TuningMode
+from fairlead.node.settings import AgentSettings
 from fairlead.node.source import SourceState
 
 SOMAXCONN, PID_MAX = "proc/sys/net/core/somaxconn", "proc/sys/kernel/pid_max"
@@ -94,6 +95,14 @@ def test_the_fault_makes_no_node_sick_and_asks_for_nothing(tuned: Tuned) -> None
     (fault,) = status.faults
     assert fault.severity is Severity.INFO
     assert urgency_of(fault) is None, "whatever health acts on"
+    assert status.tuning is not None
+    assert status.tuning.facts["nodes"] == 5000
+    assert status.tuning.values == {"net.core.somaxconn": "4096", "kernel.pid_max": "65536"}
+    (difference,) = status.tuning.differences
+    assert difference == ReportedSetting(
+        "net.core.somaxconn", SettingState.DIFFERS, "4096", "at least 10000",
+        "2 * nodes with nodes = 5,000",
+    )  # fmt: skip
     assert (
         Looks(tuned.tree, "tuning", settings=tuned.settings(severity=Severity.WARNING))
         .look()[0]

@@ -205,7 +205,7 @@ def tune(
             outcome = tuning.restore(host, record=kept)
         else:
             wanted = tuning.load_profile(name)
-            known = tuning.read_facts(host, tuned.facts | _facts_of(facts))
+            known = tuning.read_facts(host, tuned.facts | facts_of(facts))
             host.boot_id()  # a directory that is no host is no host without drift
             outcome = tuning.Outcome(tuning.verify(host, wanted, known))
             if applies:
@@ -233,7 +233,7 @@ def _show_tuning(common_: Common, outcome: Outcome) -> None:
     common_.note(tuning_line(outcome))
 
 
-def _facts_of(given: tuple[str, ...]) -> dict[str, int]:
+def facts_of(given: tuple[str, ...]) -> dict[str, int]:
     """Return the facts of flags; CliError."""
     from fairlead.node.tuning import FACT_NAMES
 

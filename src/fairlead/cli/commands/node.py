@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from fairlead.api import names
 from fairlead.api.core import Node, Pod
@@ -29,6 +30,7 @@ from fairlead.cli.views.node import (
     preview_lines,
     try_rows,
 )
+from fairlead.cli.views.tuning import DIFFERENCE_COLUMNS, difference_rows, tuning_line
 from fairlead.input.errors import Code, fail
 from fairlead.input.suggest import nearest
 from fairlead.model.node_record import record_of
@@ -71,10 +73,31 @@ def _acts(command: F) -> F:
       fairlead node resume n17
       fairlead node repair n17             its faults are mended: test it and take it back
       fairlead node retire n17 --reason "third repair"
+      fairlead node tune n17               settings that are not as its profile says
     """,
 )
 def node() -> None:
     """Show one node, or change whether it takes work."""
+
+
+@node.command()
+@click.argument("name", metavar="NAME")
+@common()
+def tune(common_: Common, *, name: str) -> None:
+    """Show which settings of a node's machine are not as its tuning profile says."""
+    api = common_.connect()
+    found, report = _node(api, name), _report(api, name)
+    is_own = report is not None and report.status.node_uid == found.metadata.uid
+    tuning = report.status.tuning if report is not None and is_own else None
+    if tuning is None:
+        raise fail(Code.BAD_VALUE, f"node '{name}' reports no settings", help=(
+            "its agent needs a profile: tuning.profile in the settings of fairlead agent run",
+        ))  # fmt: skip
+    if common_.is_structured:
+        common_.data(msgspec.to_builtins(tuning))
+        return
+    common_.table(DIFFERENCE_COLUMNS, difference_rows(tuning), empty="nothing differs")
+    common_.note(tuning_line(tuning))
 
 
 @node.command()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fairlead.api.node_report import SettingState
 from fairlead.cli.table import Align, Column, Row
 from fairlead.node.report import Report
-from fairlead.node.tuning import Finding, Outcome, State
+from fairlead.node.tuning import Finding, Outcome
 
 FAULT_COLUMNS = (
     Column("SEVERITY"),
@@ -84,7 +85,9 @@ def tuning_line(outcome: Outcome) -> str:
     """Return the result of a comparison, or of a change, in a line."""
     found = outcome.findings
     drifts = sum(each.state.is_drift for each in found)
-    unjudged = sum(each.state in (State.NOT_JUDGED, State.UNREADABLE) for each in found)
+    unjudged = sum(
+        each.state in (SettingState.NOT_JUDGED, SettingState.UNREADABLE) for each in found
+    )
     parts = [f"{drifts:,} of {len(found):,} differ" if found else "no settings are wanted"]
     if unjudged:
         parts.append(f"{unjudged:,} not judged")

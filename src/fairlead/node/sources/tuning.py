@@ -6,23 +6,24 @@ restores what an earlier one had set. Nothing else of the agent changes the mach
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from fairlead.api.node_report import SettingState, TuningMode
 from fairlead.input.errors import CliError
 from fairlead.input.sections import read_text
 from fairlead.model.faults import Action, Moment, Observation, identity, observed, steady
 from fairlead.node.host import Absent, Host
-from fairlead.node.settings import AgentSettings, TuningMode, TuningSettings
+from fairlead.node.settings import AgentSettings, TuningSettings
 from fairlead.node.source import Judged, Source
 from fairlead.node.tuning import (
     Finding,
     Outcome,
     ReadyProfile,
-    State,
     parse_profile,
     profile_path,
     read_facts,
@@ -38,17 +39,23 @@ DIFFERENCES_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class TuningFacts:
-    """The profile's name, and what the machine is like."""
+    """The profile's name, what the machine is like, and the facts that are known."""
 
     profile: str
     outcome: Outcome
+    facts: dict[str, int]
 
 
 class TuningMemory(msgspec.Struct, frozen=True, rename="camel"):
-    """What the last look found: the report says it. `left_out` differences had no room."""
+    """What the last look found: the report says it.
+
+    `facts` and `values`, by setting, are what it was judged by. `left_out` differences had no room.
+    """
 
     profile: str = ""
     mode: TuningMode = TuningMode.VERIFY
+    facts: dict[str, int] = {}
+    values: dict[str, str] = {}
     differences: tuple[Finding, ...] = ()
     left_out: int = 0
     not_judged: tuple[str, ...] = ()
@@ -85,7 +92,7 @@ class TuningReader:
             restored = restore(self._host, record=self._record)
             if all(each.is_left or not each.why for each in restored.restored):
                 raise Absent("tuning.profile is not set")
-            return TuningFacts("", restored)
+            return TuningFacts("", restored, {})
         try:
             profile = self._load()
         except CliError as error:
@@ -96,7 +103,7 @@ class TuningReader:
             outcome = tune(self._host, profile, facts, record=self._record)
         else:
             outcome = Outcome(verify(self._host, profile, facts))
-        return TuningFacts(profile.profile.name, outcome)
+        return TuningFacts(profile.profile.name, outcome, facts)
 
 
 def judge(
@@ -117,17 +124,23 @@ def judge(
         of = identity(DRIFT, facts.profile or "earlier profile")
         observations.append(observed(of, verdict, text, at))
     unreadable = tuple(f"{each.setting}: {each.why}" for each in found
-                       if each.state is State.UNREADABLE)  # fmt: skip
+                       if each.state is SettingState.UNREADABLE)  # fmt: skip
     is_blind = bool(found) and len(unreadable) == len(found)
     return Judged(
         TuningMemory(
-            facts.profile, settings.tuning.mode, differences[:DIFFERENCES_MAX],
-            max(0, len(differences) - DIFFERENCES_MAX),
+            facts.profile, settings.tuning.mode, facts.facts, _values(found),
+            differences[:DIFFERENCES_MAX], max(0, len(differences) - DIFFERENCES_MAX),
             tuple(f"{each.setting}: {each.why}" for each in found
-                  if each.state is State.NOT_JUDGED)[:DIFFERENCES_MAX],
+                  if each.state is SettingState.NOT_JUDGED)[:DIFFERENCES_MAX],
         ),
         tuple(observations), frozenset() if is_blind else None, unreadable=unreadable,
     )  # fmt: skip
+
+
+def _values(findings: Sequence[Finding]) -> dict[str, str]:
+    """Return a value for each setting that has one: of several targets, one that differs."""
+    found = {each.setting: each.actual for each in findings if each.actual}
+    return found | {each.setting: each.actual for each in findings if each.state.is_drift}
 
 
 def source(host: Host, settings: AgentSettings) -> Source[TuningFacts, TuningMemory] | None:

@@ -16,10 +16,11 @@ from fairlead.node.tuning.profile import (
     unknown_facts,
 )
 from fairlead.node.tuning.record import RecordError
-from fairlead.node.tuning.verify import Finding, State, verify
+from fairlead.node.tuning.roll_out import RollOut, roll_out
+from fairlead.node.tuning.verify import Finding, verify
 
 __all__ = [
     "FACT_NAMES", "Finding", "Outcome", "Profile", "ReadyProfile",
-    "RecordError", "Restored", "State", "load_profile", "parse_profile", "profile_path",
-    "read_facts", "restore", "shipped_names", "tune", "unknown_facts", "verify",
+    "RecordError", "Restored", "RollOut", "load_profile", "parse_profile", "profile_path",
+    "read_facts", "restore", "roll_out", "shipped_names", "tune", "unknown_facts", "verify",
 ]  # fmt: skip

@@ -18,15 +18,16 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead.api.node_report import SettingState
 from fairlead.node.host import Absent, Host
 from fairlead.node.tuning.profile import Profile, ReadyProfile, ready
 from fairlead.node.tuning.record import Entry, open_record
 from fairlead.node.tuning.values import read_target, set_by_administrator, write_value
-from fairlead.node.tuning.verify import Finding, State, verify
+from fairlead.node.tuning.verify import Finding, verify
 
-_JUDGED = (State.AS_WANTED, State.DIFFERS)
+_JUDGED = (SettingState.AS_WANTED, SettingState.DIFFERS)
 #: These say nothing of whether the target is wanted, so what was set stays.
-_UNDECIDED = (State.NOT_JUDGED, State.UNREADABLE)
+_UNDECIDED = (SettingState.NOT_JUDGED, SettingState.UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def plan(
     """
     made = Plan(dict(entries))
     for finding in findings:
-        if finding.state is State.DIFFERS and finding.write is not None:
+        if finding.state is SettingState.DIFFERS and finding.write is not None:
             _plan_set(made, finding, administrator)
     for target, actual in unwanted.items():
         entry = entries[target]
@@ -179,16 +180,16 @@ def _write(host: Host, planned: Plan, before: Mapping[str, Entry]) -> dict[str, 
 
 def _explained(finding: Finding, planned: Plan, failed: Mapping[str, str]) -> Finding:
     """Return a finding that says why its target still differs."""
-    if finding.state is not State.DIFFERS or finding.write is None:
+    if finding.state is not SettingState.DIFFERS or finding.write is None:
         return finding
     target = finding.target
     if target in planned.by_hand:
-        return _changed(finding, State.SET_BY_HAND, planned.by_hand[target])
+        return _changed(finding, SettingState.SET_BY_HAND, planned.by_hand[target])
     why = failed.get(target) or planned.refused.get(target) or _kernel_makes(finding)
-    return _changed(finding, State.REFUSED, why)
+    return _changed(finding, SettingState.REFUSED, why)
 
 
-def _changed(finding: Finding, state: State, why: str) -> Finding:
+def _changed(finding: Finding, state: SettingState, why: str) -> Finding:
     return msgspec.structs.replace(finding, state=state, why=why)
 
 

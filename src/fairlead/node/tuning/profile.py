@@ -15,6 +15,7 @@ from typing import Annotated, Self
 
 from msgspec import Meta
 
+from fairlead.api.node_report import FACTS_MAX
 from fairlead.input.errors import Code, fail
 from fairlead.input.sections import Section, about, parse, read_text
 from fairlead.input.suggest import nearest
@@ -104,7 +105,9 @@ class Profile(Section, frozen=True):
 
     name: Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="Name.")]
     about: Annotated[str, Meta(max_length=TEXT_MAX, description="For which machines it is.")] = ""
-    facts: Annotated[Facts, Meta(max_length=32, description="Facts, where none are given.")] = {}
+    facts: Annotated[
+        Facts, Meta(max_length=FACTS_MAX, description="Facts, where none are given.")
+    ] = {}
     lines: Annotated[tuple[Line, ...], Meta(max_length=LINES_MAX, description="Settings.")] = ()
 
 
@@ -115,6 +118,12 @@ class Want:
     line: Line
     at_least: Formula | None
     when: Formula | None
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The facts that its formulas need, sorted."""
+        names = {name for each in (self.when, self.at_least) if each for name in each.names}
+        return tuple(sorted(names))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
-from typing import Self
+from dataclasses import dataclass
 
 import msgspec
 
+from fairlead.api.node_report import SettingState
 from fairlead.node.host import Absent, Host, whole_number
 from fairlead.node.tuning.formula import FormulaError
 from fairlead.node.tuning.profile import Line, ReadyProfile, Want
 from fairlead.node.tuning.values import read_value, targets, why_absent
 
 _UNLIMITED = "unlimited"
-
-
-class State(Enum):
-    """How a setting does, `is_drift`: it is not as the profile says."""
-
-    _value_: str
-    is_drift: bool
-
-    def __new__(cls, value: str, is_drift: bool) -> Self:  # noqa: FBT001
-        """Make a member."""
-        state = object.__new__(cls)
-        state._value_, state.is_drift = value, is_drift
-        return state
-
-    AS_WANTED = "AsWanted", False
-    DIFFERS = "Differs", True
-    SET_BY_HAND = "SetByHand", True  # it differs, and a person set it
-    REFUSED = "Refused", True  # the write failed, or the kernel made another value of it
-    MISSING = "Missing", True  # the machine lacks what is required
-    ABSENT = "Absent", False  # the machine lacks it, and need not have it
-    NOT_JUDGED = "NotJudged", False  # a fact is not known
-    NOT_FOR_THIS = "NotForThisMachine", False  # `when` is 0
-    UNREADABLE = "Unreadable", False
 
 
 class Finding(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,7 +24,7 @@ class Finding(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     setting: str
-    state: State
+    state: SettingState
     target: str = ""
     actual: str = ""
     wanted: str = ""
@@ -61,9 +38,18 @@ class Finding(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def words(self) -> str:
         """The difference in a few words."""
-        if self.state is State.MISSING:
+        if self.state is SettingState.MISSING:
             return f"{self.setting} is missing"
         return f"{self.setting} is {self.actual}, not {self.wanted}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A line that counts here: the least value, None for one of `accepted`, and its formula."""
+
+    line: Line
+    least: int | None
+    formula: str
 
 
 def verify(
@@ -71,52 +57,71 @@ def verify(
 ) -> tuple[Finding, ...]:  # fmt: skip
     """Return the findings in the order of the lines. `facts` are those that are known."""
     known = dict(profile.profile.facts) | dict(facts)
-    return tuple(each for want in profile.wants for each in _of_line(host, want, known))
+    found: list[Finding] = []
+    for want in profile.wants:
+        counted = _counted(want, known)
+        found += _on_host(host, counted) if isinstance(counted, _Wanted) else [counted]
+    return tuple(found)
 
 
-def _of_line(host: Host, want: Want, facts: Mapping[str, int]) -> Sequence[Finding]:
+def compare(want: Want, facts: Mapping[str, int], actual: str | None) -> Finding:
+    """Return the finding for a value that a machine has reported, None for one that it has not."""
+    counted = _counted(want, facts)
+    if not isinstance(counted, _Wanted):
+        return counted
+    if actual is None:
+        return _of(want.line, SettingState.NOT_JUDGED, why="the value is not reported")
+    return _compared(counted, actual)
+
+
+def _counted(want: Want, facts: Mapping[str, int]) -> _Wanted | Finding:
+    """Return what a line wants with these facts; a finding where it wants nothing."""
     line = want.line
-    formulas = [each for each in (want.when, want.at_least) if each]
-    needed = sorted({name for each in formulas for name in each.names} - facts.keys())
+    needed = [name for name in want.needed if name not in facts]
     if needed:
-        return [_of(line, State.NOT_JUDGED, why=f"not known: {', '.join(needed)}")]
+        return _of(line, SettingState.NOT_JUDGED, why=f"not known: {', '.join(needed)}")
     try:
         if want.when and not want.when.value(facts):
-            return [_of(line, State.NOT_FOR_THIS, why=f"{want.when.inputs(facts)}")]
+            return _of(line, SettingState.NOT_FOR_THIS, why=want.when.inputs(facts))
         least = want.at_least.value(facts) if want.at_least else None
     except FormulaError as error:
-        return [_of(line, State.NOT_JUDGED, why=str(error))]
+        return _of(line, SettingState.NOT_JUDGED, why=str(error))
     inputs = want.at_least.inputs(facts) if want.at_least else ""
-    formula = f"{want.at_least.text} with {inputs}" if want.at_least and inputs else ""
+    return _Wanted(line, least, f"{want.at_least.text} with {inputs}"
+                   if want.at_least and inputs else "")  # fmt: skip
+
+
+def _on_host(host: Host, wanted: _Wanted) -> Sequence[Finding]:
     try:
-        return [
-            _of_target(host, line, target, least=least, formula=formula)
-            for target in targets(host, line)
-        ]
+        return [_of_target(host, wanted, target) for target in targets(host, wanted.line)]
     except Absent as error:
-        return [_absent(line, str(error))]
+        return [_absent(wanted.line, str(error))]
     except OSError as error:
-        return [_of(line, State.UNREADABLE, why=_said(error))]
+        return [_of(wanted.line, SettingState.UNREADABLE, why=_said(error))]
 
 
-def _of_target(
-    host: Host, line: Line, target: str, *, least: int | None, formula: str
-) -> Finding:  # fmt: skip
+def _of_target(host: Host, wanted: _Wanted, target: str) -> Finding:
     try:
-        actual = read_value(host, line, target)
+        actual = read_value(host, wanted.line, target)
     except Absent:
-        return _absent(line, why_absent(line), target)
+        return _absent(wanted.line, why_absent(wanted.line), target)
     except OSError as error:
-        return _of(line, State.UNREADABLE, target=target, why=_said(error))
-    wanted = f"at least {least}" if least is not None else " or ".join(line.accepted)
+        return _of(wanted.line, SettingState.UNREADABLE, target=target, why=_said(error))
+    return _compared(wanted, actual, target)
+
+
+def _compared(wanted: _Wanted, actual: str, target: str = "") -> Finding:
+    line, least = wanted.line, wanted.least
+    shown = f"at least {least}" if least is not None else " or ".join(line.accepted)
     write = str(least) if least is not None else line.accepted[0]
     is_good = is_at_least(actual, least) if least is not None else actual in line.accepted
     if is_good is None:
-        return _of(line, State.UNREADABLE, target=target, why=f"'{actual[:40]}' is no number")
+        why = f"'{actual[:40]}' is no number"
+        return _of(line, SettingState.UNREADABLE, target=target, why=why)
     at_once = line.kind.is_set_at_once
     return _of(
-        line, State.AS_WANTED if is_good else State.DIFFERS, target=target, actual=actual,
-        wanted=wanted, formula=formula, write=write if at_once else None,
+        line, SettingState.AS_WANTED if is_good else SettingState.DIFFERS, target=target,
+        actual=actual, wanted=shown, formula=wanted.formula, write=write if at_once else None,
         why="" if is_good or at_once else line.kind.remedy.format(line.name.upper()),
     )  # fmt: skip
 
@@ -130,11 +135,13 @@ def is_at_least(actual: str, least: int) -> bool | None:
 
 
 def _absent(line: Line, why: str, target: str = "") -> Finding:
-    return _of(line, State.MISSING if line.required else State.ABSENT, target=target, why=why)
+    return _of(
+        line, SettingState.MISSING if line.required else SettingState.ABSENT, target=target, why=why
+    )
 
 
 def _of(
-    line: Line, state: State, *, target: str = "", actual: str = "", wanted: str = "",
+    line: Line, state: SettingState, *, target: str = "", actual: str = "", wanted: str = "",
     formula: str = "", why: str = "", write: str | None = None,
 ) -> Finding:  # fmt: skip
     return Finding(
