@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
 from fairlead.input.errors import CliError, Code, fail
@@ -24,12 +25,19 @@ class Api(BlockingClient):
     (E600) or cannot be asked.
     """
 
-    def __init__(self, connection: Connection, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        connect: Callable[[Connection, HttpOptions], socket.socket] | None = None,
+    ) -> None:
+        """`connect` makes its connections; by default the usual ones."""
         options = HttpOptions(
             connect_seconds=timeout_seconds, request_seconds=timeout_seconds,
             page_size=LIST_PAGE, answer_bytes_max=ANSWER_BYTES_MAX,
         )  # fmt: skip
-        super().__init__(connection, options)
+        super().__init__(connection, options, connect=connect)
 
     def token(self) -> str:
         """Return the bearer token of now, "" for none; CliError."""

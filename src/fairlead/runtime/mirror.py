@@ -70,8 +70,10 @@ class Change(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class MirrorOptions:
-    """What to mirror, in all namespaces, and how patiently."""
+    """What to mirror, and how patiently."""
 
+    #: Only objects of this namespace; "": of all.
+    namespace: str = ""
     label_selector: str = ""
     field_selector: str = ""
     #: A watch is asked to end after one to two times this, so that a dead connection is noticed.
@@ -308,6 +310,7 @@ class Mirror(Generic[T]):
         try:
             listed = await self._client.list(
                 self.resource,
+                namespace=self.options.namespace,
                 label_selector=self.options.label_selector,
                 field_selector=self.options.field_selector,
             )
@@ -394,6 +397,7 @@ class Mirror(Generic[T]):
         return self._client.watch(
             self.resource,
             resource_version=str(self._version),
+            namespace=self.options.namespace,
             label_selector=self.options.label_selector,
             field_selector=self.options.field_selector,
             timeout_seconds=patience + int(self._rng.random() * patience),

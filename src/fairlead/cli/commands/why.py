@@ -66,8 +66,8 @@ def why(common_: Common, *, jobs: tuple[str, ...], words: tuple[str, ...]) -> in
     changes = read_changes(words)
     if changes and len(jobs) > 1:
         raise fail(Code.BAD_VALUE, f"--if: explains one job, got {len(jobs)}")
-    asking = _Asking(common_, changes, now())
-    asked: list[_Answer] = []
+    asking = Asking(common_, changes, now())
+    asked: list[JobAnswer] = []
     problems: list[Problem] = []
     for job in jobs:
         try:
@@ -82,7 +82,7 @@ def why(common_: Common, *, jobs: tuple[str, ...], words: tuple[str, ...]) -> in
     return Exit.OK
 
 
-def _show(common_: Common, asked: Sequence[_Answer], changes: Changes, instant: float) -> None:
+def _show(common_: Common, asked: Sequence[JobAnswer], changes: Changes, instant: float) -> None:
     if not asked:
         return
     if common_.is_structured:
@@ -96,7 +96,7 @@ def _show(common_: Common, asked: Sequence[_Answer], changes: Changes, instant: 
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class JobAnswer:
     """A job, what the planner says of it, and what node pools do for it; `is_up`: it is of a
     cluster of `fairlead up`.
     """
@@ -126,7 +126,7 @@ class _Answer:
         return supposed_text(self.job, found.explanation, changes, text) if changes else text
 
 
-class _Asking:
+class Asking:
     """Answers about one job after the other; what they need of the cluster is read once."""
 
     def __init__(self, common_: Common, changes: Changes, instant: float) -> None:
@@ -135,13 +135,13 @@ class _Asking:
         self._is_stopped = stopped(common_) is not None
         self._is_answered, self._is_partial = True, False
 
-    def of(self, name: str) -> _Answer:
+    def of(self, name: str) -> JobAnswer:
         """Return the answer about a job."""
         if self._is_stopped:
             found = past_job(self._common, name)
             if found is not None:
                 found = changed_job(found, self._changes, ()) if self._changes else found
-                return _Answer(found, is_up=True)
+                return JobAnswer(found, is_up=True)
         space, is_up = self._common.space(self._api.connection.namespace), self._status is not None
         found = _find(self._common, self._api, (space, name), is_up=is_up)
         if self._changes:
@@ -149,11 +149,11 @@ class _Asking:
             classes = self._api.list(PRIORITY_CLASSES) if has_priority else ()
             found = changed_job(found, self._changes, classes)
         if found.is_finished:
-            return _Answer(found, is_up=is_up)
+            return JobAnswer(found, is_up=is_up)
         explained = self._explained(found)
         pools, holding = explained.pools, explained.holding
         buying = buying_for(found, pools, holding, self.instant) if explained.explanation else None
-        return _Answer(found, explained, buying, is_up, left_texts(self._api, found))
+        return JobAnswer(found, explained, buying, is_up, left_texts(self._api, found))
 
     def _explained(self, job: Job) -> Explained:
         """Return what the process that decides says of the job, else what the planner says here."""

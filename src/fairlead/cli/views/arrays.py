@@ -10,11 +10,9 @@ from fairlead.api.job_array import JobArray, array_reference_of
 from fairlead.api.meta import find_condition
 from fairlead.api.times import parse_time
 from fairlead.cli.table import Row
-from fairlead.cli.views.jobs import FINISHED_SHOWN_MAX, NONE, JobChoice
+from fairlead.cli.views.jobs import FINISHED_SHOWN_MAX, NONE, JobChoice, typed_verdict
 from fairlead.cli.views.words import message_of
 from fairlead.decide.attempts.usage import gpu_count
-from fairlead.decide.reasons import Reason
-from fairlead.decide.verdict import Verdict
 from fairlead.decide.words import duration
 
 
@@ -39,11 +37,9 @@ def array_words(array: JobArray) -> str:
     stopped = failed or find_condition(array.status.conditions, names.FAILURE_TARGET)
     if stopped is not None and stopped.reason != "ElementsFailed":
         return f"{words}; {stopped.message}"
-    verdict = array.status.verdict
-    known = {reason.value: reason for reason in Reason}
-    if verdict is None or verdict.reason not in known:
+    said = typed_verdict(array.status.verdict)
+    if said is None:
         return words
-    said = Verdict(known[verdict.reason], dict(verdict.facts))
     return f"{words}; {said.reason.value}: {message_of(said)}"
 
 

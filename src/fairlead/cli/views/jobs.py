@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fairlead.api import names
-from fairlead.api.job import Attempt, Job, JobState
+from fairlead.api.job import Attempt, Job, JobState, VerdictStatus
 from fairlead.api.job_array import JobArray, array_number_of, element_index_of
 from fairlead.api.meta import find_condition, is_true
 from fairlead.api.placement import nodes_of
@@ -32,6 +32,7 @@ NONE = "-"
 FINISHED_SHOWN_MAX = 5
 FOLDED_LENGTH_MAX = 40
 SIMULATED = " (simulated)"
+_REASONS = {reason.value: reason for reason in Reason}
 
 COLUMNS: tuple[Column, ...] = (
     Column("NAME"),
@@ -293,11 +294,16 @@ def exit_code(job: Job) -> int:
 
 def verdict_of(job: Job) -> Verdict | None:
     """Return the scheduler's last word as a typed verdict; None when it has not spoken."""
-    status = job.status.verdict
-    known = {reason.value: reason for reason in Reason}
-    if status is None or status.reason not in known:
+    return typed_verdict(job.status.verdict)
+
+
+def typed_verdict(status: VerdictStatus | None) -> Verdict | None:
+    """Return a verdict as a status has it as a typed one; None for none, or one of a reason that
+    this version does not know.
+    """
+    if status is None or status.reason not in _REASONS:
         return None
-    return Verdict(known[status.reason], dict(status.facts))
+    return Verdict(_REASONS[status.reason], dict(status.facts))
 
 
 def latest_attempt(job: Job) -> Attempt | None:

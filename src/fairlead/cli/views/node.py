@@ -17,6 +17,7 @@ from fairlead.model.node_record import NodeRecord, NodeState, record_of
 from fairlead.model.windows import Window, drain_of
 
 _SHOWN_MAX = 5
+_LABEL_WIDTH = 10
 FAULT_COLUMNS: tuple[Column, ...] = (
     Column("SEVERITY"), Column("CHECK"), Column("COMPONENT"), Column("CODES"), Column("ACTION"),
     Column("FIRST"), Column("LAST"), Column("COUNT", Align.RIGHT),
@@ -56,25 +57,32 @@ def node_lines(
     node: Node, report: NodeReport | None, preview: Preview, now: float
 ) -> Iterator[str]:
     """Yield what is to be said of a node, a line each."""
+    yield f"{node.metadata.name} (pool {pool_of(node)})"
+    for label, text in node_facts(node, report, now):
+        yield f"  {label:<{_LABEL_WIDTH}}{text}"
+    for line in preview_lines(preview):
+        yield f"  {line}"
+
+
+def node_facts(node: Node, report: NodeReport | None, now: float) -> Iterator[tuple[str, str]]:
+    """Yield what is to be said of a node but for what is on it, as (label, text)."""
     notes = node.metadata.annotations
     record, drain = record_of(notes), drain_of(notes)
-    yield f"{node.metadata.name} (pool {pool_of(node)})"
     if record is not None and record.is_out:
         since = duration(now - parse_time(record.entered_at))
-        yield f"  state     {record.state.value.lower()} for {since}"
-        yield f"  reason    {record.reason}"
-        yield f"  next      {_next(record, node)}"
+        yield "state", f"{record.state.value.lower()} for {since}"
+        yield "reason", record.reason
+        yield "next", _next(record, node)
     else:
         state, reason, since = state_of(node, now)
         ago = f" for {duration(now - since)}" if since is not None else ""
-        yield f"  state     {state.value}{ago}" + (f": {reason}" if reason else "")
+        yield "state", f"{state.value}{ago}" + (f": {reason}" if reason else "")
     if drain is not None and not drain.error and drain.start < float("inf"):
-        yield f"  drain     {_drain_words(drain, now)}"
+        yield "drain", _drain_words(drain, now)
     if node.spec.unschedulable:
-        yield f"  cordoned  by {notes.get(names.CORDONED_BY, 'hand')}; fairlead node resume ends it"
-    yield f"  agent     {_agent_words(report, node, now)}"
-    for line in preview_lines(preview):
-        yield f"  {line}"
+        who = notes.get(names.CORDONED_BY, "hand")
+        yield "cordoned", f"by {who}; fairlead node resume ends it"
+    yield "agent", _agent_words(report, node, now)
 
 
 def _next(record: NodeRecord, node: Node) -> str:
