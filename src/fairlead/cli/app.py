@@ -52,6 +52,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Cluster": {
         "up": Entry("cluster", "Start a cluster on this machine."),
         "status": Entry("cluster", "Show how the cluster on this machine does."),
+        "web": Entry("web", "Serve the web page of a cluster on this machine."),
         "down": Entry("cluster", "Stop the cluster on this machine; its state is kept."),
         "nodes": Entry("nodes", "Show nodes, grouped by pool and state."),
         "node": Entry("node", "Show one node, or change whether it takes work."),

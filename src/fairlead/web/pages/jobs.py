@@ -1,0 +1,88 @@
+"""Jobs: all of them, the latest first, filtered by what is in the URL; arrays are folded."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from fairlead.api import names
+from fairlead.api.job import Job, JobState
+from fairlead.api.job_array import JobArray
+from fairlead.api.placement import nodes_of
+from fairlead.cli.views.arrays import array_state, array_words, is_element_of_listed
+from fairlead.cli.views.jobs import state_of
+from fairlead.web.pages.site import Asked, Site, job_lines
+from fairlead.web.render import Page, link
+
+ROWS_MAX = 100
+_PAGES_MAX = 100_000
+STATES = tuple(state.value for state in JobState)
+
+
+async def jobs_page(site: Site, asked: Asked) -> Page:
+    """Return one page of the jobs that match."""
+    now = site.cluster.clock.now()
+    given = {name: asked.text(name) for name in ("state", "user", "namespace", "node", "q")}
+    found = _chosen(site, given)
+    last = max(0, (len(found) - 1) // ROWS_MAX)
+    number = min(asked.number("page", _PAGES_MAX), last)
+    part = slice(number * ROWS_MAX, (number + 1) * ROWS_MAX)
+    shown, total = job_lines(site, found[part], now), len(found)
+
+    def to(page: int) -> str:
+        return link("jobs", **given, page=page or None)
+
+    values = {
+        "lines": shown, "total": total, "given": given, "states": STATES, "user": site.user,
+        "first": number * ROWS_MAX + 1, "last": number * ROWS_MAX + len(shown),
+        "earlier": to(number - 1) if number else "", "later": to(number + 1) if number < last
+        else "", "mine": link("jobs", **{**given, "user": site.user}),
+        "everyone": link("jobs", **{**given, "user": ""}),
+    }  # fmt: skip
+    return Page("jobs.html", "Jobs", values, _command(site, given), "jobs")
+
+
+def _chosen(site: Site, given: dict[str, str]) -> list[Job | JobArray]:
+    """Return the arrays and jobs that match; elements of arrays only where a node is given."""
+    facts, text = site.cluster.facts(), given["q"].lower()
+    jobs: Iterable[Job] = facts.jobs
+    arrays: list[JobArray] = []
+    if given["node"]:
+        jobs = (job for job in jobs if given["node"] in nodes_of(job.status.placement))
+    else:
+        arrays = [
+            each for each in site.cluster.arrays.items()
+            if _is_chosen(each, array_state(each), given) and text in _array_text(each)
+        ]  # fmt: skip
+        arrays.sort(key=lambda each: each.metadata.creation_timestamp or "", reverse=True)
+        listed = facts.listed_arrays
+        jobs = (job for job in jobs if not is_element_of_listed(job, listed))
+    chosen = (job for job in jobs if _is_chosen(job, state_of(job), given))
+    words = site.cluster.words
+    return [*arrays, *(job for job in chosen if not text or text in words.of(job))]
+
+
+def _is_chosen(each: Job | JobArray, state: str, given: dict[str, str]) -> bool:
+    meta = each.metadata
+    return (
+        given["state"] in ("", state)
+        and given["user"] in ("", meta.annotations.get(names.SUBMITTED_BY, ""))
+        and given["namespace"] in ("", meta.namespace)
+    )
+
+
+def _array_text(array: JobArray) -> str:
+    """Return what a search of an array looks at."""
+    meta = array.metadata
+    user = meta.annotations.get(names.SUBMITTED_BY, "")
+    return "\n".join((*meta.key, array_state(array), user, array_words(array))).lower()
+
+
+def _command(site: Site, given: dict[str, str]) -> str:
+    """Return the command that lists the same jobs."""
+    words = ["ps", "-o", "wide"]
+    words += ["--state", given["state"]] if given["state"] else ["-a"]
+    words += ["--user", given["user"]] if given["user"] else []
+    command = site.command(*words, namespace=given["namespace"])
+    patterns = (given["q"], given["node"])
+    return command + "".join(f" | grep -iF {shlex.quote(text)}" for text in patterns if text)

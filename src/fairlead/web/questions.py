@@ -1,0 +1,183 @@
+"""What the pages ask beside the mirrors, with the functions of the command line itself: why a job
+is where it is (`fairlead why`), and what its members write (`fairlead logs`).
+
+These functions block, so they run in threads, of which there is a fixed number. Why a job waits is
+computed by the process that decides, one question at a time; so an answer is kept for some seconds
+and shared by all who look at the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairlead.api.status import ApiError
+from fairlead.cli.archive import Archive
+from fairlead.cli.commands.why import Asking, JobAnswer
+from fairlead.cli.common import Common
+from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
+from fairlead.cli.memberlogs import MemberLogs
+from fairlead.cli.text import wrapped
+from fairlead.cli.transport import Api
+from fairlead.cli.views.why import FACT_INDENT
+from fairlead.decide.verdict import ObjectKey
+from fairlead.input.errors import CliError
+from fairlead.kube.blocking import connect_to
+from fairlead.kube.kubeconfig import Connection
+from fairlead.kube.protocol import HttpOptions
+from fairlead.runtime.clock import Clock
+
+#: Answers are kept for so long, and so many of them.
+ANSWER_SECONDS, ANSWERS_MAX = 10.0, 256
+#: Logs that are followed at a time, each by a thread.
+FOLLOWED_MAX = 16
+_PIECES_MAX = 64
+#: Of the text of an answer, as on a terminal of this width.
+_COLUMNS = 80
+
+
+class TooManyLogs(Exception):
+    """FOLLOWED_MAX logs are being followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What `fairlead why` says of a job; `text` alone where it says nothing but why not."""
+
+    text: str
+    at: float
+    answer: JobAnswer | None = None
+
+
+class Questions:
+    """Asks in threads. `common` are the flags with which the page was started."""
+
+    def __init__(self, common: Common, connection: Connection, clock: Clock) -> None:
+        self._common, self._connection, self._clock = common, connection, clock
+        self._asking = ThreadPoolExecutor(1, thread_name_prefix="why")
+        self._following = ThreadPoolExecutor(FOLLOWED_MAX, thread_name_prefix="logs")
+        self._answers: dict[ObjectKey, Answered] = {}
+        self._feeds: dict[_Feed, asyncio.Future[None]] = {}
+
+    async def close(self) -> None:
+        """End what is followed, and return once the threads have ended with it."""
+        for feed in self._feeds:
+            feed.stop()
+        await asyncio.gather(*self._feeds.values(), return_exceptions=True)
+        self._asking.shutdown(wait=False, cancel_futures=True)
+        self._following.shutdown(wait=False, cancel_futures=True)
+
+    async def why(self, key: ObjectKey) -> Answered:
+        """Return what `fairlead why` says of a job, at most ANSWER_SECONDS old."""
+        kept = self._kept(key, self._clock.now())
+        if kept is not None:
+            return kept
+        while len(self._answers) >= ANSWERS_MAX:
+            self._answers.pop(next(iter(self._answers)))
+        loop = asyncio.get_running_loop()
+        answered = await loop.run_in_executor(self._asking, self._ask, key)
+        self._answers[key] = answered
+        return answered
+
+    def _ask(self, key: ObjectKey) -> Answered:
+        at = self._clock.now()
+        kept = self._kept(key, at)
+        if kept is not None:
+            return kept  # asked by another one while this question waited
+        try:
+            answer = Asking(replace(self._common, namespace=key[0]), {}, at).of(key[1])
+        except (CliError, ApiError) as error:
+            return Answered(str(error), at)
+        return Answered(wrapped(answer.text({}, at), _COLUMNS, FACT_INDENT), at, answer)
+
+    def _kept(self, key: ObjectKey, at: float) -> Answered | None:
+        kept = self._answers.get(key)
+        return kept if kept is not None and at - kept.at < ANSWER_SECONDS else None
+
+    async def logs(self, key: ObjectKey, query: LogQuery) -> AsyncGenerator[bytes]:
+        """Yield what a job's members write, as `fairlead logs` has it; TooManyLogs."""
+        if len(self._feeds) >= FOLLOWED_MAX:
+            raise TooManyLogs
+        loop = asyncio.get_running_loop()
+        feed = _Feed(self._connection, loop)
+        running = loop.run_in_executor(self._following, feed.run, key, query)
+        self._feeds[feed] = running
+        running.add_done_callback(lambda _: self._feeds.pop(feed, None))
+        try:
+            while (piece := await feed.pieces.get()) is not None:
+                yield piece
+        finally:
+            feed.stop()
+
+
+class _Feed:
+    """One log that is read by a thread. Stopping it closes its connections under it."""
+
+    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        self.pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_PIECES_MAX)
+        self._connection, self._loop = connection, loop
+        self._sockets: list[socket.socket] = []
+        self._is_stopped = False
+
+    def run(self, key: ObjectKey, query: LogQuery) -> None:
+        """Read to the end, in a thread."""
+        api = Api(self._connection, connect=self._connect)
+        try:
+            for piece in self._chunks(api, key, query):
+                if not self._put(piece):
+                    return
+        except (CliError, ApiError) as error:
+            self._put(f"\n[{error}]\n".encode())
+        finally:
+            api.close()
+            self._put(None)
+
+    def stop(self) -> None:
+        """Have the thread end soon; harmless when repeated."""
+        self._is_stopped = True
+        while not self.pieces.empty():
+            self.pieces.get_nowait()
+        for each in tuple(self._sockets):
+            _cut(each)
+
+    def _chunks(self, api: Api, key: ObjectKey, query: LogQuery) -> Iterator[bytes]:
+        if is_embedded(api):
+            return stream_logs(api, key, query)
+        return MemberLogs(api, Archive(api, ""), key, query, self._note).stream()
+
+    def _note(self, text: str) -> None:
+        self._put(f"[{text}]\n".encode())
+
+    def _connect(self, connection: Connection, options: HttpOptions) -> socket.socket:
+        if self._is_stopped:
+            raise ConnectionAbortedError("nobody looks any more")
+        made = connect_to(connection, options)
+        self._sockets.append(made)
+        if self._is_stopped:  # meanwhile
+            _cut(made)
+        return made
+
+    def _put(self, piece: bytes | None) -> bool:
+        """Hand a piece over once there is room; False where nobody looks any more."""
+        if self._is_stopped:
+            return False
+        putting: Coroutine[Any, Any, None] = self.pieces.put(piece)
+        try:
+            asyncio.run_coroutine_threadsafe(putting, self._loop).result()
+        except RuntimeError:  # the loop has ended
+            putting.close()
+            return False
+        return not self._is_stopped
+
+
+def _cut(connection: socket.socket) -> None:
+    """End a connection that another thread uses; not by the method of a TLS socket, which that
+    thread may be in.
+    """
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)

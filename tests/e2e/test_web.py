@@ -1,0 +1,173 @@
+"""`fairlead web` as a person starts it, on a real cluster of `fairlead up`: its link, its pages
+over HTTP, live changes and logs, and its end.
+"""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tests.e2e.cli_world import Shell, eventually
+
+pytestmark = pytest.mark.e2e
+SECONDS_MAX = 30.0
+
+
+class Page:
+    """A signed-in browser, by plain HTTP."""
+
+    def __init__(self, link: str) -> None:
+        parts = urlsplit(link)
+        self.address = parts.netloc
+        answer = self.ask(f"{parts.path}?{parts.query}")
+        assert answer.status == 200, answer.read()
+        self.cookie = (answer.getheader("Set-Cookie") or "").partition(";")[0]
+
+    cookie = ""
+
+    def ask(self, path: str) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection(self.address, timeout=SECONDS_MAX)
+        connection.request("GET", path, headers={"Cookie": self.cookie})
+        return connection.getresponse()
+
+    def text(self, path: str) -> str:
+        answer = self.ask(path)
+        text = answer.read().decode()
+        assert answer.status == 200, text
+        return text
+
+    def event(self, path: str, *, having: str) -> str:
+        """Return the first line of a stream that has a text; the stream is left then."""
+        answer = self.ask(path)
+        assert answer.status == 200
+        try:
+            while line := answer.readline().decode():
+                if having in line:
+                    return line
+        finally:
+            answer.close()
+        raise AssertionError(f"the stream has ended without {having}")
+
+
+@contextmanager
+def serving(shell: Shell, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Yield the process of the page and its first link."""
+    process = shell.start("web", "--url", "--port", "0", *arguments)
+    assert process.stdout is not None
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(SECONDS_MAX)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(tmp_path)
+    made.environment["XDG_RUNTIME_DIR"] = str(tmp_path / "run")
+    made.up("--nodes", "4", "--listen", "127.0.0.1:0")
+    try:
+        yield made
+    finally:
+        made.down()
+
+
+def submit(shell: Shell, name: str, *arguments: str, script: str = "sleep 300") -> None:
+    path = shell.root / f"{name}.sh"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    shell.run("submit", "--name", name, *arguments, str(path))
+
+
+def test_the_page_shows_what_the_commands_show_and_stays_current(shell: Shell) -> None:
+    submit(shell, "holds", "--nodes", "4", "--gpus", "8", "--simulate", "1h", "--time", "2h")
+    eventually(lambda: shell.state("holds"), "Running")
+    submit(shell, "waits", "--nodes", "2", "--gpus", "8", "--simulate", "1h")
+    eventually(lambda: shell.status("waits").get("verdict", {}).get("reason"),
+               "InsufficientCapacity")  # fmt: skip
+    with serving(shell) as (_, link):
+        page = Page(link)
+        home = page.text("/")
+        for text in ("waits", "holds", "InsufficientCapacity", "of 32; 32 held"):
+            assert text in home, text
+        job = page.text("/jobs/default/waits")
+        why = shell.run("why", "waits").out
+        assert "needs 16 GPUs, 0 of 32 are free: 16 short" in why
+        for text in ("needs 16 GPUs, 0 of 32 are free: 16 short", "position 1 of 1",
+                     'href="/jobs/default/holds"', "fairlead why waits"):  # fmt: skip
+            assert text in job, text
+        assert page.text("/cluster").count('class="used"></i>') == 32 + 1  # and the legend
+        shell.run("cancel", "holds")
+        page.event("/live?of=/jobs%3Fstate%3DCancelled", having="holds")
+        eventually(lambda: "On <b>" in page.text("/jobs/default/waits"), expected=True)
+        shell.delete_job("holds")
+        eventually(lambda: "holds" in page.text("/jobs"), expected=False)
+        assert "has ended: Cancelled" in page.text("/jobs/default/holds")
+        assert page.ask("/jobs/default/never").status == 404
+
+
+def test_a_log_is_followed_and_left(shell: Shell) -> None:
+    submit(shell, "talks", script="for i in 1 2 3 4 5 6 7 8 9; do echo line-$i; sleep 1; done\n"
+           "sleep 300")  # fmt: skip
+    eventually(lambda: shell.state("talks"), "Running")
+    with serving(shell) as (_, link):
+        page = Page(link)
+        assert "line-1" in page.event("/logs/default/talks", having="line-1")
+        for _ in range(40):  # more than are followed at a time: who leaves makes room
+            eventually(lambda: _is_line(page), expected=True)
+        assert "line-1\n" in page.text("/logs/default/talks?download=1")
+
+
+def _is_line(page: Page) -> bool:
+    """Tell whether a log is followed now, and leave it."""
+    return "line" in page.event("/logs/default/talks", having="data:")
+
+
+def test_a_second_command_gives_a_new_link_to_the_page_that_is_served(shell: Shell) -> None:
+    with serving(shell) as (process, link):
+        second = shell.run("web", "--url").out.strip()
+        assert urlsplit(second).netloc == urlsplit(link).netloc
+        assert second != link
+        assert "Home" in Page(second).text("/")
+        records = list((shell.root / "run" / "fairlead").iterdir())
+        assert [each.stat().st_mode & 0o077 for each in records] == [0]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS_MAX) == 0
+        assert not list((shell.root / "run" / "fairlead").iterdir())
+    with serving(shell) as (_, third):
+        assert "Home" in Page(third).text("/")
+
+
+def test_a_port_that_was_asked_for_and_is_in_use_is_an_error(shell: Shell) -> None:
+    with serving(shell) as (_, link):
+        port = urlsplit(link).port
+        result = shell.run("web", "-n", "default", "--url", "--port", str(port), code=4)
+        assert f"cannot listen on 127.0.0.1:{port}" in result.err
+        assert "--port 0" in result.err
+
+
+def test_a_cluster_that_has_gone_is_said_and_its_return_seen(shell: Shell) -> None:
+    submit(shell, "stays", "--nodes", "1", "--gpus", "8", "--simulate", "1h")
+    eventually(lambda: shell.state("stays"), "Running")
+    with serving(shell) as (_, link):
+        page = Page(link)
+        address = shell.https().host
+        shell.down()
+        assert "stays" in page.text("/jobs")
+        shell.up("--listen", address + ":" + str(_port(shell)))
+        submit(shell, "later", "--nodes", "1", "--gpus", "8", "--simulate", "1h")
+        eventually(lambda: "later" in page.text("/jobs"), expected=True, seconds=60)
+
+
+def _port(shell: Shell) -> Any:
+    return shell.https().port

@@ -1,0 +1,185 @@
+"""The page's server over real sockets, on an API in a dictionary."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from aiohttp import ClientResponse, ClientSession, ClientTimeout, TCPConnector
+
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import Resource
+from fairlead.cli.embedded import LogQuery
+from fairlead.decide.verdict import ObjectKey
+from fairlead.model.topology import DEFAULT_LEVELS
+from fairlead.runtime.clock import Clock, SystemClock
+from fairlead.runtime.logs import SILENT
+from fairlead.runtime.supervisor import Supervisor
+from fairlead.testing.fake_client import FakeClient
+from fairlead.web.cluster import Cluster, Rights
+from fairlead.web.live import Pages
+from fairlead.web.pages import Site
+from fairlead.web.questions import Answered, TooManyLogs
+from fairlead.web.server import WebLimits, WebServer
+
+KEY = "key-of-the-record"
+_CODE = re.compile(r"code=([\w-]+)")
+
+
+@dataclass
+class ScriptedQuestions:
+    """What blocks in the real world: answers are given, logs are written by the test."""
+
+    text: str = "Job waits"
+    logs_max: int = 2
+    asked: list[ObjectKey] = field(default_factory=list)
+    queries: list[LogQuery] = field(default_factory=list)
+    pieces: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
+    open_logs: int = 0
+    #: A token for each log that has begun, and for each that has ended.
+    begun: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
+    ended: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
+
+    async def why(self, key: ObjectKey) -> Answered:
+        """Return the text."""
+        self.asked.append(key)
+        return Answered(self.text, 0.0)
+
+    async def logs(self, _key: ObjectKey, query: LogQuery) -> AsyncGenerator[bytes]:
+        """Yield what the test puts."""
+        if self.open_logs >= self.logs_max:
+            raise TooManyLogs
+        self.queries.append(query)
+        self.open_logs += 1
+        self.begun.put_nowait(None)
+        try:
+            while (piece := await self.pieces.get()) is not None:
+                yield piece
+        finally:
+            self.open_logs -= 1
+            self.ended.put_nowait(None)
+
+
+@dataclass
+class Browser:
+    """A client of the page that is signed in once it has used a link."""
+
+    server: WebServer
+    session: ClientSession
+    client: FakeClient
+    cluster: Cluster
+    questions: ScriptedQuestions
+    cookie: str = ""
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return self.server.url
+
+    async def sign_in(self) -> None:
+        """Use a new link, and keep the cookie as a browser does."""
+        answer, _ = await self.get(self.server.link().removeprefix(self.url))
+        assert answer.status == 200
+        morsel = answer.cookies[f"fairlead-web-{self.server.port}"]
+        self.cookie = f"{morsel.key}={morsel.value}"
+
+    def headers(self, **more: str) -> dict[str, str]:
+        """Return what the browser sends."""
+        own = {"Cookie": self.cookie} if self.cookie else {}
+        return {**own, **{name.replace("_", "-"): value for name, value in more.items()}}
+
+    async def get(self, path: str, **headers: str) -> tuple[ClientResponse, str]:
+        """Return an answer and its text."""
+        async with self.session.get(self.url + path, headers=self.headers(**headers)) as answer:
+            return answer, await answer.text()
+
+    async def page(self, path: str) -> str:
+        """Return the HTML of a page that is there."""
+        answer, text = await self.get(path)
+        assert answer.status == 200, text
+        return text
+
+    @asynccontextmanager
+    async def events(self, path: str) -> AsyncIterator[Events]:
+        """Yield the events of a stream."""
+        async with self.session.get(self.url + path, headers=self.headers()) as answer:
+            yield Events(answer)
+
+
+class Events:
+    """Server-sent events as they come."""
+
+    def __init__(self, answer: ClientResponse) -> None:
+        self.answer = answer
+
+    async def next(self, *names: str) -> tuple[str, str]:
+        """Return the next event with one of these names, as (name, data)."""
+        while True:
+            name, data = "", list[str]()
+            async for raw in self.answer.content:
+                line = raw.decode().rstrip("\n")
+                if line.startswith("event: "):
+                    name = line[7:]
+                elif line.startswith("data: "):
+                    data.append(line[6:])
+                elif not line and name:
+                    break
+            else:
+                return "closed", ""
+            if not names or name in names:
+                return name, "\n".join(data)
+
+
+def code_of(link: str) -> str:
+    """Return the one-time code in a link."""
+    found = _CODE.search(link)
+    assert found is not None, link
+    return found[1]
+
+
+async def create(client: FakeClient, resource: Resource[Any], each: Any) -> None:
+    """Put an object with its status."""
+    meta = each.metadata
+    await client.create(resource, to_wire(each), namespace=meta.namespace)
+    if (status := to_wire(each).get("status")) is not None:
+        await client.patch(
+            resource, meta.name, {"status": status}, namespace=meta.namespace, subresource="status"
+        )
+
+
+@asynccontextmanager
+async def page_of(
+    objects: Iterable[tuple[Resource[Any], Any]] = (),
+    *,
+    user: str = "ada",
+    rights: Rights | None = None,
+    limits: WebLimits | None = None,
+    clock: Clock | None = None,
+) -> AsyncIterator[Browser]:
+    """Yield a browser that is not signed in, on the page of a cluster with these objects."""
+    clock, client, questions = clock or SystemClock(), FakeClient(), ScriptedQuestions()
+    for resource, each in objects:
+        await create(client, resource, each)
+    rng = random.Random(1)
+    cluster = Cluster(client, rights or Rights(), clock=clock, rng=rng)
+    site = Site(cluster, cast("Any", questions), user, "default", "", DEFAULT_LEVELS, is_up=True)
+    pages = Pages(site, stopwatch=asyncio.get_running_loop().time, cpu=time.thread_time)
+    server = WebServer(pages, key=KEY, clock=clock, log=SILENT, limits=limits)
+    supervisor = Supervisor(cluster.services(), clock=clock, rng=rng)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(supervisor.run())
+        await cluster.ready()
+        timeout = ClientTimeout(total=30)
+        async with (
+            server.listening(0),
+            ClientSession(connector=TCPConnector(limit=0), timeout=timeout) as session,
+        ):
+            yield Browser(server, session, client, cluster, questions)
+        supervisor.stop()
+        await running
