@@ -5,6 +5,7 @@ over HTTP, live changes and logs, and its end.
 from __future__ import annotations
 
 import http.client
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -42,6 +43,15 @@ class Page:
         text = answer.read().decode()
         assert answer.status == 200, text
         return text
+
+    def confirm(self, path: str) -> None:
+        """Confirm a change on its preview."""
+        found = re.search(r'name="csrf" value="([\w-]+)"', self.text(path))
+        assert found is not None
+        connection = http.client.HTTPConnection(self.address, timeout=SECONDS_MAX)
+        headers = {"Cookie": self.cookie, "Origin": f"http://{self.address}"}
+        connection.request("POST", path, body=f"csrf={found[1]}", headers=headers)
+        assert connection.getresponse().status == 303
 
     def event(self, path: str, *, having: str) -> str:
         """Return the first line of a stream that has a text; the stream is left then."""
@@ -107,7 +117,7 @@ def test_the_page_shows_what_the_commands_show_and_stays_current(shell: Shell) -
                      'href="/jobs/default/holds"', "fairlead why waits"):  # fmt: skip
             assert text in job, text
         assert page.text("/cluster").count('class="used"></i>') == 32 + 1  # and the legend
-        shell.run("cancel", "holds")
+        page.confirm("/change/cancel/default/holds")
         page.event("/live?of=/jobs%3Fstate%3DCancelled", having="holds")
         eventually(lambda: "On <b>" in page.text("/jobs/default/waits"), expected=True)
         shell.delete_job("holds")
@@ -141,8 +151,13 @@ def test_a_second_command_gives_a_new_link_to_the_page_that_is_served(shell: She
         assert "Home" in Page(second).text("/")
         records = list((shell.root / "run" / "fairlead").iterdir())
         assert [each.stat().st_mode & 0o077 for each in records] == [0]
+        page = Page(shell.run("web", "--url").out.strip())
+        stream = page.ask("/live?of=/")  # somebody looks on until the end
+        assert stream.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS_MAX) == 0
+        with pytest.raises(http.client.IncompleteRead):  # it has ended, in the middle
+            stream.read()
         assert not list((shell.root / "run" / "fairlead").iterdir())
     with serving(shell) as (_, third):
         assert "Home" in Page(third).text("/")

@@ -166,6 +166,48 @@ async def test_only_who_has_the_key_of_the_record_gets_a_link_and_nothing_else_i
         assert (await post("/jobs/default/train"))[0] == 405
 
 
+async def test_a_change_is_made_only_once_it_was_confirmed_on_a_page_of_the_session() -> None:
+    async with page_of(world()) as browser, page_of(world()) as other:
+        await browser.sign_in()
+        await other.sign_in()
+        changes, path = browser.questions.changes, "/change/cancel/default/train"
+
+        async def post(form: str, *, at: str = path, **headers: str) -> int:
+            async with browser.session.post(
+                browser.url + at, data=form, headers=browser.headers(**headers),
+                allow_redirects=False,
+            ) as answer:  # fmt: skip
+                return answer.status
+
+        preview = await browser.page(path)
+        assert "1 member on 1 node stop; 8 GPUs are given back" in preview
+        assert "no checkpoint" in preview
+        token, foreign = csrf_of(preview), csrf_of(await other.page(path))
+        own = browser.url
+        assert await post(f"csrf={token}") == 403  # a browser says where a form comes from
+        assert await post(f"csrf={token}", Origin="http://evil.example") == 403
+        assert await post(f"csrf={token}", Origin=own, Sec_Fetch_Site="cross-site") == 403
+        assert await post("", Origin=own) == 403
+        assert await post(f"csrf={foreign}", Origin=own) == 403
+        assert await post(f"csrf={token}" + "&x=1" * 2_000, Origin=own) == 413
+        assert await post(f"csrf={token}", at="/change/delete/default/train", Origin=own) == 404
+        cookie, browser.cookie = browser.cookie, ""
+        assert await post(f"csrf={token}", Origin=own) == 401
+        browser.cookie = cookie
+        assert (await browser.get(path))[0].status == 200
+        assert changes == []
+        assert await post(f"csrf={token}", Origin=own) == 303
+        assert changes == [("cancel", ("default", "train"))]
+        browser.questions.refusal = "jobs may not be patched"
+        assert await post(f"csrf={token}", Origin=own) == 409
+
+
+def csrf_of(page: str) -> str:
+    found = re.search(r'name="csrf" value="([\w-]+)"', page)
+    assert found is not None
+    return found[1]
+
+
 async def test_every_answer_forbids_inline_scripts_frames_and_other_sites() -> None:
     async with page_of(world()) as browser:
         await browser.sign_in()

@@ -15,6 +15,7 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
+from fairlead.cli.commands.change import Change
 from fairlead.cli.embedded import LogQuery
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.topology import DEFAULT_LEVELS
@@ -42,6 +43,8 @@ class ScriptedQuestions:
     queries: list[LogQuery] = field(default_factory=list)
     pieces: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     open_logs: int = 0
+    changes: list[tuple[str, ObjectKey]] = field(default_factory=list)
+    refusal: str = ""
     #: A token for each log that has begun, and for each that has ended.
     begun: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
     ended: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
@@ -50,6 +53,11 @@ class ScriptedQuestions:
         """Return the text."""
         self.asked.append(key)
         return Answered(self.text, 0.0)
+
+    async def change(self, change: Change, key: ObjectKey) -> str:
+        """Note it, and refuse it with the text that the test has set."""
+        self.changes.append((change.verb, key))
+        return self.refusal
 
     async def logs(self, _key: ObjectKey, query: LogQuery) -> AsyncGenerator[bytes]:
         """Yield what the test puts."""

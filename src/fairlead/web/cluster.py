@@ -39,7 +39,7 @@ from fairlead.model.reserved_nodes import Reserved, reserved_by
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.runtime.mirror import HasMetadata, Mirror, MirrorOptions
+from fairlead.runtime.mirror import Change, HasMetadata, Mirror, MirrorOptions
 from fairlead.runtime.supervisor import Service
 
 T = TypeVar("T", bound=HasMetadata)
@@ -93,7 +93,7 @@ class PerJob(Generic[V]):
     def __init__(self, jobs: Mirror[Job], compute: Callable[[Job], V]) -> None:
         self._jobs, self._compute = jobs, compute
         self._values: dict[ObjectKey, V] = {}
-        jobs.on_change(lambda change: self._values.pop(change.key, None))
+        jobs.on_change(self._drop)
 
     def of(self, job: Job) -> V:
         """Return it; of a job that is not the mirror's, without keeping it."""
@@ -104,6 +104,9 @@ class PerJob(Generic[V]):
             if self._jobs.get(*key) is job:
                 self._values[key] = found
         return found
+
+    def _drop(self, change: Change[Job]) -> None:
+        self._values.pop(change.key, None)
 
 
 class Cluster:

@@ -1,5 +1,6 @@
 """What the pages ask beside the mirrors, with the functions of the command line itself: why a job
-is where it is (`fairlead why`), and what its members write (`fairlead logs`).
+is where it is (`fairlead why`), what its members write (`fairlead logs`), and changes (`fairlead
+cancel`, `hold` and `release`).
 
 These functions block, so they run in threads, of which there is a fixed number. Why a job waits is
 computed by the process that decides, one question at a time; so an answer is kept for some seconds
@@ -18,8 +19,10 @@ from typing import Any
 
 from fairlead.api.status import ApiError
 from fairlead.cli.archive import Archive
+from fairlead.cli.arrays import Reference
+from fairlead.cli.commands.change import Change, change_reference
 from fairlead.cli.commands.why import Asking, JobAnswer
-from fairlead.cli.common import Common
+from fairlead.cli.common import Common, Format
 from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
 from fairlead.cli.memberlogs import MemberLogs
 from fairlead.cli.text import wrapped
@@ -94,6 +97,25 @@ class Questions:
         except (CliError, ApiError) as error:
             return Answered(str(error), at)
         return Answered(wrapped(answer.text({}, at), _COLUMNS, FACT_INDENT), at, answer)
+
+    async def change(self, change: Change, key: ObjectKey) -> str:
+        """Make a change as the command of its name does; return why it was refused, "" if not."""
+        loop = asyncio.get_running_loop()
+        self._answers.pop(key, None)
+        return await loop.run_in_executor(self._asking, self._change, change, key)
+
+    def _change(self, change: Change, key: ObjectKey) -> str:
+        # As data, the command prints nothing by the way.
+        common = replace(self._common, namespace=key[0], format=Format.JSON)
+        api = Api(self._connection)
+        try:
+            reference = Reference(key[1])
+            _, problem = change_reference(common, api, change, space=key[0], reference=reference)
+        except (CliError, ApiError) as error:
+            return str(error)
+        finally:
+            api.close()
+        return "" if problem is None else "; ".join((problem.message, *problem.help))
 
     def _kept(self, key: ObjectKey, at: float) -> Answered | None:
         kept = self._answers.get(key)

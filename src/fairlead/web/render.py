@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -75,7 +75,8 @@ def environment() -> Environment:
         loader=FileSystemLoader(ROOT / "templates"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, finalize=shown, auto_reload=False,
     )  # fmt: skip
-    made.globals.update({"link": link, "plural": plural})
+    known = cast("dict[str, object]", made.globals)  # its stubs know those of Jinja2 itself
+    known |= {"link": link, "plural": plural}
     made.filters |= {"duration": duration, "instant": instant, "state": state_chip}
     return made
 

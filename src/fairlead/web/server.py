@@ -22,6 +22,7 @@ from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import Logger
 from fairlead.web.live import Pages, event
 from fairlead.web.pages import Asked, NoSuchPage
+from fairlead.web.pages.change import change_page, changed_work, place_of
 from fairlead.web.program_text import ProgramText
 from fairlead.web.questions import TooManyLogs
 from fairlead.web.render import ROOT, Page, environment, render_main, render_whole
@@ -51,6 +52,9 @@ class WebLimits:
     write_seconds_max: float = 20.0
     keepalive_seconds: float = 60.0
     stop_seconds_max: float = 2.0
+    #: Of a form, and for it to come in.
+    body_bytes_max: int = 4_096
+    body_seconds_max: float = 3.0
     #: Of the log of a job that is sent as a file.
     log_bytes_max: int = 16 << 20
     connections: ConnectionLimits = field(
@@ -82,7 +86,8 @@ class WebServer:
         }
         digests = b"".join(hashlib.sha256(body).digest() for _, body in self._static.values())
         self._assets = hashlib.sha256(digests).hexdigest()[:12]
-        self._requests = self._streams = 0
+        self._requests = 0
+        self._streams: set[asyncio.Task[object]] = set()
 
     @property
     def url(self) -> str:
@@ -113,6 +118,8 @@ class WebServer:
                 self.port = bound
                 yield
         finally:
+            for stream in self._streams:
+                stream.cancel()
             protocol.pre_shutdown()
             await protocol.shutdown(self.limits.stop_seconds_max)
 
@@ -145,7 +152,8 @@ class WebServer:
         parts = asked.path
         if request.method == "POST" and parts == ("link",):
             return self._new_link(request)
-        if request.method not in ("GET", "HEAD"):
+        is_change = parts[:1] == ("change",) and len(parts) == 4
+        if request.method not in (("GET", "HEAD", "POST") if is_change else ("GET", "HEAD")):
             raise Refused(405, "accepted: GET")
         if not is_own_request(request.headers):
             raise Refused(403, "requests from pages of other sites are not accepted")
@@ -165,6 +173,8 @@ class WebServer:
             raise Refused(503, f"{self.limits.requests_max} requests are being answered")
         self._requests += 1
         try:
+            if asked.path[:1] == ("change",) and len(asked.path) == 4:
+                return await self._change(request, session, asked)
             return await self._page(session, asked)
         finally:
             self._requests -= 1
@@ -205,6 +215,45 @@ class WebServer:
         made = await self._pages.make(asked)
         return self._html(render_whole(made.page, made.main, self._frame(made.digest, session)))
 
+    async def _change(
+        self, request: web.BaseRequest, session: Session, asked: Asked
+    ) -> web.Response:
+        """Show what a change would do; once that was confirmed on our page, make it."""
+        site, refusal = self._pages.site, ""
+        if request.method == "POST":
+            if "Origin" not in request.headers or not is_token(
+                await self._csrf_of(request), session.csrf
+            ):
+                raise Refused(403, "this change was not confirmed on a page of yours; go back")
+            change, work = changed_work(site, asked)
+            namespace, name = work.metadata.key
+            refusal = await site.questions.change(change, (namespace, name))
+            self._log.info(
+                "Change from the page", change=change.verb, namespace=namespace, job=name,
+                user=site.user, refusal=refusal,
+            )  # fmt: skip
+            if not refusal:
+                headers = {**HEADERS, "Location": place_of(work)}
+                return web.Response(status=303, headers=headers)
+        page = change_page(site, asked, session.csrf, refusal)
+        return self._html(
+            render_whole(page, render_main(page), self._frame("", session)), page.status
+        )
+
+    async def _csrf_of(self, request: web.BaseRequest) -> str:
+        """Return the token in a form; Refused for a body that is too long, or comes too slowly."""
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.body_seconds_max):
+                async for piece in request.content.iter_any():
+                    body += piece
+                    if len(body) > self.limits.body_bytes_max:
+                        raise Refused(413, "the form is too long")
+        except TimeoutError as error:
+            raise Refused(408, "the form did not come in time") from error
+        fields = _asked("", body.decode("utf-8", "replace"))
+        return fields.text("csrf")
+
     def _error(self, status: int, message: str) -> web.Response:
         title = "Not found" if status == 404 else "Error"
         values = {"message": message, "status": status}
@@ -234,13 +283,15 @@ class WebServer:
 
     @asynccontextmanager
     async def _streaming(self) -> AsyncGenerator[None]:
-        if self._streams >= self.limits.streams_max:
+        if len(self._streams) >= self.limits.streams_max:
             raise Refused(503, f"{self.limits.streams_max} pages are open, the server's limit")
-        self._streams += 1
+        task = asyncio.current_task()
+        assert task is not None, "a request is answered in a task"
+        self._streams.add(task)
         try:
             yield
         finally:
-            self._streams -= 1
+            self._streams.discard(task)
 
     async def _live(self, request: web.BaseRequest, asked: Asked) -> web.StreamResponse:
         """Send a page's content whenever it has changed, and in between that we are here."""

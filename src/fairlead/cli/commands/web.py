@@ -93,7 +93,7 @@ def _serve(common_: Common, api: Api, options: WebOptions, *, only_url: bool) ->
     from fairlead.web import serve_web
     from fairlead.web.server import WebServer
 
-    log = configure(clock=SystemClock(), level=LogLevel.WARNING)
+    log = configure(clock=SystemClock(), level=LogLevel.INFO)
 
     def ready(server: WebServer) -> None:
         common_.note(f"The page is served at {server.url} until Ctrl-C")

@@ -14,6 +14,7 @@ from fairlead.cli.arrays import Elements
 from fairlead.cli.views.arrays import array_state, array_words
 from fairlead.cli.views.jobs import state_of
 from fairlead.model.element_sets import Members
+from fairlead.web.pages.change import offers
 from fairlead.web.pages.site import Asked, NoSuchPage, Site, job_lines
 from fairlead.web.render import Page, link
 
@@ -61,7 +62,8 @@ async def array_page(site: Site, asked: Asked) -> Page:
     failed = [job for job in jobs if is_true(job.status.conditions, names.FAILED)]
     live = [job for job in jobs if not job.is_finished]
     values = {
-        "array": array, "state": array_state(array), "words": array_words(array),
+        "array": array, "offers": offers(array),
+        "state": array_state(array), "words": array_words(array),
         "counts": array.status.elements, "total": total,
         "cells": list(_cells(array, jobs, start)), "start": start, "cells_max": CELLS_MAX,
         "earlier": link(*asked.path, from_=start - CELLS_MAX) if start else "",

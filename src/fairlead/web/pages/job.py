@@ -15,6 +15,7 @@ from fairlead.cli.views.words import amount_text
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.explanation import Amounts, Explanation
 from fairlead.decide.reasons import resource_word
+from fairlead.web.pages.change import offers
 from fairlead.web.pages.site import Asked, NoSuchPage, Site, job_lines
 from fairlead.web.pages.timeline import WIDTH, bars_of, ending_words, spans_of
 from fairlead.web.questions import Answered
@@ -75,7 +76,7 @@ async def job_page(site: Site, asked: Asked) -> Page:
         "answered": answered, **_explained(job, answered),
         "array": link("arrays", key[0], array.name) if array is not None else "",
         "task": asked.text("task"), "log": _log_link(key, asked.text("task")),
-        "has_log": job.status.attempt > 0,
+        "offers": offers(job), "has_log": job.status.attempt > 0,
         "logs_command": site.command("logs", "-f", key[1], namespace=key[0]),
     }  # fmt: skip
     return Page("job.html", key[1], values, site.command("why", key[1], namespace=key[0]), "jobs")

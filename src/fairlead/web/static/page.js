@@ -142,7 +142,7 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "?") help.showModal();
   else if (event.key === "/") {
     const filter = main.querySelector("input[type=search]");
-    if (filter) filter.focus(); else location.assign("/jobs");
+    if (filter) filter.focus(); else location.assign("/jobs#filter");
   } else return;
   event.preventDefault();
 });
@@ -159,5 +159,6 @@ if (copy && navigator.clipboard) {
 }
 
 localTimes(main);
+if (location.hash === "#filter") main.querySelector("input[type=search]")?.focus();
 openLog();
 follow();
