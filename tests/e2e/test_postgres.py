@@ -21,6 +21,7 @@ from tests.unit.history.contract import (
     check_logs,
     check_queries,
     check_replacing,
+    check_use,
     log,
     logs_of,
     record,
@@ -65,7 +66,9 @@ async def _execute(server: Server, text: str) -> list[tuple[object, ...]]:
 
 async def _drop(server: Server) -> None:
     await _execute(
-        server, "DROP TABLE IF EXISTS fairlead_jobs, fairlead_logs, fairlead_fleet, fairlead_schema"
+        server,
+        "DROP TABLE IF EXISTS fairlead_jobs, fairlead_logs, fairlead_fleet, "
+        "fairlead_use, fairlead_schema",
     )
 
 
@@ -76,6 +79,16 @@ async def test_decisions_are_kept_once_also_in_a_database_that_lacked_them(
     await _execute(server, "DROP TABLE fairlead_fleet")
     later = _store(server)
     await check_decisions(later)
+    await later.close()
+
+
+async def test_use_is_kept_once_also_in_a_database_that_lacked_it(
+    server: Server, store: PostgresStore
+) -> None:
+    await store.check()
+    await _execute(server, "DROP TABLE fairlead_use")
+    later = _store(server)
+    await check_use(later)
     await later.close()
 
 

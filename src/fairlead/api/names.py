@@ -26,6 +26,7 @@ ARRAY_NUMBER = f"{GROUP}/array-number"
 # Annotations.
 HELD_BY_ARRAY = f"{GROUP}/held-by-array"  # on an element's job: the array holds it, no person does
 PROGRESS = f"{GROUP}/progress"  # on pods: JSON of api.job.Progress, written by the node
+USE = f"{GROUP}/use"  # on pods that have ended: JSON of api.use.MemberUse, written by the node
 MPI = f"{GROUP}/mpi"  # on templates of roles: "true" has a key made for `fairlead.member.mpirun`
 SLURM_TASKS = f"{GROUP}/slurm-tasks"  # on templates of batch scripts: PER_NODE, PER_NODE/TOTAL
 HOSTFILE = f"{GROUP}/hostfile"  # on the pod of a lone member: its host file

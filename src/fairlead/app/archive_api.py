@@ -53,6 +53,7 @@ from fairlead.app.archive_query import (
     log_lines,
     log_query,
     record_lines,
+    use_query,
 )
 from fairlead.app.decision_query import decision_file, decision_lines
 from fairlead.app.messages import NOT_LEADER, Book
@@ -132,6 +133,10 @@ class ArchiveApi:
                     history_query(request.query)
                     right = to_read_history(request.query.get("namespace", ""))
                     return await self._answer_records(request, Book.JOBS, right)
+                case ["fairlead", "v1", "use"]:
+                    use_query(request.query)
+                    right = to_read_history(request.query.get("namespace", ""))
+                    return await self._answer_records(request, Book.USE, right)
                 case ["fairlead", "v1", "fleet", "history"]:
                     fleet_query(request.query)
                     return await self._answer_records(request, Book.FLEET, to_read_fleet())

@@ -16,10 +16,12 @@ from typing import Any, TypeAlias, assert_never, cast
 import msgspec
 
 from fairlead.api.status import BadRequest
-from fairlead.app.messages import ArchivedLog, Book, CutLine, FleetLine, HistoryLine
+from fairlead.api.use import AttemptUse, MemberUse
+from fairlead.app.messages import ArchivedLog, Book, CutLine, FleetLine, HistoryLine, UseLine
 from fairlead.runtime.history import (
     ATTEMPT_MAX,
     NUMBER_DIGITS_MAX,
+    TASKS_MAX,
     FleetQuery,
     FleetRecord,
     History,
@@ -28,6 +30,8 @@ from fairlead.runtime.history import (
     LogQuery,
     LogStore,
     MemberLog,
+    UseQuery,
+    UseRecord,
 )
 
 HISTORY_LIMIT_DEFAULT = 100
@@ -62,6 +66,18 @@ def fleet_query(parameters: Mapping[str, str]) -> FleetQuery:
     )  # fmt: skip
 
 
+def use_query(parameters: Mapping[str, str]) -> UseQuery:
+    """Return the query of URL parameters; BadRequest says which is wrong."""
+    job, uid = parameters.get("job", ""), parameters.get("uid", "")
+    if not (job or uid):
+        raise BadRequest("query parameter job: missing; the name of a job, or its uid")
+    return UseQuery(
+        namespace=parameters.get("namespace", ""), job=job, uid=uid,
+        attempt=whole(parameters, "attempt", most=ATTEMPT_MAX),
+        limit=whole(parameters, "limit", most=TASKS_MAX) or TASKS_MAX,
+    )  # fmt: skip
+
+
 async def record_lines(
     history: History,
     book: Book,
@@ -76,9 +92,11 @@ async def record_lines(
     """
     match book:
         case Book.JOBS:
-            pages = _encoded_jobs(history.query(history_query(parameters)), runner)
+            pages = _encoded_jobs(history, history_query(parameters), runner)
         case Book.FLEET:
             pages = _encoded_decisions(history.query_fleet(fleet_query(parameters)), runner)
+        case Book.USE:
+            pages = _encoded_use(history.query_use(use_query(parameters)), runner)
         case _:
             assert_never(book)
     remedy = "ask for a shorter time, a user, a state or fewer records"
@@ -111,10 +129,19 @@ async def _bounded(
 
 
 async def _encoded_jobs(
-    pages: AsyncIterator[Sequence[JobRecord]], runner: Runner
+    history: History, query: HistoryQuery, runner: Runner
+) -> AsyncIterator[bytes]:
+    async for page in history.query(query):
+        uses = await history.use_of([record.uid for record in page])
+        lines = [history_line(record, uses.get(record.uid, ())) for record in page]
+        yield await runner(partial(_lines, lines))
+
+
+async def _encoded_use(
+    pages: AsyncIterator[Sequence[UseRecord]], runner: Runner
 ) -> AsyncIterator[bytes]:
     async for page in pages:
-        yield await runner(partial(_lines, map(history_line, page)))
+        yield await runner(partial(_lines, map(use_line, page)))
 
 
 async def _encoded_decisions(
@@ -139,8 +166,16 @@ def log_query(namespace: str, job: str, parameters: Mapping[str, str]) -> LogQue
     return LogQuery(namespace, job, attempt, uid=parameters.get("uid", ""))
 
 
-def history_line(record: JobRecord) -> HistoryLine:
-    """Return a record as the endpoint sends it."""
+def use_line(record: UseRecord) -> UseLine:
+    """Return a member's use as the endpoint sends it."""
+    return UseLine(
+        record.job, record.job_uid, record.attempt, record.task, record.ended_at_ms,
+        cast("MemberUse", msgspec.Raw(record.document.encode())),
+    )  # fmt: skip
+
+
+def history_line(record: JobRecord, use: Sequence[AttemptUse] = ()) -> HistoryLine:
+    """Return a record as the endpoint sends it, with what its attempts used."""
     return HistoryLine(
         uid=record.uid, namespace=record.namespace, name=record.name, state=record.state,
         user=record.user, team=record.team, reason=record.reason, message=record.message,
@@ -148,7 +183,7 @@ def history_line(record: JobRecord) -> HistoryLine:
         attempt_count=record.attempt_count, submitted_at_ms=record.submitted_at_ms,
         started_at_ms=record.started_at_ms, finished_at_ms=record.finished_at_ms,
         document=_as_stored(record.document), number=record.number,
-        array_number=record.array_number,
+        array_number=record.array_number, use=tuple(use),
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.controllers.teams import TeamsController
+from fairlead.controllers.use import UseKeeper
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.arrays import ArraysPolicy
 from fairlead.decide.doctor.policy import DoctorPolicy
@@ -156,6 +157,7 @@ class Controllers:
             Service("arrays", self._run_arrays, is_ready=lambda: self._is_ready("arrays")),
             Service("teams", self._run_teams, is_ready=lambda: self._is_ready("teams")),
             Service("fleet", self._run_fleet),
+            Service("use", self._run_use),
         ]
         if self._policies.doctor.enabled:
             services.append(Service("doctor", self._run_doctor))
@@ -236,6 +238,14 @@ class Controllers:
             keys=self._context.streams("gang-keys"), numbers=self._numbers, reader=reader,
         )  # fmt: skip
         await self._run(controller, reader, own=own.all)
+
+    async def _run_use(self) -> None:
+        mirrors = self.mirrors
+        keeper = UseKeeper(
+            self._history, mirrors.pods, mirrors.jobs, clock=self._clock,
+            rng=self._context.streams("use"), log=self._log,
+        )  # fmt: skip
+        await keeper.run()
 
     async def _run_arrays(self) -> None:
         reader = self._begin("arrays")

@@ -3,6 +3,7 @@
     /metrics                                          Prometheus text
     /fairlead/v1/status                               the process, its nodes, jobs and services
     /fairlead/v1/history?namespace&name&user&state&since&limit     JSON lines, the latest end first
+    /fairlead/v1/use?namespace&job&uid&attempt                     JSON lines, a member each
     /fairlead/v1/fleet/history?pool&action&since&limit             JSON lines, the latest first
     /fairlead/v1/namespaces/{namespace}/jobs/{job}/logs            a job's logs, from the archive
     /fairlead/v1/decisions?limit                      decisions of the scheduler, the latest first
@@ -95,6 +96,8 @@ class Extensions:
                 return _body(msgspec.json.encode(await self.status()), "application/json")
             case ["history"]:
                 return await self._records(request, Book.JOBS)
+            case ["use"]:
+                return await self._records(request, Book.USE)
             case ["fleet", "history"]:
                 return await self._records(request, Book.FLEET)
             case ["namespaces", namespace, "jobs", job, "logs"]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlead.api.node_pool import NodePool
+from fairlead.api.use import AttemptUse, MemberUse
 from fairlead.decide.explanation import (
     Alternatives,
     Explanation,
@@ -44,6 +45,7 @@ class Book(Enum):
 
     JOBS = "history"
     FLEET = "fleet/history"
+    USE = "use"
 
 
 class ArchivedLog(msgspec.Struct, frozen=True, rename="camel"):
@@ -90,6 +92,19 @@ class HistoryLine(msgspec.Struct, frozen=True, rename="camel"):
     document: dict[str, Any] = {}
     number: int | None = None
     array_number: int | None = None
+    #: Of each attempt of which any is known.
+    use: tuple[AttemptUse, ...] = ()
+
+
+class UseLine(msgspec.Struct, frozen=True, rename="camel"):
+    """What one member used, as the use endpoint sends it: a JSON line."""
+
+    job: str
+    job_uid: str
+    attempt: int
+    task: str
+    ended_at_ms: int
+    use: MemberUse
 
 
 class FleetLine(msgspec.Struct, frozen=True, rename="camel"):

@@ -1,4 +1,4 @@
-"""Pods whose logs wait to be fetched: namespaces take turns, and share the room.
+"""Pods whose logs, or what they used, wait to be kept: namespaces take turns, and share the room.
 
 A namespace in which thousands of pods end at once delays no other's logs: the next pod is the
 oldest of the namespace whose turn it is. When the queue is full, the namespace that has most in it

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from fairlead.api.use import AttemptUse
 from fairlead.history.fairness import FairStore
 from fairlead.history.sql import PAGE_ROWS_MAX, RECORDS_MAX
 from fairlead.runtime.history import (
@@ -14,6 +15,8 @@ from fairlead.runtime.history import (
     JobRecord,
     LogQuery,
     MemberLog,
+    UseQuery,
+    UseRecord,
     task_order,
 )
 
@@ -21,8 +24,9 @@ T = TypeVar("T")
 #: Of all records of jobs in memory, and of all logs: what the controllers' memory limit has room
 #: for.
 BYTES_MAX = 64 << 20
-#: Of all decisions about the fleet.
+#: Of all decisions about the fleet, and of all members' use.
 FLEET_BYTES_MAX = 16 << 20
+USE_BYTES_MAX = 16 << 20
 
 
 class MemoryHistory:
@@ -40,9 +44,11 @@ class MemoryHistory:
         records_max: int = RECORDS_MAX,
         bytes_max: int = BYTES_MAX,
         fleet_bytes_max: int = FLEET_BYTES_MAX,
+        use_bytes_max: int = USE_BYTES_MAX,
     ) -> None:
         self._records = FairStore[JobRecord](count_max=records_max, bytes_max=bytes_max)
         self._decisions = FairStore[FleetRecord](count_max=records_max, bytes_max=fleet_bytes_max)
+        self._uses = FairStore[UseRecord](count_max=records_max, bytes_max=use_bytes_max)
 
     async def record(self, record: JobRecord) -> None:
         """See `History`."""
@@ -71,6 +77,57 @@ class MemoryHistory:
         found.sort(key=lambda each: (each.at_ms, each.id), reverse=True)
         for page in _pages(found[: query.limit]):
             yield page
+
+    async def record_use(self, records: Sequence[UseRecord]) -> None:
+        """See `History`."""
+        for each in records:
+            self._uses.put(each.pod_uid, each, holder=each.namespace)
+
+    async def query_use(self, query: UseQuery) -> AsyncIterator[tuple[UseRecord, ...]]:
+        """See `History`."""
+        mine = [each for each in self._uses.values(query.namespace)
+                if (each.job_uid == query.uid if query.uid else each.job == query.job)]  # fmt: skip
+        latest = max(mine, key=lambda each: (each.ended_at_ms, each.pod_uid), default=None)
+        found = [
+            each for each in mine
+            if latest is not None and each.job_uid == latest.job_uid
+            and query.attempt in (None, each.attempt)
+        ]  # fmt: skip
+        found.sort(key=lambda each: (-each.attempt, each.pod_uid))
+        kept = found[: query.limit]
+        kept.sort(key=lambda each: (each.attempt, task_order(each.task), each.pod_uid))
+        for page in _pages(kept):
+            yield page
+
+    async def use_of(self, job_uids: Sequence[str]) -> Mapping[str, tuple[AttemptUse, ...]]:
+        """See `History`."""
+        by_attempt: dict[tuple[str, int], list[UseRecord]] = {}
+        wanted = frozenset(job_uids)
+        for each in self._uses.values():
+            if each.job_uid in wanted:
+                by_attempt.setdefault((each.job_uid, each.attempt), []).append(each)
+        out: dict[str, tuple[AttemptUse, ...]] = {}
+        for (uid, attempt), records in sorted(by_attempt.items()):
+            out[uid] = (*out.get(uid, ()), _sum(attempt, records))
+        return out
+
+
+def _sum(attempt: int, records: Sequence[UseRecord]) -> AttemptUse:
+    cpu = [each.cpu_milliseconds for each in records if each.cpu_milliseconds is not None]
+    peaks = [each.memory_peak_bytes for each in records if each.memory_peak_bytes is not None]
+    means = [each.memory_mean_bytes for each in records if each.memory_mean_bytes is not None]
+    return AttemptUse(
+        attempt=attempt,
+        members=len(records),
+        milliseconds=sum(each.milliseconds for each in records),
+        cpu_members=len(cpu),
+        cpu_milliseconds=sum(cpu) if cpu else None,
+        memory_members=len(peaks),
+        memory_peak_bytes=max(peaks, default=None),
+        memory_total_bytes=sum(peaks) if peaks else None,
+        memory_mean_bytes=sum(means) // len(means) if means else None,
+        is_partial=any(each.is_partial for each in records),
+    )
 
 
 def _pages(found: list[T]) -> Iterator[tuple[T, ...]]:

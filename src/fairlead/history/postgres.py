@@ -15,12 +15,13 @@ import asyncio
 import importlib
 import random
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
+from fairlead.api.use import AttemptUse
 from fairlead.history.sql import (
     RECORDS_MAX,
     Bound,
@@ -31,6 +32,8 @@ from fairlead.history.sql import (
     log_pages,
     log_row,
     logs_of,
+    sums_of,
+    use_pages,
 )
 from fairlead.runtime.backoff import Backoff, BackoffOptions
 from fairlead.runtime.history import (
@@ -42,6 +45,8 @@ from fairlead.runtime.history import (
     LogQuery,
     MemberLog,
     OtherSchema,
+    UseQuery,
+    UseRecord,
 )
 
 SCHEMA_VERSION = 1
@@ -62,7 +67,8 @@ class Runner(Protocol):
 
 Connection = Any  # psycopg.AsyncConnection; the package is optional
 _SQL = Dialect(
-    jobs="fairlead_jobs", logs="fairlead_logs", fleet="fairlead_fleet", mark="%s",
+    jobs="fairlead_jobs", logs="fairlead_logs", fleet="fairlead_fleet", use="fairlead_use",
+    mark="%s",
     integer="BIGINT", boolean="BOOLEAN", blob="BYTEA", text_bytes="octet_length({})",
 )  # fmt: skip
 _CREATE = (
@@ -84,6 +90,7 @@ class PostgresOptions:
     records_max: int = RECORDS_MAX
     record_bytes_max: int = 20 << 30
     fleet_bytes_max: int = 1 << 30
+    use_bytes_max: int = 10 << 30
     log_bytes_max: int = 20 << 30
     backoff: BackoffOptions = field(default_factory=lambda: BackoffOptions(0.1, 3.0))
 
@@ -145,6 +152,8 @@ class PostgresStore:
         chosen = self._options
         self._record_bounds = _SQL.record_bounds(chosen.records_max, chosen.record_bytes_max)
         self._fleet_bounds = _SQL.fleet_bounds(chosen.records_max, chosen.fleet_bytes_max)
+        self._use_bounds = _SQL.use_bounds(chosen.use_bytes_max)
+        self._use_growth = Growth(chosen.use_bytes_max)
         self._log_bounds = _SQL.log_bounds(chosen.log_bytes_max)
         self._record_growth = Growth(chosen.record_bytes_max)
         self._fleet_growth = Growth(chosen.fleet_bytes_max)
@@ -192,6 +201,24 @@ class PostgresStore:
             rows = await self._select(_SQL.get_fleet(ids))
             by_id = {record.id: record for record in (FleetRecord(*row) for row in rows)}
             yield tuple(by_id[id_] for id_ in ids if id_ in by_id)
+
+    async def record_use(self, records: Sequence[UseRecord]) -> None:
+        """Keep what members used; committed at the server when this returns."""
+        await self._write(
+            _SQL.upsert_use(), list(map(_row, records)), bounds=self._use_bounds,
+            growth=self._use_growth,
+        )  # fmt: skip
+
+    async def query_use(self, query: UseQuery) -> AsyncIterator[tuple[UseRecord, ...]]:
+        """See `History`."""
+        for uids in use_pages(await self._select(_SQL.find_use(query))):
+            rows = await self._select(_SQL.get_use(uids))
+            by_uid = {record.pod_uid: record for record in (UseRecord(*row) for row in rows)}
+            yield tuple(by_uid[uid] for uid in uids if uid in by_uid)
+
+    async def use_of(self, job_uids: Sequence[str]) -> Mapping[str, tuple[AttemptUse, ...]]:
+        """See `History`."""
+        return sums_of(await self._select(_SQL.sum_use(job_uids)))
 
     # Logs
 
@@ -311,7 +338,7 @@ class PostgresStore:
                 "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s)", (_SQL.jobs,)
             )
             there = [name for (name,) in await columns.fetchall()]
-            for statement in (*_SQL.add_columns(there), *_SQL.create_fleet()):
+            for statement in (*_SQL.add_columns(there), *_SQL.create_fleet(), *_SQL.create_use()):
                 await connection.execute(statement)
         self._is_prepared = True
 
@@ -320,7 +347,7 @@ class PostgresStore:
         return f"the history {shown_url(self._url)} failed: {check_text(text, self._url)}"
 
 
-def _row(record: JobRecord | FleetRecord) -> Values:
+def _row(record: JobRecord | FleetRecord | UseRecord) -> Values:
     """Return the columns. PostgreSQL's text holds no NUL, and JSON writes it as an escape; a plain
     text may have it.
     """

@@ -12,8 +12,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
+from fairlead.api.use import AttemptUse
 from fairlead.history.fairness import fair_level
 from fairlead.runtime.history import (
     FleetQuery,
@@ -22,6 +23,8 @@ from fairlead.runtime.history import (
     JobRecord,
     LogQuery,
     MemberLog,
+    UseQuery,
+    UseRecord,
     task_order,
 )
 
@@ -52,6 +55,17 @@ _LOG_COLUMNS = (
 _LATEST_LOG_FIRST = "ORDER BY kept_at_ms DESC, pod_uid"
 _FLEET_COLUMNS = tuple(f.name for f in fields(FleetRecord))
 _FLEET_NAMES = ", ".join(f'"{name}"' for name in _FLEET_COLUMNS)
+_USE_COLUMNS = tuple(f.name for f in fields(UseRecord))
+_USE_NAMES = ", ".join(_USE_COLUMNS)
+#: Of `use`: what has always a number, and what is NULL where it was not measured.
+_USE_INTEGERS = ("attempt", "ended_at_ms", "milliseconds", "is_partial")
+_USE_AMOUNTS = ("cpu_milliseconds", "memory_peak_bytes", "memory_mean_bytes")
+#: In the order of `AttemptUse`, behind the uid of the job; no sum of fractions is too large.
+_USE_SUMS = (
+    "attempt, count(*), sum(milliseconds * 1.0), count(cpu_milliseconds),"
+    " sum(cpu_milliseconds * 1.0), count(memory_peak_bytes), max(memory_peak_bytes),"
+    " sum(memory_peak_bytes * 1.0), avg(memory_mean_bytes), max(is_partial)"
+)
 
 Values = tuple[object, ...]
 
@@ -112,6 +126,7 @@ class Dialect:
     jobs: str
     logs: str
     fleet: str
+    use: str
     mark: str
     integer: str
     boolean: str
@@ -164,6 +179,71 @@ class Dialect:
             f"CREATE TABLE IF NOT EXISTS {self.fleet} ({columns})",
             f"CREATE INDEX IF NOT EXISTS {self.fleet}_by_age ON {self.fleet} (at_ms)",
         )
+
+    def create_use(self) -> tuple[str, ...]:
+        """Return the statements that make the table of members' use where there is none.
+
+        It came after the others, into databases that earlier versions still read.
+        """
+        types = {
+            **dict.fromkeys(_USE_INTEGERS, f"{self.integer} NOT NULL"),
+            **dict.fromkeys(_USE_AMOUNTS, self.integer), "pod_uid": "TEXT PRIMARY KEY",
+        }  # fmt: skip
+        columns = ", ".join(f"{name} {types.get(name, 'TEXT NOT NULL')}" for name in _USE_COLUMNS)
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self.use} ({columns})",
+            f"CREATE INDEX IF NOT EXISTS {self.use}_by_job ON {self.use} (job_uid, attempt)",
+            f"CREATE INDEX IF NOT EXISTS {self.use}_by_name ON {self.use}"
+            " (namespace, job, ended_at_ms)",
+        )
+
+    def upsert_use(self) -> str:
+        """Insert or replace a row of all columns of `UseRecord`."""
+        assignments = ", ".join(f"{c} = EXCLUDED.{c}" for c in _USE_COLUMNS if c != "pod_uid")
+        marks = self._marks(len(_USE_COLUMNS))
+        return (
+            f"INSERT INTO {self.use} ({_USE_NAMES}) VALUES ({marks})"  # noqa: S608
+            f" ON CONFLICT (pod_uid) DO UPDATE SET {assignments}"
+        )
+
+    def use_bounds(self, bytes_max: int) -> tuple[Bound, ...]:
+        """Return the bound of members' use; the namespace that has most loses its oldest."""
+        size = f"{self.text_bytes.format('document')} + {_ROW_BYTES}"
+        latest_first = "ended_at_ms DESC, pod_uid"
+        return (Bound(self.use, "pod_uid", "namespace", size, latest_first, bytes_max),)
+
+    def find_use(self, query: UseQuery) -> tuple[str, Values]:
+        """Return the statement for pods, attempts and tasks of one job, and its values."""
+        mark, values, where = self.mark, (query.uid,), f"job_uid = {self.mark}"
+        if not query.uid:
+            last = (
+                f"(SELECT job_uid FROM {self.use} WHERE namespace = {mark} AND job = {mark}"  # noqa: S608
+                " ORDER BY ended_at_ms DESC, pod_uid LIMIT 1)"
+            )
+            where, values = f"job_uid = {last}", (query.namespace, query.job)
+        elif query.namespace:  # whose right it is to read was asked for this one
+            where, values = f"{where} AND namespace = {mark}", (query.uid, query.namespace)
+        bound: Values = values
+        if query.attempt is not None:
+            where, bound = f"{where} AND attempt = {mark}", (*bound, query.attempt)
+        text = (
+            f"SELECT pod_uid, attempt, task FROM {self.use} WHERE {where}"  # noqa: S608
+            f" ORDER BY attempt DESC, pod_uid LIMIT {mark}"
+        )
+        return text, (*bound, query.limit)
+
+    def get_use(self, pod_uids: Sequence[str]) -> tuple[str, Values]:
+        """Return the statement for all columns of `UseRecord` of rows, and its values."""
+        return self._get(_USE_NAMES, self.use, "pod_uid", pod_uids)
+
+    def sum_use(self, job_uids: Sequence[str]) -> tuple[str, Values]:
+        """Return the statement for the rows of `sums_of`, and its values."""
+        text = (
+            f"SELECT job_uid, {_USE_SUMS} FROM {self.use}"  # noqa: S608
+            f" WHERE job_uid IN ({self._marks(len(job_uids))})"
+            " GROUP BY job_uid, attempt ORDER BY job_uid, attempt"
+        )
+        return text, tuple(job_uids)
 
     def insert_fleet(self) -> str:
         """Insert a row of all columns of `FleetRecord`, unless its id is there."""
@@ -284,6 +364,27 @@ class Dialect:
 
     def _marks(self, count: int) -> str:
         return ", ".join([self.mark] * count)
+
+
+def sums_of(rows: Iterable[Sequence[Any]]) -> dict[str, tuple[AttemptUse, ...]]:
+    """Return what the attempts of jobs used, of rows of `sum_use`.
+
+    PostgreSQL adds up to decimals.
+    """
+    out: dict[str, tuple[AttemptUse, ...]] = {}
+    for uid, *row in rows:
+        *amounts, is_partial = (None if each is None else int(each) for each in row)
+        use = AttemptUse(*cast("Any", amounts), is_partial=bool(is_partial))
+        out[uid] = (*out.get(uid, ()), use)
+    return out
+
+
+def use_pages(found: Iterable[tuple[str, int, str]]) -> Iterator[list[str]]:
+    """Yield the pods of rows of `find_use` by attempt, role and index, as many as are read at a
+    time.
+    """
+    ordered = sorted(found, key=lambda row: (row[1], task_order(row[2]), row[0]))
+    return _pages((pod_uid, 0) for pod_uid, _, _ in ordered)
 
 
 def log_row(log: MemberLog) -> Values:

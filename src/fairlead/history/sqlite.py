@@ -10,11 +10,12 @@ import asyncio
 import os
 import sqlite3
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from fairlead.api.use import AttemptUse
 from fairlead.history.sql import (
     RECORDS_MAX,
     Bound,
@@ -25,6 +26,8 @@ from fairlead.history.sql import (
     log_pages,
     log_row,
     logs_of,
+    sums_of,
+    use_pages,
 )
 from fairlead.runtime.history import (
     FleetQuery,
@@ -35,17 +38,20 @@ from fairlead.runtime.history import (
     LogQuery,
     MemberLog,
     OtherSchema,
+    UseQuery,
+    UseRecord,
 )
 
 SCHEMA_VERSION = 1
-#: Of records, decisions and compressed logs. Together they fit into the volume that an installation
-#: has by default (1 GiB): on a full one no record is written, so no job ends.
+#: Of records, decisions, members' use and compressed logs. Together they fit into the volume that
+#: an installation has by default (1 GiB): on a full one no record is written, so no job ends.
 RECORD_BYTES_MAX = 256 << 20
 FLEET_BYTES_MAX = 64 << 20
+USE_BYTES_MAX = 96 << 20
 LOG_BYTES_MAX = 512 << 20
 _BUSY_TIMEOUT_MS = 5_000
 _SQL = Dialect(
-    jobs="jobs", logs="logs", fleet="fleet", mark="?",
+    jobs="jobs", logs="logs", fleet="fleet", use="use", mark="?",
     integer="INTEGER", boolean="INTEGER", blob="BLOB", text_bytes="length(CAST({} AS BLOB))",
     jobs_suffix=" WITHOUT ROWID",
 )  # fmt: skip
@@ -161,7 +167,11 @@ def _prepare(
 
 def _later_tables(connection: sqlite3.Connection) -> tuple[str, ...]:
     columns = connection.execute("SELECT name FROM pragma_table_info('jobs')")
-    return (*_SQL.add_columns([name for (name,) in columns]), *_SQL.create_fleet())
+    return (
+        *_SQL.add_columns([name for (name,) in columns]),
+        *_SQL.create_fleet(),
+        *_SQL.create_use(),
+    )
 
 
 class SqliteHistory:
@@ -169,11 +179,15 @@ class SqliteHistory:
 
     is_durable = True
 
-    def __init__(self, file: _File, *, records_max: int, bytes_max: int) -> None:
+    def __init__(
+        self, file: _File, *, records_max: int, bytes_max: int, use_bytes_max: int
+    ) -> None:
         self._file = file
         self._bounds = _SQL.record_bounds(records_max, bytes_max)
         self._fleet_bounds = _SQL.fleet_bounds(records_max, FLEET_BYTES_MAX)
+        self._use_bounds = _SQL.use_bounds(use_bytes_max)
         self._growth, self._fleet_growth = Growth(bytes_max), Growth(FLEET_BYTES_MAX)
+        self._use_growth = Growth(use_bytes_max)
 
     @classmethod
     def open(
@@ -183,12 +197,13 @@ class SqliteHistory:
         runner: Runner,
         records_max: int = RECORDS_MAX,
         bytes_max: int = RECORD_BYTES_MAX,
+        use_bytes_max: int = USE_BYTES_MAX,
     ) -> SqliteHistory:
         """Open the file, or make it; HistoryError when it is not usable. Blocks for a moment."""
         file = _File.open(
             path, what="history", tables=_JOBS_TABLE, later=_later_tables, runner=runner
         )
-        return cls(file, records_max=records_max, bytes_max=bytes_max)
+        return cls(file, records_max=records_max, bytes_max=bytes_max, use_bytes_max=use_bytes_max)
 
     async def record(self, record: JobRecord) -> None:
         """See `History`."""
@@ -220,6 +235,24 @@ class SqliteHistory:
             rows = await self._file.select(_SQL.get_fleet(ids))
             by_id = {record.id: record for record in (FleetRecord(*row) for row in rows)}
             yield tuple(by_id[id_] for id_ in ids if id_ in by_id)
+
+    async def record_use(self, records: Sequence[UseRecord]) -> None:
+        """See `History`."""
+        rows = list(map(astuple, records))
+        await self._file.write(
+            _SQL.upsert_use(), rows, bounds=self._use_bounds, growth=self._use_growth
+        )
+
+    async def query_use(self, query: UseQuery) -> AsyncIterator[tuple[UseRecord, ...]]:
+        """See `History`."""
+        for uids in use_pages(await self._file.select(_SQL.find_use(query))):
+            rows = await self._file.select(_SQL.get_use(uids))
+            by_uid = {record.pod_uid: record for record in (UseRecord(*row) for row in rows)}
+            yield tuple(by_uid[uid] for uid in uids if uid in by_uid)
+
+    async def use_of(self, job_uids: Sequence[str]) -> Mapping[str, tuple[AttemptUse, ...]]:
+        """See `History`."""
+        return sums_of(await self._file.select(_SQL.sum_use(job_uids)))
 
     async def _keys(self, statement: tuple[str, Values]) -> Iterator[list[str]]:
         return key_pages(await self._file.select(statement))

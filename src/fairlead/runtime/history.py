@@ -15,7 +15,7 @@ Values and protocols are here; what implements them (memory, SQLite, PostgreSQL)
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +28,8 @@ from fairlead.api.job_array import array_number_of
 from fairlead.api.meta import ObjectMeta, find_condition, is_true, label_number
 from fairlead.api.node_pool import PoolDecision
 from fairlead.api.times import parse_time
+from fairlead.api.use import AttemptUse, MemberUse, encode_use
+from fairlead.decide.attempts.logged_members import LoggedMember
 from fairlead.runtime.record_document import document_of, short_text
 
 TASKS_MAX = 10_000
@@ -115,6 +117,40 @@ class FleetQuery:
     limit: int = 100
 
 
+@dataclass(frozen=True, slots=True)
+class UseRecord:
+    """What one member used. Amounts that were not measured are None; `document` is the whole use,
+    as JSON of `api.use.MemberUse`.
+    """
+
+    pod_uid: str
+    namespace: str
+    job: str
+    job_uid: str
+    attempt: int
+    task: str
+    ended_at_ms: int
+    milliseconds: int
+    cpu_milliseconds: int | None
+    memory_peak_bytes: int | None
+    memory_mean_bytes: int | None
+    is_partial: int
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class UseQuery:
+    """Which members' use: of the job with this uid, by default of the one that had the name last;
+    of one attempt, or of all.
+    """
+
+    namespace: str = ""
+    job: str = ""
+    uid: str = ""
+    attempt: int | None = None
+    limit: int = TASKS_MAX
+
+
 class History(Protocol):
     """Where records are kept. One that is durable outlives this process."""
 
@@ -141,6 +177,39 @@ class History(Protocol):
     def query_fleet(self, query: FleetQuery) -> AsyncIterator[tuple[FleetRecord, ...]]:
         """Yield matching decisions in small groups, the latest first, at most `query.limit`."""
         ...
+
+    async def record_use(self, records: Sequence[UseRecord]) -> None:
+        """Keep what members used, in place of earlier records of the same pods; HistoryError."""
+        ...
+
+    def query_use(self, query: UseQuery) -> AsyncIterator[tuple[UseRecord, ...]]:
+        """Yield matching records in small groups, by attempt, role and index; HistoryError."""
+        ...
+
+    async def use_of(self, job_uids: Sequence[str]) -> Mapping[str, tuple[AttemptUse, ...]]:
+        """Return what the attempts of jobs used, by uid; jobs of which nothing is known are left
+        out. HistoryError.
+        """
+        ...
+
+
+def use_record(pod: Pod, member: LoggedMember, use: MemberUse, now: float) -> UseRecord:
+    """Return the record of what a member used."""
+    return UseRecord(
+        pod_uid=pod.metadata.uid,
+        namespace=member.namespace,
+        job=member.job,
+        job_uid=member.job_uid,
+        attempt=member.attempt,
+        task=member.task,
+        ended_at_ms=round(now * 1000),
+        milliseconds=use.milliseconds,
+        cpu_milliseconds=use.cpu_milliseconds,
+        memory_peak_bytes=use.memory_peak_bytes,
+        memory_mean_bytes=use.memory_mean_bytes,
+        is_partial=int(use.is_partial),
+        document=encode_use(use),
+    )
 
 
 def record_of(job: Job) -> JobRecord:

@@ -260,7 +260,7 @@ class FakeClient(Client):
         wanted = patch.get("metadata", {}).get("resourceVersion")
         if wanted is not None and wanted != old["metadata"]["resourceVersion"]:
             raise Conflict(f'{resource.name} "{key[1]}": the object has been modified')
-        new = _patched(old, patch, request.subresource)
+        new = _patched(resource, old, patch, request.subresource)
         if request.dry_run:
             return msgspec.convert(new, resource.type)
         if {k: v for k, v in new.items() if v != {}} == {k: v for k, v in old.items() if v != {}}:
@@ -384,15 +384,22 @@ def _unreadable(wire: dict[str, Any], error: Exception) -> Unreadable:
     return Unreadable(msgspec.convert(wire["metadata"], ObjectMeta), str(error))
 
 
-def _patched(old: dict[str, Any], patch: Any, subresource: str) -> dict[str, Any]:
-    """Return the object after a merge patch of it or of its status."""
+def _patched(
+    resource: Resource[Any], old: dict[str, Any], patch: Any, subresource: str
+) -> dict[str, Any]:
+    """Return the object after a merge patch of it or of its status, which of a pod may bring
+    annotations along (kubernetes `registry/core/pod/strategy.go`).
+    """
     merged = cast("dict[str, Any]", apply_merge_patch(old, patch))
     if subresource == "status":
         new = {**old, "status": merged.get("status", {})}
     else:
         new = {**merged, "status": old.get("status", {})}
+    metadata = old["metadata"] if subresource else merged["metadata"]
+    if subresource and resource.name == PODS.name and "annotations" in merged["metadata"]:
+        metadata = {**metadata, "annotations": merged["metadata"]["annotations"]}
     new["metadata"] = {
-        **(old["metadata"] if subresource else merged["metadata"]),
+        **metadata,
         **{k: old["metadata"][k] for k in ("name", "uid", "resourceVersion")},
     }
     if new.get("spec") != old.get("spec"):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.meta import Condition
+from fairlead.api.use import AttemptUse
 from fairlead.runtime.history import (
     FleetQuery,
     FleetRecord,
@@ -18,6 +19,8 @@ from fairlead.runtime.history import (
     LogQuery,
     LogStore,
     MemberLog,
+    UseQuery,
+    UseRecord,
     record_of,
 )
 from fairlead.testing.builders import make_job
@@ -54,6 +57,59 @@ async def decisions_of(history: History, query: FleetQuery) -> tuple[FleetRecord
 async def logs_of(store: LogStore, query: LogQuery) -> tuple[MemberLog, ...]:
     """All logs that a query yields."""
     return tuple([log async for log in store.logs(query)])
+
+
+def use(
+    task: str, *, attempt: int = 1, job_uid: str = "j1", job: str = "train",
+    cpu: int | None = 1_000, peak: int | None = 100, mean: int | None = 50, ended: int = 0,
+    is_partial: int = 0, document: str = "{}", namespace: str = "default",
+) -> UseRecord:  # fmt: skip
+    """What a member used; `ended` counts milliseconds on from that of its attempt."""
+    return UseRecord(
+        pod_uid=f"{job_uid}-{attempt}-{task}", namespace=namespace, job=job, job_uid=job_uid,
+        attempt=attempt, task=task, ended_at_ms=1_000 * attempt + ended, milliseconds=10_000,
+        cpu_milliseconds=cpu, memory_peak_bytes=peak, memory_mean_bytes=mean,
+        is_partial=is_partial, document=document,
+    )  # fmt: skip
+
+
+async def uses_of(history: History, query: UseQuery) -> tuple[UseRecord, ...]:
+    """All records that a query yields."""
+    return tuple([each async for page in history.query_use(query) for each in page])
+
+
+async def check_use(history: History) -> None:
+    """Members' use is found by job, kept once for each pod, and summed up by attempt."""
+    first = [use(f"worker-{n}", peak=100 + n) for n in (10, 2, 0)]
+    unknown = use("worker-0", attempt=2, cpu=None, peak=None, mean=None, is_partial=1)
+    more = use("worker-1", attempt=2, cpu=500, peak=2**50, mean=2**50)
+    await history.record_use([*first, unknown, more])
+    await history.record_use([use("worker-2", peak=102)])
+    other = use("worker-0", job_uid="j0", cpu=7, document="x" * 2_048)
+    await history.record_use([other, use("worker-0", job_uid="j2", namespace="elsewhere")])
+    by_name = await uses_of(history, UseQuery(namespace="default", job="train"))
+    assert [(each.attempt, each.task) for each in by_name] == [
+        (1, "worker-0"), (1, "worker-2"), (1, "worker-10"), (2, "worker-0"), (2, "worker-1"),
+    ]  # fmt: skip
+    assert by_name[3] == unknown
+    assert await uses_of(history, UseQuery(uid="j0")) == (other,)
+    assert await uses_of(history, UseQuery(namespace="default", uid="j2")) == ()
+    last = await uses_of(history, UseQuery(uid="j1", attempt=2, limit=1))
+    assert [each.attempt for each in last] == [2]
+    assert await history.use_of(["j1", "j0", "none"]) == {
+        "j0": (AttemptUse(1, 1, 10_000, 1, 7, 1, 100, 100, 50),),
+        "j1": (
+            AttemptUse(1, 3, 30_000, 3, 3_000, 3, 110, 312, 50),
+            AttemptUse(2, 2, 20_000, 1, 500, 1, 2**50, 2**50, 2**50, is_partial=True),
+        ),
+    }
+    largest = 2**53
+    await history.record_use(
+        [use(f"worker-{n}", job_uid="j9", cpu=largest, peak=largest) for n in range(1_100)]
+    )
+    found = (await history.use_of(["j9"]))["j9"][0]
+    assert found.cpu_milliseconds is not None, "a tenant's largest numbers have a sum"
+    assert found.cpu_milliseconds > 2**63
 
 
 async def check_numbers(history: History) -> None:

@@ -23,9 +23,12 @@ from tests.unit.history.contract import (
     check_numbers,
     check_queries,
     check_replacing,
+    check_use,
     decision,
     decisions_of,
     records_of,
+    use,
+    uses_of,
 )
 from tests.unit.history.contract import record as _record
 
@@ -33,6 +36,7 @@ from fairlead.api import names
 from fairlead.api.attempt import Attempt
 from fairlead.api.core import Container, EnvVar, PodSpec, PodTemplate, Volume
 from fairlead.api.job import Job, JobSpec, JobStatus, Role
+from fairlead.api.use import USE_BYTES_MAX
 from fairlead.history import sqlite
 from fairlead.history.memory import MemoryHistory
 from fairlead.history.sqlite import SqliteHistory
@@ -42,6 +46,7 @@ from fairlead.runtime.history import (
     HistoryError,
     HistoryQuery,
     OtherSchema,
+    UseQuery,
     record_of,
 )
 from fairlead.runtime.record_document import DOCUMENT_BYTES_MAX, document_of
@@ -211,6 +216,62 @@ def test_a_file_from_before_decisions_were_recorded_takes_them(tmp_path: Path) -
         assert await decisions_of(second, FleetQuery()) == (decision(1),)
         assert len(await records_of(second, HistoryQuery())) == 1
         await second.close()
+
+    run(main())
+
+
+def test_use_is_kept_once_for_each_member_and_summed_up_by_attempt(history: History) -> None:
+    run(check_use(history))
+
+
+def test_a_file_from_before_use_was_recorded_takes_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = _open(tmp_path / "history.db")
+        await first.record(_record("a", ended=1))
+        await first.close()
+        with sqlite3.connect(tmp_path / "history.db") as connection:
+            connection.execute("DROP TABLE use")
+        second = _open(tmp_path / "history.db")
+        await check_use(second)
+        assert len(await records_of(second, HistoryQuery())) == 1
+        await second.close()
+
+    run(main())
+
+
+def test_use_of_one_namespace_without_end_drops_nothing_of_another(tmp_path: Path) -> None:
+    async def main() -> None:
+        file = _open(tmp_path / "history.db", use_bytes_max=2 << 20)
+        for history in (MemoryHistory(use_bytes_max=2 << 20), file):
+            text = "x" * 2_048
+            few = use("worker-0", job_uid="few", document=text)
+            await history.record_use([few])
+            many = [
+                use(f"worker-{n}", job_uid="many", namespace="greedy", ended=n, document=text)
+                for n in range(3_000)
+            ]
+            await history.record_use(many)
+            await history.record_use([use("worker-0", job_uid="last", document="x" * 200_000)])
+            assert await uses_of(history, UseQuery(uid="few")) == (few,)
+            left = await uses_of(history, UseQuery(uid="many"))
+            assert 500 <= len(left) < 1_000
+            latest = range(3_000 - len(left), 3_000)
+            assert {each.task for each in left} == {f"worker-{n}" for n in latest}
+
+    run(main())
+
+
+def test_a_member_adds_at_most_3_kb_to_the_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        path = tmp_path / "history.db"
+        history = _open(path)
+        count = 2_000
+        for n in range(count):
+            uid, text = f"{n:036}", "x" * USE_BYTES_MAX
+            row = use("worker-1000", job_uid=uid, job="resnet-50", document=text)
+            await history.record_use([row])
+        await history.close()
+        assert path.stat().st_size <= count * 3_000
 
     run(main())
 

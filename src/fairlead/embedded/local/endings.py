@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from fairlead.api.core import Pod
 from fairlead.embedded.local.process import ExitFile, Run
 from fairlead.embedded.virtual.status import Terminated, terminated
 
@@ -29,6 +30,12 @@ def recorded_end(run: Run, ended: ExitFile) -> Terminated:
         started_at=ended.started_at,
         finished_at=ended.finished_at,
     )
+
+
+def restarts(pod: Pod, ended: Terminated) -> bool:
+    """True when a container that ended so is started again, as its pod's policy says."""
+    policy = pod.spec.restart_policy
+    return policy == "Always" or (policy == "OnFailure" and ended.exit_code != 0)
 
 
 def outcome(run: Run, now: float) -> Terminated:

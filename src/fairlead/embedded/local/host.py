@@ -49,6 +49,7 @@ class LocalOptions:
     restart_back_off_reset_seconds: float = 600.0  # a run this long makes the next back-off short
     progress_seconds: float = 1.0
     memory_seconds: float = 0.5  # between two looks at the memory of containers with a limit
+    use_seconds: float = 5.0  # between two looks at what containers use, at least
     retry_seconds: float = 5.0  # after a disk that is full, or a reference that is missing
     prune_seconds: float = 600.0  # between two looks at the logs that are kept
     logs: LogLimits = field(default_factory=LogLimits)

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.embedded.local.machine import read_text
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PROC = Path("/proc")
 _VERSION_2 = {"memory.max": "limit", "memory.swap.max": "0", "memory.oom.group": "1"}
 _VERSION_1 = {"memory.limit_in_bytes": "limit", "memory.memsw.limit_in_bytes": "limit"}
@@ -89,10 +91,24 @@ def remove_group(group: Path) -> None:
         return
 
 
-def measure(supervisors: Iterable[int], proc: Path = PROC) -> dict[int, tuple[int, list[int]]]:
-    """Return (resident bytes, processes) of all descendants of each supervisor."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the descendants of a supervisor use: resident memory, and processor time, that of those
+    who have ended and were waited for counted in.
+    """
+
+    resident_bytes: int
+    cpu_milliseconds: int
+    pids: list[int]
+
+
+def measure(supervisors: Iterable[int], proc: Path = PROC) -> dict[int, Measured]:
+    """Return the use of each supervisor's descendants; one that is gone is left out."""
     children: dict[int, list[int]] = {}
     resident: dict[int, int] = {}
+    #: In clock ticks: own, and that of children that were waited for.
+    own: dict[int, int] = {}
+    waited: dict[int, int] = {}
     for entry in os.scandir(proc):
         if not entry.name.isdigit():
             continue
@@ -103,15 +119,22 @@ def measure(supervisors: Iterable[int], proc: Path = PROC) -> dict[int, tuple[in
         pid = int(entry.name)
         children.setdefault(int(fields[1]), []).append(pid)
         resident[pid] = int(fields[21]) * PAGE_BYTES
-    out: dict[int, tuple[int, list[int]]] = {}
+        own[pid] = int(fields[11]) + int(fields[12])
+        waited[pid] = int(fields[13]) + int(fields[14])
+    out: dict[int, Measured] = {}
     for supervisor in supervisors:
+        if supervisor not in resident:
+            continue
         found: list[int] = []
         pending = list(children.get(supervisor, ()))
         while pending:
             pid = pending.pop()
             found.append(pid)
             pending += children.get(pid, ())
-        out[supervisor] = (sum(resident[pid] for pid in found), found)
+        ticks = waited[supervisor] + sum(own[pid] + waited[pid] for pid in found)
+        out[supervisor] = Measured(
+            sum(resident[pid] for pid in found), ticks * 1000 // TICKS_PER_SECOND, found
+        )
     return out
 
 
@@ -131,9 +154,9 @@ def above_limit(limits: dict[int, int], proc: Path = PROC) -> dict[int, int]:
     It reads files of all processes: call it in a thread.
     """
     out: dict[int, int] = {}
-    for supervisor, (resident, pids) in measure(limits, proc).items():
-        if resident > limits[supervisor]:
-            used = proportional_bytes(pids, proc)
+    for supervisor, found in measure(limits, proc).items():
+        if found.resident_bytes > limits[supervisor]:
+            used = proportional_bytes(found.pids, proc)
             if used > limits[supervisor]:
                 out[supervisor] = used
     return out

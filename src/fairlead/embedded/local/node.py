@@ -31,6 +31,7 @@ from fairlead.embedded.local.memory import MemoryGroups, above_limit
 from fairlead.embedded.local.pod import LocalPod
 from fairlead.embedded.local.poddir import PodDir, made, remove_tree
 from fairlead.embedded.local.process import Run
+from fairlead.embedded.local.use import keep_looking
 from fairlead.embedded.virtual.status import Readiness, node_conditions
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -100,6 +101,11 @@ class LocalNode:
             await self._register()
             group.create_task(self._keep_conditions())
             group.create_task(self._watch_memory())
+            looking = keep_looking(
+                lambda: self.pods, self._clock.now, seconds=self._host.options.use_seconds,
+                problem=self._host.problem,
+            )  # fmt: skip
+            group.create_task(looking)
             keeping = logfiles.keep_within(
                 self._host.logs_dir, self._host.options.logs, self._clock,
                 seconds=self._host.options.prune_seconds, log=self._log,
@@ -201,9 +207,14 @@ class LocalNode:
             await self._host.remove(directory)
 
     @property
+    def pods(self) -> tuple[LocalPod, ...]:
+        """The pods that are bound here."""
+        return tuple(self._pods.values())
+
+    @property
     def living(self) -> tuple[str, ...]:
         """The names of pods that have processes now, sorted."""
-        return tuple(sorted(p.pod.metadata.name for p in self._pods.values() if p.runs))
+        return tuple(sorted(p.pod.metadata.name for p in self._pods.values() if p.running))
 
     async def _watch_memory(self) -> None:
         """Kill containers above their limit where no control group does it, until cancelled."""
@@ -222,7 +233,7 @@ class LocalNode:
         measured: dict[int, Run] = {}
         limits: dict[int, int] = {}
         for pod in self._pods.values():
-            for run in pod.runs:
+            for run in pod.running.values():
                 found = run.measured_limit()
                 if found is not None:
                     shim, limits[found[0]] = found

@@ -30,12 +30,14 @@ from fairlead.embedded.local.endings import (
     Stopper,
     outcome,
     recorded_end,
+    restarts,
 )
 from fairlead.embedded.local.host import PodHost
 from fairlead.embedded.local.poddir import PodDir, PodRecordFile
 from fairlead.embedded.local.process import Run
 from fairlead.embedded.local.progress import ProgressFile, encode_progress
 from fairlead.embedded.local.track import ContainerTrack
+from fairlead.embedded.local.use import PodUse
 from fairlead.embedded.virtual.status import (
     Phase,
     PodNow,
@@ -72,12 +74,15 @@ class LocalPod:
         self._grace_seconds = float(GRACE_SECONDS_DEFAULT)
         self._scope: asyncio.Timeout | None = None
         self._stopper = Stopper(host.options.kill_seconds)
+        #: What it used so far.
+        self.use = PodUse(directory.path / "use.json", host.problem)
         self._writing = asyncio.Lock()
 
     @property
-    def runs(self) -> list[Run]:
-        """Return the runs that are alive."""
-        return [t.run for t in self._tracks if t.run is not None and t.run.is_held]
+    def running(self) -> dict[str, Run]:
+        """Return the runs that are alive, by container."""
+        runs = {t.spec.name: t.run for t in self._tracks if t.run is not None}
+        return {name: run for name, run in runs.items() if run.is_held}
 
     # Events
 
@@ -249,11 +254,13 @@ class LocalPod:
             started = run.started()
             track.run = run
             track.state = Running(started.started_at if started else self._host.now())
+            self.use.begin(track.state.started_at)
             return ""
         ended = run.exit()
         if ended is not None:
             track.run = run
             track.state = recorded_end(run, ended)
+            self.use.ended(track.spec.name, run, ended.finished_at)
             return ""
         if run.never_started():
             return ""
@@ -353,10 +360,10 @@ class LocalPod:
             if run.is_held:
                 await self._sync()
                 await run.wait()
-            track.state = ended = outcome(run, self._host.now())
+            track.state = ended = self._outcome(track, run)
             if ended.reason == START_ERROR:
                 self._host.event(self.pod, "Failed", ended.message, warning=True)
-            if not self._restarts(ended):
+            if not restarts(self.pod, ended):
                 return
             await self._back_off(track, ended)
 
@@ -375,11 +382,14 @@ class LocalPod:
             track.run = run
             await run.wait_started()
             track.state = Running(self._host.now())
+            self.use.begin(track.state.started_at)
             return
 
-    def _restarts(self, ended: Terminated) -> bool:
-        policy = self.pod.spec.restart_policy
-        return policy == "Always" or (policy == "OnFailure" and ended.exit_code != 0)
+    def _outcome(self, track: ContainerTrack, run: Run) -> Terminated:
+        """Return how a run ended, with what it used counted."""
+        ended = outcome(run, now := self._host.now())
+        self.use.ended(track.spec.name, run, ended.finished_at or now)
+        return ended
 
     async def _back_off(self, track: ContainerTrack, ended: Terminated) -> None:
         options = self._host.options
@@ -406,7 +416,7 @@ class LocalPod:
 
     async def _stop(self, grace_seconds: float) -> None:
         """End all processes: SIGTERM, SIGKILL after the grace period, until they are gone."""
-        runs = self.runs
+        runs = list(self.running.values())
         if not runs:
             return
         if not self.is_gone:
@@ -416,7 +426,7 @@ class LocalPod:
                 group.create_task(self._stopper.stop(run, grace_seconds))
         for track in self._tracks:
             if track.run is not None and not isinstance(track.state, Terminated):
-                track.state = outcome(track.run, self._host.now())
+                track.state = self._outcome(track, track.run)
         if self._deleted.is_set() and self._over is None:
             self._over = self._final_phase()
 
@@ -426,14 +436,14 @@ class LocalPod:
 
     async def stop_for_shutdown(self, grace_seconds: float) -> None:
         """The node itself goes down: note it, end the processes, tell the API nothing."""
-        if self._record is not None and self.runs:
+        if self._record is not None and self.running:
             self._record = msgspec.structs.replace(self._record, stopped=True)
             try:
                 self.directory.write(self._record)
             except OSError as error:
                 self._host.problem(error)
         async with asyncio.TaskGroup() as group:
-            for run in self.runs:
+            for run in self.running.values():
                 group.create_task(self._stopper.stop(run, grace_seconds))
 
     # Reports
@@ -462,7 +472,7 @@ class LocalPod:
         await asyncio.sleep(self._host.options.retry_seconds)
 
     async def _end_logs(self) -> None:
-        if self._record is not None and not self.runs:
+        if self._record is not None and not self.running:
             self._host.close_logs(self.pod, self._record.logs)
 
     async def _sync(self) -> None:
@@ -485,4 +495,5 @@ class LocalPod:
             reason=self._reason,
             message=self._message,
             disrupted=self._disrupted,
+            use=self.use.text() if self._over else "",
         )

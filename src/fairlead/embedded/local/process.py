@@ -55,6 +55,18 @@ class MemoryFile(msgspec.Struct, frozen=True, rename="camel"):
     used_bytes: int = 0
 
 
+class ExitUse(msgspec.Struct, frozen=True, rename="camel"):
+    """What all processes of a run used; None is what the machine does not tell.
+
+    `memory_bytes` is the largest of one process. Log lines that the shim wrote count as written.
+    """
+
+    cpu_milliseconds: int | None = None
+    memory_bytes: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+
+
 class ExitFile(msgspec.Struct, frozen=True, rename="camel"):
     """exit.json. `error` is not empty when the program could not be executed.
 
@@ -64,6 +76,7 @@ class ExitFile(msgspec.Struct, frozen=True, rename="camel"):
     exit_code: int
     signal: int
     error: str
+    use: ExitUse | None = None
     started_at: float = 0.0
     finished_at: float = 0.0
 
@@ -91,6 +104,7 @@ class Run:
         self._descriptor: int | None = None
         self._started_pipe: int | None = None
         self._measured: tuple[int, int] | None = None
+        self._shim_pid: int | None = None
 
     def start(
         self,
@@ -194,15 +208,22 @@ class Run:
         container, pod = self.path.parent, self.path.parents[2]
         return f"fairlead-{pod.name}-{container.name}-{self.path.name}"
 
+    def shim_pid(self) -> int | None:
+        """Return the process that supervises the run; None before there is one."""
+        if self._shim_pid is None and self.started() is not None:
+            found = self._decode("shim.json", ShimFile)
+            self._shim_pid = None if found is None else found.pid
+        return self._shim_pid
+
     def measured_limit(self) -> tuple[int, int] | None:
         """Return (shim, limit in bytes) when the node must measure; None when not, or not yet."""
         if self._measured is None:
             launch, started = self._decode("launch.json", LaunchFile), self.started()
-            shim = self._decode("shim.json", ShimFile)
-            if launch is None or started is None or shim is None:
+            shim_pid = self.shim_pid()
+            if launch is None or started is None or shim_pid is None:
                 return None
             limit = 0 if started.grouped else launch.memory_bytes
-            self._measured = (shim.pid, limit)
+            self._measured = (shim_pid, limit)
         return self._measured if self._measured[1] else None
 
     def kill_for_memory(self, used_bytes: int) -> None:
@@ -226,6 +247,15 @@ class Run:
         limit = quantity.format_base(quantity.MEMORY, launch.memory_bytes)
         used = f": {found.used_bytes >> 20} MiB were in use" if found.used_bytes else ""
         return f"the container used more memory than its limit of {limit}{used}"
+
+    def memory_used(self) -> int | None:
+        """Return the memory that an ended run was killed for; None when it was not. OSError."""
+        launch, found = (
+            self._decode("launch.json", LaunchFile), self._decode("memory.json", MemoryFile)
+        )  # fmt: skip
+        if found is None or launch is None:
+            return None
+        return found.used_bytes or launch.memory_bytes
 
     def remove_group(self) -> None:
         """Remove the control group of a run that has ended."""

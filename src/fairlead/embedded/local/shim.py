@@ -8,8 +8,8 @@ node, exit codes are still here to be read. The directory of the run holds
     shim.json      written by the shim: who it is; made with link(2), which fails if the file
                    exists, so that a container starts at most once, whatever crashed in between
     started.json   the child: pid, start time
-    exit.json      how it ended; its blocks are reserved at the start, so that a full disk cannot
-                   take the exit code away
+    exit.json      how it ended, and what all of its processes used; its blocks are reserved at the
+                   start, so that a full disk cannot take the exit code away
 
 What the child and its descendants write comes through a pipe into the log file, which is rotated
 as kubelet does: at `logBytes` FILE becomes FILE.1, FILE.1 becomes FILE.2, and so on up to
@@ -32,6 +32,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -64,6 +65,26 @@ def write_json(directory: str, name: str, value: dict[str, Any]) -> None:
     with open(temporary, "w", encoding="utf-8") as file:
         json.dump(value, file)
     os.rename(temporary, os.path.join(directory, name))
+
+
+def used() -> dict[str, int]:
+    """Return what the processes used that were ours and have ended; what is not known is left out.
+
+    The largest memory of one process is known where it is above our own: at its start a child has
+    the pages of its parent, and they count for it.
+    """
+    all_ = resource.getrusage(resource.RUSAGE_CHILDREN)
+    out = {"cpuMilliseconds": round((all_.ru_utime + all_.ru_stime) * 1000)}
+    if all_.ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
+        out["memoryBytes"] = all_.ru_maxrss * 1024
+    try:
+        with open("/proc/self/io", encoding="ascii") as file:
+            amounts = dict(line.split(": ") for line in file.read().splitlines())
+        out["readBytes"] = int(amounts["read_bytes"])
+        out["writtenBytes"] = int(amounts["write_bytes"])
+    except (OSError, ValueError, KeyError):  # a kernel without accounting of tasks' input
+        return out
+    return out
 
 
 class Log:
@@ -329,7 +350,9 @@ class Shim:
             return []
 
     def _ended(self, *, exit_code: int, signal: int, error: str) -> None:
-        value = {"exitCode": exit_code, "signal": signal, "error": error[:2000]}
+        value: dict[str, Any] = {"exitCode": exit_code, "signal": signal, "error": error[:2000]}
+        if not error:
+            value["use"] = used()
         temporary = os.path.join(self.directory, ".exit.json")
         with open(temporary, "r+b") as file:  # overwrite in place: no new blocks are needed
             file.write(json.dumps(value).encode())

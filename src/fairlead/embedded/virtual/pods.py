@@ -479,4 +479,4 @@ class PodLives:
     def status(self, record: PodRecord) -> dict[str, Any]:
         """Return the patch that writes the record's present state."""
         waits_for = self._missing(record) if record.state is PodState.BOUND else ""
-        return status_patch(record, waits_for)
+        return status_patch(record, waits_for, self._profile.use)

@@ -32,6 +32,8 @@ STAGES_MAX = 200
 PROFILE_DEFAULT = "default"
 
 _KWOK = re.compile(r"""^[ {"-]*apiVersion"?: *["']?kwok\.x-k8s\.io/""", re.MULTILINE)
+#: Of requests: a program may use more than it asked for.
+_SHARE_MAX = 1_000.0
 _Positive: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
@@ -124,6 +126,16 @@ class ProgressSpec(Section, frozen=True):
     all_members: bool = False
 
 
+class UseSpec(Section, frozen=True):
+    """Which share of its requests a pod uses: of processors all the time, of memory at its peak and
+    on average.
+    """
+
+    cpu_share: float = 1.0
+    memory_share: float = 1.0
+    memory_mean_share: float = 1.0
+
+
 def _resources() -> dict[str, str]:
     """Return what a virtual node has unless the profile says otherwise."""
     return {
@@ -154,6 +166,8 @@ class Profile(Section, frozen=True):
     description: str = ""
     node: NodeShape = NodeShape()
     progress: ProgressSpec | None = None
+    #: Without it nobody knows what pods use.
+    use: UseSpec | None = None
     restart_back_off_seconds: float = 10.0
     restart_back_off_seconds_max: float = 300.0
 
@@ -224,6 +238,14 @@ def _problems(profile: Profile) -> Iterator[tuple[str, str]]:
     if not any(s.match.state is PodState.BOUND for s in profile.stages):
         yield "stages", "no stage starts from state Bound: no pod would ever start"
     progress = profile.progress or ProgressSpec()
+    use = profile.use or UseSpec()
+    for path, number in (
+        ("use.cpuShare", use.cpu_share),
+        ("use.memoryShare", use.memory_share),
+        ("use.memoryMeanShare", use.memory_mean_share),
+    ):
+        if not 0 <= number <= _SHARE_MAX:
+            yield path, f"got {number}, accepted: 0 to {_SHARE_MAX:g}"
     for path, number in (
         ("progress.stepSeconds", progress.step_seconds),
         ("progress.reportSecondsMin", progress.report_seconds_min),

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, Flag
 from typing import Any, assert_never
 
+from fairlead.api import quantity
 from fairlead.api.core import Pod
-from fairlead.embedded.virtual.profile import PodState, Stage
+from fairlead.api.use import MemberUse, encode_use
+from fairlead.embedded.virtual.profile import PodState, Stage, UseSpec
 from fairlead.embedded.virtual.status import (
     ContainerNow,
     ContainerStateNow,
@@ -126,8 +128,27 @@ class PodRecord:
         return self.state in (PodState.SUCCEEDED, PodState.FAILED, PodState.GONE)
 
 
-def status_patch(record: PodRecord, waits_for: str) -> dict[str, Any]:
-    """Return the patch that writes the record's present state; `waits_for` is said while Bound."""
+def use_of(record: PodRecord, spec: UseSpec, until: float) -> MemberUse | None:
+    """Return what a pod has used by an instant, as its profile says: a share of what it asked for;
+    None of one that has not run. Runs before the latest are not counted, and it says so.
+    """
+    if not record.started_at:
+        return None
+    milliseconds = max(round((until - record.started_at) * 1000), 0)
+    cpu, memory = record.requests.get(quantity.CPU), record.requests.get(quantity.MEMORY)
+    return MemberUse(
+        milliseconds,
+        cpu_milliseconds=None if cpu is None else round(cpu * spec.cpu_share * milliseconds / 1000),
+        memory_peak_bytes=None if memory is None else round(memory * spec.memory_share),
+        memory_mean_bytes=None if memory is None else round(memory * spec.memory_mean_share),
+        is_partial=record.restart_count > 0,
+    )
+
+
+def status_patch(record: PodRecord, waits_for: str, use: UseSpec | None = None) -> dict[str, Any]:
+    """Return the patch that writes the record's present state; `waits_for` is said while Bound,
+    and what was used, where the profile says it, once it is over.
+    """
     phase, state = _phase(record, waits_for)
     containers: tuple[ContainerNow, ...] = ()
     if state is not None:
@@ -146,8 +167,16 @@ def status_patch(record: PodRecord, waits_for: str) -> dict[str, Any]:
         record.reason,
         record.message,
         record.disrupted,
+        _use_text(record, use),
     )
     return pod_patch(record.pod, now)
+
+
+def _use_text(record: PodRecord, spec: UseSpec | None) -> str:
+    if spec is None or not record.is_over:
+        return ""
+    use = use_of(record, spec, record.changed_at)
+    return "" if use is None else encode_use(use)
 
 
 def _phase(record: PodRecord, waits_for: str) -> tuple[Phase, ContainerStateNow | None]:

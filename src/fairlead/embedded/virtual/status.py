@@ -99,6 +99,8 @@ class PodNow:
     reason: str = ""
     message: str = ""
     disrupted: str = ""
+    #: JSON of `api.use.MemberUse`, once it has ended.
+    use: str = ""
 
 
 def terminated(
@@ -138,7 +140,10 @@ def pod_patch(pod: Pod, now: PodNow) -> dict[str, Any]:
         status["reason"] = now.reason or None
     if now.message or pod.status.message:
         status["message"] = now.message or None
-    return {"metadata": {"uid": pod.metadata.uid}, "status": status}
+    metadata: dict[str, Any] = {"uid": pod.metadata.uid}
+    if now.use:
+        metadata["annotations"] = {names.USE: now.use}
+    return {"metadata": metadata, "status": status}
 
 
 def _conditions(now: PodNow, *, is_ready: bool) -> list[dict[str, Any]]:

@@ -278,6 +278,7 @@ def members_change(stem: str, rng: random.Random) -> Sequence[Call]:
             meta("annotations", names.PROGRESS, '{"step":' + "9" * 200 + "}"),
             meta("annotations", names.PROGRESS, '{"x":' + "[" * 5_000),
             meta("annotations", names.PROGRESS, '{"step":1,"checkpointStep":1}'),
+            meta("annotations", names.USE, '{"milliseconds":9007199254740992,"cpu":[null]}'),
             {"metadata": {"ownerReferences": None}}, {"metadata": {"finalizers": ["a.b/c"]}},
             meta("labels", names.GANG_SCHEDULING, "enabled"),
         )

@@ -84,6 +84,7 @@ OWN_KEYS = (
     names.ROLE,
     names.SUBMITTED_BY,
     names.TEAM,
+    names.USE,
     SIMULATE_EXIT_CODE,
     SIMULATE_SECONDS,
 )

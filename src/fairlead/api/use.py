@@ -1,0 +1,87 @@
+"""What a member of a job used, as its node measured it: JSON in an annotation of its pod.
+
+What was not measured is absent, never 0. Its size is bounded: amounts, and series of at most
+`SERIES_MAX` steps, whose length in seconds grows with the member's time.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from fairlead.api.meta import Wire
+
+#: Steps of a series, and bytes of the JSON: two members fit into a page of SQLite.
+SERIES_MAX = 60
+USE_BYTES_MAX = 1_600
+
+
+class MemberUse(Wire, frozen=True):
+    """Use of one member, all of its containers and their restarts together.
+
+    `cpu` is in thousandths of a CPU, the mean of each step; `memory` in MiB, the largest look of
+    each step, rounded up. A step without a look is None. `is_partial`: for some of its time nobody
+    looked, so peak and processor time may have been higher.
+    """
+
+    milliseconds: int
+    cpu_milliseconds: int | None = None
+    memory_peak_bytes: int | None = None
+    memory_mean_bytes: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    is_partial: bool = False
+    step_seconds: int = 0
+    cpu: tuple[int | None, ...] = ()
+    memory: tuple[int | None, ...] = ()
+
+
+class AttemptUse(Wire, frozen=True):
+    """Use of the members of one attempt together: of how many of them it is known, and how much.
+
+    `milliseconds` is the sum of their times. `memory_peak_bytes` is that of the largest member,
+    `memory_total_bytes` the sum of all peaks, and `memory_mean_bytes` the mean of a member.
+    """
+
+    attempt: int
+    members: int
+    milliseconds: int
+    cpu_members: int = 0
+    cpu_milliseconds: int | None = None
+    memory_members: int = 0
+    memory_peak_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    memory_mean_bytes: int | None = None
+    is_partial: bool = False
+
+
+_AMOUNT_MAX = 2**53
+
+
+def encode_use(use: MemberUse) -> str:
+    """Return the annotation's text, of at most `USE_BYTES_MAX` bytes: longer ones lose the
+    series.
+    """
+    text = msgspec.json.encode(use)
+    if len(text) > USE_BYTES_MAX:
+        text = msgspec.json.encode(msgspec.structs.replace(use, step_seconds=0, cpu=(), memory=()))
+    return text.decode()
+
+
+def decode_use(text: str | None) -> MemberUse | None:
+    """Return what an annotation says; None without one, or when no node writes such a text.
+
+    Whoever may change the pod may write it: amounts that no database holds are none.
+    """
+    if not text or len(text) > USE_BYTES_MAX:
+        return None
+    try:
+        use = msgspec.json.decode(text, type=MemberUse)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    amounts = (
+        use.milliseconds, use.cpu_milliseconds, use.memory_peak_bytes, use.memory_mean_bytes,
+        use.read_bytes, use.written_bytes, use.step_seconds, *use.cpu, *use.memory,
+    )  # fmt: skip
+    is_sound = all(amount is None or 0 <= amount <= _AMOUNT_MAX for amount in amounts)
+    is_short = max(len(use.cpu), len(use.memory)) <= SERIES_MAX
+    return use if is_sound and is_short else None
