@@ -50,7 +50,11 @@ def test_a_script_for_sbatch_runs_once_for_each_index_of_its_array(shell: Shell)
     [line] = [row for row in shell.run("ps").out.splitlines() if row.startswith("sweep")]
     assert line.split()[:7] == ["sweep", "0", "Failed", line.split()[3], "-", "5/5", "4"]
     assert "exited with code 1" in shell.run("why", "sweep[7]").out
-    assert "'sweep' is an array of jobs" in shell.run("why", "sweep", code=3).err
+    why = shell.run("why", "sweep").out
+    assert "  elements   4 succeeded, 1 failed\n" in why
+    assert "  failed     7  MemberFailed: member worker-0 (rank 0, " in why
+    assert ") exited with code 1 [User]\n" in why
+    assert "'sweep' is an array of jobs" in shell.run("logs", "sweep", code=3).err
 
 
 def test_elements_are_shown_held_and_cancelled_by_the_name_of_their_array(shell: Shell) -> None:

@@ -26,6 +26,8 @@ from fairlead.api.meta import (
 
 #: The most bytes of a template as JSON: as many Jobs as the window holds carry it.
 TEMPLATE_BYTES_MAX = 131_072
+#: Reason of the condition Failed of an array that was not stopped: all of its elements have ended.
+ELEMENTS_FAILED = "ElementsFailed"
 
 
 class JobArraySpec(Wire, frozen=True):

@@ -39,6 +39,11 @@ def parse_reference(text: str) -> Reference:
     return Reference(clean_reference(match["name"]), match["indices"])
 
 
+def is_one(reference: Reference) -> bool:
+    """True where one element is named, which is, or was, a job."""
+    return reference.indices is not None and reference.indices.isdecimal()
+
+
 @dataclass(frozen=True, slots=True)
 class Elements:
     """Some elements of an array, by their positions in it; `positions` is a set of them."""

@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from fairlead.api.indices import parse_indices
-from fairlead.api.job import Job
+from fairlead.api.job import Job, JobState
+from fairlead.api.job_array import JobArray
 from fairlead.api.meta import label_number
 from fairlead.api.names import DEFAULT_NAMESPACE
 from fairlead.app.messages import Book, FleetLine, HistoryLine
@@ -22,8 +23,10 @@ from fairlead.cli.lookup import clean_reference
 from fairlead.cli.numbers import parse_number
 from fairlead.cli.transport import Api
 from fairlead.history import HISTORY_FILE
-from fairlead.input.errors import Code, fail
+from fairlead.input.errors import CliError, Code, fail
 
+#: Failed elements of an array whose ends are read.
+FAILURES_MAX = 1000
 L = TypeVar("L", HistoryLine, FleetLine)
 
 
@@ -104,6 +107,21 @@ def past_job(common_: Common, name: str) -> Job | None:
     """
     lines = past_named(common_, "", name, {"limit": "1"})
     return msgspec.convert(lines[0].document, Job) if lines else None
+
+
+def past_failures(common_: Common, array: JobArray) -> list[Job]:
+    """Return the elements of an array that ended other than well, as the history has them: at most
+    FAILURES_MAX of each state, the latest; none where no history can be read.
+    """
+    found: list[HistoryLine] = []
+    for state in (JobState.FAILED, JobState.CANCELLED):
+        query = {"number": str(array.status.number), "state": state.value,
+                 "limit": str(FAILURES_MAX)}  # fmt: skip
+        try:
+            found += past_lines(common_, "", query)
+        except CliError:
+            return []
+    return [msgspec.convert(line.document, Job) for line in found]
 
 
 def past_logs(

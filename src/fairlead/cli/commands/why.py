@@ -9,22 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairlead.api.indices import parse_indices
 from fairlead.api.job import Job
-from fairlead.api.resources import PRIORITY_CLASSES
+from fairlead.api.job_array import JobArray
+from fairlead.api.resources import JOBS, PRIORITY_CLASSES
 from fairlead.api.status import Forbidden
 from fairlead.app.messages import ClusterStatus, Explained
 from fairlead.cli.answers import ask_why
+from fairlead.cli.arrays import Reference, is_one, parse_reference, select
 from fairlead.cli.common import Common, Format, common, now, text_width
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.dependencies import left_texts
 from fairlead.cli.embedded import read_status
 from fairlead.cli.flags import Flag
 from fairlead.cli.hypothesis import Changes, changed_job, read_changes
-from fairlead.cli.lookup import find_job
+from fairlead.cli.lookup import find_array, find_job
 from fairlead.cli.numbers import name_of
-from fairlead.cli.past import past_job, stopped
+from fairlead.cli.past import past_failures, past_job, stopped
 from fairlead.cli.text import wrapped
 from fairlead.cli.transport import Api
+from fairlead.cli.views.array_why import ArrayNow, array_facts, array_now, array_text
 from fairlead.cli.views.fleet import Buying, buying_for
 from fairlead.cli.views.why import FACT_INDENT, supposed_text, why_facts, why_text
 from fairlead.decide.explanation import Unknown
@@ -43,6 +47,7 @@ PARTIAL = "note: jobs of namespaces that you may not list are left out"
       fairlead why train-1
       fairlead why train-1 -o json
       fairlead why train-1 --if nodes=4 --if priority=high
+      fairlead why sweep-1 'sweep-2[3-9]'
       fairlead why $(fairlead ps --state Waiting -o name)
     """
 )
@@ -61,13 +66,16 @@ def why(common_: Common, *, jobs: tuple[str, ...], words: tuple[str, ...]) -> in
     With --if, what the planner would do with the job if it had been submitted so; nothing is
     changed.
 
+    Of an array, or of some elements of it such as NAME[3-9]: how many ended, which failed and how,
+    and why the next one waits.
+
     Of a job that was deleted, or of a stopped cluster of this machine, how it ended.
     """
     changes = read_changes(words)
     if changes and len(jobs) > 1:
         raise fail(Code.BAD_VALUE, f"--if: explains one job, got {len(jobs)}")
     asking = Asking(common_, changes, now())
-    asked: list[JobAnswer] = []
+    asked: list[JobAnswer | ArrayAnswer] = []
     problems: list[Problem] = []
     for job in jobs:
         try:
@@ -82,14 +90,16 @@ def why(common_: Common, *, jobs: tuple[str, ...], words: tuple[str, ...]) -> in
     return Exit.OK
 
 
-def _show(common_: Common, asked: Sequence[JobAnswer], changes: Changes, instant: float) -> None:
+def _show(
+    common_: Common, asked: Sequence[JobAnswer | ArrayAnswer], changes: Changes, instant: float
+) -> None:
     if not asked:
         return
     if common_.is_structured:
         facts = [each.facts(changes) for each in asked]
         common_.data(facts[0] if len(facts) == 1 else facts)
     elif common_.format is Format.NAME:
-        common_.lines(each.job.metadata.name for each in asked)
+        common_.lines(each.name for each in asked)
     else:
         text = "\n".join(each.text(changes, instant) for each in asked)
         common_.emit(wrapped(text, text_width(0), FACT_INDENT))
@@ -107,6 +117,11 @@ class JobAnswer:
     is_up: bool = False
     #: What has not ended of each array that it waits for.
     left: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """What the job is called."""
+        return self.job.metadata.name
 
     def facts(self, changes: Changes) -> dict[str, Any]:
         """Return it as data."""
@@ -126,6 +141,28 @@ class JobAnswer:
         return supposed_text(self.job, found.explanation, changes, text) if changes else text
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayAnswer:
+    """Elements of an array, and the answer about the one that is next in line."""
+
+    now: ArrayNow
+    next: JobAnswer | None = None
+
+    @property
+    def name(self) -> str:
+        """What the array is called."""
+        return self.now.elements.array.metadata.name
+
+    def facts(self, changes: Changes) -> dict[str, Any]:
+        """Return it as data."""
+        return {**array_facts(self.now), "next": self.next.facts(changes) if self.next else None}
+
+    def text(self, changes: Changes, instant: float) -> str:
+        """Return it in words."""
+        text = array_text(self.now, instant)
+        return f"{text}\n{self.next.text(changes, instant)}" if self.next else text
+
+
 class Asking:
     """Answers about one job after the other; what they need of the cluster is read once."""
 
@@ -135,25 +172,60 @@ class Asking:
         self._is_stopped = stopped(common_) is not None
         self._is_answered, self._is_partial = True, False
 
-    def of(self, name: str) -> JobAnswer:
-        """Return the answer about a job."""
+    def of(self, name: str) -> JobAnswer | ArrayAnswer:
+        """Return the answer about a job, an array or elements of one."""
         if self._is_stopped:
             found = past_job(self._common, name)
             if found is not None:
-                found = changed_job(found, self._changes, ()) if self._changes else found
-                return JobAnswer(found, is_up=True)
-        space, is_up = self._common.space(self._api.connection.namespace), self._status is not None
-        found = _find(self._common, self._api, (space, name), is_up=is_up)
-        if self._changes:
-            has_priority = Flag.PRIORITY in self._changes
-            classes = self._api.list(PRIORITY_CLASSES) if has_priority else ()
-            found = changed_job(found, self._changes, classes)
+                return JobAnswer(self._changed(found), is_up=True)
+        space = self._common.space(self._api.connection.namespace)
+        named = name_of(self._api, space, name)
+        reference = parse_reference(named)
+        try:
+            return self._of_job(find_job(self._api, space, named))
+        except CliError as error:
+            if error.problems[0].code is not Code.NO_SUCH_JOB:
+                raise
+            array = find_array(self._api, space, reference.name)
+            past = None
+            if self._status is not None and (array is None or is_one(reference)):
+                past = past_job(self._common, name)  # the latest of its name
+            if past is not None:
+                return self._of_job(past)
+            if array is None:
+                raise
+        return self._of_array(array, reference)
+
+    def _changed(self, job: Job) -> Job:
+        """Return the job as if it had been submitted with the changes."""
+        if not self._changes:
+            return job
+        has_priority = Flag.PRIORITY in self._changes and not self._is_stopped
+        classes = self._api.list(PRIORITY_CLASSES) if has_priority else ()
+        return changed_job(job, self._changes, classes)
+
+    def _of_job(self, job: Job) -> JobAnswer:
+        found, is_up = self._changed(job), self._status is not None
         if found.is_finished:
             return JobAnswer(found, is_up=is_up)
         explained = self._explained(found)
         pools, holding = explained.pools, explained.holding
         buying = buying_for(found, pools, holding, self.instant) if explained.explanation else None
         return JobAnswer(found, explained, buying, is_up, left_texts(self._api, found))
+
+    def _of_array(self, array: JobArray, reference: Reference) -> ArrayAnswer:
+        if self._changes:
+            first = parse_indices(array.spec.indices).first
+            message = f"--if: explains one job, and {array.metadata.name} is an array"
+            help_ = (f"name an element: '{array.metadata.name}[{first}]'",)
+            raise fail(Code.BAD_VALUE, message, help=help_)
+        elements = select(array, reference)
+        jobs = elements.jobs_among(self._api.list(JOBS, namespace=array.metadata.namespace))
+        past = past_failures(self._common, array) if elements.failed else ()
+        waiting = next((job for job in jobs if not job.is_finished and not job.status.placement),
+                       None)  # fmt: skip
+        found = array_now(elements, jobs, elements.jobs_among(past))
+        return ArrayAnswer(found, None if waiting is None else self._of_job(waiting))
 
     def _explained(self, job: Job) -> Explained:
         """Return what the process that decides says of the job, else what the planner says here."""
@@ -203,14 +275,3 @@ def _is_short(answer: Explained) -> bool:
     """True where the forecast took the controllers too long, for a user who may see the cluster."""
     found = answer.explanation
     return not answer.is_partial and found is not None and found.forecast is Unknown.TOO_LONG
-
-
-def _find(common_: Common, api: Api, key: tuple[str, str], *, is_up: bool) -> Job:
-    """Return the job, or the latest of its name that the history of a cluster of up has."""
-    try:
-        return find_job(api, key[0], name_of(api, *key))
-    except CliError:
-        past = past_job(common_, key[1]) if is_up else None
-        if past is None:
-            raise
-        return past

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fairlead.api import names
 from fairlead.api.job import Job, JobState
-from fairlead.api.job_array import JobArray, array_reference_of
+from fairlead.api.job_array import ELEMENTS_FAILED, JobArray, array_reference_of
 from fairlead.api.meta import find_condition
 from fairlead.api.times import parse_time
 from fairlead.cli.table import Row
@@ -33,14 +33,22 @@ def array_words(array: JobArray) -> str:
         if count
     ]  # fmt: skip
     words = ", ".join(parts) or "not evaluated yet"
+    said = stop_message(array) or verdict_words(array)
+    return f"{words}; {said}" if said else words
+
+
+def stop_message(array: JobArray) -> str:
+    """Return why an array was stopped before all of its elements had run; "" where it was not."""
     failed = find_condition(array.status.conditions, names.FAILED)
     stopped = failed or find_condition(array.status.conditions, names.FAILURE_TARGET)
-    if stopped is not None and stopped.reason != "ElementsFailed":
-        return f"{words}; {stopped.message}"
+    is_stopped = stopped is not None and stopped.reason != ELEMENTS_FAILED
+    return stopped.message if stopped is not None and is_stopped else ""
+
+
+def verdict_words(array: JobArray) -> str:
+    """Return why the next element waits; "" where nothing says so."""
     said = typed_verdict(array.status.verdict)
-    if said is None:
-        return words
-    return f"{words}; {said.reason.value}: {message_of(said)}"
+    return "" if said is None else f"{said.reason.value}: {message_of(said)}"
 
 
 def array_row(array: JobArray, now: float, *, with_namespace: bool = False) -> Row:
@@ -52,7 +60,7 @@ def array_row(array: JobArray, now: float, *, with_namespace: bool = False) -> R
         array.metadata.name,
         str(gpu_count(job)),
         array_state(array),
-        _time(array, now),
+        array_time(array, now),
         NONE,
         f"{done}/{counts.total}",
         str(array.status.number or NONE),
@@ -92,7 +100,8 @@ def is_element_of_listed(job: Job, listed: frozenset[str]) -> bool:
     return owner is not None and owner.uid in listed
 
 
-def _time(array: JobArray, now: float) -> str:
+def array_time(array: JobArray, now: float) -> str:
+    """Return how long it has run or did run; how long it has waited where none began."""
     status = array.status
     if status.started_at is None:
         return _since(array.metadata.creation_timestamp, now)

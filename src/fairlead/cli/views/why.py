@@ -87,7 +87,7 @@ def why_text(
     since when nodes of the job have not been ready, and `node_lost_grace_seconds` for how long it
     waits for those; `buying` what node pools do for it, `owners` whose its nodes are.
     """
-    note = [_line("simulated", _SIMULATED)] if is_up and is_simulated(job) else []
+    note = [line("simulated", _SIMULATED)] if is_up and is_simulated(job) else []
     if job.is_finished:
         return _ended(job, now, note)
     if explanation is not None and explanation.verdict.reason is not Reason.PLACED:
@@ -95,7 +95,7 @@ def why_text(
     if explanation is None and job.status.placement is None:
         return joined([f"Job {job.metadata.name}: {where_or_why(job)}"])
     team = borrowing_words(job, owners)
-    note = [*([_line("team", team)] if team else []), *_defaults(job), *note]
+    note = [*([line("team", team)] if team else []), *_defaults(job), *note]
     return _placed(job, now, [*note, *_not_ready(unready, now, node_lost_grace_seconds)])
 
 
@@ -117,21 +117,22 @@ def _not_ready(unready: Mapping[str, float], now: float, grace_seconds: float) -
         f"{name} for {duration(max(now - since, 0.0))}; the job moves once that is {patience}"
         for name, since in sorted(unready.items())[:UNREADY_SHOWN_MAX]
     )
-    return _labelled("not ready", texts)
+    return labelled("not ready", texts)
 
 
-def _line(label: str, text: str) -> str:
+def line(label: str, text: str) -> str:
+    """Return the line of a fact."""
     return f"  {label:<{LABEL_WIDTH}}{text}".rstrip()
 
 
 def _defaults(job: Job) -> list[str]:
     words = defaults_words(job)
-    return [_line("defaults", words)] if words else []
+    return [line("defaults", words)] if words else []
 
 
-def _labelled(label: str, texts: Iterable[str]) -> list[str]:
+def labelled(label: str, texts: Iterable[str]) -> list[str]:
     """Return a line for each text, the first one with the label."""
-    return [_line("" if number else label, text) for number, text in enumerate(texts)]
+    return [line("" if number else label, text) for number, text in enumerate(texts)]
 
 
 def _waiting(job: Job, explanation: Explanation, now: float, *, buying: Buying | None) -> str:
@@ -144,14 +145,14 @@ def _waiting(job: Job, explanation: Explanation, now: float, *, buying: Buying |
         head = "is stopping"
     lines = [f"Job {job.metadata.name} {head}{since}", ""]
     lines.append(f"  {message_of(verdict)}")
-    facts = _labelled("asks", map(_amounts, explanation.arithmetic))
+    facts = labelled("asks", map(_amounts, explanation.arithmetic))
     facts += _who(job, explanation, now)
     facts += _overdue(job, explanation.overdue, now)
     facts += _when(job, explanation, now)
     facts += _borrows(explanation, now)
     facts += _defaults(job)
     if buying and verdict.reason is not Reason.HELD:
-        facts.append(_line("nodes", buying.text))
+        facts.append(line("nodes", buying.text))
     if facts:
         lines += ["", *facts]
     lines += _changes(job, explanation)
@@ -184,12 +185,12 @@ def _who(job: Job, explanation: Explanation, now: float) -> list[str]:
             more = ahead.position - len(ahead.jobs)
             rest = f" and {more:,} more" if more > 0 else ""
             place += f"; ahead of it: {_names(job, ahead.jobs)}{rest}"
-        lines.append(_line("queue", place))
+        lines.append(line("queue", place))
     found = sorted(explanation.holders, key=lambda each: (-each.amount, natural(each.key[1])))
     texts = [_holder(job, holder, now) for holder in found]
     if len(texts) == HOLDERS_MAX:
         texts.append(f"these are the {HOLDERS_MAX} largest; there may be more")
-    return [*lines, *_labelled("holders", texts)]
+    return [*lines, *labelled("holders", texts)]
 
 
 def _overdue(job: Job, pods: Sequence[OverduePod], now: float) -> list[str]:
@@ -198,7 +199,7 @@ def _overdue(job: Job, pods: Sequence[OverduePod], now: float) -> list[str]:
         f"pod {_name(job, pod.key)} on {pod.node} was to be gone {duration(now - pod.since)} ago"
         for pod in pods
     )
-    return _labelled("hangs", texts)
+    return labelled("hangs", texts)
 
 
 def _holder(job: Job, holder: Holder, now: float) -> str:
@@ -215,7 +216,7 @@ def _when(job: Job, explanation: Explanation, now: float) -> list[str]:
         return []
     expected = _expected(explanation.expected, now)
     if isinstance(forecast, Unknown):
-        return [_line("may start", f"unknown: {forecast.value}"), *expected]
+        return [line("may start", f"unknown: {forecast.value}"), *expected]
     if isinstance(forecast, Preemption):
         return _preempts(job, forecast, now)
     after = ""
@@ -224,8 +225,8 @@ def _when(job: Job, explanation: Explanation, now: float) -> list[str]:
         after = f", once {_names(job, forecast.waits_for)} {have} ended"
     text = f"within {duration(max(forecast.may_start_by - now, 0.0))}{after}"
     return [
-        _line("may start", text),
-        _line("", "if the jobs ahead use their whole time limits and no other job comes first"),
+        line("may start", text),
+        line("", "if the jobs ahead use their whole time limits and no other job comes first"),
         *expected,
     ]
 
@@ -240,8 +241,8 @@ def _expected(found: ExpectedStart | None, now: float) -> list[str]:
     past = f"{found.past_jobs:,} past jobs like them"
     when = f"in {first}" if first == last else f"in {first} to {last}, about {middle}"
     return [
-        _line("expected", when),
-        _line("", f"if jobs run for as long as {past} did and no other job comes first"),
+        line("expected", when),
+        line("", f"if jobs run for as long as {past} did and no other job comes first"),
     ]
 
 
@@ -252,8 +253,8 @@ def _borrows(explanation: Explanation, now: float) -> list[str]:
         return []
     again = f"again in {duration(found.until - now)}"
     return [
-        _line("borrows", f"{again}: {found.times} attempts in a row gave way without a checkpoint"),
-        _line("", "what helps: save checkpoints; nodes of its own team and of none are open to it"),
+        line("borrows", f"{again}: {found.times} attempts in a row gave way without a checkpoint"),
+        line("", "what helps: save checkpoints; nodes of its own team and of none are open to it"),
     ]
 
 
@@ -261,17 +262,17 @@ def _preempts(job: Job, preemption: Preemption, now: float) -> list[str]:
     """Return which jobs have to leave, from when on, and what they may still do first."""
     victims = preemption.victims
     if not victims:
-        return [_line("may start", "once the jobs that leave its nodes have ended")]
+        return [line("may start", "once the jobs that leave its nodes have ended")]
     rest = len(victims) - VICTIMS_SHOWN_MAX
     names = _names(job, victims[:VICTIMS_SHOWN_MAX]) + (f" and {rest:,} more" if rest > 0 else "")
     wait = preemption.begins_at - now
     when = f" in {duration(wait)}, unless there is room before" if wait > 0 else ""
     have, they = ("has", "it reports") if len(victims) == 1 else ("have", "they report")
     start = f"once {names} {have} ended, after a last checkpoint if {they} any"
-    lines = [_line("preempts", f"{names}{when}")]
+    lines = [line("preempts", f"{names}{when}")]
     if wait > 0:
-        lines.append(_line("", "a job that has just started is not preempted at first"))
-    return [*lines, _line("may start", start)]
+        lines.append(line("", "a job that has just started is not preempted at first"))
+    return [*lines, line("may start", start)]
 
 
 def _changes(job: Job, explanation: Explanation) -> list[str]:
@@ -333,28 +334,28 @@ def _placed(job: Job, now: float, note: list[str]) -> str:
     nodes = nodes_of(placement)
     state = state_of(job)
     lines = [f"Job {job.metadata.name} has its place: {state}    (for {time_of(job, now)})", ""]
-    lines.append(_line("where", fold_names(nodes)))
+    lines.append(line("where", fold_names(nodes)))
     lines += note
     members = job.status.members
     counts = ((members.pending, "starting"), (members.running, "running"),
               (members.succeeded, "succeeded"), (members.failed, "failed"))  # fmt: skip
     parts = [f"{count} {word}" for count, word in counts if count]
-    lines.append(_line("tasks", f"{tasks_of(job)}" + (f"   ({', '.join(parts)})" if parts else "")))
+    lines.append(line("tasks", f"{tasks_of(job)}" + (f"   ({', '.join(parts)})" if parts else "")))
     if job.is_elastic:
         most = plural(sum(role.count for role in job.spec.roles), "member")
         size = f"{job.least_count} to {most}; each attempt has as many as had room when it began"
-        lines.append(_line("asked for", size))
+        lines.append(line("asked for", size))
     running = find_condition(job.status.conditions, RUNNING)
     if running is not None and running.reason == EndReason.POD_HELD_BACK.value and running.message:
-        lines.append(_line("held back", f"{running.message}; tried again"))
+        lines.append(line("held back", f"{running.message}; tried again"))
     if left_of(job, now) != NONE:
-        lines.append(_line("left", f"{left_of(job, now)} of its time limit"))
+        lines.append(line("left", f"{left_of(job, now)} of its time limit"))
     progress = job.status.progress
     if progress is not None:
         kept = (
             "none yet" if progress.checkpoint_step is None else f"step {progress.checkpoint_step}"
         )
-        lines.append(_line("progress", f"step {progress.step}, checkpoint: {kept}"))
+        lines.append(line("progress", f"step {progress.step}, checkpoint: {kept}"))
     lines += [*_ignored(job), *_attempts(job)]
     return joined(lines)
 
@@ -367,8 +368,8 @@ def _ended(job: Job, now: float, note: list[str]) -> str:
     if state != JobState.SUCCEEDED.value:
         lines += ["", f"  {ending(job)}"]
     lines.append("")
-    lines.append(_line("ran", _ran(job, now)))
-    lines += note or [_line("logs", f"fairlead logs {name}")]
+    lines.append(line("ran", _ran(job, now)))
+    lines += note or [line("logs", f"fairlead logs {name}")]
     lines += [*_ignored(job), *_attempts(job)]
     return joined(lines)
 
@@ -386,7 +387,7 @@ def _ignored(job: Job) -> list[str]:
         return []
     expected = '{"step": 1200, "checkpoint": true}'
     text = f"{progress.ignored_line}   (a line of $FAIRLEAD_PROGRESS_FILE is {expected})"
-    return [_line("ignored", text)]
+    return [line("ignored", text)]
 
 
 def _attempts(job: Job) -> list[str]:

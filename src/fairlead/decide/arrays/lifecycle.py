@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.job import Job, JobState, VerdictStatus
-from fairlead.api.job_array import ElementCounts, JobArray, JobArrayStatus
+from fairlead.api.job_array import ELEMENTS_FAILED, ElementCounts, JobArray, JobArrayStatus
 from fairlead.api.meta import Condition, find_condition, is_true, set_condition
 from fairlead.api.times import format_micro_time, format_time, parse_time
 from fairlead.decide.arrays.actions import (
@@ -36,7 +36,7 @@ from fairlead.decide.words import plural
 from fairlead.model.element_sets import Members, encode_set, lowest, set_of
 
 #: Reasons of the conditions FailureTarget and Failed.
-CANCELLED, TOO_MANY_FAILED, ELEMENTS_FAILED = "Cancelled", "TooManyFailed", "ElementsFailed"
+CANCELLED, TOO_MANY_FAILED = "Cancelled", "TooManyFailed"
 
 
 @dataclass(frozen=True, slots=True)
