@@ -55,6 +55,11 @@ def test_a_script_for_sbatch_runs_once_for_each_index_of_its_array(shell: Shell)
     assert "  failed     7  MemberFailed: member worker-0 (rank 0, " in why
     assert ") exited with code 1 [User]\n" in why
     assert "'sweep' is an array of jobs" in shell.run("logs", "sweep", code=3).err
+    assert shell.run("resubmit", "sweep", "--failed").out == "sweep-retry-1\n"
+    again = shell.run("wait", "sweep-retry-1", "--timeout", "60s", code=1)
+    assert again.out == "sweep-retry-1 Failed: 1 failed\n"
+    assert shell.run("logs", "sweep-retry-1[7]").out == "task 7 of 7 to 7 step 1\n"
+    assert shell.run("logs", "sweep[7]").out == "task 7 of 1 to 9 step 2\n"
 
 
 def test_elements_are_shown_held_and_cancelled_by_the_name_of_their_array(shell: Shell) -> None:

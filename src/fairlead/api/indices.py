@@ -88,6 +88,18 @@ def parse_indices(text: str) -> Indices:
     return Indices(array("i", compress(range(len(marks)), marks)))
 
 
+def format_indices(indices: Sequence[int], *, step: int = 1) -> str:
+    """Return ascending indices as `parse_indices` reads them: `5-8,10`, with a step `0-8:4,16`."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and runs[-1][1] == index - step:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    suffix = f":{step}" if step > 1 else ""
+    return ",".join(str(a) if a == b else f"{a}-{b}{suffix}" for a, b in runs)
+
+
 def _range(part: str) -> range:
     """Return one part of the list."""
     match = _RANGE.fullmatch(part)

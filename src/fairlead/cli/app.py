@@ -45,6 +45,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "cancel": Entry("change", "Stop jobs for good."),
         "hold": Entry("change", "Give a job's nodes back and keep the job."),
         "release": Entry("change", "Let held jobs go on."),
+        "resubmit": Entry("resubmit", "Run jobs again that have ended."),
         "history": Entry("history", "Show jobs that have ended."),
         "slurm": Entry("slurm", "Put Slurm's commands into a directory."),
         "usage": Entry("usage", "Show GPU-hours: held, busy, borrowed and lost."),

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -227,7 +228,7 @@ def _restart(request: JobRequest) -> Restart:
     return Restart(limit=request.retries)
 
 
-def to_manifest(work: Job | JobArray) -> dict[str, object]:
+def to_manifest(work: Job | JobArray) -> dict[str, Any]:
     """Return a job or an array as it goes over the wire, with apiVersion and kind, without a
     status.
     """

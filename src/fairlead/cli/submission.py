@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fairlead.api import names
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import (
     CONFIG_MAPS,
@@ -32,7 +30,7 @@ from fairlead.api.status import (
     NotFound,
     Unavailable,
 )
-from fairlead.cli.jobspec import Script, build_script_map, config_map_name, next_name, to_manifest
+from fairlead.cli.jobspec import Script, build_script_map, config_map_name, next_name
 from fairlead.cli.lookup import list_arrays
 from fairlead.cli.refusals import from_api
 from fairlead.cli.transport import Api
@@ -62,11 +60,11 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job or an array to be stored: how to build it under a name, and its script."""
+    """A job or an array to be stored: how to build its manifest under a name, and its script."""
 
     namespace: str
     naming: Naming
-    build: Callable[[str], Job | JobArray]
+    build: Callable[[str], dict[str, Any]]
     script: Script | None = None
     warn: Callable[[str], None] = _say_nothing
     resource: Resource[Any] = JOBS
@@ -99,7 +97,7 @@ def pick_name(naming: Naming, taken: frozenset[str]) -> str:
 
 def check(api: Api, submission: Submission, name: str) -> dict[str, Any]:
     """Send what was built as a dry run and return what would be stored; CliError when refused."""
-    manifest = to_manifest(submission.build(name))
+    manifest = submission.build(name)
     try:
         return api.create(
             submission.resource.raw, manifest, namespace=submission.namespace, dry_run=True
@@ -158,10 +156,10 @@ def store(api: Api, submission: Submission, name: str) -> dict[str, Any]:
 def _store_as(api: Api, submission: Submission, name: str) -> dict[str, Any]:
     space, script, resource = submission.namespace, submission.script, submission.resource
     if script is None:
-        return api.create(resource.raw, to_manifest(submission.build(name)), namespace=space)
+        return api.create(resource.raw, submission.build(name), namespace=space)
     _store_script(api, space, name, script)
     try:
-        job = api.create(resource.raw, to_manifest(submission.build(name)), namespace=space)
+        job = api.create(resource.raw, submission.build(name), namespace=space)
     except ApiError:
         api.delete(CONFIG_MAPS, config_map_name(name), namespace=space)
         raise

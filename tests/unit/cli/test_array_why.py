@@ -63,6 +63,7 @@ def test_it_counts_the_elements_and_lists_failures_by_how_they_ended() -> None:
         "  waits      InsufficientCapacity: needs 8 GPUs, 0 of 16 are free: 8 short\n"
         "  more       fairlead logs 'sweep[1]'\n"
         "             fairlead why 'sweep[1]'\n"
+        "             fairlead resubmit sweep --failed\n"
         "             fairlead ps sweep\n"
     )
     some = text_of(found, [runs], ended, elements="sweep[3-7]")

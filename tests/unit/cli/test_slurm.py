@@ -12,7 +12,7 @@ import pytest
 from fairlead.api.status import NotFound, StatusDetails
 from fairlead.cli.app import ENTRIES, cli
 from fairlead.cli.header import Beside, parse_header
-from fairlead.cli.jobspec import Origin, Program, Script
+from fairlead.cli.jobspec import Origin, Program, Script, to_manifest
 from fairlead.cli.main import guarded
 from fairlead.cli.request import ArrayRequest, JobRequest, Target, parse_request
 from fairlead.cli.slurm import COMMANDS, flag_help, srun_line, variable_notes
@@ -130,6 +130,10 @@ def test_a_script_that_calls_srun_is_refused_where_there_is_none(tmp_path: Path)
     assert problems(Target.LOCAL) == []
 
 
+def manifest_of(name: str) -> dict[str, Any]:
+    return to_manifest(make_job(name))
+
+
 class NoNamespace(Api):
     """Has no namespace."""
 
@@ -141,7 +145,7 @@ class NoNamespace(Api):
 @pytest.mark.parametrize(("namespace", "help_"), [("2", "--nodes 2"), ("ml", "kubectl create")])
 def test_a_number_of_tasks_is_not_taken_for_a_namespace(namespace: str, help_: str) -> None:
     api = NoNamespace(Connection(server="http://127.0.0.1:1", source="a test"))
-    submission = Submission(namespace, Naming(None, "a"), make_job)
+    submission = Submission(namespace, Naming(None, "a"), manifest_of)
     with pytest.raises(CliError) as caught:
         check(api, submission, "a-1")
     assert help_ in caught.value.problems[0].help[0]

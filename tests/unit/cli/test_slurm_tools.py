@@ -7,12 +7,13 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.attempt import Attempt
+from fairlead.api.indices import format_indices
 from fairlead.api.job import JobState
 from fairlead.api.meta import Condition
 from fairlead.cli.slurm_tools.columns import parse_percent, parse_sacct, parse_wide, table
 from fairlead.cli.slurm_tools.fields import BY_SACCT, clock, exit_status, long_clock
 from fairlead.cli.slurm_tools.options import Options, ToolError
-from fairlead.cli.slurm_tools.records import parse_ids, ranges, record_of_job
+from fairlead.cli.slurm_tools.records import parse_ids, record_of_job
 from fairlead.cli.slurm_tools.sacct import parse_instant
 from fairlead.cli.slurm_tools.states import State, parse_state, slurm_state
 from fairlead.decide.attempts.end_reason import EndReason
@@ -63,7 +64,7 @@ def test_columns_have_widths_sides_and_the_text_between_them() -> None:
 def test_durations_instants_and_ranges_are_written_and_read_as_slurm_has_them() -> None:
     assert [clock(each) for each in (7, 3_723, 172_800)] == ["0:07", "1:02:03", "2-00:00:00"]
     assert [long_clock(each) for each in (7, 90_061)] == ["00:00:07", "1-01:01:01"]
-    assert ranges([1, 2, 3, 7, 9, 10]) == "1-3,7,9-10"
+    assert format_indices([1, 2, 3, 7, 9, 10]) == "1-3,7,9-10"
     assert parse_instant("now-1hour", EPOCH) == EPOCH - 3_600
     assert parse_instant("now", EPOCH) == EPOCH
     same = {parse_instant(each, EPOCH) for each in ("2026-01-02", "2026-01-02T00:00", "010226")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.cli.fake_api import FakeApi
@@ -11,7 +12,7 @@ from tests.unit.cli.fake_api import FakeApi
 from fairlead.api.resources import CONFIG_MAPS, JOBS
 from fairlead.api.status import Forbidden
 from fairlead.cli.commands.submit import read_input
-from fairlead.cli.jobspec import SCRIPT_BYTES_MAX, Script
+from fairlead.cli.jobspec import SCRIPT_BYTES_MAX, Script, to_manifest
 from fairlead.cli.manifest import parse_manifest
 from fairlead.cli.submission import (
     Naming,
@@ -23,7 +24,12 @@ from fairlead.cli.submission import (
 from fairlead.input.errors import CliError
 from fairlead.testing.builders import make_job
 
-SUBMISSION = Submission("default", Naming(None, "train"), make_job, Script("train.sh", "true\n"))
+
+def manifest_of(name: str) -> dict[str, Any]:
+    return to_manifest(make_job(name))
+
+
+SUBMISSION = Submission("default", Naming(None, "train"), manifest_of, Script("train.sh", "true\n"))
 MANIFEST = b"""
 {apiVersion: v1, kind: ConfigMap, metadata: {name: first, namespace: a}}
 ---

@@ -37,6 +37,7 @@ from fairlead.cli.jobspec import (
     build_job,
     build_script_map,
     shares_machine,
+    to_manifest,
 )
 from fairlead.cli.lookup import missing_job
 from fairlead.cli.request import JobRequest, Target, parse_request
@@ -330,9 +331,9 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
         common_.note(f"note: {note}")
     naming = Naming(request.name, base, first_is_bare=request.stem is not None)
 
-    def build(name: str) -> Job | JobArray:
+    def build(name: str) -> dict[str, Any]:
         job = build_job(name, request, program, origin)
-        return job if request.array is None else build_array(job, request.array)
+        return to_manifest(job if request.array is None else build_array(job, request.array))
 
     resource = JOBS if request.array is None else JOB_ARRAYS
     submission = Submission(space, naming, build, program.file, common_.note, resource)
@@ -348,14 +349,11 @@ def _of_name(api: Api, space: str, base: str) -> tuple[After, ...]:
 
 
 def _show_dry_run(common_: Common, prepared: _Prepared, program: Program) -> None:
-    work = prepared.submission.build(prepared.name)
-    resource = prepared.submission.resource
     objects: list[dict[str, Any]] = []
     if program.file is not None:
         config_map = build_script_map(prepared.name, program.file)
         objects.append({"apiVersion": "v1", "kind": "ConfigMap", **to_wire(config_map)})
-    body = {key: value for key, value in to_wire(work).items() if key != "status"}
-    objects.append({"apiVersion": resource.api_version, "kind": resource.kind, **body})
+    objects.append(prepared.submission.build(prepared.name))
     common_.note("Dry run: nothing was stored.")
     if common_.is_structured:
         common_.structured(objects, is_list=len(objects) > 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.indices import parse_indices
+from fairlead.api.indices import format_indices, parse_indices
 from fairlead.api.job import Job
 from fairlead.api.job_array import (
     JobArray,
@@ -227,24 +227,13 @@ def _waiting_elements(
         yield from (replace(record, task=str(index)) for index in waiting)
         return
     throttle = "" if limit is None else f"%{limit}"
-    yield replace(record, task=f"[{ranges(waiting)}{throttle}]")
+    yield replace(record, task=f"[{format_indices(waiting)}{throttle}]")
 
 
 def replace_verdict(job: Job, array: JobArray) -> Job:
     """Return the job of an array's template with the verdict of the array."""
     status = msgspec.structs.replace(job.status, verdict=array.status.verdict)
     return msgspec.structs.replace(job, status=status)
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as `5-8,10`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
 def ended_records(common_: Common, now: float, **query: Any) -> list[Record]:

@@ -172,6 +172,7 @@ def _commands(now_: ArrayNow) -> list[str]:
         named = next((way for way in now_.ways if way.first is not None), now_.ways[0])
         first = indices.at(lowest(named.positions, 1)[0])
         out += [f"fairlead logs '{name}[{first}]'", f"fairlead why '{name}[{first}]'"]
+        out.append(f"fairlead resubmit {name} --failed")
     if counts["running"]:
         out.append(f"fairlead ps {name}")
     if array.spec.suspend and not array.is_finished:
