@@ -10,6 +10,8 @@ import pytest
 from tests.e2e.cli_world import Shell, eventually
 from tests.e2e.disaster_world import kill, processes_of
 
+from fairlead.api.times import parse_time
+
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm")]
 
 DDP = """#!/bin/bash
@@ -63,3 +65,21 @@ def test_a_cancelled_script_leaves_no_task_behind(shell: Shell) -> None:
     for file in files:
         with pytest.raises(ProcessLookupError):
             os.kill(int(file.read_text()), 0)
+
+
+def test_a_script_begins_no_earlier_than_it_says_and_is_cancelled_when_it_is_too_late(
+    shell: Shell,
+) -> None:
+    header = "#!/bin/bash\n#SBATCH --begin=now+5\n#SBATCH --cpus-per-task=1\n"
+    (shell.root / "later.sh").write_text(f"{header}date +%s\n")
+    shell.run("submit", "later.sh", "--name", "later")
+    begin = shell.job("later")["spec"]["notBefore"]
+    eventually(lambda: "NotBefore" in shell.run("why", "later").out, expected=True)
+    assert f"may not start before {begin}" in shell.run("why", "later").out
+    shell.run("wait", "later", "--timeout", "60s")
+    assert int(shell.run("logs", "later").out) >= parse_time(begin)
+    late = header.replace("--begin=now+5", "--hold --deadline=now+63 --time=1")
+    (shell.root / "late.sh").write_text(f"{late}true\n")
+    shell.run("submit", "late.sh", "--name", "late")
+    eventually(lambda: shell.state("late"), "Cancelled")
+    assert "DeadlineMissed: with its time limit of 1m it" in shell.run("why", "late").out

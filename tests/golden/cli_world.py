@@ -5,17 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.api import names
+from fairlead.api.after import After, AfterState
 from fairlead.api.core import Node, Taint
-from fairlead.api.job import (
-    After,
-    AfterState,
-    Attempt,
-    Cause,
-    Job,
-    MemberCounts,
-    Progress,
-    VerdictStatus,
-)
+from fairlead.api.job import Attempt, Cause, Job, MemberCounts, Progress, VerdictStatus
 from fairlead.api.meta import Condition, to_wire
 from fairlead.api.resources import JOBS, NODES, Resource
 from fairlead.api.status import NotFound, StatusDetails

@@ -17,6 +17,8 @@ NAME_MAX = 63
 OBJECT_NAME_MAX = 253
 LABEL_KEY_MAX = 253 + 1 + 63
 PATH_MAX = 4096
+#: Of a time in a spec, with fractions and an offset.
+INSTANT_MAX = 64
 #: A year: the end of a longer back-off might be no date that the API takes, and the status that
 #: names it could never be written.
 BACKOFF_SECONDS_MAX = 365 * 86_400

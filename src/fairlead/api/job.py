@@ -20,10 +20,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from fairlead.api.after import (
+    After,
+)
 from fairlead.api.attempt import Attempt, Cause, MemberCounts, Progress
 from fairlead.api.bounds import (
     AFTER_MAX,
     BACKOFF_SECONDS_MAX,
+    INSTANT_MAX,
     PATH_MAX,
     Count,
     LabelKey,
@@ -53,25 +57,6 @@ class RestartPolicy(Enum):
     GANG = "Gang"
     MEMBER = "Member"
     NEVER = "Never"
-
-
-#: Characters of a list of elements that a job waits for.
-AFTER_ELEMENTS_MAX = 1024
-
-
-class AfterState(Enum):
-    """The state that the other job must have reached."""
-
-    SUCCEEDED = "Succeeded"
-    FINISHED = "Finished"
-    FAILED = "Failed"
-
-
-class AfterFailed(Enum):
-    """What to do when the dependency can no longer be met."""
-
-    CANCEL = "Cancel"
-    HOLD = "Hold"
 
 
 class ClaimTemplate(Wire, frozen=True):
@@ -178,41 +163,6 @@ class Checkpoint(Wire, frozen=True):
     ] = ""
 
 
-#: `After.elements`: the whole array; and, in a template, of each element the one of its own index.
-ALL_ELEMENTS, SAME_ELEMENT = "All", "Same"
-
-
-class After(Wire, frozen=True):
-    """Start only after another job, or an array of jobs, of the same namespace."""
-
-    job: Annotated[ObjectName, doc("Name of the other job; with elements, of an array.")]
-    state: Annotated[AfterState, doc("Succeeded, Finished (either way) or Failed.")] = (
-        AfterState.SUCCEEDED
-    )
-    on_unmet: Annotated[
-        AfterFailed, doc("When it can no longer come true: Cancel this job, or Hold it.")
-    ] = AfterFailed.CANCEL
-    elements: Annotated[
-        str,
-        doc(
-            "Elements of the array to wait for: All, a list of indices such as 3-9,12, or, in the "
-            "template of an array, Same: each of its elements waits for the one of its own index. "
-            "They have succeeded when all did, and failed when all have ended and any did not. "
-            "Default: job names a job.",
-            pattern=rf"^({ALL_ELEMENTS}|{SAME_ELEMENT}|[0-9][0-9,:-]*)?$",
-            maxLength=AFTER_ELEMENTS_MAX,
-        ),
-    ] = ""
-
-    @property
-    def target(self) -> str:
-        """What is waited for, after the word job: `a`, `array a`, or `a[3-9]`."""
-        if not self.elements:
-            return self.job
-        whole = self.elements == ALL_ELEMENTS
-        return f"array {self.job}" if whole else f"{self.job}[{self.elements}]"
-
-
 class Adopts(Wire, frozen=True):
     """The object of another tool whose pods a job represents."""
 
@@ -286,6 +236,21 @@ class JobSpec(Wire, frozen=True):
     after: Annotated[
         tuple[After, ...], doc("Jobs to wait for; all must hold. No default.", maxItems=AFTER_MAX)
     ] = ()
+    not_before: Annotated[
+        Instant | None,
+        doc(
+            "The first attempt does not begin before this instant. No default.",
+            maxLength=INSTANT_MAX,
+        ),
+    ] = None
+    deadline: Annotated[
+        Instant | None,
+        doc(
+            "Cancel the job once an attempt that begins now could not end by this instant, going "
+            "by its time limit, which it needs. An attempt that has begun goes on. No default.",
+            maxLength=INSTANT_MAX,
+        ),
+    ] = None
     suspend: Annotated[
         bool, doc("True: give the nodes back, keep the job, start no pods. Default false.")
     ] = False

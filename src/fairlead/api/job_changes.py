@@ -37,6 +37,8 @@ CHANGES: Mapping[str, Change] = {
     "restart": Change.FREE,
     "checkpoint": Change.NEVER,
     "after": Change.FREE,
+    "notBefore": Change.FREE,
+    "deadline": Change.FREE,
     "suspend": Change.FREE,
     "cancel": Change.FREE,
     "ttlSecondsAfterFinished": Change.FREE,

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api import quantity
+from fairlead.api.after import ALL_ELEMENTS, SAME_ELEMENT
 from fairlead.api.bounds import (
     ANNOTATION_BYTES_MAX,
     CONSTRAINT_VALUES_MAX,
@@ -23,13 +24,14 @@ from fairlead.api.causes import LABEL, LABEL_RULE, cause, duplicate, from_msgspe
 from fairlead.api.claim_templates import claim_template_causes
 from fairlead.api.core import Container, PodSpec
 from fairlead.api.indices import IndicesError, parse_indices
-from fairlead.api.job import ALL_ELEMENTS, MEMBERS_MAX, SAME_ELEMENT, Job, JobSpec, Role
+from fairlead.api.job import MEMBERS_MAX, Job, JobSpec, Role
 from fairlead.api.job_changes import CHANGES, Change
 from fairlead.api.meta import to_wire
 from fairlead.api.pod_fields import POD_FIELDS, refused_causes
 from fairlead.api.pod_rules import pod_spec_causes
 from fairlead.api.selectors import is_qualified_name
 from fairlead.api.status import StatusCause
+from fairlead.api.times import parse_time
 from fairlead.api.topology import Topology
 
 POD_NAME_MAX = 63
@@ -330,7 +332,26 @@ def _topology(asked: Topology, path: str) -> Iterable[StatusCause]:
         yield required(f"{path}.sliceLevel", "the level of the slices")
 
 
+def _instants(spec: JobSpec, path: str) -> Iterable[StatusCause]:
+    found: dict[str, float] = {}
+    for field, text in (("notBefore", spec.not_before), ("deadline", spec.deadline)):
+        try:
+            if text is not None:
+                found[field] = parse_time(text)
+        except ValueError:
+            yield invalid(f"{path}.{field}", text, "must be a time such as 2026-11-20T08:15:30Z")
+    if "deadline" not in found:
+        return
+    if spec.time_limit_seconds is None:
+        why = "whether the job can end by its deadline follows from it"
+        yield required(f"{path}.timeLimitSeconds", why)
+    elif found.get("notBefore", 0.0) + spec.time_limit_seconds > found["deadline"]:
+        why = f"is less than the time limit of {spec.time_limit_seconds}s after notBefore"
+        yield invalid(f"{path}.deadline", spec.deadline, why)
+
+
 def _others(spec: JobSpec, path: str, name: str) -> Iterable[StatusCause]:
+    yield from _instants(spec, path)
     if spec.topology is not None:
         yield from _topology(spec.topology, f"{path}.topology")
     if spec.checkpoint is not None and spec.checkpoint.path:

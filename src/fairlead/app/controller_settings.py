@@ -390,6 +390,11 @@ class SlurmSettings(Section, frozen=True):
              "scripts name, such as `gpu: {nvidia.com/gpu.present: \"true\"}`. A partition that is "
              "not here is the node pool of that name."),
     ] = {}  # fmt: skip
+    qos: Annotated[
+        dict[str, str],
+        Meta(max_length=PARTITIONS_MAX, description="PriorityClass of each quality of service "
+             "that scripts name, such as `high: urgent`. One that is not here has no effect."),
+    ] = {}  # fmt: skip
 
 
 class ControllerSettings(Section, frozen=True):

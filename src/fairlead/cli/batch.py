@@ -29,6 +29,8 @@ class Batch:
     exports_all: bool = True
     #: [B:]SIG@SECONDS before the time limit; "" for none.
     signal: str = ""
+    #: The quality of service that was asked for, by its name in the settings.
+    qos: str = ""
     #: Files for a copy of what it writes, on this machine; patterns of Slurm.
     output: str = ""
     error: str = ""

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from fairlead.api.after import ALL_ELEMENTS, SAME_ELEMENT, After
 from fairlead.api.indices import parse_indices
-from fairlead.api.job import ALL_ELEMENTS, SAME_ELEMENT, After, Job
+from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.cli.arrays import Elements, Reference, is_array, require_array, select
 from fairlead.cli.lookup import find_array

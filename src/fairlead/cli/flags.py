@@ -37,6 +37,8 @@ class Flag(Enum):
     ON = "on"
     SIMULATE = "simulate"
     HOLD = "hold"
+    BEGIN = "begin"
+    DEADLINE = "deadline"
     RESERVATION = "reservation"
     RETRIES = "retries"
     NO_RESTART = "no-restart"
@@ -126,6 +128,12 @@ FLAGS: dict[Flag, FlagInfo] = {
         "DURATION", "Run on virtual nodes and pretend to take this long; implies --on virtual."
     ),
     Flag.HOLD: FlagInfo("", "Queue it held; fairlead release lets it start."),
+    Flag.BEGIN: FlagInfo(
+        "TIME", "Start no earlier: 18:00, tomorrow, now+2hours, 2026-11-20T08:15; local time."
+    ),
+    Flag.DEADLINE: FlagInfo(
+        "TIME", "Cancel it once it can no longer end by then within its --time; as --begin."
+    ),
     Flag.RESERVATION: FlagInfo(
         "NAME", "Use this reservation of your team; fairlead reservations lists them."
     ),

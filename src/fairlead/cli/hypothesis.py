@@ -57,7 +57,7 @@ def changed_job(job: Job, changes: Changes, classes: Sequence[PriorityClass]) ->
             help=(f"fairlead why {job.metadata.name}",),
         )  # fmt: skip
     givens = {flag: (FlagValue(value, _ORIGIN),) for flag, value in changes.items()}
-    request, problems = parse_request(givens, {})
+    request, problems = parse_request(givens, {}, now=0.0)  # none is a time
     if problems:
         raise CliError(problems)
     spec = job.spec

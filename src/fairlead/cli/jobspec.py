@@ -22,6 +22,7 @@ from fairlead.api.job_array import JobArray, JobArraySpec
 from fairlead.api.job_mounts import mount_of, volume_of
 from fairlead.api.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
 from fairlead.api.pod_parts import ConfigMapVolumeSource, PodAffinityTerm, PodAntiAffinity
+from fairlead.api.times import format_time
 from fairlead.cli.batch import Batch
 from fairlead.cli.environment import passed_variables
 from fairlead.cli.request import ROLE, ArrayRequest, JobRequest, Target, clean_name
@@ -155,6 +156,8 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
         topology=request.topology,
         checkpoint=request.checkpoint,
         after=request.after,
+        not_before=None if request.not_before is None else format_time(request.not_before),
+        deadline=None if request.deadline is None else format_time(request.deadline),
         suspend=request.is_held,
     )  # fmt: skip
     annotations = {names.SUBMITTED_BY: origin.user} if origin.user else {}

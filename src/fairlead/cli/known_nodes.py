@@ -33,8 +33,25 @@ def known_nodes(common_: Common, api: Api, request: JobRequest) -> KnownNodes:
     return KnownNodes(labels, partitions)
 
 
+def with_priority(common_: Common, api: Api, request: JobRequest) -> JobRequest:
+    """Return the request with the class of the quality of service that a script names, unless it
+    has a priority of its own.
+    """
+    qos = request.batch.qos if request.batch is not None else ""
+    if not qos or request.priority is not None or request.priority_class:
+        return request
+    found = settings_or_defaults(common_, api).slurm.qos.get(qos)
+    if found is None:
+        common_.note(f"note: --qos={qos} has no effect: slurm.qos of the settings does not name "
+                     "it; --priority CLASS is the rank of a job")  # fmt: skip
+        return request
+    return replace(request, priority_class=found)
+
+
 def with_node_kinds(common_: Common, api: Api, request: JobRequest) -> JobRequest:
     """Return the request with the labels of its kinds of nodes; CliError for unknown ones."""
+    if not request.kinds:
+        return request
     request, notes, problems = kinds_resolved(request, known_nodes(common_, api, request))
     for note in notes:
         common_.note(f"note: {note}")

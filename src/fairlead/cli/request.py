@@ -8,16 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.api import quantity
+from fairlead.api.after import After
 from fairlead.api.core import NodeSelectorRequirement, PodTemplate
 from fairlead.api.indices import IndicesError, parse_indices
-from fairlead.api.job import (
-    MEMBERS_MAX,
-    After,
-    Checkpoint,
-    JobSpec,
-    Restart,
-    Role,
-)
+from fairlead.api.job import MEMBERS_MAX, Checkpoint, JobSpec, Restart, Role
 from fairlead.api.job_mounts import JobMount
 from fairlead.api.selectors import (
     OPERATORS,
@@ -32,6 +26,7 @@ from fairlead.api.validate import job_name_max
 from fairlead.cli.after_flag import SINGLETON, parse_after
 from fairlead.cli.batch import Batch
 from fairlead.cli.flags import Flag, FlagValue, FlagValues
+from fairlead.cli.instants import parse_instant
 from fairlead.cli.mounts import MountError, parse_checkpoint, parse_mount
 from fairlead.cli.node_kinds import ConstraintError, Kind, features_of, kinds_of
 from fairlead.cli.text import parse_duration
@@ -94,6 +89,9 @@ class JobRequest:
     kinds: tuple[Kind, ...] = ()
     reservation: str = ""
     after: tuple[After, ...] = ()
+    #: Seconds since the epoch.
+    not_before: float | None = None
+    deadline: float | None = None
     #: It also waits for jobs of its name.
     is_singleton: bool = False
     array: ArrayRequest | None = None
@@ -218,6 +216,16 @@ class _Reader:
             self.complain(given, f"'{given.value}' must be greater than 0")
             return None
         return value
+
+    def instant(self, flag: Flag, now: float) -> float | None:
+        """Return an instant in seconds since the epoch."""
+        if (given := self.last(flag)) is None:
+            return None
+        try:
+            return parse_instant(given.value, now, is_ahead=True)
+        except ValueError as error:
+            self.complain(given, str(error))
+            return None
 
     def priority(self) -> tuple[int | None, str]:
         """Return (number, class name); one of the two at most."""
@@ -415,11 +423,11 @@ def _two_spellings(text: str, number: str, unit: str) -> str:
 
 
 def parse_request(
-    givens: FlagValues, environment: Mapping[str, str], batch: Batch | None = None
+    givens: FlagValues, environment: Mapping[str, str], batch: Batch | None = None, *, now: float
 ) -> tuple[JobRequest, tuple[Problem, ...]]:
     """Return the request and all that is wrong with it; `environment` serves `--env NAME`.
 
-    `batch` is what a script of Slurm says beside flags.
+    `batch` is what a script of Slurm says beside flags; times are read as of `now`.
     """
     reader = _Reader(givens, environment)
     priority, priority_class = reader.priority()
@@ -454,6 +462,8 @@ def parse_request(
         kinds=reader.kinds(),
         reservation=reader.text(Flag.RESERVATION) or "",
         after=reader.after(),
+        not_before=reader.instant(Flag.BEGIN, now),
+        deadline=reader.instant(Flag.DEADLINE, now),
         is_singleton=any(each.value == SINGLETON for each in givens.get(Flag.AFTER, ())),
         array=reader.array(),
         topology=reader.topology(),

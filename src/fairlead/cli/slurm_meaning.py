@@ -39,6 +39,8 @@ _AS_IT_IS = {
     "reservation": Flag.RESERVATION,
     "constraint": Flag.CONSTRAINT,
     "partition": Flag.PARTITION,
+    "begin": Flag.BEGIN,
+    "deadline": Flag.DEADLINE,
 }
 _SWITCHES = {"hold": Flag.HOLD, "no-requeue": Flag.NO_RESTART}
 
@@ -113,6 +115,7 @@ class _Reader:
             tasks=self._total,
             exports_all=self._exports(),
             signal=self._signal(),
+            qos=self._text("qos"),
             output=self._text("output"),
             error=self._text("error"),
             appends=self._text("open-mode") in ("a", "append"),

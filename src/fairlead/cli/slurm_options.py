@@ -119,6 +119,14 @@ _MAPPED = (
     Option("exclude", "`--node-selector 'kubernetes.io/hostname notin (...)'`", letter="x"),
     Option("exclusive", "`--exclusive`", variable="SBATCH_EXCLUSIVE", argument=_OPTIONAL),
     Option("dependency", "`--after`", letter="d"),
+    Option("begin", "`--begin`", letter="b"),
+    Option("deadline", "`--deadline`"),
+    Option(
+        "qos",
+        "`--priority`: the class of the setting `slurm.qos`",
+        letter="q",
+        variable="SBATCH_QOS",
+    ),
     Option("array", "`--array`", letter="a", variable="SBATCH_ARRAY_INX"),
     Option("chdir", "`--chdir`", letter="D", alias="workdir"),
     Option("reservation", "`--reservation`", variable="SBATCH_RESERVATION"),
@@ -146,9 +154,6 @@ _NOTED = (
     Option("mail-user", _MAIL),
     Option("account", _COUNTING, letter="A", variable="SBATCH_ACCOUNT"),
     Option("wckey", _COUNTING, variable="SBATCH_WCKEY"),
-    Option(
-        "qos", "the rank of a job is its class: --priority CLASS", letter="q", variable="SBATCH_QOS"
-    ),
     Option(
         "priority", "the rank of a job is its class: --priority CLASS", variable="SBATCH_PRIORITY"
     ),
@@ -240,10 +245,6 @@ _NOTED = (
     Option("container-remap-root", "the image says which user it runs as", argument=_NONE),
 )
 _REFUSED = (
-    Option(
-        "begin", "submit it with --hold and let it start with: fairlead release JOB", letter="b"
-    ),
-    Option("deadline", "use --time DURATION, the longest run time"),
     Option("licenses", "there are no licences to count", letter="L"),
     Option(
         "clusters",

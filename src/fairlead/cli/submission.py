@@ -112,6 +112,7 @@ _FLAGS = {
     "metadata.name": "--name", "spec.priorityClassName": "--priority",
     "spec.priority": "--priority", "spec.reservation": "--reservation",
     "spec.timeLimitSeconds": "--time", "spec.topology": "--topology", "spec.after": "--after",
+    "spec.notBefore": "--begin", "spec.deadline": "--deadline",
     "spec.indices": "--array", "spec.parallelism": "--array",
     "spec.checkpoint.claimName": "--checkpoint", "spec.checkpoint.path": "--checkpoint",
 }  # fmt: skip

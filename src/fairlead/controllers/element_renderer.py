@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.job import SAME_ELEMENT
+from fairlead.api.after import SAME_ELEMENT
 from fairlead.api.job_array import JobArray, element_name
 from fairlead.api.meta import OwnerReference, to_wire
 from fairlead.api.resources import JOB_ARRAYS

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from fairlead.api.after import ALL_ELEMENTS, After
 from fairlead.api.indices import IndicesError, parse_indices
-from fairlead.api.job import ALL_ELEMENTS, After, Job
+from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray, array_reference_of, element_index_of
 from fairlead.controllers.array_sets import ArraySets
 from fairlead.decide.jobs.gate import dependency_state

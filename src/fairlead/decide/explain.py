@@ -165,7 +165,7 @@ def _settled(state: PlacementState, job: Job, now: float) -> Verdict | None:
             assert target is not None
             return Verdict(Reason.STOPPING, {"cause": target.message, "members": left})
         case Phase.UNADMITTED:
-            return _unadmitted(state, job)
+            return _unadmitted(state, job, now)
         case Phase.PLACED | Phase.ACTIVE | Phase.BETWEEN_ATTEMPTS:
             return _placed(job.status, now)
 
@@ -191,7 +191,7 @@ def _placed(status: JobStatus, now: float) -> Verdict | None:
     return Verdict(Reason.PLACED, {"nodes_used": len(nodes), "members": members})
 
 
-def _unadmitted(state: PlacementState, job: Job) -> Verdict | None:
+def _unadmitted(state: PlacementState, job: Job, now: float) -> Verdict | None:
     """Return why a job may have no place yet; None when it is about to be admitted."""
     if job.spec.adopts is not None:
         return _gathering(job)
@@ -206,7 +206,7 @@ def _unadmitted(state: PlacementState, job: Job) -> Verdict | None:
         name: dependency_state(None if other is None else other.job)
         for name, other in others.items()
     }
-    gated = gate(job, dependencies)
+    gated = gate(job, dependencies, now=now)
     return gated.verdict if isinstance(gated, Refuse | CancelJob) else None
 
 

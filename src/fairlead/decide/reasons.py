@@ -108,6 +108,11 @@ class Reason(Enum):
         "Stopping", (Outcome.WAITING, _NONE), 20,
         "{cause}; it ends once its members have ended: {members} have not",
     )  # fmt: skip
+    NOT_BEFORE = "NotBefore", (Outcome.WAITING, _NONE), 20, "may not start before {until}"
+    DEADLINE_MISSED = (
+        "DeadlineMissed", (Outcome.IMPOSSIBLE, _NONE), 100,
+        "with its time limit of {limit_seconds} it can no longer end by {until}, its deadline",
+    )  # fmt: skip
     DEPENDENCY = "Dependency", (Outcome.WAITING, _NONE), 20, "waits for job {job} to be {state}"
     DEPENDENCY_MISSING = (
         "DependencyMissing", (Outcome.WAITING, _NONE), 20,

@@ -51,6 +51,10 @@ def _expression(operator: str, *values: str, key: str = "rank") -> dict[str, Any
     return {"key": key, "operator": operator, "values": list(values)}
 
 
+def _at(**spec: Any) -> dict[str, Any]:
+    return {"roles": [{"name": "w", "template": {"spec": {"containers": [_container()]}}}], **spec}
+
+
 MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     ({"roles": []}, "spec.roles", "length >= 1"),
     (_spec(roles=[_role("Worker")]), "spec.roles[0].name", "lowercase RFC 1123 label"),
@@ -150,6 +154,17 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
         },
         "spec.roles[0].template.metadata.annotations",
         "may not be more than 262144 bytes",
+    ),
+    (_at(notBefore="tomorrow"), "spec.notBefore", "must be a time such as"),
+    (_at(deadline="2026-01-02T00:00:00Z"), "spec.timeLimitSeconds", "follows from it"),
+    (
+        _at(
+            deadline="2026-01-02T00:00:00Z",
+            timeLimitSeconds=3600,
+            notBefore="2026-01-01T23:30:00Z",
+        ),
+        "spec.deadline",
+        "is less than the time limit of 3600s after notBefore",
     ),
 ]
 

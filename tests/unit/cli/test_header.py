@@ -114,7 +114,7 @@ def test_unknown_options_can_be_ignored_and_are_then_noted() -> None:
 
 
 def test_every_problem_of_a_header_is_reported() -> None:
-    header = read("#SBATCH --begin=now", "#SBATCH --nodes=2-4:2", "#SBATCH --mem=lots",
+    header = read("#SBATCH --licenses=a:1", "#SBATCH --nodes=2-4:2", "#SBATCH --mem=lots",
                   "#SBATCH --dependency=after:3", "#FAIRLEAD --gpu 8",
                   "#SBATCH --constraint")  # fmt: skip
     assert sorted(problem.where for problem in header.problems) == [
@@ -161,7 +161,7 @@ def test_a_line_counts_from_the_first_column_with_or_without_a_blank() -> None:
 
 
 def test_the_command_line_beats_variables_and_these_the_lines_of_a_script() -> None:
-    environment = {"SBATCH_PARTITION": "b", "SBATCH_TIMELIMIT": "60", "SBATCH_QOS": "high"}
+    environment = {"SBATCH_PARTITION": "b", "SBATCH_TIMELIMIT": "60", "SBATCH_ACCOUNT": "lab"}
     lines = ("#SBATCH -p a", "#SBATCH -t 30", "#SBATCH -N 2 -n 16")
     header = read(*lines, beside=Beside(environment=environment, nodes="4"))
     assert values(header) == {
@@ -169,7 +169,7 @@ def test_the_command_line_beats_variables_and_these_the_lines_of_a_script() -> N
         "cpus": ["4"],
     }  # fmt: skip
     assert header.givens[Flag.PARTITION][0].origin == "$SBATCH_PARTITION"
-    assert any(note.startswith("$SBATCH_QOS has no effect") for note in header.notes)
+    assert any(note.startswith("$SBATCH_ACCOUNT has no effect") for note in header.notes)
     assert values(read("#FAIRLEAD --cpus 2", beside=Beside(environment=environment))) == {
         "cpus": ["2"]
     }

@@ -16,6 +16,7 @@ from fairlead.cli.jobspec import Origin, Program, Script, build_job
 from fairlead.cli.mounts import MountError, parse_mount
 from fairlead.cli.request import JobRequest, Target, parse_request
 from fairlead.cli.startable import local_problems, mount_notes
+from fairlead.testing.builders import EPOCH
 
 ORIGIN = Origin("/home/ana", "ana", {})
 
@@ -31,13 +32,13 @@ def given(**flags: str | list[str]) -> FlagValues:
 
 
 def read(**flags: str | list[str]) -> JobRequest:
-    request, problems = parse_request(given(**flags), {})
+    request, problems = parse_request(given(**flags), {}, now=EPOCH)
     assert problems == ()
     return request
 
 
 def refused(**flags: str | list[str]) -> list[tuple[str, tuple[str, ...]]]:
-    _, problems = parse_request(given(**flags), {})
+    _, problems = parse_request(given(**flags), {}, now=EPOCH)
     return [(problem.message, problem.help) for problem in problems]
 
 
@@ -122,7 +123,7 @@ def test_the_header_of_a_script_asks_for_them_too_and_the_command_line_wins() ->
     )
     assert header.problems == ()
     over = given(mount="claim:other:/data/", node_selector="gpu=h100")
-    request, problems = parse_request(merge(over, header.givens), {})
+    request, problems = parse_request(merge(over, header.givens), {}, now=EPOCH)
     assert problems == ()
     assert [(each.claim, each.path) for each in request.mounts] == [
         ("other", "/data/"), ("code", "/code")
@@ -133,7 +134,9 @@ def test_the_header_of_a_script_asks_for_them_too_and_the_command_line_wins() ->
 
 def test_mistakes_are_reported_with_their_place_all_at_once() -> None:
     header = parse_header("#FAIRLEAD --mount pvc:a:/a --checkpoint A_b\n", file="t.sh")
-    _, problems = parse_request(merge(given(node_selector=["gpu", "a b=c"]), header.givens), {})
+    _, problems = parse_request(
+        merge(given(node_selector=["gpu", "a b=c"]), header.givens), {}, now=EPOCH
+    )
     assert [(each.where, each.message.partition(" must")[0]) for each in problems] == [
         ("", "--node-selector: 'a b=c'"),
         ("t.sh:1:1", "'pvc'"),

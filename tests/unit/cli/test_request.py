@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fairlead.api.after import AfterState
 from fairlead.api.core import Toleration
-from fairlead.api.job import MEMBERS_MAX, AfterState, RestartPolicy
+from fairlead.api.job import MEMBERS_MAX, RestartPolicy
 from fairlead.api.topology import Topology
 from fairlead.api.validate import validate_job
 from fairlead.cli.flags import Flag, FlagValue
@@ -23,6 +24,7 @@ from fairlead.cli.jobspec import (
 )
 from fairlead.cli.request import RETRIES_MAX, JobRequest, Target, parse_request
 from fairlead.cli.submission import Naming, pick_name
+from fairlead.testing.builders import EPOCH
 
 ORIGIN = Origin("/home/ana/vision", "ana", {"PATH": "/venv/bin:/bin", "SECRET": "x"})
 
@@ -34,7 +36,7 @@ def parse(**flags: str | list[str]) -> tuple[JobRequest, list[str]]:
         )
         for name, value in flags.items()
     }
-    request, problems = parse_request(givens, {"HOME": "/home/ana"})
+    request, problems = parse_request(givens, {"HOME": "/home/ana"}, now=EPOCH)
     return request, [problem.message for problem in problems]
 
 
@@ -184,7 +186,7 @@ def test_names_count_up_from_the_highest_in_use() -> None:
 
 def test_a_name_in_a_header_is_a_stem_and_one_on_the_command_line_is_exact() -> None:
     def read(value: str, origin: str) -> tuple[str | None, str | None]:
-        request, problems = parse_request({Flag.NAME: (FlagValue(value, origin),)}, {})
+        request, problems = parse_request({Flag.NAME: (FlagValue(value, origin),)}, {}, now=EPOCH)
         assert problems == ()
         return request.name, request.stem
 
@@ -239,7 +241,7 @@ def test_a_name_on_the_command_line_may_be_as_long_as_the_api_allows_for_this_jo
 def test_levels_of_the_topology_are_read_together_and_every_mistake_is_reported() -> None:
     def read(*values: str):
         givens = {Flag.TOPOLOGY: tuple(FlagValue(value, "--topology") for value in values)}
-        return parse_request(givens, {})
+        return parse_request(givens, {}, now=EPOCH)
 
     request, problems = read("block", "rack:preferred=10m", "nvlink:slice=8")
     assert (request.topology, problems) == (Topology("block", True, "rack", 600, "nvlink", 8), ())

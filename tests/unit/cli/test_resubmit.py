@@ -12,8 +12,9 @@ from tests.unit.cli.fake_api import FakeApi, serve
 from tests.unit.cli.test_arrays import array
 
 from fairlead.api import names
+from fairlead.api.after import After
 from fairlead.api.indices import format_indices, parse_indices
-from fairlead.api.job import Adopts, After, Job
+from fairlead.api.job import Adopts, Job
 from fairlead.api.meta import Condition, to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS
 from fairlead.cli.app import run

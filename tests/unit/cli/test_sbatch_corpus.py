@@ -18,6 +18,7 @@ from fairlead.cli.jobspec import Origin, Program, Script, build_job
 from fairlead.cli.known_nodes import kinds_resolved
 from fairlead.cli.node_kinds import KnownNodes
 from fairlead.cli.request import JobRequest, parse_request
+from fairlead.testing.builders import EPOCH
 
 PRODUCT = "nvidia.com/gpu.product"
 KNOWN = KnownNodes(
@@ -237,7 +238,7 @@ REFUSED = {
 def request_of(header: str) -> tuple[JobRequest, list[str]]:
     """Return the request of a header, and the messages of all problems."""
     read = parse_header(f"#!/bin/bash\n{header}\npython train.py\n", file="train.sh")
-    request, problems = parse_request(read.givens, {}, read.batch)
+    request, problems = parse_request(read.givens, {}, read.batch, now=EPOCH)
     request, _, unknown = kinds_resolved(request, KNOWN)
     return request, [each.message for each in (*read.problems, *problems, *unknown)]
 

@@ -22,7 +22,7 @@ from fairlead.cli.transport import Api
 from fairlead.input.errors import CliError
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import Request
-from fairlead.testing.builders import make_job
+from fairlead.testing.builders import EPOCH, make_job
 
 
 @pytest.mark.parametrize(
@@ -155,11 +155,11 @@ def test_the_array_of_a_header_is_submitted_as_one_unless_this_is_one_task_of_it
     text = "#!/bin/sh\n#SBATCH --array=0-9%2\necho $SLURM_ARRAY_TASK_ID\n"
     header = parse_header(text, file="a.sh")
     assert header.problems == ()
-    request, problems = parse_request(header.givens, {})
+    request, problems = parse_request(header.givens, {}, now=EPOCH)
     assert problems == ()
     assert request.array == ArrayRequest("0-9", 2)
     one = parse_header(text, file="a.sh", beside=Beside(has_array_index=True))
-    assert parse_request(one.givens, {})[0].array is None
+    assert parse_request(one.givens, {}, now=EPOCH)[0].array is None
 
 
 def test_the_page_for_people_who_know_slurm_has_every_command() -> None:

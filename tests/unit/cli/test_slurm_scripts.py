@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ import pytest
 from tests.unit.cli.fake_api import FakeApi, serve
 
 from fairlead.api import names
-from fairlead.api.job import After, AfterState, Job
+from fairlead.api.after import After, AfterState
+from fairlead.api.job import Job
 from fairlead.api.meta import Condition, to_wire
 from fairlead.api.resources import JOBS, NODES
+from fairlead.api.times import parse_time
+from fairlead.app.controller_settings import ControllerSettings, SlurmSettings
+from fairlead.cli import known_nodes
 from fairlead.cli.app import run
 from fairlead.testing.builders import make_job, make_node, make_placement
 
@@ -201,3 +206,39 @@ def test_a_signal_without_a_time_limit_is_noted_and_a_wrong_one_refused(
     assert "--signal has no effect: it comes before the end of --time" in capsys.readouterr().err
     assert submitted("#SBATCH --signal=NONE@10 -t 10") == 2
     assert "'NONE@10' is not [B:]SIGNAL[@SECONDS]" in capsys.readouterr().err
+
+
+def test_a_job_starts_no_earlier_than_begin_and_is_cancelled_after_its_deadline(
+    cluster: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = "#SBATCH --begin=2031-01-02T08:00:00 --deadline=2031-01-03 -t 2:00:00"
+    assert submitted(asked) == 0
+    spec = spec_of(cluster)
+    assert spec.not_before is not None
+    assert spec.deadline is not None
+    assert parse_time(spec.not_before) == time.mktime((2031, 1, 2, 8, 0, 0, 0, 0, -1))
+    assert parse_time(spec.deadline) == time.mktime((2031, 1, 3, 0, 0, 0, 0, 0, -1))
+    assert "has no effect" not in capsys.readouterr().err
+    assert submitted("#SBATCH --begin=soon") == 2
+    assert "'soon' is not a time such as" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "class_", "said"),
+    [
+        ("#SBATCH --qos=high", "urgent", ""),
+        ("#SBATCH --qos=high\n#FAIRLEAD --priority low", "low", ""),
+        ("#SBATCH --qos=normal", "", "--qos=normal has no effect: slurm.qos"),
+    ],
+)
+def test_a_quality_of_service_is_the_class_that_the_settings_have_for_it(
+    lines: str, class_: str, said: str, cluster: FakeApi, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def settings(_common: object, _api: object) -> ControllerSettings:
+        return ControllerSettings(slurm=SlurmSettings(qos={"high": "urgent"}))
+
+    monkeypatch.setattr(known_nodes, "settings_or_defaults", settings)
+    assert submitted(lines) == 0
+    assert spec_of(cluster).priority_class_name == class_
+    assert said in capsys.readouterr().err

@@ -14,7 +14,6 @@ from fairlead.cli.slurm_tools.columns import parse_percent, parse_sacct, parse_w
 from fairlead.cli.slurm_tools.fields import BY_SACCT, clock, exit_status, long_clock
 from fairlead.cli.slurm_tools.options import Options, ToolError
 from fairlead.cli.slurm_tools.records import parse_ids, record_of_job
-from fairlead.cli.slurm_tools.sacct import parse_instant
 from fairlead.cli.slurm_tools.states import State, parse_state, slurm_state
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.testing.builders import EPOCH, make_job, make_placement
@@ -65,12 +64,6 @@ def test_durations_instants_and_ranges_are_written_and_read_as_slurm_has_them() 
     assert [clock(each) for each in (7, 3_723, 172_800)] == ["0:07", "1:02:03", "2-00:00:00"]
     assert [long_clock(each) for each in (7, 90_061)] == ["00:00:07", "1-01:01:01"]
     assert format_indices([1, 2, 3, 7, 9, 10]) == "1-3,7,9-10"
-    assert parse_instant("now-1hour", EPOCH) == EPOCH - 3_600
-    assert parse_instant("now", EPOCH) == EPOCH
-    same = {parse_instant(each, EPOCH) for each in ("2026-01-02", "2026-01-02T00:00", "010226")}
-    assert len(same) == 1
-    with pytest.raises(ToolError, match="Invalid time"):
-        parse_instant("soon", EPOCH)
 
 
 @pytest.mark.parametrize("text", ["", "train", "1_", "1_[a]", "36.5.6", "99999999999", "-1"])

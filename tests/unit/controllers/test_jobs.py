@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from tests.unit.history.contract import records_of
 
 from fairlead.api import names
+from fairlead.api.after import After, AfterFailed
 from fairlead.api.attempt import Attempt
 from fairlead.api.core import ConfigMap, Pod
-from fairlead.api.job import After, AfterFailed, Job, Restart, RestartPolicy
+from fairlead.api.job import Job, Restart, RestartPolicy
 from fairlead.api.meta import ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, Resource
 from fairlead.api.status import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import After, Attempt, Job, Progress
+from fairlead.api.after import After
+from fairlead.api.job import Attempt, Job, Progress
 from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
 from fairlead.decide.expected_start import expected_start

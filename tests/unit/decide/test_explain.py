@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fairlead.api.job import After, Attempt, Job, VerdictStatus
+from fairlead.api.after import After
+from fairlead.api.job import Attempt, Job, VerdictStatus
 from fairlead.api.meta import Condition
 from fairlead.api.names import FAILURE_TARGET
 from fairlead.api.times import format_time

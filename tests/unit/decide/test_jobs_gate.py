@@ -5,15 +5,22 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import After, AfterFailed, AfterState
+from fairlead.api.after import After, AfterFailed, AfterState
+from fairlead.api.job import Restart
+from fairlead.api.times import format_time
+from fairlead.cli.slurm_tools.states import State, slurm_state
+from fairlead.decide.jobs.gate import admitted_verdict
 from fairlead.decide.jobs.view import DependencyState
 from fairlead.decide.reasons import Reason
+from fairlead.testing.builders import EPOCH
 
 from .jobs_world import World, new_job
 
 
-def _dependent(state: AfterState = AfterState.SUCCEEDED, **kwargs: AfterFailed) -> World:
-    return World(new_job(spec={"after": (After(job="prep", state=state, **kwargs),)}))
+def _dependent(
+    state: AfterState = AfterState.SUCCEEDED, on_unmet: AfterFailed = AfterFailed.CANCEL
+) -> World:
+    return World(new_job(spec={"after": (After("prep", state, on_unmet),)}))
 
 
 def test_a_new_job_gets_its_finalizer_first_and_is_then_admitted_as_attempt_1() -> None:
@@ -136,3 +143,46 @@ def test_a_deleted_job_without_our_finalizer_is_left_alone() -> None:
     world = World(replace(job, metadata=others))
     world.delete()
     assert world.decide().actions == ()
+
+
+def test_a_job_that_may_not_start_yet_says_until_when_and_starts_by_itself() -> None:
+    world = World(new_job(spec={"not_before": format_time(EPOCH + 600)}))
+    world.settle()
+    assert world.job is not None
+    assert world.condition("Admitted") == ("False", "NotBefore")
+    assert world.status.state == "Waiting"
+    verdict = admitted_verdict(world.job)
+    assert verdict is not None
+    assert verdict.message == "may not start before 2026-01-01T00:10:00Z"
+    world.run_to(EPOCH + 599)
+    assert world.condition("Admitted") == ("False", "NotBefore")
+    world.run_to(EPOCH + 600)
+    assert world.condition("Admitted") == ("True", "Admitted")
+
+
+def test_a_job_that_can_no_longer_end_by_its_deadline_is_cancelled_while_it_waits() -> None:
+    job = new_job(spec={"deadline": format_time(EPOCH + 600)}, time_limit_seconds=120)
+    world = World(job)
+    world.run_to(EPOCH + 479)
+    assert world.condition("Admitted") == ("True", "Admitted")
+    world.run_to(EPOCH + 480)
+    assert world.condition("Failed") == ("True", "DeadlineMissed")
+    assert world.status.state == "Cancelled"
+    assert world.job is not None
+    assert slurm_state(world.job) is State.DEADLINE
+    assert world.records
+
+
+def test_an_attempt_that_has_begun_runs_past_the_latest_start_and_no_other_one_begins() -> None:
+    spec = {"deadline": format_time(EPOCH + 600), "restart": Restart(limit=3)}
+    world = World(new_job(spec=spec, time_limit_seconds=500))
+    world.settle()
+    world.start()
+    world.run_to(EPOCH + 300)
+    assert world.status.state == "Running"
+    world.end_pod(next(iter(world.pods)), exit_code=1)
+    world.run_to(EPOCH + 310)
+    world.reap_pods()
+    world.run_to(EPOCH + 400)
+    assert world.condition("Failed") == ("True", "DeadlineMissed")
+    assert world.status.attempt == 2

@@ -15,7 +15,8 @@ import click
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.job import After, AfterState, Job
+from fairlead.api.after import After, AfterState
+from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS, SECRETS, Resource
@@ -176,7 +177,9 @@ def submit_script(
         os.environ, options,
     )  # fmt: skip
     header = parse_header(text, file=file, beside=beside)
-    request, wrong = parse_request(merge(givens, header.givens), os.environ, header.batch)
+    request, wrong = parse_request(
+        merge(givens, header.givens), os.environ, header.batch, now=now()
+    )
     problems = [*script_problems(program.script, file), *header.problems, *wrong]
     if problems:
         raise CliError(problems)
@@ -211,7 +214,7 @@ def run(common_: Common, *, command: tuple[str, ...], **options: Any) -> int:
     """
     from fairlead.cli.follow import follow_job
 
-    request, problems = parse_request(_givens(options), os.environ)
+    request, problems = parse_request(_givens(options), os.environ, now=now())
     if problems:
         raise CliError(problems)
     if request.array is not None:
@@ -258,11 +261,11 @@ def _connected(common_: Common, request: JobRequest) -> tuple[Api, JobRequest]:
         request = replace(request, target=Target.LOCAL if is_embedded(api) else None)
     if shares_machine(request) and (request.one_per_node or request.is_exclusive):
         common_.note(f"note: this is one machine: the {request.members} members share it")
-    if not request.kinds:
+    if not request.kinds and not (request.batch and request.batch.qos):
         return api, request
-    from fairlead.cli.known_nodes import with_node_kinds  # loads YAML
+    from fairlead.cli.known_nodes import with_node_kinds, with_priority  # loads YAML
 
-    return api, with_node_kinds(common_, api, request)
+    return api, with_node_kinds(common_, api, with_priority(common_, api, request))
 
 
 def _submit_program(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,13 @@ class Record:
         """When it was submitted."""
         status, meta = self.job.status, self.job.metadata
         return parse_time(status.submitted_at or meta.creation_timestamp or "1970-01-01T00:00:00Z")
+
+    def time_of(self, field: str) -> float | None:
+        """Return an instant of the spec, `not_before` or `deadline`, where it can be read."""
+        text: str | None = getattr(self.job.spec, field)
+        with suppress(ValueError):
+            return parse_time(text) if text else None
+        return None
 
     @property
     def elapsed(self) -> int:

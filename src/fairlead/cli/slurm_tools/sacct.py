@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from fairlead import terminal
 from fairlead.cli.common import Common
+from fairlead.cli.instants import parse_instant
 from fairlead.cli.slurm_tools.columns import Cell, parse_sacct, table
 from fairlead.cli.slurm_tools.fields import BY_SACCT, Field, partition_of, user_id
 from fairlead.cli.slurm_tools.options import Given, Options, ToolError
@@ -42,12 +42,6 @@ OPTIONS = Options(
         "completion": "there is no file of completed jobs; leave it out",
         "file": "there is no file of completed jobs; fairlead history --history FILE",
     },
-)  # fmt: skip
-_RELATIVE = re.compile(r"now(?:-(\d{1,6})(\w*))?")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_FORMS = (
-    "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d", "%m/%d/%y-%H:%M:%S", "%m/%d/%y-%H:%M",
-    "%m/%d/%y", "%m%d%y",
 )  # fmt: skip
 
 
@@ -103,11 +97,12 @@ def _print(given: Given, cells: list[Cell], fields: list[Field], rows: list[list
 def _chosen(common_: Common, api: Api, given: Given) -> list[Record]:
     """Return the records that are asked for; of ids without a time, whenever they were."""
     now, ids = time.time(), parse_ids(given.listed("jobs"))
-    midnight = time.mktime((*time.localtime(now)[:3], 0, 0, 0, 0, 0, -1))
-    since = parse_instant(given.last("starttime"), now) if given.has("starttime") else None
-    until = parse_instant(given.last("endtime"), now) if given.has("endtime") else now
-    if since is None:
-        since = 0.0 if ids else midnight
+    try:
+        until = parse_instant(given.last("endtime"), now) if given.has("endtime") else now
+        default = 0.0 if ids else parse_instant("today", now)
+        since = parse_instant(given.last("starttime"), now) if given.has("starttime") else default
+    except ValueError as error:
+        raise ToolError(f"Invalid time specification: {error}") from error
     space = common_.space(api.connection.namespace)
     live = list(live_records(api, space, now))
     try:
@@ -165,23 +160,3 @@ def _with_steps(records: Iterable[Record], given: Given) -> Iterator[Record]:
         yield record
         if record.started_at is not None and not given.has("allocations"):
             yield replace(record, step="batch")
-
-
-def parse_instant(text: str, now: float) -> float:
-    """Return the instant of a time as sacct takes it, in seconds since the epoch; ToolError."""
-    match = _RELATIVE.fullmatch(text.lower())
-    if match is not None:
-        seconds = _UNITS.get((match[2] or "")[:1])
-        if seconds is not None:
-            return now - int(match[1] or 0) * seconds
-    today = time.localtime(now)[:3]
-    if text.lower() in ("today", "midnight"):
-        return time.mktime((*today, 0, 0, 0, 0, 0, -1))
-    if text.lower() == "yesterday":
-        return time.mktime((*today, 0, 0, 0, 0, 0, -1)) - _UNITS["d"]
-    for form in _FORMS:
-        try:
-            return time.mktime(time.strptime(text, form))
-        except (ValueError, OverflowError):
-            continue
-    raise ToolError(f"Invalid time specification: {text}")

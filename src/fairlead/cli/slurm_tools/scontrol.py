@@ -161,7 +161,7 @@ def _job_block(record: Record) -> list[list[tuple[str, str]]]:
         [("RunTime", sacct("elapsed")), ("TimeLimit", sacct("timelimit")), ("TimeMin", "N/A")],
         [("SubmitTime", wide("submittime")), ("EligibleTime", wide("eligibletime"))],
         [("StartTime", sacct("start")), ("EndTime", wide("endtime").replace("N/A", "Unknown")),
-         ("Deadline", "N/A")],
+         ("Deadline", wide("deadline"))],
         [("Partition", wide("partition")), ("AllocNode:Sid", "N/A")],
         [("NodeList", wide("nodelist"))],
         *([[("BatchHost", wide("batchhost"))]] if record.nodes else []),

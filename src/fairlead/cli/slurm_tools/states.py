@@ -10,6 +10,7 @@ from fairlead.api.job import Cause, Job, JobState
 from fairlead.api.meta import find_condition
 from fairlead.cli.views.jobs import latest_attempt, state_of
 from fairlead.decide.attempts.end_reason import EndReason, end_of
+from fairlead.decide.jobs.restart import FailReason
 from fairlead.decide.reasons import Reason, Trait
 
 
@@ -82,7 +83,14 @@ def slurm_state(job: Job) -> State:
         return _failed(job)
     if state is JobState.RESTARTING:
         return State.CONFIGURING if job.status.placement is not None else State.PENDING
+    if state is JobState.CANCELLED and _ended_by(job) == FailReason.DEADLINE_MISSED.value:
+        return State.DEADLINE
     return _LIVE[state]
+
+
+def _ended_by(job: Job) -> str:
+    failed = find_condition(job.status.conditions, names.FAILED)
+    return failed.reason if failed is not None else ""
 
 
 def _failed(job: Job) -> State:
@@ -109,6 +117,7 @@ _REASONS = {
     Reason.PENDING_EVALUATION: "None",
     Reason.QUOTA_EXCEEDED: "AssocGrpJobsLimit",
     Reason.BACKING_OFF: "BeginTime",
+    Reason.NOT_BEFORE: "BeginTime",
     Reason.RESERVATION_ENDED: "Reservation",
     Reason.AWAITING_RESERVATION: "Reservation",
     Reason.MAINTENANCE: "ReqNodeNotAvail",

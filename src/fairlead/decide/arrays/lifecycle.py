@@ -191,6 +191,8 @@ def _verdict_of(view: ArrayView, job: Job) -> VerdictStatus | None:
     reason = None if refused is None or refused.status == "True" else Reason.of(refused.reason)
     if refused is None or reason is None:
         return None
+    if reason is Reason.NOT_BEFORE:
+        return _said(view, Verdict(reason, {"until": job.spec.not_before or ""}))
     for after in job.spec.after:
         if f"job {after.target} " in refused.message or f"job {after.target}," in refused.message:
             return _said(view, Verdict(reason, {"job": after.target, "state": after.state.value}))

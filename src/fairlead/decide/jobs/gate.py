@@ -1,22 +1,26 @@
 """The gate before the queue: may the job have (or keep asking for) a place?
 
 A job that is refused for now waits with a verdict; one that can never pass is cancelled or held, as
-its spec says. Dependencies count once, before the first attempt; `suspend` always.
+its spec says. Dependencies and `notBefore` count once, before the first attempt; `suspend` and the
+deadline always.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from fairlead.api import names
-from fairlead.api.job import After, AfterFailed, AfterState, Job
+from fairlead.api.after import After, AfterFailed, AfterState
+from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray, array_reference_of
 from fairlead.api.meta import find_condition, is_true
+from fairlead.api.times import parse_time
 from fairlead.decide.jobs.view import DependencyState, ElementState
 from fairlead.decide.reasons import Reason
-from fairlead.decide.verdict import Verdict
+from fairlead.decide.verdict import Verdict, earliest
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ def gate(
     job: Job,
     dependencies: Mapping[str, DependencyState],
     element: ElementState = ElementState.NONE,
+    *,
+    now: float,
 ) -> Gate:
     """Judge a job that is neither finished nor cancelled and has no pods.
 
@@ -56,18 +62,42 @@ def gate(
     """
     if element in (ElementState.ENDED, ElementState.MISSING):
         return _not_open(job, element)
+    if (latest := _latest_start(job)) is not None and now >= latest:
+        limit = job.spec.time_limit_seconds or 0
+        facts = {"limit_seconds": limit, "until": job.spec.deadline or ""}
+        return CancelJob(Verdict(Reason.DEADLINE_MISSED, facts))
     if job.status.attempt > 0:
         return Refuse(HELD) if job.spec.suspend else Admit()
     unmet = list(_unmet(job, dependencies))
     for after, verdict in unmet:
         if verdict.reason is Reason.DEPENDENCY_FAILED and after.on_unmet is AfterFailed.CANCEL:
             return CancelJob(verdict)
-    verdicts = [verdict for _, verdict in unmet]
+    verdicts = [*_early(job, now), *(verdict for _, verdict in unmet)]
     if job.spec.suspend:
         verdicts.insert(0, HELD)
     if not verdicts:
         return Admit()
     return Refuse(max(verdicts, key=lambda v: v.reason.severity))
+
+
+def changes_at(job: Job, now: float) -> float | None:
+    """Return when time alone changes what the gate says of a job; None: never."""
+    first = parse_time(job.spec.not_before) if job.spec.not_before else None
+    return earliest(*(at for at in (first, _latest_start(job)) if at is not None and at > now))
+
+
+def _latest_start(job: Job) -> float | None:
+    """Return when an attempt must have begun to end by the deadline; None without one."""
+    if job.spec.deadline is None:
+        return None
+    return parse_time(job.spec.deadline) - (job.spec.time_limit_seconds or 0)
+
+
+def _early(job: Job, now: float) -> Iterator[Verdict]:
+    """Yield that it is too early for the first attempt."""
+    first = job.spec.not_before
+    if first is not None and now < parse_time(first):
+        yield Verdict(Reason.NOT_BEFORE, {"until": first})
 
 
 def _not_open(job: Job, element: ElementState) -> Refuse | CancelJob:
@@ -100,7 +130,8 @@ def admitted_verdict(job: Job) -> Verdict | None:
         return None
     for state in DependencyState:
         states = {after.job: state for after in job.spec.after}
-        for verdict in (HELD, *(verdict for _, verdict in _unmet(job, states))):
+        unmet = (verdict for _, verdict in _unmet(job, states))
+        for verdict in (HELD, *_early(job, -math.inf), *unmet):
             if verdict.message == said.message:
                 return verdict
     return None

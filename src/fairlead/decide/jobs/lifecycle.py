@@ -34,7 +34,7 @@ from fairlead.decide.job_actions import DeleteJob, RemoveFinalizer
 from fairlead.decide.jobs import failure_cause, open_attempt, preempted
 from fairlead.decide.jobs.actions import Action, AddFinalizer
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects, force_at
-from fairlead.decide.jobs.gate import HELD, Admit, CancelJob, Refuse, gate
+from fairlead.decide.jobs.gate import HELD, Admit, CancelJob, Refuse, changes_at, gate
 from fairlead.decide.jobs.pods import MemberPod
 from fairlead.decide.jobs.progress import fold_progress
 from fairlead.decide.jobs.refused import wait_refused
@@ -53,7 +53,10 @@ from fairlead.decide.words import duration, plural
 from fairlead.model.phase import OPEN, Phase, is_failing, phase_of
 
 #: Ends by a decision on the job, and not by what its members did.
-_CANCELLED = (FailReason.CANCELLED, FailReason.DEPENDENCY_FAILED, FailReason.ELEMENT_ENDED)
+_CANCELLED = (
+    FailReason.CANCELLED, FailReason.DEPENDENCY_FAILED, FailReason.ELEMENT_ENDED,
+    FailReason.DEADLINE_MISSED,
+)  # fmt: skip
 
 
 def decide_job(view: JobView) -> Decision[Action]:
@@ -69,7 +72,9 @@ def decide_job(view: JobView) -> Decision[Action]:
     if phase is Phase.FINISHED:
         return _finished(view)
     if record is None:
-        return _waiting(view, phase)
+        decision = _waiting(view, phase)
+        wake_at = earliest(decision.wake_at, changes_at(job, view.now))
+        return replace(decision, wake_at=wake_at) if wake_at != decision.wake_at else decision
     if phase in OPEN:
         return open_attempt.decide_open_attempt(view, record)
     return _after_attempt(view, record)
@@ -83,7 +88,7 @@ def _waiting(view: JobView, phase: Phase) -> Decision[Action]:
     job, draft = view.job, view.draft
     if phase is Phase.CANCELLING:
         return Decision(_fail(draft, Fail(FailReason.CANCELLED, cancel_message(job))))
-    opened = gate(job, view.dependencies, view.element)
+    opened = gate(job, view.dependencies, view.element, now=view.now)
     match opened:
         case CancelJob(verdict):
             return Decision(_fail(draft, Fail(FailReason(verdict.reason.value), verdict.message)))

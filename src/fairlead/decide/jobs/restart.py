@@ -21,6 +21,7 @@ class FailReason(Enum):
     CANCELLED = "Cancelled"
     DEPENDENCY_FAILED = "DependencyFailed"
     ELEMENT_ENDED = "ElementEnded"
+    DEADLINE_MISSED = "DeadlineMissed"
     TIME_LIMIT = "TimeLimit"
     MEMBER_FAILED = "MemberFailed"
     RESTART_LIMIT = "RestartLimit"

@@ -24,15 +24,9 @@ from tests.unit.decide.adoption.test_lifecycle import (
 )
 
 from fairlead.api import names
+from fairlead.api.after import After
 from fairlead.api.core import Pod
-from fairlead.api.job import (
-    Adopts,
-    After,
-    Checkpoint,
-    Job,
-    Restart,
-    RestartPolicy,
-)
+from fairlead.api.job import Adopts, Checkpoint, Job, Restart, RestartPolicy
 from fairlead.api.meta import Condition
 from fairlead.api.placement import EmptySeats
 from fairlead.api.times import format_time
