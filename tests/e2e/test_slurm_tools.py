@@ -327,3 +327,34 @@ def test_simple_slurm_submits_finds_and_cancels_a_job(tools: Tools) -> None:
     (tools.shell.root / "simple.py").write_text(SIMPLE_SLURM)
     done = tools.run(sys.executable, "simple.py")
     assert done.out.split()[-1].isdigit()
+
+
+def test_sprio_shows_what_waits_with_the_priority_of_its_class(tools: Tools) -> None:
+    number, running = tools.submit(SLEEP, "-J", "waits", "-H"), tools.submit(SLEEP)
+    eventually(lambda: tools.queue("-j", f"{number},{running}"),
+               [f"{number} PD", f"{running} R"])  # fmt: skip
+    title, line = tools.run("sprio").out.splitlines()
+    assert title == "          JOBID PARTITION   PRIORITY       SITE        QOS"
+    assert line.split() == [str(number), "all", "0", "0", "0"]
+    assert tools.run("sprio", "-h", "-o", "%i|%Y", "-j", str(number)).out == f"{number}|0\n"
+    assert "Unable to find jobs" in tools.run("sprio", "-j", str(running), code=1).err
+    assert "Invalid job format" in tools.run("sprio", "-o", "%Z", code=1).err
+
+
+def test_sshare_shows_the_weights_of_teams_and_what_they_use(tools: Tools) -> None:
+    assert tools.run("sshare", "-h").out == ""
+    head, rule = tools.run("sshare", "-o", "account%8,rawshares,levelfs").out.splitlines()
+    assert head == " Account  RawShares    LevelFS "
+    assert rule == "-------- ---------- ---------- "
+    assert "shares are of teams" in tools.run("sshare", "-u", "ana", code=1).err
+
+
+def test_sattach_shows_what_a_job_writes_and_ends_as_it_does(tools: Tools) -> None:
+    number = tools.submit("#!/bin/sh\necho step of $SLURM_JOB_ID\nsleep 1\nexit 3\n")
+    attached = tools.run("sattach", f"{number}.0", code=3)
+    assert attached.out == f"step of {number}\n"
+    element = tools.submit("#!/bin/sh\necho $SLURM_ARRAY_TASK_ID; sleep 5\n", "--array=4-5")
+    eventually(lambda: tools.queue("-j", str(element)), [f"{element}_4 R", f"{element}_5 R"])
+    assert tools.run("sattach", f"{element}_4").out == "4\n"
+    assert "Invalid job id" in tools.run("sattach", "9999.0", code=1).err
+    assert "need to specify" in tools.run("sattach", code=1).err

@@ -35,17 +35,26 @@ def detached_text(name: str, where: str) -> str:
     return f"Job {name} goes on.    fairlead logs -f {at}    fairlead cancel {at}"
 
 
-def follow_job(common_: Common, api: Api, key: tuple[str, str]) -> int:
-    """Follow a job to its end and return the exit code; Ctrl-C stops the following only."""
+def follow_job(common_: Common, api: Api, key: tuple[str, str], *, uid: str = "") -> int:
+    """Follow a job to its end and return the exit code; Ctrl-C stops the following only.
+
+    `uid` is that of a job whose object goes with its end, as an element's of an array: the history
+    has the end then.
+    """
     name = key[1]
     try:
         job = _follow(common_, api, key)
     except KeyboardInterrupt:
         common_.note(f"\n{detached_text(name, common_.where())}")
         return Exit.INTERRUPTED
-    except Gone:
-        terminal.tell(f"job {name} was deleted")
-        return Exit.FAILED
+    except (Gone, NotFound):
+        from fairlead.cli.past import past_job
+
+        ended = past_job(common_, name, uid=uid) if uid else None
+        if ended is None:
+            terminal.tell(f"job {name} was deleted")
+            return Exit.FAILED
+        job = ended
     code = exit_code(job)
     text = f"{name} {state_of(job)}: {ending(job)}"
     if is_simulated(job) and is_embedded(api):

@@ -101,11 +101,11 @@ def index_of(line: HistoryLine) -> int | None:
     return None if line.array_number is None else label_number(line.name.rpartition("-")[2])
 
 
-def past_job(common_: Common, name: str) -> Job | None:
-    """Return the latest job of this name or number that has ended, None where the history has
-    none.
+def past_job(common_: Common, name: str, *, uid: str = "") -> Job | None:
+    """Return the latest job of this name or number, and of this uid, that has ended; None where the
+    history has none.
     """
-    lines = past_named(common_, "", name, {"limit": "1"})
+    lines = past_named(common_, "", name, {"limit": "1", **({"uid": uid} if uid else {})})
     return msgspec.convert(lines[0].document, Job) if lines else None
 
 

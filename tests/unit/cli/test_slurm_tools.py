@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
@@ -14,6 +16,7 @@ from fairlead.cli.slurm_tools.columns import parse_percent, parse_sacct, parse_w
 from fairlead.cli.slurm_tools.fields import BY_SACCT, clock, exit_status, long_clock
 from fairlead.cli.slurm_tools.options import Options, ToolError
 from fairlead.cli.slurm_tools.records import parse_ids, record_of_job
+from fairlead.cli.slurm_tools.sshare import shares_of
 from fairlead.cli.slurm_tools.states import State, parse_state, slurm_state
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.testing.builders import EPOCH, make_job, make_placement
@@ -116,3 +119,14 @@ def test_a_record_of_a_job_that_runs_has_a_value_for_every_field() -> None:
     assert values["nodelist"] == "n[1-2]"
     assert values["state"] == "RUNNING"
     assert all(isinstance(value, str) for value in values.values())
+
+
+def test_shares_are_ranked_by_what_a_team_uses_for_its_weight() -> None:
+    found = shares_of([("b", 1, 6), ("a", 3, 2), ("c", 1, 0), ("d", 1, 0)])
+    assert [share.account for share in found] == ["a", "b", "c", "d"]
+    assert [share.norm for share in found] == [0.5, 1 / 6, 1 / 6, 1 / 6]
+    assert [share.usage for share in found] == [0.25, 0.75, 0.0, 0.0]
+    assert [share.level for share in found] == [2.0, pytest.approx(2 / 9), math.inf, math.inf]
+    assert [share.fair for share in found] == [0.5, 0.25, 1.0, 1.0]
+    assert shares_of([]) == []
+    assert shares_of([("a", 1, 0)])[0].level == math.inf

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from fairlead import __version__, terminal
 from fairlead.cli.slurm_tools.options import ToolError
 
-COMMANDS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
+COMMANDS = (
+    "sacct", "sattach", "sbatch", "scancel", "scontrol", "sinfo", "sprio", "squeue", "srun",
+    "sshare",
+)  # fmt: skip
 #: What programs read of `--version`: the version of Slurm whose manual pages are followed.
 VERSION = f"slurm 24.05.0 (fairlead {__version__})"
 _NO_CONTROLLER = "Unable to contact slurm controller (connect failure)"

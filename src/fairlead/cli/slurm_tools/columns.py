@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fairlead.cli.slurm_tools.options import ToolError, split_list
-from fairlead.terminal import one_line
+from fairlead.cli.slurm_tools.options import Given, ToolError, split_list
+from fairlead.terminal import one_line, say_as_is
 
 _PERCENT = re.compile(r"%(\.?)(\d{0,4})([A-Za-z])")
 _WIDE = re.compile(r"([\w-]+)(?::(\.?)(\d{0,4})(.*))?", re.DOTALL)
@@ -82,3 +82,19 @@ def table(before: str, cells: Sequence[Cell], rows: Iterable[Sequence[str]]) -> 
         before + "".join(cell.text(value) for cell, value in zip(cells, row, strict=True))
         for row in rows
     ]
+
+
+def print_listing(
+    given: Given, cells: Sequence[Cell], titles: Sequence[str], rows: Iterable[Sequence[str]]
+) -> None:
+    """Print rows as sacct does: in columns under their titles, or between bars."""
+    shows_titles = not given.has("noheader")
+    if given.has("parsable", "parsable2"):
+        bar = given.last("delimiter", default="|")
+        end = bar if given.has("parsable") else ""
+        shown = [titles, *rows] if shows_titles else rows
+        lines = [bar.join(map(one_line, row)) + end for row in shown]
+    else:
+        head = [titles, ["-" * cell.width for cell in cells]] if shows_titles else []
+        lines = table("", cells, [*head, *rows])
+    say_as_is("".join(f"{line}\n" for line in lines))

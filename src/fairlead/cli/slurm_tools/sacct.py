@@ -10,7 +10,7 @@ from dataclasses import replace
 from fairlead import terminal
 from fairlead.cli.common import Common
 from fairlead.cli.instants import parse_instant
-from fairlead.cli.slurm_tools.columns import Cell, parse_sacct, table
+from fairlead.cli.slurm_tools.columns import Cell, parse_sacct, print_listing
 from fairlead.cli.slurm_tools.fields import BY_SACCT, Field, partition_of, user_id
 from fairlead.cli.slurm_tools.options import Given, Options, ToolError
 from fairlead.cli.slurm_tools.records import (
@@ -57,7 +57,8 @@ def run(common_: Common, arguments: list[str]) -> int:
     cells, fields = _columns(given)
     api = common_.connect()
     shown = _with_steps(_chosen(common_, api, given), given)
-    _print(given, cells, fields, [[field.value(each) for field in fields] for each in shown])
+    rows = [[field.value(each) for field in fields] for each in shown]
+    print_listing(given, cells, [field.sacct for field in fields], rows)
     return 0
 
 
@@ -78,20 +79,6 @@ def _columns(given: Given) -> tuple[list[Cell], list[Field]]:
         for cell, field in zip(cells, fields, strict=True)
     ]
     return wide, fields
-
-
-def _print(given: Given, cells: list[Cell], fields: list[Field], rows: list[list[str]]) -> None:
-    titles = [field.sacct for field in fields]
-    shows_titles = not given.has("noheader")
-    if given.has("parsable", "parsable2"):
-        bar = given.last("delimiter", default="|")
-        end = bar if given.has("parsable") else ""
-        shown = [titles, *rows] if shows_titles else rows
-        lines = [bar.join(map(terminal.one_line, row)) + end for row in shown]
-    else:
-        head = [titles, ["-" * cell.width for cell in cells]] if shows_titles else []
-        lines = table("", cells, [*head, *rows])
-    terminal.say_as_is("".join(f"{line}\n" for line in lines))
 
 
 def _chosen(common_: Common, api: Api, given: Given) -> list[Record]:
