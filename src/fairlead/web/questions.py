@@ -21,7 +21,7 @@ from fairlead.api.status import ApiError
 from fairlead.cli.archive import Archive
 from fairlead.cli.arrays import Reference
 from fairlead.cli.commands.change import Change, change_reference
-from fairlead.cli.commands.why import Asking, JobAnswer
+from fairlead.cli.commands.why import ArrayAnswer, Asking, JobAnswer
 from fairlead.cli.common import Common, Format
 from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
 from fairlead.cli.memberlogs import MemberLogs
@@ -54,7 +54,7 @@ class Answered:
 
     text: str
     at: float
-    answer: JobAnswer | None = None
+    answer: JobAnswer | ArrayAnswer | None = None
 
 
 class Questions:
