@@ -355,11 +355,11 @@ async def test_kinds_that_nothing_acts_on_are_refused_by_name(tmp_path: Path) ->
         assert 'no matches for kind "Thing" in version "example.dev/v1"' in error
 
 
-async def test_streams_into_a_pod_are_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+async def test_a_server_without_a_node_refuses_streams_with_a_reason(tmp_path: Path) -> None:
     async with cluster(tmp_path) as kubectl:
         await kubectl("create", "-f", "-", stdin=pod("p", nodeName="n"))
         await kubectl.has_status("p", RUNNING)
-        refused = "is not served by the embedded cluster"
-        assert f"pods/exec {refused}" in await kubectl.fails("exec", "p", "--", "ls")
-        assert f"pods/attach {refused}" in await kubectl.fails("attach", "p")
-        assert f"pods/portforward {refused}" in await kubectl.fails("port-forward", "p", "8080")
+        refused = "this server has no node that serves pods"
+        assert f"{refused}/exec" in await kubectl.fails("exec", "p", "--", "ls")
+        assert f"{refused}/attach" in await kubectl.fails("attach", "p")
+        assert f"{refused}/portforward" in await kubectl.fails("port-forward", "p", "8080")

@@ -15,6 +15,7 @@ from fairlead.cloud.simulated import SimulatedCloud
 from fairlead.embedded.local.host import LocalOptions
 from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.node import LocalNode
+from fairlead.embedded.local.streams import LocalStreams
 from fairlead.embedded.logs.archive import LogArchive
 from fairlead.embedded.node_leases import NodeLeases
 from fairlead.embedded.virtual.fleet import NodeFleet, shrink_fleet
@@ -59,6 +60,7 @@ class Nodes:
         self.cloud = SimulatedCloud(self, _rng())
         self._leases = NodeLeases(client, clock, nodes, log)
         self._local: LocalNode | None = None
+        self.streams = LocalStreams(lambda: self._local)
         self._virtual: VirtualNodes | None = None
         self._local_is_ready = False
         self._virtual_is_ready = False

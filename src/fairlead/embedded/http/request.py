@@ -24,7 +24,7 @@ from aiohttp import StreamReader, web
 from fairlead.api.status import BadRequest, NotFound, TooLarge, UnsupportedMediaType
 from fairlead.embedded.http.protobuf import decode_protobuf
 
-QUERY_FIELDS_MAX = 64
+QUERY_FIELDS_MAX = 1024  # the words of a command are fields
 PATH_LENGTH_MAX = 4096
 YAML_BYTES_MAX = 256 * 1024
 DUPLICATES_MAX = 100
@@ -97,9 +97,10 @@ def resource_path(segments: list[str]) -> ResourcePath | None:
 class Query:
     """The query parameters of one request; each getter raises BadRequest for a wrong value."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("_pairs", "_values")
 
     def __init__(self, raw: str) -> None:
+        self._pairs: list[tuple[str, str]] = []
         self._values: dict[str, str] = {}
         if raw:
             try:
@@ -110,12 +111,17 @@ class Query:
                 raise BadRequest("the query holds escapes that are no UTF-8") from None
             except ValueError:
                 raise BadRequest(f"the query has more than {QUERY_FIELDS_MAX} fields") from None
+            self._pairs = pairs
             for key, value in pairs:
                 self._values.setdefault(key, value)
 
     def text(self, key: str) -> str:
         """Return the value, "" when it is not given."""
         return self._values.get(key, "")
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return all values of a parameter that may be given several times, in order."""
+        return tuple(value for name, value in self._pairs if name == key)
 
     def flag(self, key: str) -> bool:
         """Return a boolean; false when not given. Given without a value it is true, as upstream."""

@@ -62,6 +62,7 @@ from fairlead.embedded.http.respond import (
     value_answer,
     write_pieces,
 )
+from fairlead.embedded.http.stream_answers import PodStreams
 from fairlead.embedded.http.watching import Watching, WatchRequest
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch
 from fairlead.embedded.registry import Registry
@@ -74,13 +75,12 @@ from fairlead.runtime.client import PatchType
 from fairlead.runtime.clock import Clock
 
 APPLY_TYPE = "application/apply-patch+yaml"
-_NO_STREAM = "{name} is not served by the embedded cluster: "
-_STREAMED = {
-    "exec": _NO_STREAM + "its members are processes of this machine; start a command beside them",
-    "attach": _NO_STREAM + "read a member's output with kubectl logs or fairlead logs",
-    "portforward": _NO_STREAM + "its members listen on this machine; connect to their port",
-    "proxy": _NO_STREAM + "its members listen on this machine; connect to their port",
-}
+_NO_PROXY = (
+    "{name} is not served by the embedded cluster: its members listen on this machine; connect to "
+    "their port, or forward it"
+)
+#: Sub-resources of pods that are streams both ways.
+STREAMS = ("exec", "attach", "portforward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,7 @@ class Resources:
         *,
         watching: Watching,
         logs: PodLogs,
+        streams: PodStreams,
         clock: Clock,
         limits: BodyLimits,
     ) -> None:
@@ -129,6 +130,7 @@ class Resources:
         self._registry: Registry = service.registry
         self._watching = watching
         self._logs = logs
+        self._streams = streams
         self._clock = clock
         self._limits = limits
 
@@ -199,13 +201,16 @@ class Resources:
     async def _subresource(self, call: Call) -> web.StreamResponse:
         sub, method = call.path.subresource, call.request.method
         if sub not in call.info.subresources:
-            if sub in _STREAMED and call.info.plural in ("pods", "services", "nodes"):
-                raise NotFound(_STREAMED[sub].format(name=f"{call.info.name}/{sub}"))
+            if sub == "proxy" and call.info.plural in ("pods", "services", "nodes"):
+                raise NotFound(_NO_PROXY.format(name=f"{call.info.name}/{sub}"))
             raise self._not_there(call.path)
         match (sub, method):
             case ("log", "GET"):
                 record = self._service.get(call.info, *call.key)
                 return await self._logs.answer(call.request, record.typed(Pod), call.query)
+            case ("exec" | "attach" | "portforward", "GET" | "POST"):
+                pod = self._service.get(call.info, *call.key).typed(Pod)
+                return await self._streams.answer(call.request, pod, call.query, sub)
             case ("binding", "POST"):
                 body = as_object(await self._body(call))
                 await self._service.bind(call.key, body, call.write_options())

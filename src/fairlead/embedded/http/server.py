@@ -38,6 +38,7 @@ from fairlead.api.status import (
 from fairlead.embedded.http.broadcast import Broadcaster, WatchLimits
 from fairlead.embedded.http.documents import Documents
 from fairlead.embedded.http.logs import LogSource
+from fairlead.embedded.http.pod_streams import StreamSource
 from fairlead.embedded.http.podlogs import PodLogs
 from fairlead.embedded.http.request import (
     BodyLimits,
@@ -47,8 +48,9 @@ from fairlead.embedded.http.request import (
     resource_path,
     split_path,
 )
-from fairlead.embedded.http.resources import Resources
+from fairlead.embedded.http.resources import STREAMS, Resources
 from fairlead.embedded.http.respond import error_answer, text_answer
+from fairlead.embedded.http.stream_answers import PodStreams
 from fairlead.embedded.http.watching import Watching
 from fairlead.embedded.http.webhook_caller import calling_webhooks
 from fairlead.embedded.verbs.service import Service
@@ -112,6 +114,7 @@ class Server:
         *,
         extensions: Mapping[str, Handler],
         logs: LogSource | None,
+        streams: StreamSource | None,
         not_ready: Callable[[], Sequence[str]],
         limits: ServerLimits,
         clock: Clock,
@@ -133,6 +136,7 @@ class Server:
             service,
             watching=Watching(service, self.broadcaster, clock),
             logs=PodLogs(logs, clock, lambda: self._is_stopping),
+            streams=PodStreams(streams, logs, lambda: self._is_stopping),
             clock=clock,
             limits=limits.body,
         )
@@ -258,6 +262,8 @@ def _is_stream(path: ResourcePath, query: Query) -> bool:
     """True when the answer to what is asked for may never end."""
     if path.subresource == "log":
         return query.flag("follow")
+    if path.subresource in STREAMS:
+        return True
     return not path.name and query.flag("watch")
 
 
@@ -277,6 +283,7 @@ async def serve(
     port: int = 0,
     extensions: Mapping[str, Handler] | None = None,
     logs: LogSource | None = None,
+    streams: StreamSource | None = None,
     not_ready: Callable[[], Sequence[str]] = tuple,
     limits: ServerLimits | None = None,
     clock: Clock | None = None,
@@ -289,14 +296,9 @@ async def serve(
     """
     limits = limits or ServerLimits()
     server = Server(
-        service,
-        token,
-        extensions=extensions or {},
-        logs=logs,
-        not_ready=not_ready,
-        limits=limits,
-        clock=clock or SystemClock(),
-    )
+        service, token, extensions=extensions or {}, logs=logs, streams=streams,
+        not_ready=not_ready, limits=limits, clock=clock or SystemClock(),
+    )  # fmt: skip
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         transport = request.transport

@@ -216,6 +216,10 @@ class LocalNode:
         """The names of pods that have processes now, sorted."""
         return tuple(sorted(p.pod.metadata.name for p in self._pods.values() if p.running))
 
+    def pod(self, uid: str) -> LocalPod | None:
+        """Return a pod of this node; None when there is no such one (yet)."""
+        return self._pods.get(uid)
+
     async def _watch_memory(self) -> None:
         """Kill containers above their limit where no control group does it, until cancelled."""
         loop = asyncio.get_running_loop()

@@ -21,6 +21,7 @@ from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.memory import MemoryGroups, kill_count, remove_group
 from fairlead.embedded.local.poddir import read_struct, write_file
 from fairlead.embedded.local.shim_server import ShimServer
+from fairlead.embedded.local.shim_session import session_members
 
 F = TypeVar("F", bound=msgspec.Struct)
 
@@ -148,7 +149,7 @@ class Run:
             return
         pipe, self._started_pipe = self._started_pipe, None
         try:
-            await _readable(pipe)
+            await readable(pipe)
         finally:
             os.close(pipe)
 
@@ -189,6 +190,12 @@ class Run:
         """True when no shim ever claimed this run (and, after `attach`, none ever will)."""
         found = self._decode("shim.json", ShimFile)
         return found is None or found.pid == 0
+
+    @property
+    def shim_pid(self) -> int:
+        """The process of the shim; 0 when none claimed this run."""
+        found = self._decode("shim.json", ShimFile)
+        return 0 if found is None else found.pid
 
     def same_boot(self) -> bool:
         """True when the run belongs to the machine's present boot."""
@@ -298,7 +305,7 @@ class Run:
         """Return once the shim has ended; it writes exit.json before."""
         if self._descriptor is None:
             return
-        await _readable(self._descriptor)
+        await readable(self._descriptor)
         self.release()
 
     def release(self) -> None:
@@ -338,14 +345,14 @@ class Run:
             return
         if start_ticks(started.pid) not in (None, started.ticks):
             return
-        for pid in _session_members(started.pid):
+        for pid in session_members(started.pid):
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
 
 
-async def _readable(descriptor: int) -> None:
+async def readable(descriptor: int) -> None:
     """Return once the descriptor can be read: data, its end, or, for a pidfd, the process's end."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
@@ -359,9 +366,3 @@ async def _readable(descriptor: int) -> None:
         await ready
     finally:
         loop.remove_reader(descriptor)
-
-
-def _session_members(session: int) -> list[int]:
-    """Return the processes of a session; its number is not used again while any of them lives."""
-    pids = sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return [pid for pid in pids if (stat := _stat(pid)) is not None and int(stat[3]) == session]

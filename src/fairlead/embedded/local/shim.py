@@ -1,8 +1,9 @@
 """The supervisor of one container: starts it, waits for it, writes down how it ended.
 
 Forked once per start of a container by a server, `python -I -S shim.py DATA` (`shim_server.py`),
-which has the modules loaded. It imports nothing of Fairlead and outlives it: after a crash of the
-node, exit codes are still here to be read. The directory of the run holds
+which has the modules loaded. It needs nothing of Fairlead but the two modules beside it and
+outlives it: after a crash of the node, exit codes are still here to be read. The directory of the
+run holds
 
     launch.json    written by the node: argv, env, cwd, log
     shim.json      written by the shim: who it is; made with link(2), which fails if the file
@@ -10,6 +11,7 @@ node, exit codes are still here to be read. The directory of the run holds
     started.json   the child: pid, start time
     exit.json      how it ended, and what all of its processes used; its blocks are reserved at the
                    start, so that a full disk cannot take the exit code away
+    door.sock      a socket: who connects may start further programs here (`shim_session.py`)
 
 What the child and its descendants write comes through a pipe into the log file, which is rotated
 as kubelet does: at `logBytes` FILE becomes FILE.1, FILE.1 becomes FILE.2, and so on up to
@@ -26,10 +28,11 @@ Why not threads or asyncio in the node itself: neither can wait for a process of
 """
 
 # Importing pathlib would make the server larger for nothing, hence os.path here.
-# ruff: noqa: PTH104, PTH108, PTH118
+# ruff: noqa: PTH104, PTH108, PTH118, PTH120
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import resource
@@ -37,18 +40,22 @@ import select
 import signal
 import socket
 import sys
+import termios
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
+
+sys.path.append(os.path.dirname(__file__).removesuffix("/fairlead/embedded/local"))
+from fairlead.embedded.local.shim_log import CHUNK_BYTES, Log
+from fairlead.embedded.local.shim_session import DOOR, SESSIONS_MAX, Session
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 EXIT_RESERVED_BYTES = 4096
 START_ERROR_EXIT_CODE = 128
 LEFTOVER_ROUNDS_MAX = 100
-CHUNK_BYTES = 65536
 REAP_MILLISECONDS = 1000
-RESERVE_SHARE = 10
 #: The directory of a run, as one request; paths have at most PATH_MAX bytes.
 REQUEST_BYTES_MAX = 4096
 
@@ -87,69 +94,6 @@ def used() -> dict[str, int]:
     return out
 
 
-class Log:
-    """The log file of a run: bounded, rotated, and never a reason to fail."""
-
-    def __init__(self, launch: dict[str, Any]) -> None:
-        """Open it; OSError."""
-        self.path = launch["log"]
-        self.bytes_max = launch["logBytes"]
-        self.files_max = launch["logFiles"]
-        self.reserve_bytes = launch["reserveBytes"]
-        self.dropped = 0
-        self._open()
-
-    def _open(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self.descriptor = os.open(self.path, flags, 0o600)
-        self.size = os.fstat(self.descriptor).st_size
-
-    def write(self, data: bytes) -> None:
-        """Append, or count what the disk does not take."""
-        try:
-            self._check_space(len(data))
-            if self.dropped:
-                note = (
-                    f"\n[fairlead: {self.dropped} bytes of output are missing: the disk was full]\n"
-                )
-                self._append(note.encode())
-                self.dropped = 0
-            while data:
-                data = data[self._append(data) :]
-        except OSError:
-            self.dropped += len(data)
-
-    def _append(self, data: bytes) -> int:
-        if self.size >= self.bytes_max:
-            self._rotate()
-        # A line that begins before the bound is completed in the same file, if it is not too long.
-        room = max(self.bytes_max - self.size, 1)
-        end = data.find(b"\n", room - 1, room + CHUNK_BYTES) + 1 or room + CHUNK_BYTES
-        written = os.write(self.descriptor, data[:end])
-        self.size += written
-        return written
-
-    def _rotate(self) -> None:
-        """Go on in a new file; OSError, and the old one is used further."""
-        names = [self.path, *(f"{self.path}.{number}" for number in range(1, self.files_max))]
-        if os.access(self.path, os.F_OK):  # else an earlier attempt got so far
-            for number in range(len(names) - 1, 0, -1):
-                if os.access(names[number - 1], os.F_OK):
-                    os.rename(names[number - 1], names[number])
-            if self.files_max == 1:
-                os.unlink(self.path)
-        before = self.descriptor
-        self._open()
-        os.close(before)
-
-    def _check_space(self, size: int) -> None:
-        """Leave the reserve to others; OSError when there would be no more than that."""
-        disk = os.fstatvfs(self.descriptor)
-        reserve = min(self.reserve_bytes, disk.f_blocks * disk.f_frsize // RESERVE_SHARE)
-        if disk.f_bavail * disk.f_frsize - size < reserve:
-            raise OSError("the disk is almost full")
-
-
 class Shim:
     """One run of one container."""
 
@@ -163,6 +107,11 @@ class Shim:
         self.terminate_wanted = False
         self.kill_wanted = False
         self.libc = ctypes.CDLL(None, use_errno=True)
+        self.launch: dict[str, Any] = {}
+        self.door: socket.socket | None = None
+        self.sessions: dict[int, Session] = {}
+        self.watched: dict[int, Callable[[], None]] = {}  # what to do when it can be read
+        self.status: int | None = None  # of the child, once it has ended
 
     def run(self) -> int:
         """Do it all; the shim's own exit status is 0 once exit.json is written."""
@@ -175,7 +124,7 @@ class Shim:
             return 0
         self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         with open(os.path.join(self.directory, "launch.json"), encoding="utf-8") as file:
-            launch = json.load(file)
+            self.launch = launch = json.load(file)
         with open(os.path.join(self.directory, ".exit.json"), "wb") as file:
             file.write(b" " * EXIT_RESERVED_BYTES)
             os.fsync(file.fileno())
@@ -192,6 +141,7 @@ class Shim:
                 "grouped": self._is_in(launch["group"]),
             },
         )
+        self._open_door()
         os.close(self.started_pipe)
         wanted, self.running = self.terminate_wanted, True
         if wanted:
@@ -231,7 +181,8 @@ class Shim:
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         self.child = os.fork()
         if self.child == 0:
-            self._become(launch, write_end, writing)
+            null = os.open(os.devnull, os.O_RDONLY)
+            self.become(launch, write_end, [null, writing, writing])
         os.close(write_end)
         os.close(writing)
         with os.fdopen(read_end, "rb") as file:
@@ -250,7 +201,9 @@ class Shim:
         except OSError:
             return False
 
-    def _become(self, launch: dict[str, Any], report: int, output: int) -> None:
+    def become(
+        self, launch: dict[str, Any], report: int, streams: list[int], *, tty: bool = False
+    ) -> None:
         """In the child: become the program, or report why not. Never returns."""
         argv, env = launch["argv"], launch["env"]
         step = f"working directory {launch['cwd']!r}"
@@ -263,10 +216,10 @@ class Shim:
                 signal.signal(number, signal.SIG_DFL)
             self._join(launch["group"])
             os.chdir(launch["cwd"])
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, 0)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
+            for number, descriptor in enumerate(streams):
+                os.dup2(descriptor, number)
+            if tty:
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             step = f"exec {argv[0]!r}"
             os.execvpe(argv[0], argv, env)  # noqa: S606 - what the pod says, no shell
         except FileNotFoundError as error:
@@ -288,26 +241,72 @@ class Shim:
         except OSError:
             return
 
+    def _open_door(self) -> None:
+        """Take requests for further programs; without a door where none can be made."""
+        folder = os.open(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
+        self.door = socket.socket(socket.AF_UNIX, flags)
+        try:
+            self.door.bind(f"/proc/self/fd/{folder}/{DOOR}")  # paths of sockets are short
+            self.door.listen(SESSIONS_MAX)
+            self.watched[self.door.fileno()] = self._admit
+        except OSError:
+            return  # who knocks finds none
+        finally:
+            os.close(folder)
+
+    def _admit(self) -> None:
+        """Accept a connection; far above the node's own bound it is closed at once."""
+        assert self.door is not None
+        connection, _ = self.door.accept()
+        if len(self.watched) > 4 * SESSIONS_MAX:  # each has two descriptors
+            connection.close()
+            return
+        connection.setblocking(False)
+        Session(self, connection)
+
     def _wait(self) -> int:
         """Write the log until the child has ended; return its wait status.
 
         What is handed to us meanwhile is reaped.
         """
         child = os.pidfd_open(self.child)
-        poller = select.poll()
-        poller.register(child, select.POLLIN)
-        poller.register(self.output, select.POLLIN)
-        while True:
-            ready = [descriptor for descriptor, _ in poller.poll(REAP_MILLISECONDS)]
-            if self.output in ready and not self._copy():
-                poller.unregister(self.output)  # all of them have closed it
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == self.child:
-                    os.close(child)
-                    return status
-                if not pid:
-                    break
+        self.watched |= {child: self.reap, self.output: self._copy_or_end}
+        while self.status is None:
+            poller = select.poll()
+            for descriptor in self.watched:
+                poller.register(descriptor, select.POLLIN)
+            for descriptor, _ in poller.poll(REAP_MILLISECONDS):
+                if descriptor in self.watched:  # else an earlier one of this round ended it
+                    self.watched[descriptor]()
+            for session in list(self.sessions.values()):
+                session.look()
+            self.reap()
+        os.close(child)
+        return self.status
+
+    def reap(self) -> None:
+        """Reap all that has ended."""
+        while self.status is None:
+            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            try:
+                found = os.waitid(os.P_ALL, 0, options)
+            except ChildProcessError:
+                return
+            if found is None:
+                return
+            session = self.sessions.pop(found.si_pid, None)
+            if session is not None:
+                session.ending()
+            _, status = os.waitpid(found.si_pid, 0)
+            if session is not None:
+                session.ended(status)
+            if found.si_pid == self.child:
+                self.status = status
+
+    def _copy_or_end(self) -> None:
+        if not self._copy():
+            del self.watched[self.output]  # all of them have closed it
 
     def _copy(self) -> bool:
         """Write what can be read of the output; False at its end."""

@@ -1,0 +1,125 @@
+"""Answering the streams of a pod: which container, by which protocol, and whether at all.
+
+What can be refused before the handshake is, with a Status; afterwards an error goes through the
+session's own channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from fairlead.api.core import Pod
+from fairlead.api.status import BadRequest, NotFound, TooManyRequests
+from fairlead.embedded.http import port_forward, sessions
+from fairlead.embedded.http.logs import LogOptions, LogSource
+from fairlead.embedded.http.pod_streams import ExecOptions, StreamSource
+from fairlead.embedded.http.podlogs import choose_container
+from fairlead.embedded.http.request import Query
+from fairlead.embedded.http.websockets import Socket, chosen_protocol
+
+#: What one server has open at once: each may hold a message of its client's.
+SESSIONS_MAX = 128
+
+
+class PodStreams:
+    """Answers `exec`, `attach` and `portforward` of pods."""
+
+    def __init__(
+        self,
+        source: StreamSource | None,
+        logs: LogSource | None,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        """`source` None: no node of this server has programs to start others beside."""
+        self._source = source
+        self._logs = logs
+        self._is_stopping = is_stopping
+        self._open = 0
+
+    async def answer(
+        self, request: web.BaseRequest, pod: Pod, query: Query, subresource: str
+    ) -> web.StreamResponse:
+        """Serve one session to its end; ApiError before it begins."""
+        if self._open >= SESSIONS_MAX:
+            raise TooManyRequests(f"{SESSIONS_MAX} sessions are open, the server's limit")
+        if self._source is None or self._logs is None:
+            raise NotFound(f"this server has no node that serves pods/{subresource}")
+        self._open += 1
+        try:
+            match subresource:
+                case "exec":
+                    return await self._exec(request, pod, query, self._source)
+                case "attach":
+                    return await self._attach(request, pod, query, self._logs)
+                case _:
+                    return await self._forward(request, pod, query, self._source)
+        finally:
+            self._open -= 1
+
+    async def _exec(
+        self, request: web.BaseRequest, pod: Pod, query: Query, source: StreamSource
+    ) -> web.StreamResponse:
+        options = _options(query)
+        if not options.command:
+            raise BadRequest("you must specify at least one command for the container")
+        container = _running_container(pod, query, "exec into")
+        protocol = chosen_protocol(request, sessions.PROTOCOLS)
+        execution = await source.execute(pod, container, options)
+        socket = Socket(request, self._is_stopping)
+        try:
+            await socket.open(protocol)
+        except BaseException:
+            execution.close()
+            raise
+        return await socket.run(sessions.Session(socket, protocol, options).run(execution))
+
+    async def _attach(
+        self, request: web.BaseRequest, pod: Pod, query: Query, logs: LogSource
+    ) -> web.StreamResponse:
+        options = _options(query)
+        container = _running_container(pod, query, "attach")
+        protocol = chosen_protocol(request, sessions.PROTOCOLS)
+        new = LogOptions(follow=True, tail_lines=0)
+        pieces = await logs.read(*pod.metadata.key, container, new)
+        socket = Socket(request, self._is_stopping)
+        await socket.open(protocol)
+        session = sessions.Session(socket, protocol, options)
+        return await socket.run(sessions.attach(session, pieces))
+
+    async def _forward(
+        self, request: web.BaseRequest, pod: Pod, query: Query, source: StreamSource
+    ) -> web.StreamResponse:
+        _require_running(pod, "forward a port of")
+        protocol = chosen_protocol(request, port_forward.PROTOCOLS)
+        texts = query.texts("ports")
+        ports = () if protocol == port_forward.SPDY else port_forward.ports_of(texts)
+        socket = Socket(request, self._is_stopping)
+        await socket.open(protocol)
+        return await socket.run(port_forward.Forwarding(socket, source, pod).run(protocol, ports))
+
+
+def _options(query: Query) -> ExecOptions:
+    options = ExecOptions(
+        command=query.texts("command"),
+        stdin=query.flag("stdin"), stdout=query.flag("stdout"), stderr=query.flag("stderr"),
+        tty=query.flag("tty"),
+    )  # fmt: skip
+    if not (options.stdin or options.stdout or options.stderr):
+        raise BadRequest("you must specify at least 1 of stdin, stdout, stderr")
+    return options
+
+
+def _require_running(pod: Pod, what: str) -> None:
+    """Refuse a pod that has ended, or has no node; as upstream words it."""
+    if pod.is_terminal:
+        phase = pod.status.phase
+        raise BadRequest(f"cannot {what} a container in a completed pod; current phase is {phase}")
+    if not pod.spec.node_name:
+        raise BadRequest(f"pod {pod.metadata.name} does not have a host assigned")
+
+
+def _running_container(pod: Pod, query: Query, what: str) -> str:
+    _require_running(pod, what)
+    return choose_container(pod, query.text("container"))
