@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable
 
 
@@ -19,3 +20,12 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, first)
+
+
+def exit_on_terminate() -> None:
+    """Let SIGTERM end the process as SIGINT does: through whatever has to be cleaned up."""
+
+    def end(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)

@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ class Outcome:
     line: str = ""
     why: str = ""
     leftover: subprocess.Popen[bytes] | None = None
+    #: It did not end in time.
+    is_late: bool = False
 
 
 def adopt_orphans() -> None:
@@ -45,23 +48,33 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def run(path: Path, timeout_seconds: float) -> Outcome:
-    """Run a program to its end; its first line of output is kept."""
+def run(
+    path: Path, timeout_seconds: float, *arguments: str, inherit: Sequence[str] = ()
+) -> Outcome:
+    """Run a program to its end; its first line of output is kept.
+
+    `inherit`: variables of this process that it has beside its own few.
+    """
+    environment = _ENVIRONMENT | {key: os.environ[key] for key in inherit if key in os.environ}
     try:
         process = subprocess.Popen(
-            [path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            cwd="/", env=_ENVIRONMENT, start_new_session=True, close_fds=True,
+            [path, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, cwd="/", env=environment, start_new_session=True,
+            close_fds=True,
         )  # fmt: skip
     except OSError as error:
         return Outcome(None, why=f"cannot be started: {error.strerror or error}")
     assert process.stdout is not None
     with process.stdout as output:
-        head, has_ended = _watch(process, output, time.monotonic() + timeout_seconds)
-    _end_group(process)
+        try:
+            head, has_ended = _watch(process, output, time.monotonic() + timeout_seconds)
+        finally:
+            _end_group(process)
     if process.returncode is None:
-        return Outcome(None, why="hangs in the kernel and cannot be killed", leftover=process)
+        why = "hangs in the kernel and cannot be killed"
+        return Outcome(None, why=why, leftover=process, is_late=True)
     if not has_ended:
-        return Outcome(None, why=f"killed after {timeout_seconds:g} s")
+        return Outcome(None, why=f"killed after {timeout_seconds:.4g} s", is_late=True)
     if process.returncode < 0:
         name = signal.strsignal(-process.returncode) or "unknown"
         return Outcome(None, why=f"ended by signal {-process.returncode} ({name})")

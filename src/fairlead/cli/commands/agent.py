@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from fairlead.api.meta import to_wire
 from fairlead.cli.common import Common, check_choice, common
 from fairlead.cli.views.agent import (
     FAULT_COLUMNS,
@@ -23,6 +24,7 @@ from fairlead.cli.views.agent import (
     summary_line,
     tuning_line,
 )
+from fairlead.cli.views.node_tests import MEASURED_COLUMNS, measured_rows
 from fairlead.input.errors import CliError, Code, Exit, fail, writing
 from fairlead.model.faults import identity
 from fairlead.node.host import Host, NotAHost, whole_number
@@ -53,6 +55,7 @@ _CONFIG = click.option(
       fairlead agent check --config node.yaml -o json
       fairlead agent check --root /host
       fairlead agent run --state /var/lib/fairlead/agent.db --report /run/fairlead/node.json
+      fairlead agent test --suite quick --set disk.directory=/scratch
     """
 )
 def agent() -> None:
@@ -281,6 +284,69 @@ def clear(
         raise fail(Code.BAD_VALUE, f"no open fault {' '.join((check, component, *codes))}",
                    help=("the report of the agent names check, component and codes",))  # fmt: skip
     common_.note("requested; the agent ends the fault within a second")
+
+
+@agent.command(
+    epilog="""Examples:
+
+    \b
+      fairlead agent test
+      fairlead agent test --suite full --set disk.directory=/scratch --set mount.paths=/data
+      fairlead agent test --only cpu --only memory -o json
+
+    Exit codes: 0 passed, or nothing to test; 1 a test failed: something is wrong with the machine;
+    4 a test could not be run, which says nothing about the machine.
+    """
+)
+@click.option("--suite", metavar="NAME", default="quick", show_default=True,
+              help="Name of the suite: quick, full or burn-in.")  # fmt: skip
+@click.option("--only", metavar="TEST", multiple=True, help="Only this test; may be repeated.")
+@click.option("--set", "given", metavar="TEST.OPTION=VALUE", multiple=True,
+              help="Another value for an option; lists have commas.")  # fmt: skip
+@click.option("--result", metavar="FILE", default="",
+              help="Also write the result there, as a test pod leaves it.")  # fmt: skip
+@common(cluster=False)
+def test(
+    common_: Common, *, suite: str, only: tuple[str, ...], given: tuple[str, ...], result: str
+) -> int:
+    """Test this machine: CPU, memory, disk, clock, names, mounts and GPUs.
+
+    What is missing or not named is skipped. Nothing is judged against other machines; fairlead
+    node test does that.
+    """
+    from fairlead.api.machine_result import Outcome, encode_result, worst_outcome
+    from fairlead.api.node_suites import suites
+    from fairlead.app.signals import exit_on_terminate
+    from fairlead.cli.options_of_tests import options_of
+    from fairlead.node.machine_tests.runner import LOCK, Busy, UnknownTest, run_suite
+
+    known = suites()
+    if suite not in known:
+        raise fail(Code.BAD_VALUE, f"--suite: there is no suite '{suite}'",
+                   help=(f"there are {', '.join(known)}",))  # fmt: skip
+    exit_on_terminate()
+    try:
+        found = run_suite(
+            known[suite], only=only, options=options_of(known[suite], given),
+            began=lambda name: common_.note(f"{name} ..."),
+        )  # fmt: skip
+    except UnknownTest as error:
+        raise fail(Code.BAD_VALUE, str(error)) from error
+    except Busy as error:
+        raise fail(Code.DATA_IN_USE, str(error), help=("try again later",)) from error
+    except NotAHost as error:
+        raise fail(Code.BAD_VALUE, str(error)) from error
+    except OSError as error:
+        raise fail(Code.DATA_UNWRITABLE, f"{LOCK}: {error.strerror or error}") from error
+    if result:
+        with writing(result):
+            Path(result).write_bytes(encode_result(found))
+    if common_.is_structured:
+        common_.data(to_wire(found))
+    else:
+        common_.table(MEASURED_COLUMNS, measured_rows(found.measured), empty="no tests")
+    ends = {Outcome.FAILED: Exit.FAILED, Outcome.ERROR: Exit.CONFLICT}
+    return ends.get(worst_outcome(found.measured), Exit.OK)
 
 
 @contextmanager

@@ -85,12 +85,10 @@ class LocalPod:
         runs = {t.spec.name: t.run for t in self._tracks if t.run is not None}
         return {name: run for name, run in runs.items() if run.is_held}
 
-    def running(self, container: str) -> tuple[Run, tuple[Mount, ...]] | None:
+    def entered(self, container: str) -> tuple[Run, tuple[Mount, ...]] | None:
         """Return the run of a container and its mounts; None when it does not run now."""
-        run = next((t.run for t in self._tracks if t.spec.name == container), None)
-        if run is None or not run.is_held:
-            return None
-        return run, self.directory.mounts(self.pod, container, self._volumes)
+        run = self.running.get(container)
+        return run and (run, self.directory.mounts(self.pod, container, self._volumes))
 
     # Events
 

@@ -191,12 +191,6 @@ class Run:
         found = self._decode("shim.json", ShimFile)
         return found is None or found.pid == 0
 
-    @property
-    def shim_pid(self) -> int:
-        """The process of the shim; 0 when none claimed this run."""
-        found = self._decode("shim.json", ShimFile)
-        return 0 if found is None else found.pid
-
     def same_boot(self) -> bool:
         """True when the run belongs to the machine's present boot."""
         found = self._decode("shim.json", ShimFile)

@@ -58,9 +58,8 @@ class LocalStreams:
         self, pod: Pod, port: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to what the pod's own processes listen on; OSError, BadRequest."""
-        known = self._known(pod)
-        found = [known.running(each.name) for each in pod.spec.containers]
-        shims = [run.shim_pid for run, _ in filter(None, found)]
+        found = (run.shim_pid() for run in self._known(pod).running.values())
+        shims = [pid for pid in found if pid is not None]
         address = await asyncio.to_thread(self._address, shims, port, pod.status.pod_ip)
         if address is None:
             raise ConnectionRefusedError(f"no process of the pod listens on port {port}")
@@ -71,7 +70,7 @@ class LocalStreams:
         return listening_address(pids, port, pod_ip, self._proc)
 
     def _running(self, pod: Pod, container: str) -> tuple[Run, tuple[Mount, ...]]:
-        found = self._known(pod).running(container)
+        found = self._known(pod).entered(container)
         if found is None:
             name = pod.metadata.name
             raise BadRequest(f'container "{container}" in pod "{name}" is not running')

@@ -1,0 +1,116 @@
+"""Runs a suite on this machine: each test as a process of its own, one after another.
+
+A test that crashes or does not end in time says nothing, so its outcome is that of the suite's
+data. Two suites at a time would measure each other: a lock keeps the second one away.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+
+from fairlead.api.machine_result import Measured, Outcome, SuiteResult
+from fairlead.api.node_report import WHY_MAX
+from fairlead.api.node_suites import MachineTest, Option, Suite
+from fairlead.node import program_run
+from fairlead.node.host import Host
+from fairlead.node.machine_tests.programs import PROGRAMS
+
+#: Of the environment, what a program has beside its own: a user's NCCL_* must fail no node.
+INHERITED = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
+_DEVICES = Path("/usr/bin/nvidia-smi")
+_DEVICE_SECONDS = 30.0
+LOCK = Path(tempfile.gettempdir()) / "fairlead-machine-tests.lock"
+
+
+class Busy(Exception):
+    """Another suite runs on this machine."""
+
+
+class UnknownTest(ValueError):
+    """A test that the suite does not have; the message names it and those that there are."""
+
+
+def run_suite(
+    suite: Suite,
+    *,
+    only: Sequence[str] = (),
+    options: Mapping[str, Mapping[str, Option]] | None = None,
+    host: Host | None = None,
+    lock: Path = LOCK,
+    began: Callable[[str], None] = lambda _: None,
+) -> SuiteResult:
+    """Run the tests of a suite, or `only` some; `options` replace those of the suite.
+
+    `began` is called with the name of each test. Busy, UnknownTest, OSError for the lock.
+    """
+    chosen = [each for each in suite.kinds() if not only or each.name in only]
+    for name in (*only, *(options or {})):
+        if name not in suite.tests:
+            there = ", ".join(suite.tests)
+            raise UnknownTest(f"suite {suite.name} has no test '{name}'; it has {there}")
+    host, given = host or Host(), options or {}
+    found = list[Measured]()
+    with _alone(lock):
+        deadline = perf_counter() + suite.seconds
+        for test in chosen:
+            began(test.name)
+            own = msgspec.structs.replace(
+                test, options={**test.options, **given.get(test.name, {})}
+            )
+            found.append(run_test(own, seconds_max=deadline - perf_counter()))
+        devices, driver = _devices()
+    versions = {"kernel": platform.release(), "python": platform.python_version(), **driver}
+    return SuiteResult(
+        suite.name, tuple(found), host.boot_id(), host.machine_id(), devices, versions
+    )
+
+
+def run_test(test: MachineTest, *, seconds_max: float) -> Measured:
+    """Run one test to its end; at most `seconds_max`, after which it is an Error."""
+    if seconds_max <= 0:
+        return Measured(test.name, Outcome.ERROR, "the time of the suite is over")
+    if test.name not in PROGRAMS:
+        return Measured(test.name, Outcome.SKIPPED, "this version has no such test")
+    options = msgspec.json.encode(test.options).decode()
+    arguments = ("-m", "fairlead.node.machine_tests", test.name, options)
+    started, limit = perf_counter(), min(test.timeout_seconds, seconds_max)
+    ended = program_run.run(Path(sys.executable), limit, *arguments, inherit=INHERITED)
+    seconds = round(perf_counter() - started, 3)
+    if ended.is_late:
+        outcome = test.late if limit == test.timeout_seconds else Outcome.ERROR
+        return Measured(test.name, outcome, ended.why[:WHY_MAX], seconds)
+    try:
+        said = msgspec.json.decode(ended.line, type=Measured)
+    except ValueError:
+        why = ended.why or f"exit code {ended.code} without a result"
+        return Measured(test.name, Outcome.ERROR, why[:WHY_MAX], seconds)
+    return said
+
+
+@contextmanager
+def _alone(lock: Path) -> Generator[None]:
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Busy("another suite runs on this machine") from error
+        yield
+
+
+def _devices() -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the kinds of GPUs, and the version of their driver; () without any."""
+    if not _DEVICES.exists():
+        return (), {}
+    query = ("--query-gpu=name,driver_version", "--format=csv,noheader")
+    ended = program_run.run(_DEVICES, _DEVICE_SECONDS, *query, inherit=INHERITED)
+    name, _, driver = ended.line.partition(", ")
+    return ((name,), {"driver": driver}) if ended.code == 0 and name else ((), {})

@@ -1,0 +1,374 @@
+"""Tests of the machine: what they measure here, and what they find in one that is broken."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead.api.machine_result import (
+    FIGURES_MAX,
+    RESULT_BYTES_MAX,
+    Figure,
+    Measured,
+    Outcome,
+    SuiteResult,
+    UnreadableResult,
+    decode_result,
+    encode_result,
+    worst_outcome,
+)
+from fairlead.api.node_suites import Better, MachineTest, Option, machine_tests, suites
+from fairlead.node.host import ClockState, Host
+from fairlead.node.machine_tests import clock, cpu, disk, memory, mount, names
+from fairlead.node.machine_tests.program import measured
+from fairlead.node.machine_tests.programs import PROGRAMS, run_program
+from fairlead.node.machine_tests.runner import Busy, UnknownTest, run_suite, run_test
+
+SMALL: dict[str, dict[str, Option]] = {
+    "cpu": {"seconds": 0.3}, "memory": {"bytes": 4 << 20}, "clock": {"seconds": 0.1},
+    "names": {"names": ["localhost"]},
+}  # fmt: skip
+
+
+def run(test: str, **options: Any) -> Measured:
+    return run_program(test, msgspec.json.encode(options).decode())
+
+
+def values(found: Measured) -> dict[str, float]:
+    return {each.name: each.value for each in found.figures}
+
+
+# The suites as data
+
+
+def test_every_test_of_a_suite_has_a_program_that_takes_its_options() -> None:
+    assert set(PROGRAMS) == set(machine_tests())
+    for suite in suites().values():
+        for kind in suite.kinds():
+            type_, _ = PROGRAMS[kind.name]
+            decoded = msgspec.convert(kind.options, type_, strict=True)
+            assert set(kind.options) == set(msgspec.structs.asdict(decoded))
+            assert kind.timeout_seconds <= suite.seconds
+
+
+def test_floors_are_of_figures_that_are_judged() -> None:
+    from fairlead.api.node_suites import device_floor
+
+    assert device_floor("NVIDIA H100 80GB HBM3", "gpu-peers", "peerBytesPerSecond") == 335e9
+    assert device_floor("NVIDIA H100 80GB HBM3", "cpu", "roundsPerSecond") is None
+    assert device_floor("another", "gpu-peers", "peerBytesPerSecond") is None
+    kinds = machine_tests()
+    assert kinds["gpu-peers"].kind_of("peerBytesPerSecond").better is Better.HIGHER
+    assert kinds["cpu"].kind_of("new").better is Better.NEITHER
+
+
+# On this machine
+
+
+def test_every_core_computes_the_known_digest() -> None:
+    found = run("cpu", seconds=0.3)
+    assert found.outcome is Outcome.PASSED
+    assert values(found)["cores"] == len(os.sched_getaffinity(0))
+    assert values(found)["roundsPerSecond"] > 1
+
+
+def test_a_core_that_computes_wrong_fails_the_machine_and_is_named() -> None:
+    target = max(os.sched_getaffinity(0))
+
+    def flipped() -> str:
+        wrong = os.sched_getaffinity(0) == {target}
+        return cpu.compute()[:-1] + "x" if wrong else cpu.compute()
+
+    found = measured("cpu", lambda: cpu.measure(cpu.Options(seconds=0.1), flipped))
+    assert found.outcome is Outcome.FAILED
+    cores = len(os.sched_getaffinity(0))
+    assert found.message.startswith(f"wrong results on 1 of {cores} CPUs: {target} (")
+    assert values(found)["cores"] == cores, "the figures are kept"
+
+
+def test_memory_keeps_what_is_written() -> None:
+    found = run("memory", bytes=8 << 20)
+    assert found.outcome is Outcome.PASSED
+    assert values(found)["testedBytes"] == 8 << 20
+    assert values(found)["copyBytesPerSecond"] > 1e6
+
+
+@pytest.mark.parametrize("place", [0, 5, (1 << 20) + 17, (4 << 20) - 1])
+def test_one_flipped_bit_of_memory_is_found(place: int) -> None:
+    def flip(view: memoryview) -> None:
+        view[place] ^= 0x10
+
+    found = measured("memory", lambda: memory.measure(memory.Options(4 << 20), spoil=flip))
+    assert found.outcome is Outcome.FAILED
+    assert found.message == "1 of 4 blocks of 1 MiB did not keep what was written"
+
+
+def test_a_line_of_the_address_that_is_stuck_is_found() -> None:
+    def alias(view: memoryview) -> None:
+        view[1 << 20 : 2 << 20] = view[: 1 << 20]
+
+    found = measured("memory", lambda: memory.measure(memory.Options(4 << 20), spoil=alias))
+    assert found.outcome is Outcome.FAILED
+
+
+def test_memory_of_a_small_container_is_not_exhausted(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 99 kB\nMemAvailable: 8388608 kB\n")
+    limit = tmp_path / "sys/fs/cgroup/memory.max"
+    limit.parent.mkdir(parents=True)
+    limit.write_text(f"{32 << 20}\n")
+    found = measured("memory", lambda: memory.measure(memory.Options(1 << 30), tmp_path))
+    assert values(found)["testedBytes"] == 8 << 20
+    limit.write_text(f"{1 << 20}\n")
+    found = measured("memory", lambda: memory.measure(memory.Options(1 << 30), tmp_path))
+    assert (found.outcome, found.message) == (
+        Outcome.SKIPPED, "too little memory is free to test any",
+    )  # fmt: skip
+
+
+def test_a_disk_gives_back_what_was_written_and_nothing_is_left(tmp_path: Path) -> None:
+    found = run("disk", bytes=8 << 20, directory=str(tmp_path))
+    assert found.outcome is Outcome.PASSED
+    assert set(values(found)) == {"writeBytesPerSecond", "readBytesPerSecond", "syncSeconds"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_changes_a_byte_fails(tmp_path: Path) -> None:
+    def spoil(descriptor: int) -> None:
+        (byte,) = os.pread(descriptor, 1, 4_999_999)
+        os.pwrite(descriptor, bytes([byte ^ 1]), 4_999_999)
+
+    options = disk.Options(8 << 20, str(tmp_path))
+    found = measured("disk", lambda: disk.measure(options, spoil))
+    assert found.outcome is Outcome.FAILED
+    assert "is not what was written" in found.message
+
+
+def test_a_disk_without_a_place_or_room_is_skipped_and_one_that_cannot_be_written_an_error(
+    tmp_path: Path,
+) -> None:
+    assert run("disk").message == "no directory is given"
+    assert run("disk", directory=str(tmp_path / "none")).outcome is Outcome.SKIPPED
+    full = run("disk", directory=str(tmp_path), bytes=1 << 60)
+    assert (full.outcome, "too little is free" in full.message) == (Outcome.SKIPPED, True)
+    assert run("disk", directory="/proc").outcome in (Outcome.SKIPPED, Outcome.ERROR)
+
+
+def ticking(*, step: float = 0.01, ppm: float = 0.0, jump_at: int = -1) -> clock.Clocks:
+    """Return clocks that advance with each look; the wall clock drifts or jumps."""
+    steady, looks = itertools.count(1), itertools.count()
+    now = [0.0]
+
+    def count() -> float:
+        now[0] = next(steady) * step
+        return now[0]
+
+    def wall() -> float:
+        jumped = next(looks) >= jump_at > 0
+        return 1e9 + (now[0] + step / 2) * (1 + ppm / 1e6) + (5.0 if jumped else 0.0)
+
+    return clock.Clocks(wall, count, lambda _: None)
+
+
+def look(clocks: clock.Clocks, state: ClockState) -> Measured:
+    host = Host(clock_state=lambda: state)
+    return measured("clock", lambda: clock.measure(clock.Options(), clocks, host))
+
+
+SYNCHRONIZED, FREE = (
+    ClockState(is_synchronized=True, offset_seconds=0.01),
+    ClockState(is_synchronized=False, offset_seconds=99.0),
+)
+
+
+def test_a_clock_that_runs_evenly_passes_and_shows_its_drift() -> None:
+    found = look(ticking(ppm=50.0), SYNCHRONIZED)
+    assert found.outcome is Outcome.PASSED
+    assert values(found)["driftPpm"] == pytest.approx(50.0, rel=0.05)
+    assert values(found)["offsetSeconds"] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("clocks", "state", "message"),
+    [
+        (ticking(jump_at=7), SYNCHRONIZED, "the clock jumped by 5.000 s"),
+        (ticking(ppm=9000.0), SYNCHRONIZED, "the clock drifts by"),
+        (ticking(), ClockState(is_synchronized=True, offset_seconds=-3.0),
+         "the clock is off by -3.000 s"),
+    ],
+)  # fmt: skip
+def test_a_clock_that_jumps_drifts_or_is_far_off_fails(
+    clocks: clock.Clocks, state: ClockState, message: str
+) -> None:
+    found = look(clocks, state)
+    assert (found.outcome, found.message[: len(message)]) == (Outcome.FAILED, message)
+
+
+def test_the_offset_of_a_clock_that_nothing_disciplines_is_not_known() -> None:
+    found = look(ticking(), FREE)
+    assert (found.outcome, "offsetSeconds" in values(found)) == (Outcome.PASSED, False)
+
+
+def test_the_clock_of_this_machine_is_read() -> None:
+    assert "driftPpm" in values(run("clock", seconds=0.1))
+
+
+def test_names_are_resolved_and_one_that_answers_once_in_three_passes() -> None:
+    assert run("names").outcome is Outcome.SKIPPED
+    assert run("names", names=["localhost"]).outcome is Outcome.PASSED
+    tries = itertools.count()
+
+    def flaky(_name: str, _port: None) -> list[str]:
+        if next(tries) < 2:
+            raise OSError("temporary failure")
+        return ["::1"]
+
+    options = names.Options(("storage",))
+    assert measured("names", lambda: names.measure(options, flaky)).outcome is Outcome.PASSED
+
+    def dead(_name: str, _port: None) -> list[str]:
+        raise OSError("temporary failure")
+
+    found = measured("names", lambda: names.measure(options, dead))
+    assert (found.outcome, found.message) == (
+        Outcome.FAILED, "storage cannot be resolved: temporary failure",
+    )  # fmt: skip
+    assert run("names", names=["a" * 300]).outcome is Outcome.FAILED
+
+
+def test_storage_that_is_not_mounted_fails_and_what_is_mounted_takes_a_file(tmp_path: Path) -> None:
+    assert run("mount").outcome is Outcome.SKIPPED
+    assert run("mount", paths=["/dev/shm"]).outcome is Outcome.PASSED  # a mount
+    found = run("mount", paths=[str(tmp_path)])
+    assert (found.outcome, found.message) == (
+        Outcome.FAILED, f"nothing is mounted at {tmp_path}",
+    )  # fmt: skip
+    assert run("mount", paths=["/proc"]).outcome is Outcome.FAILED
+    assert list(mount.Options().paths) == []
+
+
+def test_gpus_are_tested_or_it_is_said_why_not() -> None:
+    for name in ("gpu-matmul", "gpu-memory", "gpu-copies", "gpu-peers"):
+        found = run(name)
+        if found.outcome is Outcome.SKIPPED:
+            assert found.message
+            assert found.figures == ()
+        else:
+            assert found.outcome is Outcome.PASSED
+            assert values(found)
+
+
+def test_options_that_are_none_are_an_error_and_no_fault_of_the_machine() -> None:
+    assert run("cpu", seconds="long").outcome is Outcome.ERROR
+
+
+# The runner
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    return tmp_path / "lock"
+
+
+def test_a_suite_runs_for_real_and_fits_into_a_termination_message(
+    tmp_path: Path, lock: Path
+) -> None:
+    options = SMALL | {"disk": {"directory": str(tmp_path), "bytes": 4 << 20}}
+    begun: list[str] = []
+    found = run_suite(suites()["quick"], options=options, lock=lock, began=begun.append)
+    assert begun == list(suites()["quick"].tests)
+    outcomes = {each.test: each.outcome for each in found.measured}
+    for name in ("cpu", "memory", "disk", "names"):
+        assert outcomes[name] is Outcome.PASSED
+    assert found.boot_id == Host().boot_id()
+    assert "kernel" in found.versions
+    assert decode_result(encode_result(found).decode()) == found
+
+
+def test_only_the_tests_that_are_named_run(lock: Path) -> None:
+    found = run_suite(suites()["quick"], only=["names"], options=SMALL, lock=lock)
+    assert [each.test for each in found.measured] == ["names"]
+    with pytest.raises(UnknownTest, match="suite quick has no test 'gpu'; it has cpu, memory"):
+        run_suite(suites()["quick"], only=["gpu"], lock=lock)
+
+
+def test_two_suites_do_not_measure_each_other(lock: Path) -> None:
+    quick = suites()["quick"]
+
+    def second(_: str) -> None:
+        with pytest.raises(Busy, match="another suite runs"):
+            run_suite(quick, only=["names"], lock=lock)
+
+    found = run_suite(quick, only=["names"], options=SMALL, lock=lock, began=second)
+    assert found.measured[0].outcome is Outcome.PASSED
+
+
+@pytest.fixture
+def slow() -> MachineTest:
+    return msgspec.structs.replace(
+        machine_tests()["cpu"], options={"seconds": 60.0}, timeout_seconds=0.5
+    )
+
+
+def test_a_test_that_does_not_end_is_killed_with_all_it_started(slow: MachineTest) -> None:
+    found = run_test(slow, seconds_max=60)
+    assert (found.outcome, found.message) == (Outcome.ERROR, "killed after 0.5 s")
+    hard = msgspec.structs.replace(slow, late=Outcome.FAILED)
+    assert run_test(hard, seconds_max=60).outcome is Outcome.FAILED
+    assert run_test(hard, seconds_max=0.3).outcome is Outcome.ERROR, "the suite's time was over"
+    assert run_test(hard, seconds_max=0).message == "the time of the suite is over"
+
+
+def test_a_test_of_a_newer_table_is_skipped(slow: MachineTest) -> None:
+    newer = msgspec.structs.replace(slow, name="fabric")
+    assert run_test(newer, seconds_max=60).outcome is Outcome.SKIPPED
+
+
+# Results
+
+
+def test_the_worst_outcome_is_that_of_the_suite() -> None:
+    def of(*outcomes: Outcome) -> Outcome:
+        return worst_outcome(Measured(str(i), each) for i, each in enumerate(outcomes))
+
+    assert of() is Outcome.SKIPPED
+    assert of(Outcome.SKIPPED, Outcome.PASSED) is Outcome.PASSED
+    assert of(Outcome.ERROR, Outcome.PASSED) is Outcome.ERROR
+    assert of(Outcome.ERROR, Outcome.FAILED, Outcome.PASSED) is Outcome.FAILED
+
+
+def test_long_texts_are_cut_and_figures_never() -> None:
+    long = tuple(Measured(f"t{i}", Outcome.ERROR, "x" * 200) for i in range(30))
+    data = encode_result(SuiteResult("quick", long))
+    assert len(data) <= RESULT_BYTES_MAX
+    assert [each.test for each in decode_result(data.decode()).measured] == [
+        each.test for each in long
+    ]
+    figures = tuple(Figure("f" * 40 + str(i), float(i), float(i)) for i in range(FIGURES_MAX))
+    full = SuiteResult("quick", tuple(Measured(f"t{i}", Outcome.PASSED, figures=figures)
+                                      for i in range(9)))  # fmt: skip
+    with pytest.raises(UnreadableResult, match="4,096 are kept"):
+        encode_result(full)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "passed", "[]", "{}", '{"suite":"quick"}', "[" * 100_000,
+        '{"suite":"quick","measured":[{"test":"cpu","outcome":"Great"}]}',
+        '{"suite":"quick","measured":[{"test":"cpu","outcome":"Passed"},'
+        '{"test":"cpu","outcome":"Passed"}]}',
+        '{"suite":"quick","measured":[{"test":"cpu","outcome":"Passed",'
+        '"figures":[{"name":"f","value":1e999}]}]}',
+        '{"suite":"quick","measured":[{"test":"cpu","outcome":"Passed",'
+        '"figures":[{"name":"f","value":1,"limit":0}]}]}',
+    ],
+)  # fmt: skip
+def test_what_is_no_result_is_refused(text: str) -> None:
+    with pytest.raises(UnreadableResult):
+        decode_result(text)
