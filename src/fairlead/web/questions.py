@@ -21,7 +21,7 @@ from fairlead.api.status import ApiError
 from fairlead.cli.archive import Archive
 from fairlead.cli.arrays import Reference
 from fairlead.cli.commands.change import Change, change_reference
-from fairlead.cli.commands.why import ArrayAnswer, Asking, JobAnswer
+from fairlead.cli.commands.why import Asking, JobAnswer
 from fairlead.cli.common import Common, Format
 from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
 from fairlead.cli.memberlogs import MemberLogs
@@ -54,7 +54,7 @@ class Answered:
 
     text: str
     at: float
-    answer: JobAnswer | ArrayAnswer | None = None
+    answer: JobAnswer | None = None
 
 
 class Questions:
@@ -96,7 +96,8 @@ class Questions:
             answer = Asking(replace(self._common, namespace=key[0]), {}, at).of(key[1])
         except (CliError, ApiError) as error:
             return Answered(str(error), at)
-        return Answered(wrapped(answer.text({}, at), _COLUMNS, FACT_INDENT), at, answer)
+        text = wrapped(answer.text({}, at), _COLUMNS, FACT_INDENT)
+        return Answered(text, at, answer if isinstance(answer, JobAnswer) else None)
 
     async def change(self, change: Change, key: ObjectKey) -> str:
         """Make a change as the command of its name does; return why it was refused, "" if not."""

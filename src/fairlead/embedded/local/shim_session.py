@@ -96,7 +96,7 @@ class Session:
         argv = [str(word) for word in asked["argv"]]
         if not argv or len(streams) != 3:
             raise ValueError("a request has a program and comes with three descriptors")
-        launch = {**self.shim.launch, "argv": argv}
+        launch: dict[str, Any] = {**self.shim.launch, "argv": argv}
         if asked["tty"]:
             launch["env"] = {"TERM": "xterm"} | launch["env"]
         self.report, write_end = os.pipe2(os.O_CLOEXEC)

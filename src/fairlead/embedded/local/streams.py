@@ -66,7 +66,7 @@ class LocalStreams:
         return await asyncio.open_connection(address, port)
 
     def _address(self, shims: list[int], port: int, pod_ip: str) -> str | None:
-        pids = [pid for _, found in measure(shims, self._proc).values() for pid in found]
+        pids = [pid for each in measure(shims, self._proc).values() for pid in each.pids]
         return listening_address(pids, port, pod_ip, self._proc)
 
     def _running(self, pod: Pod, container: str) -> tuple[Run, tuple[Mount, ...]]:
