@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -493,14 +494,22 @@ class Killing:
         os._exit(0)
 
 
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder where thousands of records that must be on the disk cost nothing."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as name:
+        yield Path(name)
+
+
 @pytest.mark.parametrize("step", ["set", "change", "restore"])
 def test_killed_at_any_line_the_next_run_ends_as_one_that_was_not(
-    tmp_path: Path, tree: HostTree, step: str
+    in_memory: Path, tree: HostTree, step: str
 ) -> None:
     changed = profile(line(value=7), line(name="kernel.pid_max", value=65536))
     kills = 0
     for at in range(1, 2_000):
-        folder = tmp_path / str(at)
+        folder = in_memory / str(at)
         shutil.copytree(tree.root, folder / "host", symlinks=True)
         tuned = Tuned(HostTree(folder / "host"), folder)
         calls: dict[str, Callable[[], object]] = {
