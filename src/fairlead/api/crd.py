@@ -21,6 +21,7 @@ from fairlead.api.job_array import JobArray, JobArraySpec, JobArrayStatus
 from fairlead.api.meta import Wire
 from fairlead.api.node_pool import NodePool, NodePoolSpec, NodePoolStatus
 from fairlead.api.node_report import NodeReport, NodeReportStatus
+from fairlead.api.node_test import NodeTest, NodeTestSpec, NodeTestStatus
 from fairlead.api.team import Team, TeamSpec, TeamStatus
 
 COMMAND = "python tools/generate_crds.py"
@@ -33,7 +34,7 @@ def manifests() -> list[dict[str, Any]]:
 
 @functools.cache
 def _encoded() -> bytes:
-    kinds = (_cluster_report, _fleet, _job_array, _job, _node_pool, _node_report, _team)
+    kinds = (_cluster_report, _fleet, _job_array, _job, _node_pool, _node_report, _node_test, _team)
     return msgspec.json.encode([make() for make in kinds])
 
 
@@ -193,6 +194,20 @@ def _node_report() -> dict[str, Any]:
         _column("Observed", "date", ".status.observedAt", "Time since the agent was last heard."),
     ]
     return _definition(NodeReport, None, NodeReportStatus, columns=columns, short="nr")
+
+
+def _node_test() -> dict[str, Any]:
+    columns = [
+        _column("Node", "string", ".spec.node", "The node."),
+        _column("Suite", "string", ".spec.suite", "What is tested."),
+        _column("Cause", "string", ".spec.cause", "Why it is tested."),
+        _column("Phase", "string", ".status.phase", "What it does now."),
+        _column("Outcome", "string", ".status.outcome", "How it ended."),
+        _column("Message", "string", ".status.message", "Why it ended so.", priority=1),
+        _column("Ended", "date", ".status.endedAt", "Time since it was judged."),
+        _column("Age", "date", ".metadata.creationTimestamp", "Time since it was made."),
+    ]
+    return _definition(NodeTest, NodeTestSpec, NodeTestStatus, columns=columns, short="nt")
 
 
 def _fleet() -> dict[str, Any]:

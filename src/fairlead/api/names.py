@@ -23,6 +23,9 @@ ARRAY = f"{GROUP}/array"
 ARRAY_INDEX = f"{GROUP}/array-index"
 ARRAY_NUMBER = f"{GROUP}/array-number"
 
+# Label on the pods of tests of nodes: the suite.
+NODE_TEST = f"{GROUP}/node-test"
+
 # Annotations.
 HELD_BY_ARRAY = f"{GROUP}/held-by-array"  # on an element's job: the array holds it, no person does
 PROGRESS = f"{GROUP}/progress"  # on pods: JSON of api.job.Progress, written by the node
@@ -76,6 +79,7 @@ SIMULATE_EXIT_CODE = f"{GROUP}/simulate-exit-code"
 TAINT_JOINING = f"{GROUP}/joining"  # a new node takes no work before Fairlead lifts it
 TAINT_RETURNING = f"{GROUP}/returning"  # nor does one that comes back after an outage
 TAINT_UNHEALTHY = f"{GROUP}/unhealthy"  # a fault keeps new work off the node
+TAINT_PREFLIGHT = f"{GROUP}/preflight"  # a new node takes no work before it passed a test
 TAINT_SPARE = f"{GROUP}/spare"  # the node replaces lost nodes of running gangs, and takes no others
 
 # Well-known labels of others.

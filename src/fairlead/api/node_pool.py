@@ -252,6 +252,14 @@ class NodePoolSpec(Wire, frozen=True):
     disruption: Annotated[
         Disruption, doc("How many nodes of the pool may be removed at once and in time.")
     ] = Disruption()
+    test_suite: Annotated[
+        str,
+        doc(
+            "Suite that nodes with the taint fairlead.dev/preflight, and those that come back from "
+            "a repair, pass before they take work. Default: the setting health.testSuite.",
+            maxLength=63,
+        ),
+    ] = ""
     deletion_policy: Annotated[
         DeletionPolicy,
         doc(

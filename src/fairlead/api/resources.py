@@ -14,6 +14,7 @@ from fairlead.api.job_array import JobArray
 from fairlead.api.meta import OnlyMetadata
 from fairlead.api.node_pool import NodePool
 from fairlead.api.node_report import NodeReport
+from fairlead.api.node_test import NodeTest
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.team import Team
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -124,10 +125,14 @@ NODE_REPORTS = Resource(
     names.GROUP, names.VERSION, "nodereports", "NodeReport", NodeReport, namespaced=False,
     is_optional=True,
 )  # fmt: skip
+NODE_TESTS = Resource(
+    names.GROUP, names.VERSION, "nodetests", "NodeTest", NodeTest, namespaced=False,
+    is_optional=True,
+)  # fmt: skip
 
 ALL: tuple[Resource[object], ...] = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES,
     RESOURCE_QUOTAS, CLAIMS, VOLUMES, STORAGE_CLASSES, CRDS,
     JOBS, JOB_ARRAYS, TEAMS, NODE_POOLS, FLEETS, CLUSTER_REPORTS,
-    NODE_REPORTS,
+    NODE_REPORTS, NODE_TESTS,
 )  # type: ignore[assignment] # Resource is invariant; a tuple of all kinds has no tighter type  # fmt: skip

@@ -24,6 +24,7 @@ from fairlead.api.ec2_fleet_options import (
 from fairlead.api.fleet import FLEET_NAME, FleetSpec
 from fairlead.api.node_limit import NodeLimitError, parse_limit
 from fairlead.api.node_pool import QUEUE_SECONDS, NodePoolSpec, ProviderType
+from fairlead.api.node_suites import suites
 from fairlead.api.selectors import is_qualified_name
 from fairlead.api.status import StatusCause
 from fairlead.api.times import parse_time
@@ -64,7 +65,8 @@ def validate_pool(pool: Mapping[str, Any]) -> list[StatusCause]:
         return [spec]
     name = _name_of(pool)
     found = [
-        *_sizes(spec), *_policies(spec), *_provider(spec), *_template(spec), *_domains(spec)
+        *_sizes(spec), *_policies(spec), *_provider(spec), *_template(spec), *_domains(spec),
+        *_suite(spec),
     ]  # fmt: skip
     if name and not _NAME.fullmatch(name):
         why = f"must be at most {NAME_MAX} letters a-z, digits, '-' and '.': it becomes a label"
@@ -301,9 +303,15 @@ def _template(spec: NodePoolSpec) -> Iterator[StatusCause]:
         if taint.effect not in _EFFECTS:
             text = f'Unsupported value: "{taint.effect}": supported values: {", ".join(_EFFECTS)}'
             yield cause("NotSupported", f"{field}.effect", text)
-        if taint.key in (names.TAINT_JOINING, names.TAINT_RETURNING, names.TAINT_SPARE):
+        if taint.key in (names.TAINT_JOINING, names.TAINT_RETURNING, names.TAINT_SPARE,
+                         names.TAINT_PREFLIGHT):  # fmt: skip
             why = "Fairlead adds and lifts this taint itself; leave it out"
             yield invalid(f"{field}.key", taint.key, why)
+
+
+def _suite(spec: NodePoolSpec) -> Iterator[StatusCause]:
+    if spec.test_suite and spec.test_suite not in suites():
+        yield invalid("spec.testSuite", spec.test_suite, f"there are {', '.join(suites())}")
 
 
 def _domains(spec: NodePoolSpec) -> Iterator[StatusCause]:

@@ -32,7 +32,7 @@ from fairlead.api.job_defaults import (
 from fairlead.api.job_mounts import EmptyDir
 from fairlead.api.names import BALLOON_IMAGE, ZONE
 from fairlead.api.selectors import is_qualified_name
-from fairlead.app.health_settings import HealthSettings
+from fairlead.app.health_settings import HealthSettings, conflicts_of_tests
 from fairlead.doctor.sources import METRIC_SOURCES, Source
 from fairlead.input.sections import Section, about, load, plain, within
 from fairlead.model.topology import DEFAULT_LEVELS, Level
@@ -467,6 +467,7 @@ def conflicts(settings: ControllerSettings) -> Iterator[tuple[str, str]]:
             re.compile(text.partition("=")[2])
         except re.error as error:
             yield f"doctor.prometheusJobs[{i}]", f"'{text}' has no regular expression: {error}"
+    yield from conflicts_of_tests(settings.health)
     levels = settings.topology.levels
     if len(levels) > LEVELS_MAX:
         yield "topology.levels", f"{len(levels)} levels; accepted: {LEVELS_MAX} at most"

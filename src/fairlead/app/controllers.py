@@ -17,6 +17,7 @@ from typing import Any
 
 from fairlead.api.core import PriorityClass
 from fairlead.api.job_defaults import JobTerms
+from fairlead.api.names import BALLOON_PRIORITY_CLASS
 from fairlead.api.resources import FLEETS
 from fairlead.api.team import Team
 from fairlead.app.answers import Answers, Known
@@ -94,9 +95,15 @@ class Policies:
         """
         balloons = replace(self.balloons, namespace=namespace, binding=binding)
         fleet = replace(self.fleet, binding=binding)
+        health = replace(
+            self.health, test_namespace=namespace,
+            test_priority_class=BALLOON_PRIORITY_CLASS,
+        )  # fmt: skip
         teams = replace(self.teams, own_namespace=namespace, publishes=True)
         numbers = replace(self.numbers, namespace=namespace)
-        return replace(self, balloons=balloons, fleet=fleet, teams=teams, numbers=numbers)
+        return replace(
+            self, balloons=balloons, fleet=fleet, health=health, teams=teams, numbers=numbers
+        )
 
 
 class Controllers:
@@ -302,10 +309,12 @@ class Controllers:
         reader, shared = self._begin("health"), self.mirrors
         assert shared.node_reports is not None
         assert shared.fleets is not None
+        assert shared.node_tests is not None
         controller = HealthController(
-            self._client, self.world, shared.node_reports, shared.fleets, history=self._history,
-            events=self._events, clock=self._clock, policy=self._policies.health,
-            cluster_reports=shared.reports, reader=reader, log=self._log,
+            self._client, self.world, shared.node_reports, shared.fleets, tests=shared.node_tests,
+            history=self._history, events=self._events, clock=self._clock,
+            policy=self._policies.health, cluster_reports=shared.reports, reader=reader,
+            log=self._log,
         )  # fmt: skip
         self._metrics.health.watch(lambda: controller.report)
         try:

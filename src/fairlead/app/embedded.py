@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
@@ -181,7 +183,10 @@ class Cluster:
         # Store and controllers end together, so no write arrives late after a start.
         checkpoints = str(self._settings.data / "checkpoints")
         jobs = JobsPolicy(checkpoint_root=checkpoints, late_pod_seconds=1.0)
-        return self._settings.controllers.policies(jobs)
+        policies = self._settings.controllers.policies(jobs)
+        # The local node runs commands of this machine: this very program.
+        health = replace(policies.health, test_command=(sys.executable, "-m", "fairlead"))
+        return replace(policies, health=health)
 
     def _open_store(self, stack: AsyncExitStack) -> Store:
         store = Store.open(self._settings.data / STORE_DIRECTORY)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from msgspec import Meta
 
+from fairlead.api.node_suites import suites
 from fairlead.input.sections import Section, about, within
 
 DAY = 86_400
@@ -61,3 +63,36 @@ class HealthSettings(Section, frozen=True):
         int, within(1, 8, "Resets, reboots and replacements of a node in 7 days; then a person is "
                           "asked."),
     ] = 5  # fmt: skip
+    test_suite: Annotated[
+        str,
+        Meta(max_length=63, description="Suite that nodes with the taint fairlead.dev/preflight, "
+             "and those that come back from a repair, pass before they take work: quick, full or "
+             "burn-in; empty: they are not tested. A pool may name another one."),
+    ] = ""  # fmt: skip
+    test_image: Annotated[
+        str,
+        Meta(max_length=512, description="Image of test pods: this release, with torch for GPUs. "
+             "The embedded cluster needs none."),
+    ] = ""  # fmt: skip
+    test_options: Annotated[
+        tuple[Annotated[str, Meta(max_length=512)], ...],
+        Meta(max_length=32, description="Options of tests, as TEST.OPTION=VALUE."),
+    ] = ()  # fmt: skip
+    test_deadline_seconds: Annotated[
+        int, within(60, DAY, "A test that has no result after so long, with all its attempts, has "
+                             "failed its node."),
+    ] = 1800  # fmt: skip
+
+
+def conflicts_of_tests(settings: HealthSettings) -> Iterator[tuple[str, str]]:
+    """Yield (path, message) of what is named and does not exist."""
+    known, chosen = suites(), settings.test_suite
+    if chosen and chosen not in known:
+        yield "health.testSuite", f"no suite '{chosen}'; there are {', '.join(known)}"
+    options = {f"{kind.name}.{option}" for suite in known.values() for kind in suite.kinds()
+               for option in kind.options}  # fmt: skip
+    for i, text in enumerate(settings.test_options):
+        path, equals, _ = text.partition("=")
+        if not equals or path not in options:
+            there = ", ".join(sorted(options))
+            yield f"health.testOptions[{i}]", f"'{text}' is not one of {there}, =, and a value"

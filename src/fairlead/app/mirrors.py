@@ -14,6 +14,7 @@ from fairlead.api.core import PriorityClass
 from fairlead.api.fleet import Fleet
 from fairlead.api.job_array import JobArray
 from fairlead.api.node_report import NodeReport
+from fairlead.api.node_test import NodeTest
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import (
     CLAIMS,
@@ -23,6 +24,7 @@ from fairlead.api.resources import (
     JOBS,
     NODE_POOLS,
     NODE_REPORTS,
+    NODE_TESTS,
     NODES,
     PODS,
     PRIORITY_CLASSES,
@@ -98,10 +100,12 @@ class SharedMirrors:
             self.reports = make(CLUSTER_REPORTS)
             self._own.append(self.reports)
         self.node_reports: Mirror[NodeReport] | None = None
+        self.node_tests: Mirror[NodeTest] | None = None
         self.fleets: Mirror[Fleet] | None = None  # else the fleet controller has its own
         if has_health:
             self.node_reports, self.fleets = make(NODE_REPORTS), make(FLEETS)
-            self._own += [self.node_reports, self.fleets]
+            self.node_tests = make(NODE_TESTS)
+            self._own += [self.node_reports, self.fleets, self.node_tests]
 
     def services(self) -> list[Service]:
         """Return what runs the mirrors; put it before the readers, to be stopped after them."""

@@ -48,6 +48,7 @@ class CloudRates:
     #: A list shows a launch and an end so much later at most, uniform per machine.
     list_lag_seconds_max: float = 0.0
     cut: float = 0.0  # of a list: only half of it comes, and says so
+    preflight: bool = False  # nodes register with the taint of those that are to be tested
     short: float = 0.0  # of a list: only half of it comes, and does not say so
 
 
@@ -188,7 +189,11 @@ class SimulatedCloud:
         if machine is None or never:
             return
         machine.instance = replace(machine.instance, state=InstanceState.RUNNING)
-        await self.maker.register(node_body(machine.instance, machine.request))
+        body = node_body(machine.instance, machine.request)
+        if self.rates.preflight:
+            taint = {"key": names.TAINT_PREFLIGHT, "effect": "NoSchedule"}
+            body["spec"]["taints"].append(taint)
+        await self.maker.register(body)
 
 
 def node_body(instance: Instance, request: LaunchRequest) -> dict[str, Any]:

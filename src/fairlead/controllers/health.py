@@ -21,16 +21,28 @@ from fairlead.api.fleet import FLEET_NAME, Fleet
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.node_report import NodeReport
-from fairlead.api.resources import FLEETS, NODES, PODS
+from fairlead.api.node_test import NodeTest
+from fairlead.api.resources import FLEETS, NODE_TESTS, NODES, PODS
 from fairlead.api.status import ApiError, TooManyRequests
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.fleet_books import FleetBooks
 from fairlead.controllers.fleet_records import FleetRecords
+from fairlead.controllers.node_tests import NodeTests, perform_test
 from fairlead.decide.health.actions import Action, DeletePod, EvictPod, Note, SetRecord
 from fairlead.decide.health.cycle import HealthMemory, HealthReport, HealthView, decide_health
+from fairlead.decide.health.gate import LiftTaint
 from fairlead.decide.health.need import urgency_of
 from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.testing import (
+    BeginTest,
+    CreateTest,
+    DeleteTest,
+    DeleteTestPod,
+    SetTest,
+    fault_of,
+    is_gated,
+)
 from fairlead.decide.rails.books import CreateFleet, WriteFleet
 from fairlead.decide.rails.sight import Pulse
 from fairlead.decide.verdict import Decision, ObjectKey
@@ -63,6 +75,7 @@ class HealthController:
         reports: Mirror[NodeReport],
         fleets: Mirror[Fleet],
         *,
+        tests: Mirror[NodeTest],
         history: History,
         events: EventSink,
         clock: Clock,
@@ -75,7 +88,10 @@ class HealthController:
         self._world = world
         self._reports = reports
         self._fleets = fleets
+        self._tests = tests
+        self._book = NodeTests()
         self._cluster_reports = cluster_reports
+        self._client = client
         self._objects = ObjectWriter(client)
         self._books = FleetBooks(client)
         self._events = events
@@ -101,6 +117,7 @@ class HealthController:
             follow(seen.jobs, self._job_changed, reader),
             follow(seen.pods, self._pod_changed, reader),
             follow(reports, self._report_changed, reader),
+            follow(tests, self._test_changed, reader),
             follow(fleets, lambda _: self._decide_soon(), reader),
         ):
             self._followed.callback(undo)
@@ -110,7 +127,16 @@ class HealthController:
         """Return what it reads."""
         seen = self._world.mirrors
         more = () if self._cluster_reports is None else (self._cluster_reports,)
-        return (self._reports, self._fleets, seen.nodes, seen.jobs, seen.pods, seen.pools, *more)
+        return (
+            self._reports,
+            self._fleets,
+            self._tests,
+            seen.nodes,
+            seen.jobs,
+            seen.pods,
+            seen.pools,
+            *more,
+        )
 
     def close(self) -> None:
         """Detach from the mirrors, which live longer than the controller."""
@@ -142,6 +168,10 @@ class HealthController:
     def _report_changed(self, change: Change[NodeReport]) -> None:
         self._judge(change.key[1])
 
+    def _test_changed(self, change: Change[NodeTest]) -> None:
+        for name in self._book.changed(change):
+            self._judge(name)
+
     def _job_changed(self, change: Change[Job]) -> None:
         self._use.job_changed(change.key, change.new, self._instant())
         self._is_changed |= bool(self._open)
@@ -157,6 +187,9 @@ class HealthController:
         is_open = names.HEALTH in notes or drain_of(notes) is not None
         if node is not None:
             is_open |= any(taint.key == names.TAINT_UNHEALTHY for taint in node.spec.taints)
+            tests = self._book.of(node)
+            is_open |= is_gated(node) or any(each.is_open for each in tests)
+            is_open |= fault_of(node, tests) is not None
         if report is not None:
             is_open |= any(urgency_of(fault) is not None for fault in report.status.faults)
         was_open = name in self._open
@@ -218,7 +251,15 @@ class HealthController:
             nodes_age_seconds=float("inf") if contact is None else contact,
             api_latency_seconds=pulse.latency_seconds, api_error_share=pulse.error_share,
             report=None if cluster_reports is None else cluster_reports.get("", REPORT_NAME),
+            test_pods=self._test_pods(nodes), peers=self._book.peers,
         )  # fmt: skip
+
+    def _test_pods(self, nodes: Mapping[str, NodeView]) -> dict[str, Pod]:
+        """Return the pods by the name of the test; pods of other namespaces are nobody's."""
+        pods, namespace = self._world.mirrors.pods, self._policy.test_namespace
+        called = (test.metadata.name for view in nodes.values() for test in view.tests)
+        found = ((name, pods.get(namespace, name)) for name in called)
+        return {name: pod for name, pod in found if pod is not None}
 
     def _node_view(self, name: str) -> NodeView | None:
         node = self._world.mirrors.nodes.get("", name)
@@ -230,9 +271,11 @@ class HealthController:
             pool is not None and pool.is_active and not pool.is_external
             and bool(node.spec.provider_id)
         )  # fmt: skip
+        suite = (pool.spec.test_suite if pool is not None else "") or self._policy.test_suite
         return NodeView(
             node, record_of(meta.annotations), self._reports.get("", name),
             is_used=self._use.is_used(name), is_replaceable=is_replaceable,
+            tests=self._book.of(node), suite="" if self._tests.is_undefined else suite,
         )  # fmt: skip
 
     def _others(self, name: str) -> list[Pod]:
@@ -251,8 +294,14 @@ class HealthController:
         match action:
             case CreateFleet() | WriteFleet():
                 return ("", f"/{FLEET_NAME}")
-            case SetRecord(node):
+            case SetRecord(node) | LiftTaint(node):
                 return ("", f"node/{node.metadata.name}")
+            case CreateTest():
+                return ("", f"test/{action.name}")
+            case BeginTest(test) | SetTest(test) | DeleteTest(test):
+                return ("", f"test/{test.metadata.name}")
+            case DeleteTestPod(pod):
+                return pod.metadata.key
             case EvictPod(pod) | DeletePod(pod):
                 return pod.metadata.key
             case Note():
@@ -284,6 +333,14 @@ class HealthController:
                 written = await self._objects.patch(NODES, node.metadata, record_patch(action))
                 self._records.note(NODES, node.metadata, decided)
                 return written
+            case LiftTaint(node, decided):
+                taints = [each for each in node.spec.taints if each.key != names.TAINT_PREFLIGHT]
+                patch = {"spec": {"taints": [to_wire(taint) for taint in taints] or None}}
+                written = await self._objects.patch(NODES, node.metadata, patch)
+                self._records.note(NODES, node.metadata, decided)
+                return written
+            case CreateTest() | BeginTest() | SetTest() | DeleteTestPod() | DeleteTest():
+                return await perform_test(action, self._client, self._objects, self._policy)
             case EvictPod(pod, node):
                 return await self._evict(pod, node)
             case DeletePod(pod, node):
@@ -321,9 +378,11 @@ class HealthController:
     def faulted(self, action: Action, error: Exception) -> None:
         """Our own code raised over this object: set it aside, so that the others go on."""
         match action:
-            case SetRecord(node):
+            case SetRecord(node) | LiftTaint(node) | CreateTest(node):
                 self._set_aside.note(NODES, node.metadata, Stage.ACT, error)
-            case EvictPod(pod) | DeletePod(pod):
+            case BeginTest(test) | SetTest(test) | DeleteTest(test):
+                self._set_aside.note(NODE_TESTS, test.metadata, Stage.ACT, error)
+            case EvictPod(pod) | DeletePod(pod) | DeleteTestPod(pod):
                 self._set_aside.note(PODS, pod.metadata, Stage.ACT, error)
             case CreateFleet() | WriteFleet() | Note():
                 raise error

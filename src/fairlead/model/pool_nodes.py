@@ -36,7 +36,7 @@ class PoolNode:
     #: The machine: `spec.providerID`.
     instance: str
     is_ready: bool
-    #: It has the startup taint, which Fairlead lifts.
+    #: It has the startup taint, which Fairlead lifts, or is to be tested before it takes work.
     is_joining: bool
     #: It has the taint that it got while it was not ready, and waits for its turn.
     is_returning: bool
@@ -54,6 +54,8 @@ class PoolNode:
     is_out: bool = False
     #: Why its machine is to go for good; None: it is not.
     goes: Departure | None = None
+    #: A test that it has not passed yet keeps work off it.
+    is_gated: bool = False
 
     @property
     def name(self) -> str:
@@ -122,14 +124,16 @@ class PoolNodes:
             self.version += before is not None
             return
         notes, taints = node.metadata.annotations, {taint.key for taint in node.spec.taints}
+        # One that failed its test is out of service, as after any fault, and no longer joining.
+        is_gated = names.TAINT_PREFLIGHT in taints and names.TAINT_UNHEALTHY not in taints
         found = PoolNode(
             node, pool, node.spec.provider_id, is_ready(node),
-            names.TAINT_JOINING in taints, names.TAINT_RETURNING in taints,
+            names.TAINT_JOINING in taints or is_gated, names.TAINT_RETURNING in taints,
             is_spare(node.spec.taints), is_spare_of_pool(node.spec.taints),
             devices_of(node.status.allocatable),
             notes.get(names.REMOVAL, ""), notes.get(names.MAINTENANCE, ""),
             notes.get(names.MAINTENANCE_ANNOUNCED, ""), drain_of(notes) is not None,
-            departure_of(notes),
+            departure_of(notes), is_gated,
         )  # fmt: skip
         self.version += before is None or before.facts != found.facts
         self.by_name[name] = self.by_instance[found.instance] = found

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from tests.unit.history.contract import decisions_of
 
@@ -33,7 +34,7 @@ from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import Service as ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
-from fairlead.embedded.virtual.profile import load_profile
+from fairlead.embedded.virtual.profile import HardwareSpec, load_profile
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Request, Verb
 from fairlead.runtime.clock import LoopClock
@@ -71,6 +72,7 @@ class FleetWorld:
         health: HealthPolicy | None = None,
         *,
         profile: str = "default",
+        hardware: HardwareSpec | None = None,
     ) -> None:
         self.clock = LoopClock(EPOCH)
         rng = random.Random(7)
@@ -82,6 +84,8 @@ class FleetWorld:
         self.client = PagedClient(self.api, renews_watches=False, keeps_events=False)
         self.client.pages = {}
         found = load_profile(profile)
+        if hardware is not None:
+            found = msgspec.structs.replace(found, hardware=hardware)
         self.virtual = VirtualNodes(
             self.client, NodeFleet(0, found.node), found, clock=self.clock, rng=rng
         )
@@ -102,9 +106,12 @@ class FleetWorld:
         policy: FleetPolicy | None = None,
         health: HealthPolicy | None = None,
         profile: str = "default",
+        hardware: HardwareSpec | None = None,
     ) -> AsyncGenerator[FleetWorld]:
         silent = FleetPolicy(sight=SightLimits(nodes_age_seconds_max=float("inf")))
-        world = cls(rates or CloudRates(), policy or silent, health, profile=profile)
+        world = cls(
+            rates or CloudRates(), policy or silent, health, profile=profile, hardware=hardware
+        )
         await world.api.bootstrap()
         for manifest in crd.manifests():
             await world.client.create(CRDS, manifest)

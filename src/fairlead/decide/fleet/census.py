@@ -159,7 +159,7 @@ def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census
     for node in census.nodes.values():
         if node.instance in census.leaving:
             continue
-        if node.is_waiting and census.is_whole(node):
+        if node.is_waiting and not node.is_gated and census.is_whole(node):
             census.joining.append(node)
             if node.is_returning and not view.nodes.is_used(node.name):
                 _come(census, census.domain_of(node.instance), 1)

@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.node_pool import PoolDecision
+from fairlead.decide.health.gate import LiftTaint
+from fairlead.decide.health.testing import TestAction
 from fairlead.decide.rails.books import CreateFleet, WriteFleet
 from fairlead.model.node_record import NodeRecord
 
@@ -47,4 +49,6 @@ class Note:
     decided: PoolDecision
 
 
-Action: TypeAlias = CreateFleet | WriteFleet | SetRecord | EvictPod | DeletePod | Note
+Action: TypeAlias = (
+    CreateFleet | WriteFleet | SetRecord | EvictPod | DeletePod | Note | LiftTaint | TestAction
+)

@@ -32,6 +32,8 @@ from fairlead.decide.health.decisions import (
     sight_changed,
     taken,
 )
+from fairlead.decide.health.gate import Bench, steps_of_tests
+from fairlead.decide.health.judgement import Peers
 from fairlead.decide.health.need import Need, need_of
 from fairlead.decide.health.node_step import NodeView, next_record, stray, taken_out
 from fairlead.decide.health.policy import HealthPolicy
@@ -82,6 +84,9 @@ class HealthView:
     api_latency_seconds: float = 0.0
     api_error_share: float = 0.0
     report: ClusterReport | None = None
+    #: Pods of tests by the name of the test, and what nodes measured last, by shape and suite.
+    test_pods: Mapping[str, Pod] = field(default_factory=dict[str, Pod])
+    peers: Mapping[tuple[str, str], Peers] = field(default_factory=dict[tuple[str, str], Peers])
 
 
 @dataclass(slots=True)
@@ -127,13 +132,17 @@ class _Cycle:
     def run(self) -> tuple[Decision[Action], HealthReport]:
         view = self.view
         for name, node in sorted(view.nodes.items()):
-            need = need_of(node.node, node.report, self.policy, view.now, acting=True)
+            need = need_of(
+                node.node, node.report, self.policy, view.now, acting=True, tests=node.tests
+            )
             if need is not None:
                 self.needs[name] = need
         findings = self._look()
         is_clear = not findings
         self._move(is_clear=is_clear)
         rulings = self._grant(findings)
+        bench = Bench(view.test_pods, view.peers, self.policy, view.now)
+        self.actions += steps_of_tests(view.nodes, bench, self.needs)
         if is_clear:
             self._evict()
         self._note_shadows(findings)
@@ -331,7 +340,9 @@ class _Cycle:
     def _shadowed(self) -> Iterator[tuple[NodeView, Need]]:
         count = 0
         for name, node in sorted(self.view.nodes.items()):
-            need = need_of(node.node, node.report, self.policy, self.view.now, acting=False)
+            need = need_of(
+                node.node, node.report, self.policy, self.view.now, acting=False, tests=node.tests
+            )
             if need is not None and name not in self.needs and count < _NOTES_MAX:
                 count += 1
                 yield node, need

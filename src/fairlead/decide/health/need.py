@@ -7,15 +7,17 @@ mended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.api.core import Node
 from fairlead.api.names import REPAIRED
 from fairlead.api.node_report import Action, NodeReport, ReportedFault, Severity, SourceState
+from fairlead.api.node_test import NodeTest
 from fairlead.api.times import parse_time
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.testing import fault_of
 
 
 class Urgency(Enum):
@@ -63,8 +65,12 @@ def urgency_of(fault: ReportedFault) -> Urgency | None:
     return _URGENCIES[fault.severity] if is_needed else None
 
 
-def open_faults(node: Node, report: NodeReport | None) -> Iterator[ReportedFault]:
-    """Yield the faults of a node that nobody has said are mended."""
+def open_faults(
+    node: Node, report: NodeReport | None, tests: Sequence[NodeTest] = ()
+) -> Iterator[ReportedFault]:
+    """Yield the faults of a node, of its report and of its tests, that nobody said are mended."""
+    if (found := fault_of(node, tests)) is not None:
+        yield found
     if report is None or report.status.node_uid != node.metadata.uid:
         return
     repaired = instant_of(node.metadata.annotations.get(REPAIRED), float("-inf"))
@@ -74,12 +80,13 @@ def open_faults(node: Node, report: NodeReport | None) -> Iterator[ReportedFault
 
 
 def need_of(
-    node: Node, report: NodeReport | None, policy: HealthPolicy, now: float, *, acting: bool
-) -> Need | None:
+    node: Node, report: NodeReport | None, policy: HealthPolicy, now: float, *, acting: bool,
+    tests: Sequence[NodeTest] = (),
+) -> Need | None:  # fmt: skip
     """Return what the faults of rules that act ask for, or those of the others; None: nothing."""
     found = [
         (fault, urgency)
-        for fault in open_faults(node, report)
+        for fault in open_faults(node, report, tests)
         if policy.acts_on(fault.check) is acting and (urgency := urgency_of(fault)) is not None
     ]
     if not found:

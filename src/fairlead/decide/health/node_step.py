@@ -16,9 +16,11 @@ from msgspec.structs import replace
 from fairlead.api.core import Node
 from fairlead.api.names import HEALTH_DRAIN, REPAIRED, TAINT_UNHEALTHY
 from fairlead.api.node_report import Action, Answer, NodeReport
+from fairlead.api.node_test import NodeTest
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.health.need import Need, instant_of, is_proven, need_of
 from fairlead.decide.health.policy import TRIES_SECONDS, HealthPolicy
+from fairlead.decide.health.testing import has_passed
 from fairlead.model.node_record import (
     REASON_MAX,
     TRIES_MAX,
@@ -52,6 +54,9 @@ class NodeView:
     report: NodeReport | None
     is_used: bool = False
     is_replaceable: bool = False
+    #: Its tests, and the suite that it is to pass before it takes work; "": none.
+    tests: tuple[NodeTest, ...] = ()
+    suite: str = ""
 
     @property
     def name(self) -> str:
@@ -69,7 +74,8 @@ class NodeView:
         """The boot that the report is of; "": not known."""
         report = self.report
         is_own = report is not None and report.status.node_uid == self.node.metadata.uid
-        return report.status.boot_id if report is not None and is_own else ""
+        own = report.status.boot_id if report is not None and is_own else ""
+        return own or self.node.status.node_info.boot_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,7 @@ def next_record(view: NodeView, policy: HealthPolicy, now: float) -> NodeRecord 
     """
     record = view.record
     assert record is not None
-    need = need_of(view.node, view.report, policy, now, acting=True)
+    need = need_of(view.node, view.report, policy, now, acting=True, tests=view.tests)
     at = _Now(view, need, policy, now)
     if need is not None:
         record = _tightened(record, need, now)
@@ -277,9 +283,10 @@ def _validated(at: _Now, record: NodeRecord) -> NodeRecord | None:
     if at.need is not None:
         return _drained(at, replace(record, reason=at.need.words[:REASON_MAX]))
     since = parse_time(record.entered_at)
-    if not is_proven(at.view.node, at.view.report, at.policy, at.now):
+    if not _is_proven(at, since):
         if at.is_over(record):
-            return at.enter(record, NodeState.ASKING, "no working agent says that it is healthy")
+            proof = f"test of the suite {at.view.suite}" if at.view.suite else "working agent"
+            return at.enter(record, NodeState.ASKING, f"no {proof} says that it is healthy")
         return record
     if at.now < since + at.policy.validate_seconds:
         return record
@@ -290,6 +297,19 @@ def _validated(at: _Now, record: NodeRecord) -> NodeRecord | None:
         NodeState.READY, format_time(at.now), "it is healthy again", session=record.session,
         tries=tries,
     )  # fmt: skip
+
+
+def _is_proven(at: _Now, since: float) -> bool:
+    """True when the agent looks and sees nothing, and a test has passed where there is a gate.
+
+    The test alone is proof of a node without an agent.
+    """
+    view = at.view
+    is_seen = is_proven(view.node, view.report, at.policy, at.now)
+    if not view.suite:
+        return is_seen
+    has_agent = view.report is not None
+    return (is_seen or not has_agent) and has_passed(view.node, view.tests, view.suite, since)
 
 
 def _recent(node: Node, record: NodeRecord, now: float) -> tuple[Try, ...]:

@@ -35,6 +35,22 @@ class HealthPolicy:
     reboots_max: int = 2
     #: Actions in 7 days after which a person is asked.
     tries_max: int = 5
+    #: The suite that a node passes before it takes work, unless its pool names another; "": none.
+    test_suite: str = ""
+    test_image: str = ""
+    #: Of the pods of tests: what starts the program.
+    test_command: tuple[str, ...] = ("fairlead",)
+    #: TEST.OPTION=VALUE, for every suite.
+    test_options: tuple[str, ...] = ()
+    #: From the creation of a test to its end, with all attempts.
+    test_deadline_seconds: int = 1800
+    #: Where the pods of tests are, and their priority class; "": none.
+    test_namespace: str = "kube-system"
+    test_priority_class: str = ""
+    #: From the creation of a test pod to its result, beyond the time of the suite.
+    test_start_seconds: float = 600.0
+    #: Tests that run at a time.
+    tests_at_once_max: int = 256
     #: A fault is acted on if it is still there after so long.
     confirm_seconds: float = 2.0
     #: A node that is not empty so long after the deadline is gone on with.

@@ -23,6 +23,7 @@ from fairlead.api import names
 from fairlead.api.core import GRACE_SECONDS_DEFAULT, ConfigMap, Pod
 from fairlead.api.job import Progress
 from fairlead.api.times import format_time, parse_time
+from fairlead.embedded.virtual.hardware import Hardware
 from fairlead.embedded.virtual.profile import PodState, Profile
 from fairlead.embedded.virtual.records import (
     AddressPool,
@@ -70,6 +71,7 @@ class PodLives:
     ) -> None:
         self._profile = profile
         self._sampler = StageSampler(profile)
+        self._hardware = Hardware(profile.hardware)
         self._clock = clock
         self._rng = rng
         self._maps = maps
@@ -265,6 +267,9 @@ class PodLives:
     def _schedule_end(self, record: PodRecord) -> None:
         """Draw how the run ends and set its timers, counted from `started_at`."""
         now = self._clock.now()
+        if names.NODE_TEST in record.pod.metadata.labels:
+            self._schedule_test(record)
+            return
         drawn = self._sampler.draw(record.pod, PodState.RUNNING, self._rng)
         record.stage = None if drawn is None else drawn.stage
         record.step_at = 0.0
@@ -284,6 +289,17 @@ class PodLives:
             per_step = spec.step_seconds
             record.step = resumed + int((now - record.started_at) / per_step)
             self._schedule_progress(record)
+
+    def _schedule_test(self, record: PodRecord) -> None:
+        """Let a test of the machine end with what the model of its hardware says."""
+        record.stage, record.step_at = None, 0.0
+        answer = self._hardware.answer(record.pod, record.node.name)
+        if answer is not None:
+            end_at = max(record.started_at + answer.seconds, self._clock.now())
+            self._at(record, end_at, partial(self._finish_test, answer.message))
+
+    def _finish_test(self, message: str, record: PodRecord) -> None:
+        self._finish(record, 0 if message else 1, message=message)
 
     def _schedule_progress(self, record: PodRecord) -> None:
         """Set the timer of the next report: at the next checkpoint that is not too soon."""

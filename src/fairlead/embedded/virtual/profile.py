@@ -147,6 +147,22 @@ def _resources() -> dict[str, str]:
     }
 
 
+_Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+
+
+class HardwareSpec(Section, frozen=True):
+    """What tests find of the machines: shares of those that are not as they should be.
+
+    Which machine is of which kind follows from the seed and its name alone.
+    """
+
+    seed: int = 0
+    slow: _Share = 0.0
+    corrupt: _Share = 0.0
+    hanging: _Share = 0.0
+    flaky: _Share = 0.0
+
+
 class NodeShape(Section, frozen=True):
     """What each virtual node has, and how nodes are grouped."""
 
@@ -168,6 +184,7 @@ class Profile(Section, frozen=True):
     progress: ProgressSpec | None = None
     #: Without it nobody knows what pods use.
     use: UseSpec | None = None
+    hardware: HardwareSpec = HardwareSpec()
     restart_back_off_seconds: float = 10.0
     restart_back_off_seconds_max: float = 300.0
 

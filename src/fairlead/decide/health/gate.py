@@ -1,0 +1,110 @@
+"""What a decision about health does about tests: open ones go on, and the gate opens or asks.
+
+A node is at the gate while it has the taint of new nodes, or has come back from a repair. Tests and
+the gate take nothing away from anybody, so they do not ask the rails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from fairlead.api.core import Node, Pod
+from fairlead.api.node_pool import PoolDecision
+from fairlead.api.node_test import Phase
+from fairlead.api.times import format_time
+from fairlead.decide.health.judgement import Peers
+from fairlead.decide.health.need import instant_of
+from fairlead.decide.health.node_step import NodeView
+from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.testing import (
+    BeginTest,
+    DeleteTest,
+    DeleteTestPod,
+    TestAction,
+    has_passed,
+    is_gated,
+    next_step,
+    outdated,
+    wanted_test,
+)
+from fairlead.model.node_record import NodeState
+
+
+@dataclass(frozen=True, slots=True)
+class LiftTaint:
+    """Let a node that has passed take work."""
+
+    node: Node
+    decided: tuple[PoolDecision, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What tests are run with: their pods by the name of the test, and what nodes measured last, by
+    shape and suite.
+    """
+
+    pods: Mapping[str, Pod]
+    peers: Mapping[tuple[str, str], Peers]
+    policy: HealthPolicy
+    now: float
+
+
+def steps_of_tests(
+    nodes: Mapping[str, NodeView], bench: Bench, needs: Collection[str]
+) -> Iterator[TestAction | LiftTaint]:
+    """Yield what follows for the tests of nodes.
+
+    `needs`: nodes whose faults ask for something; they are not tested before these have ended.
+    """
+    room = bench.policy.tests_at_once_max - sum(
+        test.status.phase is Phase.RUNNING for node in nodes.values() for test in node.tests
+    )
+    for name, node in sorted(nodes.items()):
+        for step in _steps(node, bench, is_needed=name in needs):
+            if isinstance(step, BeginTest):
+                if room <= 0:
+                    continue
+                room -= 1
+            yield step
+
+
+def _steps(node: NodeView, bench: Bench, *, is_needed: bool) -> Iterator[TestAction | LiftTaint]:
+    tests = sorted(node.tests, key=lambda each: (each.spec.number, each.metadata.name))
+    for test in tests:
+        pod = bench.pods.get(test.metadata.name)
+        if not test.is_open and pod is not None and pod.metadata.deletion_timestamp is None:
+            yield DeleteTestPod(pod)
+    first = next((each for each in tests if each.is_open), None)
+    if first is not None:  # one runner for each node: the others wait
+        step = next_step(
+            first, bench.pods.get(first.metadata.name), node.node, bench.policy, now=bench.now,
+            peers=bench.peers, is_used=node.is_used,
+        )  # fmt: skip
+        if step is not None:
+            yield step
+        return
+    for test in outdated(tests):
+        yield DeleteTest(test)
+    since = _gate_since(node)
+    if since is None or is_needed:
+        return
+    if is_gated(node.node) and has_passed(node.node, tests, node.suite, since):
+        said = f"{node.name}: it has passed the suite {node.suite}"
+        facts: dict[str, int | float | str | bool] = {"node": node.name, "suite": node.suite}
+        decided = PoolDecision(format_time(bench.now), "Passed", "Gate", said, facts)
+        yield LiftTaint(node.node, (decided,))
+    elif (wanted := wanted_test(node.node, tests, node.suite, since)) is not None:
+        yield wanted
+
+
+def _gate_since(node: NodeView) -> float | None:
+    """Return since when a test counts for a node at the gate; None: it is not there."""
+    if not node.suite:
+        return None
+    record = node.record
+    if record is not None and record.is_out:
+        is_back = record.state is NodeState.VALIDATING
+        return instant_of(record.entered_at, float("-inf")) if is_back else None
+    return float("-inf") if is_gated(node.node) else None

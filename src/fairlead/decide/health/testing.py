@@ -1,0 +1,301 @@
+"""Tests of nodes: which node needs one, what follows for an open one, what it says of the node.
+
+    Pending -> Running -> Ended          a pod each time it runs; tried again until a deadline
+
+Level-triggered as the rest of health: the pod is the one whose uid the status has, and another one
+of its name is deleted, whoever made it. Nothing is believed that the controller did not order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from fairlead.api.core import Node, Pod
+from fairlead.api.machine_result import (
+    Outcome,
+    SuiteResult,
+    UnreadableResult,
+    decode_result,
+    worst_outcome,
+)
+from fairlead.api.names import REPAIRED, TAINT_PREFLIGHT
+from fairlead.api.node_report import WHY_MAX, Action, ReportedFault, Severity
+from fairlead.api.node_suites import machine_tests, suites
+from fairlead.api.node_test import DEVICES_MAX, Cause, NodeTest, NodeTestStatus, Phase
+from fairlead.api.times import format_time, parse_time
+from fairlead.decide.health.judgement import Peers, judged, shape_of
+from fairlead.decide.health.policy import HealthPolicy
+
+#: The check of faults that tests find, as `health.actOn` names it.
+CHECK = "node-test"
+#: Of each node, ended tests that are kept.
+KEPT_MAX = 3
+#: Of the name of a node in that of its test, so that the number has room.
+_NODE_NAME_MAX = 240
+#: A pod that was created is seen after so long.
+_SEEN_SECONDS = 10.0
+_BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX = 10.0, 300.0
+#: Reasons of an attempt, and of the end.
+SPOKE, SILENT, LATE, GONE, NO_RESULT = "HarnessError", "Silent", "Late", "PodGone", "NoResult"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTest:
+    """Create the next test of a node."""
+
+    node: Node
+    suite: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        """The name of the NodeTest: derived, so that two leaders create one."""
+        return f"{self.node.metadata.name[:_NODE_NAME_MAX]}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTest:
+    """Create the pod of a test, and write its uid down."""
+
+    test: NodeTest
+    node: Node
+    takes_devices: bool
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTest:
+    """Write the status of a test."""
+
+    test: NodeTest
+    status: NodeTestStatus
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTestPod:
+    """Delete a pod of a test's name."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTest:
+    """Delete a test that ended long ago."""
+
+    test: NodeTest
+
+
+TestAction = CreateTest | BeginTest | SetTest | DeleteTestPod | DeleteTest
+
+
+def newest_first(tests: Sequence[NodeTest]) -> list[NodeTest]:
+    """Return the tests of a node, the newest first."""
+    return sorted(tests, key=lambda each: (-each.spec.number, each.metadata.name))
+
+
+def fault_of(node: Node, tests: Sequence[NodeTest]) -> ReportedFault | None:
+    """Return the fault that the latest test found; None: none, or it is over.
+
+    It ends with the boot in which it was found, with a later test of the suite that passes, and
+    when a person says so. What the gate could not find out is a fault, too; what a person's test
+    could not is none.
+    """
+    passed = set[str]()
+    for test in newest_first(tests):
+        outcome, is_gate = test.status.outcome, test.spec.cause is Cause.GATE
+        if test.is_open or outcome is None:
+            continue
+        if outcome is Outcome.PASSED:
+            passed.add(test.spec.suite)
+        elif (
+            (outcome is Outcome.FAILED or is_gate)
+            and test.spec.suite not in passed
+            and _still_counts(node, test)
+        ):
+            return _fault(test)
+    return None
+
+
+def _still_counts(node: Node, test: NodeTest) -> bool:
+    if test.status.boot_id != node.status.node_info.boot_id:
+        return False
+    repaired = node.metadata.annotations.get(REPAIRED)
+    return _instant(test.status.ended_at) > _instant(repaired)
+
+
+def _fault(test: NodeTest) -> ReportedFault:
+    status, worst = test.status, test.status.worst
+    component, action = f"suite {test.spec.suite}", Action.ASK_PERSON
+    if status.outcome is Outcome.FAILED and worst is not None:
+        component = worst.test
+        kind = machine_tests().get(worst.test)
+        action = kind.action if kind is not None else action
+    elif status.reason == SILENT:
+        action = Action.REBOOT
+    at = status.ended_at or ""
+    return ReportedFault(
+        CHECK, component, Severity.CRITICAL, action, action.recovery, at, at, (status.reason,),
+        evidence=status.message,
+    )  # fmt: skip
+
+
+# The gate
+
+
+def is_gated(node: Node) -> bool:
+    """True for a node that is to be tested before it takes work."""
+    return any(taint.key == TAINT_PREFLIGHT for taint in node.spec.taints)
+
+
+def has_passed(node: Node, tests: Sequence[NodeTest], suite: str, since: float) -> bool:
+    """True when the node passed the suite in this boot, by a test made at `since` or later."""
+    return any(
+        test.status.outcome is Outcome.PASSED and test.spec.suite == suite
+        and test.status.boot_id == node.status.node_info.boot_id
+        and _instant(test.metadata.creation_timestamp) >= since
+        for test in tests if not test.is_open
+    )  # fmt: skip
+
+
+def wanted_test(
+    node: Node, tests: Sequence[NodeTest], suite: str, since: float
+) -> CreateTest | None:
+    """Return the test that a node at the gate needs; None: it has passed, one is open, or the
+    latest one found a fault that is not over.
+    """
+    if any(test.is_open for test in tests) or fault_of(node, tests) is not None:
+        return None
+    if suite not in suites() or has_passed(node, tests, suite, since):
+        return None
+    return CreateTest(node, suite, 1 + max((each.spec.number for each in tests), default=0))
+
+
+# One test
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    test: NodeTest
+    policy: HealthPolicy
+    now: float
+
+    @property
+    def deadline(self) -> float:
+        """When it ends, whatever it found."""
+        created = _instant(self.test.metadata.creation_timestamp)
+        return created + self.policy.test_deadline_seconds
+
+    def again(self, reason: str, message: str) -> SetTest:
+        """Return that the attempt was nothing: another one later, or the end."""
+        status = self.test.status
+        if self.now >= self.deadline:
+            return self.ended(reason, message)
+        wait = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2.0 ** max(0, status.attempts - 1))
+        return SetTest(self.test, replace(
+            status, phase=Phase.PENDING, pod_uid="", reason=reason, message=message[:WHY_MAX],
+            retry_at=format_time(self.now + wait),
+        ))  # fmt: skip
+
+    def ended(self, reason: str, message: str) -> SetTest:
+        """Return the end of a test that never had a result."""
+        words = f"{message or 'its pod never began'}; {self.test.status.attempts} attempts"
+        return SetTest(self.test, replace(
+            self.test.status, phase=Phase.ENDED, outcome=Outcome.ERROR, retry_at=None,
+            reason=reason if reason == SPOKE else SILENT, message=words[:WHY_MAX],
+            ended_at=format_time(self.now),
+        ))  # fmt: skip
+
+
+def next_step(
+    test: NodeTest, pod: Pod | None, node: Node, policy: HealthPolicy,
+    *, now: float, peers: Mapping[tuple[str, str], Peers], is_used: bool,
+) -> TestAction | None:  # fmt: skip
+    """Return what follows for an open test; None: wait.
+
+    `pod` has the name of the test's pod, whoever made it. `peers`: figures by shape and suite; a
+    node that works meanwhile is not compared with them, and its devices are left to its work.
+    """
+    at, status, suite = _Now(test, policy, now), test.status, suites().get(test.spec.suite)
+    if suite is None:
+        return at.ended(SPOKE, f"there is no suite '{test.spec.suite}'")
+    if pod is not None and (not status.pod_uid or pod.metadata.uid != status.pod_uid):
+        return None if pod.metadata.deletion_timestamp is not None else DeleteTestPod(pod)
+    if pod is None:
+        if status.pod_uid and now < _instant(status.started_at) + _SEEN_SECONDS:
+            return None  # the mirror of pods may be a little behind
+        if status.pod_uid:
+            return at.again(status.reason or GONE, status.message or "its pod is gone")
+        if now >= at.deadline:
+            return at.ended(status.reason, status.message)
+        if now < _instant(status.retry_at):
+            return None
+        return BeginTest(test, node, not is_used, format_time(now))
+    if not pod.is_terminal:
+        if pod.metadata.deletion_timestamp is not None:
+            return None
+        patience = suite.seconds + policy.test_start_seconds
+        if now < _instant(status.started_at) + patience:
+            return None
+        if status.reason != LATE:
+            message = f"no result after {patience:.0f} s"
+            return SetTest(test, replace(status, reason=LATE, message=message))
+        return DeleteTestPod(pod)
+    return _result(at, pod, node, {} if is_used else peers)
+
+
+def _result(at: _Now, pod: Pod, node: Node, peers: Mapping[tuple[str, str], Peers]) -> SetTest:
+    """Judge what a pod has left."""
+    test = at.test
+    try:
+        result = _read(pod, test.spec.suite)
+    except UnreadableResult as error:
+        return at.again(NO_RESULT, str(error))
+    shape = shape_of(node)
+    alike = peers.get((shape, test.spec.suite), {})
+    others = {name: each for name, each in alike.items() if name != node.metadata.name}
+    measured = judged(result, others)
+    outcome = worst_outcome(measured)
+    worst = max(measured, key=lambda each: each.outcome.rank)
+    if outcome is Outcome.ERROR and at.now < at.deadline:
+        return at.again(SPOKE, f"{worst.test}: {worst.message}")
+    words = "" if outcome is Outcome.PASSED else f"{worst.test}: {worst.message}"
+    return SetTest(test, replace(
+        test.status, phase=Phase.ENDED, outcome=outcome, retry_at=None, measured=measured,
+        reason=SPOKE if outcome is Outcome.ERROR else outcome.value, message=words[:WHY_MAX],
+        ended_at=format_time(at.now), boot_id=node.status.node_info.boot_id, shape=shape,
+        machine_id=result.machine_id, devices=result.devices[:DEVICES_MAX],
+        versions=result.versions,
+    ))  # fmt: skip
+
+
+def _read(pod: Pod, suite: str) -> SuiteResult:
+    """Return what the only container of a pod left; UnreadableResult.
+
+    A result lacks no test of its suite, and has no other: what was not run has not passed.
+    """
+    statuses = pod.status.container_statuses
+    ended = statuses[0].state.terminated if statuses else None
+    if ended is None or not ended.message:
+        why = pod.status.message or pod.status.reason or (ended.reason if ended else "")
+        raise UnreadableResult(f"the pod left no result{': ' * bool(why)}{why}")
+    result = decode_result(ended.message)
+    found = {each.test for each in result.measured}
+    if result.suite != suite or found != set(suites()[suite].tests):
+        raise UnreadableResult(f"the result is not one of the suite {suite}")
+    return result
+
+
+def outdated(tests: Sequence[NodeTest]) -> list[NodeTest]:
+    """Return the tests of a node that are not kept."""
+    return [each for each in newest_first(tests) if not each.is_open][KEPT_MAX:]
+
+
+def _instant(text: str | None) -> float:
+    """Return an instant; the beginning of time for none, and for what cannot be read."""
+    try:
+        return float("-inf") if text is None else parse_time(text)
+    except ValueError:
+        return float("-inf")

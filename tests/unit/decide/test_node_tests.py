@@ -1,0 +1,308 @@
+"""How figures are judged, what a test says of its node, and what follows for one that is open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.core import (
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStatus,
+    Node,
+    NodeSystemInfo,
+    Pod,
+    PodStatus,
+)
+from fairlead.api.machine_result import Figure, Measured, Outcome, SuiteResult, encode_result
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.node_report import Action
+from fairlead.api.node_suites import Better, FigureKind, suites
+from fairlead.api.node_test import Cause, NodeTest, NodeTestSpec, NodeTestStatus, Phase
+from fairlead.api.times import format_time
+from fairlead.decide.health.judgement import Peers, fleet_limit, judged, shape_of
+from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.testing import (
+    BeginTest,
+    CreateTest,
+    DeleteTestPod,
+    SetTest,
+    fault_of,
+    has_passed,
+    next_step,
+    outdated,
+    wanted_test,
+)
+from fairlead.testing.builders import EPOCH, make_node
+
+HIGHER = FigureKind("copyBytesPerSecond", "B/s", Better.HIGHER)
+LOWER = FigureKind("syncSeconds", "s", Better.LOWER)
+POLICY = HealthPolicy(test_suite="quick", test_deadline_seconds=1800)
+START = float("-inf")
+
+
+def memory(value: float, **more: Any) -> Measured:
+    return Measured("memory", Outcome.PASSED, figures=(Figure(HIGHER.name, value),), **more)
+
+
+def peers(*values: float) -> Peers:
+    return {f"n{i}": (memory(value),) for i, value in enumerate(values)}
+
+
+def judge(value: float, of: Peers, *, devices: tuple[str, ...] = ()) -> Measured:
+    return judged(SuiteResult("quick", (memory(value),), devices=devices), of)[0]
+
+
+# Judgement
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "limit"),
+    [
+        (HIGHER, [100.0] * 7, None),  # too few
+        (HIGHER, [100.0] * 8, 90.0),  # all alike: a tenth is no slowness
+        (HIGHER, [90.0, 95.0, 100.0, 100.0, 100.0, 105.0, 110.0, 110.0, 90.0], 75.0),  # 5 times 5
+        (HIGHER, [100.0] * 8 + [1.0, 2.0], 90.0),  # bad ones move no median
+        (LOWER, [1.0] * 8, 2.0),
+        (FigureKind("cores", "1", Better.NEITHER), [8.0] * 20, None),
+    ],
+)
+def test_the_limit_of_the_fleet_is_five_deviations_from_the_median_and_a_tenth_at_least(
+    kind: FigureKind, values: list[float], limit: float | None
+) -> None:
+    assert fleet_limit(kind, values) == limit
+
+
+def test_what_misses_its_limit_has_failed_and_the_limit_is_kept() -> None:
+    good, slow = judge(95.0, peers(*[100.0] * 8)), judge(89.0, peers(*[100.0] * 8))
+    assert (good.outcome, good.figures[0].limit) == (Outcome.PASSED, 90.0)
+    assert (slow.outcome, slow.figures[0].limit) == (Outcome.FAILED, 90.0)
+    assert slow.message == "copyBytesPerSecond 89 is less than 90"
+    assert judge(1.0, peers(100.0)).outcome is Outcome.PASSED, "there is nothing to compare with"
+
+
+def test_the_table_and_the_fleet_are_both_held_and_the_stricter_one_counts() -> None:
+    def copies(value: float, of: Peers) -> Measured:
+        figure = Figure("toDeviceBytesPerSecond", value)
+        one = Measured("gpu-copies", Outcome.PASSED, figures=(figure,))
+        result = SuiteResult("quick", (one,), devices=("NVIDIA H100 80GB HBM3",))
+        return judged(result, of)[0]
+
+    assert copies(47e9, {}).outcome is Outcome.FAILED
+    assert copies(49e9, {}).outcome is Outcome.PASSED
+    fast = Measured("gpu-copies", Outcome.PASSED, figures=(Figure("toDeviceBytesPerSecond", 6e10),))
+    of = {f"n{i}": (fast,) for i in range(8)}
+    found = copies(50e9, of)
+    assert (found.outcome, found.figures[0].limit) == (Outcome.FAILED, 54e9)
+
+
+def test_what_the_machine_found_itself_is_not_judged_better() -> None:
+    wrong = replace(memory(1e12), outcome=Outcome.FAILED, message="wrong")
+    found = judged(SuiteResult("quick", (wrong,)), peers(*[100.0] * 8))[0]
+    assert (found.outcome, found.message) == (Outcome.FAILED, "wrong")
+    own = Measured("mine", Outcome.PASSED, figures=(Figure("speed", 1.0),))
+    assert judged(SuiteResult("quick", (own,)), {})[0] == own, "a test that nobody knows"
+
+
+def test_nodes_are_alike_by_type_cpus_and_gpus() -> None:
+    node = make_node("a", cpu="8", gpus=4)
+    assert shape_of(node) == shape_of(make_node("b", cpu="8", gpus=4))
+    assert shape_of(node) != shape_of(make_node("c", cpu="8", gpus=8))
+
+
+# What a test says of its node
+
+
+def node(boot: str = "boot-1", **notes: str) -> Node:
+    made = make_node("n1")
+    status = replace(made.status, node_info=NodeSystemInfo(boot_id=boot))
+    meta = replace(made.metadata, annotations={getattr(names, k): v for k, v in notes.items()})
+    return replace(made, metadata=meta, status=status)
+
+
+def a_test(
+    outcome: Outcome | None = None, *, number: int = 1, cause: Cause = Cause.GATE,
+    reason: str = "", boot: str = "boot-1", suite: str = "quick", at: float = EPOCH,
+) -> NodeTest:  # fmt: skip
+    """Return a test: ended, with an outcome; else open."""
+    status = NodeTestStatus()
+    if outcome is not None:
+        failed = (Measured("disk", outcome, "it lies"),)
+        status = NodeTestStatus(
+            Phase.ENDED, outcome, reason, "it lies", ended_at=format_time(at + 60), boot_id=boot,
+            measured=failed,
+        )  # fmt: skip
+    meta = ObjectMeta(name=f"n1-{number}", uid=f"t{number}", creation_timestamp=format_time(at))
+    return NodeTest(meta, NodeTestSpec("n1", "uid", suite, cause, number), status)
+
+
+@pytest.mark.parametrize(
+    ("tests", "found"),
+    [
+        ([], None),
+        ([a_test()], None),
+        ([a_test(Outcome.PASSED)], None),
+        ([a_test(Outcome.FAILED)], ("disk", Action.REPLACE)),
+        ([a_test(Outcome.FAILED, cause=Cause.PERSON)], ("disk", Action.REPLACE)),
+        ([a_test(Outcome.ERROR, reason="HarnessError")], ("suite quick", Action.ASK_PERSON)),
+        ([a_test(Outcome.ERROR, reason="Silent")], ("suite quick", Action.REBOOT)),
+        ([a_test(Outcome.SKIPPED)], ("suite quick", Action.ASK_PERSON)),
+        ([a_test(Outcome.ERROR, cause=Cause.PERSON)], None),
+        ([a_test(Outcome.FAILED), a_test(Outcome.PASSED, number=2)], None),
+        ([a_test(Outcome.PASSED), a_test(Outcome.FAILED, number=2)], ("disk", Action.REPLACE)),
+        ([a_test(Outcome.FAILED), a_test(Outcome.ERROR, number=2, cause=Cause.PERSON)],
+         ("disk", Action.REPLACE)),
+        ([a_test(Outcome.FAILED, suite="full"), a_test(Outcome.PASSED, number=2)],
+         ("disk", Action.REPLACE)),  # a shorter suite does not prove what a longer one found
+        ([a_test(Outcome.FAILED, boot="boot-0")], None),  # it has started again since
+    ],
+)  # fmt: skip
+def test_the_latest_test_that_says_something_of_the_machine_counts(
+    tests: list[NodeTest], found: tuple[str, Action] | None
+) -> None:
+    fault = fault_of(node(), tests)
+    assert (None if fault is None else (fault.component, fault.action)) == found
+
+
+def test_a_person_ends_the_fault_of_a_test() -> None:
+    tests = [a_test(Outcome.FAILED)]
+    assert fault_of(node(REPAIRED=format_time(EPOCH + 30)), tests) is not None
+    assert fault_of(node(REPAIRED=format_time(EPOCH + 90)), tests) is None
+
+
+def test_a_node_at_the_gate_gets_one_test_and_passes_by_one_of_this_boot_and_time() -> None:
+    passed = a_test(Outcome.PASSED)
+    assert wanted_test(node(), [], "quick", START) == CreateTest(node(), "quick", 1)
+    assert wanted_test(node(), [a_test()], "quick", START) is None
+    assert wanted_test(node(), [passed], "quick", START) is None
+    assert wanted_test(node(), [a_test(Outcome.FAILED)], "quick", START) is None
+    assert wanted_test(node(), [], "none such", START) is None
+    for tests, of, since in (
+        ([passed], node("boot-2"), START), ([passed], node(), EPOCH + 1),
+        ([a_test(Outcome.PASSED, suite="full")], node(), START),
+    ):  # fmt: skip
+        assert not has_passed(of, tests, "quick", since)
+        assert wanted_test(of, tests, "quick", since) == CreateTest(of, "quick", 2)
+
+
+def test_a_few_tests_of_each_node_are_kept() -> None:
+    tests = [a_test(Outcome.PASSED, number=i) for i in range(1, 7)]
+    assert [each.spec.number for each in outdated(tests)] == [3, 2, 1]
+    assert outdated([a_test(number=i) for i in range(9)]) == [], "open ones stay"
+
+
+# A test that is open
+
+
+def pod(uid: str = "p1", *, phase: str = "Running", message: str = "", leaves: bool = False) -> Pod:
+    ended = ContainerStateTerminated(0, message=message) if phase != "Running" else None
+    statuses = (ContainerStatus("test", state=ContainerState(terminated=ended)),)
+    deleted = format_time(EPOCH) if leaves else None
+    meta = ObjectMeta(name="n1-1", namespace="kube-system", uid=uid, deletion_timestamp=deleted)
+    return Pod(meta, status=PodStatus(phase, container_statuses=statuses))
+
+
+def running(**fields: Any) -> NodeTest:
+    status = NodeTestStatus(
+        Phase.RUNNING, pod_uid="p1", attempts=1, started_at=format_time(EPOCH), **fields
+    )
+    return replace(a_test(), status=status)
+
+
+def step(test: NodeTest, found: Pod | None, now: float = EPOCH + 60, **options: Any) -> Any:
+    given = {"peers": {}, "is_used": False, **options}
+    return next_step(test, found, node(), POLICY, now=now, **given)
+
+
+def result(**outcomes: Outcome) -> str:
+    measured = tuple(
+        Measured(name, outcomes.get(name, Outcome.PASSED), "why" * (name in outcomes))
+        for name in suites()["quick"].tests
+    )
+    return encode_result(SuiteResult("quick", measured)).decode()
+
+
+def test_a_pod_is_begun_once_and_has_the_devices_of_a_node_without_work() -> None:
+    assert step(a_test(), None) == BeginTest(
+        a_test(), node(), takes_devices=True, at=format_time(EPOCH + 60)
+    )
+    assert not step(a_test(), None, is_used=True).takes_devices
+    waiting = replace(a_test(), status=NodeTestStatus(retry_at=format_time(EPOCH + 90)))
+    assert step(waiting, None) is None
+    assert isinstance(step(waiting, None, EPOCH + 90), BeginTest)
+
+
+def test_only_the_pod_whose_uid_is_recorded_is_read() -> None:
+    for test in (a_test(), running()):
+        other = pod("other", phase="Succeeded", message=result())
+        assert step(test, other) == DeleteTestPod(other)
+        assert step(test, pod("other", leaves=True)) is None
+    done = step(running(), pod(phase="Succeeded", message=result()))
+    assert done.status.outcome is Outcome.PASSED
+    assert done.status.boot_id == "boot-1"
+
+
+def test_a_pod_that_is_not_seen_yet_is_no_pod_that_is_gone() -> None:
+    assert step(running(), None, EPOCH + 5) is None
+    gone = step(running(), None, EPOCH + 11)
+    assert (gone.status.phase, gone.status.pod_uid, gone.status.reason) == (
+        Phase.PENDING, "", "PodGone",
+    )  # fmt: skip
+
+
+def test_a_pod_without_a_result_in_time_is_deleted_and_the_reason_kept() -> None:
+    patience = suites()["quick"].seconds + POLICY.test_start_seconds
+    assert step(running(), pod(), EPOCH + patience - 1) is None
+    late = step(running(), pod(), EPOCH + patience)
+    assert late.status.reason == "Late"
+    marked = replace(running(), status=late.status)
+    assert step(marked, pod(), EPOCH + patience) == DeleteTestPod(pod())
+    again = step(marked, None, EPOCH + patience + 1)
+    assert (again.status.reason, again.status.pod_uid) == ("Late", "")
+
+
+def test_failures_end_a_test_errors_are_tried_again_until_the_deadline() -> None:
+    failed = step(running(), pod(phase="Succeeded", message=result(disk=Outcome.FAILED)))
+    assert (failed.status.phase, failed.status.outcome) == (Phase.ENDED, Outcome.FAILED)
+    assert failed.status.message == "disk: why"
+    error = pod(phase="Succeeded", message=result(disk=Outcome.ERROR))
+    again = step(running(), error)
+    assert (again.status.phase, again.status.outcome) == (Phase.PENDING, None)
+    ended = step(running(), error, EPOCH + 1800)
+    assert (ended.status.outcome, ended.status.reason) == (Outcome.ERROR, "HarnessError")
+    silent = step(running(), pod(phase="Failed"), EPOCH + 1800)
+    assert (silent.status.outcome, silent.status.reason) == (Outcome.ERROR, "Silent")
+    skipped = step(running(), pod(phase="Succeeded", message=result(
+        **dict.fromkeys(suites()["quick"].tests, Outcome.SKIPPED))))  # fmt: skip
+    assert skipped.status.outcome is Outcome.SKIPPED
+
+
+def test_the_waits_between_attempts_double_up_to_five_minutes() -> None:
+    waits = list[float]()
+    for attempts in range(1, 9):
+        test = replace(running(), status=replace(running().status, attempts=attempts))
+        found = step(test, pod(phase="Failed")).status.retry_at
+        waits.append(next(w for w in (10, 20, 40, 80, 160, 300)
+                          if format_time(EPOCH + 60 + w) == found))  # fmt: skip
+    assert waits == [10, 20, 40, 80, 160, 300, 300, 300]
+
+
+def test_a_node_that_works_meanwhile_is_not_compared_with_idle_ones() -> None:
+    slow = tuple(
+        memory(50.0) if name == "memory" else Measured(name, Outcome.PASSED)
+        for name in suites()["quick"].tests
+    )
+    left = pod(phase="Succeeded", message=encode_result(SuiteResult("quick", slow)).decode())
+    alike = {(shape_of(node()), "quick"): peers(*[100.0] * 9)}
+    assert step(running(), left, peers=alike).status.outcome is Outcome.FAILED
+    assert step(running(), left, peers=alike, is_used=True).status.outcome is Outcome.PASSED
+
+
+def test_a_suite_that_nobody_knows_ends_at_once() -> None:
+    strange = replace(a_test(), spec=replace(a_test().spec, suite="mine"))
+    ended = step(strange, None)
+    assert (ended.status.phase, "no suite 'mine'" in ended.status.message) == (Phase.ENDED, True)
+    assert isinstance(ended, SetTest)
