@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from fairlead.api.core import Node
 from fairlead.api.names import POOL
 from fairlead.api.resources import NODE_POOLS, NODES
-from fairlead.api.status import ApiError, Forbidden
+from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.cli.cluster_settings import settings_or_defaults
 from fairlead.cli.common import Common
 from fairlead.cli.node_kinds import KnownNodes, Labels, What, resolve
 from fairlead.cli.request import JobRequest
 from fairlead.cli.transport import Api
-from fairlead.input.errors import CliError, Problem
+from fairlead.input.errors import CliError, Code, Problem, fail
+from fairlead.input.suggest import nearest
 
 
 def known_nodes(common_: Common, api: Api, request: JobRequest) -> KnownNodes:
@@ -71,3 +73,16 @@ def kinds_resolved(
     )
     notes = tuple(one.note for one in found if one.note)
     return resolved, notes, tuple(one.problem for one in found if one.problem is not None)
+
+
+def node_named(api: Api, name: str) -> Node:
+    """Return a node; CliError with the nearest name where there is none."""
+    try:
+        return api.get(NODES, name)
+    except NotFound as error:
+        try:
+            near = nearest(name, [each.metadata.name for each in api.list(NODES)])
+        except ApiError:
+            near = None
+        help_ = (f"did you mean {near}?",) if near else ("fairlead nodes -o wide",)
+        raise fail(Code.BAD_VALUE, f"there is no node '{name}'", help=help_) from error

@@ -41,7 +41,6 @@ from fairlead.decide.health.testing import (
     DeleteTestPod,
     SetTest,
     fault_of,
-    is_gated,
 )
 from fairlead.decide.rails.books import CreateFleet, WriteFleet
 from fairlead.decide.rails.sight import Pulse
@@ -61,6 +60,8 @@ from fairlead.runtime.reader import MirrorReader, follow, set_aside_of
 from fairlead.runtime.set_aside import Stage
 
 _SOON_SECONDS = 0.5
+#: Taints of nodes that may need something.
+_MARKS = (names.TAINT_UNHEALTHY, names.TAINT_PREFLIGHT)
 
 
 class HealthController:
@@ -186,10 +187,10 @@ class HealthController:
         notes = node.metadata.annotations if node is not None else {}
         is_open = names.HEALTH in notes or drain_of(notes) is not None
         if node is not None:
-            is_open |= any(taint.key == names.TAINT_UNHEALTHY for taint in node.spec.taints)
-            tests = self._book.of(node)
-            is_open |= is_gated(node) or any(each.is_open for each in tests)
-            is_open |= fault_of(node, tests) is not None
+            is_open |= any(taint.key in _MARKS for taint in node.spec.taints)
+            if tests := self._book.of(node):
+                is_open |= any(each.is_open for each in tests)
+                is_open |= fault_of(node, tests) is not None
         if report is not None:
             is_open |= any(urgency_of(fault) is not None for fault in report.status.faults)
         was_open = name in self._open

@@ -65,9 +65,9 @@ class NodeTests:
 
     def of(self, node: Node | None) -> tuple[NodeTest, ...]:
         """Return the tests of a node; those of another one of its name are none."""
-        if node is None:
+        mine = self._by_node.get(node.metadata.name) if node is not None else None
+        if node is None or not mine:
             return ()
-        mine = self._by_node.get(node.metadata.name, {})
         return tuple(each for each in mine.values() if each.spec.node_uid == node.metadata.uid)
 
     def _compare(self, node: str) -> None:
@@ -134,9 +134,9 @@ def pod_body(action: BeginTest, policy: HealthPolicy) -> dict[str, Any]:
         "apiVersion": names.API_VERSION, "kind": "NodeTest", "name": test.metadata.name,
         "uid": test.metadata.uid, "controller": True,
     }  # fmt: skip
-    options = [f"disk.directory={_SCRATCH}", *policy.test_options]
     command = [*policy.test_command, "agent", "test", "--suite", test.spec.suite,
-               "--result", "/dev/termination-log"]  # fmt: skip
+               "--result", "/dev/termination-log", "--directory", _SCRATCH]  # fmt: skip
+    options = [word for each in policy.test_options for word in ("--set", each)]
     devices = _devices(node) if action.takes_devices else {}
     seconds = suites()[test.spec.suite].seconds + policy.test_start_seconds
     spec = {
@@ -144,7 +144,7 @@ def pod_body(action: BeginTest, policy: HealthPolicy) -> dict[str, Any]:
         "containers": [
             {
                 "name": "test", "image": policy.test_image,
-                "command": [*command, *(word for each in options for word in ("--set", each))],
+                "command": [*command, *options],
                 "env": [{"name": "TMPDIR", "value": _SCRATCH}],
                 "resources": {"requests": {**_REQUESTS, **devices}, "limits": devices},
                 "volumeMounts": [{"name": "scratch", "mountPath": _SCRATCH}],

@@ -213,7 +213,7 @@ def running(**fields: Any) -> NodeTest:
 
 
 def step(test: NodeTest, found: Pod | None, now: float = EPOCH + 60, **options: Any) -> Any:
-    given = {"peers": {}, "is_used": False, **options}
+    given: dict[str, Any] = {"peers": {}, "is_used": False, **options}
     return next_step(test, found, node(), POLICY, now=now, **given)
 
 

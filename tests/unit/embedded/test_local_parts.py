@@ -436,3 +436,19 @@ def test_a_look_for_changed_configuration_waits_for_the_next_change_each_time() 
         running.cancel()
 
     run(main())
+
+
+def test_a_container_says_the_end_of_its_termination_log(tmp_path: Path) -> None:
+    run = Run(tmp_path / "containers" / "main" / "0", "boot")
+    run.path.mkdir(parents=True)
+    ended = ExitFile(0, 0, "", 1.0, 2.0)
+    assert recorded_end(run, ended).message == ""
+    log = run.path.parent / "termination-log"
+    log.write_text("measured")
+    assert recorded_end(run, ended).message == "measured"
+    log.write_bytes(b"x" * 5000 + b"\xff end")
+    message = recorded_end(run, ended).message
+    assert (len(message), message[-5:]) == (4096, "� end")
+    log.unlink()
+    log.mkdir()
+    assert recorded_end(run, ended).message == "", "its own doing, and no fault of the node"

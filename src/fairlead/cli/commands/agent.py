@@ -55,7 +55,7 @@ _CONFIG = click.option(
       fairlead agent check --config node.yaml -o json
       fairlead agent check --root /host
       fairlead agent run --state /var/lib/fairlead/agent.db --report /run/fairlead/node.json
-      fairlead agent test --suite quick --set disk.directory=/scratch
+      fairlead agent test --suite quick --directory /scratch
     """
 )
 def agent() -> None:
@@ -291,7 +291,7 @@ def clear(
 
     \b
       fairlead agent test
-      fairlead agent test --suite full --set disk.directory=/scratch --set mount.paths=/data
+      fairlead agent test --suite full --directory /scratch --set mount.paths=/data
       fairlead agent test --only cpu --only memory -o json
 
     Exit codes: 0 passed, or nothing to test; 1 a test failed: something is wrong with the machine;
@@ -301,13 +301,21 @@ def clear(
 @click.option("--suite", metavar="NAME", default="quick", show_default=True,
               help="Name of the suite: quick, full or burn-in.")  # fmt: skip
 @click.option("--only", metavar="TEST", multiple=True, help="Only this test; may be repeated.")
+@click.option("--directory", metavar="DIR", default="",
+              help="The disk test writes there; without it there is none.")  # fmt: skip
 @click.option("--set", "given", metavar="TEST.OPTION=VALUE", multiple=True,
               help="Another value for an option; lists have commas.")  # fmt: skip
 @click.option("--result", metavar="FILE", default="",
               help="Also write the result there, as a test pod leaves it.")  # fmt: skip
 @common(cluster=False)
 def test(
-    common_: Common, *, suite: str, only: tuple[str, ...], given: tuple[str, ...], result: str
+    common_: Common,
+    *,
+    suite: str,
+    only: tuple[str, ...],
+    given: tuple[str, ...],
+    directory: str,
+    result: str,
 ) -> int:
     """Test this machine: CPU, memory, disk, clock, names, mounts and GPUs.
 
@@ -324,6 +332,8 @@ def test(
     if suite not in known:
         raise fail(Code.BAD_VALUE, f"--suite: there is no suite '{suite}'",
                    help=(f"there are {', '.join(known)}",))  # fmt: skip
+    if directory:
+        given = (f"disk.directory={directory}", *given)
     exit_on_terminate()
     try:
         found = run_suite(

@@ -14,10 +14,12 @@ from fairlead.api.job import Job
 from fairlead.api.node_report import NodeReport
 from fairlead.api.placement import nodes_of
 from fairlead.api.resources import JOBS, NODE_REPORTS, NODES, PODS
-from fairlead.api.status import ApiError, Forbidden, NotFound
+from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.times import format_time
+from fairlead.cli.commands.node_tests import test, tests_of
 from fairlead.cli.common import Common, common, now, seconds_of
 from fairlead.cli.identity import submitter_name
+from fairlead.cli.known_nodes import node_named
 from fairlead.cli.past import past_decisions
 from fairlead.cli.transport import Api
 from fairlead.cli.views.fleet import HISTORY_COLUMNS, history_rows
@@ -30,9 +32,9 @@ from fairlead.cli.views.node import (
     preview_lines,
     try_rows,
 )
+from fairlead.cli.views.node_tests import TEST_COLUMNS, rows_of_tests
 from fairlead.cli.views.tuning import DIFFERENCE_COLUMNS, difference_rows, tuning_line
 from fairlead.input.errors import Code, fail
-from fairlead.input.suggest import nearest
 from fairlead.model.node_record import record_of
 from fairlead.model.pool_nodes import uses_node
 from fairlead.model.windows import window_text
@@ -71,6 +73,7 @@ def _acts(command: F) -> F:
       fairlead node cordon n17 --reason "noisy fan"
       fairlead node drain n17 --within 2h --dry-run
       fairlead node resume n17
+      fairlead node test n17               CPU, memory, disk, clock, GPUs, beside the fleet
       fairlead node repair n17             its faults are mended: test it and take it back
       fairlead node retire n17 --reason "third repair"
       fairlead node tune n17               settings that are not as its profile says
@@ -86,7 +89,7 @@ def node() -> None:
 def tune(common_: Common, *, name: str) -> None:
     """Show which settings of a node's machine are not as its tuning profile says."""
     api = common_.connect()
-    found, report = _node(api, name), _report(api, name)
+    found, report = node_named(api, name), _report(api, name)
     is_own = report is not None and report.status.node_uid == found.metadata.uid
     tuning = report.status.tuning if report is not None and is_own else None
     if tuning is None:
@@ -107,7 +110,7 @@ def tune(common_: Common, *, name: str) -> None:
 def show(common_: Common, *, name: str, has_history: bool) -> None:
     """Show a node: state, faults, tries, what happens next and when."""
     api = common_.connect()
-    found, at = _node(api, name), now()
+    found, at = node_named(api, name), now()
     report = _report(api, name)
     if common_.is_structured:
         raw = api.get(NODES.raw, name)
@@ -121,6 +124,10 @@ def show(common_: Common, *, name: str, has_history: bool) -> None:
     if record is not None and record.tries:
         common_.emit("\n")
         common_.table(TRY_COLUMNS, try_rows(record, at), empty="")
+    tests = tests_of(api, name)
+    if tests:
+        common_.emit("\n")
+        common_.table(TEST_COLUMNS, rows_of_tests(tests, at), empty="")
     if has_history:
         pool = found.metadata.labels.get(names.POOL, "")
         query = {"limit": str(_HISTORY_MAX), **({"pool": pool} if pool else {})}
@@ -137,7 +144,7 @@ def show(common_: Common, *, name: str, has_history: bool) -> None:
 def cordon(common_: Common, *, name: str, dry_run: bool, reason: str) -> None:
     """Keep new work off a node. What runs there goes on; only a person ends it."""
     api = common_.connect()
-    found = _node(api, name)
+    found = node_named(api, name)
     _say(common_, api, found, "takes no new work")
     _write(common_, api, found, _cordon(api, reason), dry_run=dry_run)
 
@@ -156,7 +163,7 @@ def drain(common_: Common, *, name: str, dry_run: bool, within: str, reason: str
     the health of nodes is on (health.enabled).
     """
     api, at = common_.connect(), now()
-    found = _node(api, name)
+    found = node_named(api, name)
     ends = at + seconds_of(within, "--within")
     _say(common_, api, found, f"is to be empty by {format_time(ends)}")
     patch = _cordon(api, reason)
@@ -170,7 +177,7 @@ def drain(common_: Common, *, name: str, dry_run: bool, within: str, reason: str
 def resume(common_: Common, *, name: str, dry_run: bool) -> None:
     """End a cordon, a drain or a retirement by hand. A fault keeps its node out all the same."""
     api = common_.connect()
-    found = _node(api, name)
+    found = node_named(api, name)
     notes = found.metadata.annotations
     if notes.get(names.CORDONED_BY) == _FLEET and names.RETIRE not in notes:
         why = notes.get(names.REMOVAL, "it is to be removed")
@@ -196,7 +203,7 @@ def resume(common_: Common, *, name: str, dry_run: bool) -> None:
 def retire(common_: Common, *, name: str, dry_run: bool, within: str, reason: str) -> None:
     """Empty a node, and let its pool remove the machine. Without a pool it stays empty."""
     api, at = common_.connect(), now()
-    found = _node(api, name)
+    found = node_named(api, name)
     ends = at + seconds_of(within, "--within")
     what = "its pool removes the machine then, within the budgets"
     if not found.metadata.labels.get(names.POOL):
@@ -216,7 +223,7 @@ def repair(common_: Common, *, name: str, dry_run: bool) -> None:
     A fault that is seen again since then counts again.
     """
     api = common_.connect()
-    found, report = _node(api, name), _report(api, name)
+    found, report = node_named(api, name), _report(api, name)
     faults = report.status.faults if report is not None else ()
     for each in faults:
         common_.note(f"counts as mended: {each.severity.value} {each.words}")
@@ -269,18 +276,6 @@ def _preview(api: Api, found: Node) -> Preview:
     return Preview(tuple(jobs), tuple(pods))
 
 
-def _node(api: Api, name: str) -> Node:
-    try:
-        return api.get(NODES, name)
-    except NotFound as error:
-        try:
-            near = nearest(name, [each.metadata.name for each in api.list(NODES)])
-        except ApiError:
-            near = None
-        help_ = (f"did you mean {near}?",) if near else ("fairlead nodes -o wide",)
-        raise fail(Code.BAD_VALUE, f"there is no node '{name}'", help=help_) from error
-
-
 def _report(api: Api, name: str) -> NodeReport | None:
     try:
         return api.get(NODE_REPORTS, name)
@@ -293,3 +288,6 @@ def _raw_report(api: Api, name: str) -> Any:
         return api.get(NODE_REPORTS.raw, name)
     except (NotFound, Forbidden):
         return None
+
+
+node.add_command(test)

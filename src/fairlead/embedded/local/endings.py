@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 from fairlead.api.core import Pod
+from fairlead.embedded.local.poddir import TERMINATION_LOG
 from fairlead.embedded.local.process import ExitFile, Run
 from fairlead.embedded.virtual.status import Terminated, terminated
 
@@ -14,6 +16,8 @@ START_ERROR = "StartError"
 
 
 OUT_OF_MEMORY = "OOMKilled"
+#: Of a termination message (kubelet `pkg/kubelet/container/helpers.go`).
+MESSAGE_BYTES_MAX = 4096
 
 
 def recorded_end(run: Run, ended: ExitFile) -> Terminated:
@@ -26,7 +30,7 @@ def recorded_end(run: Run, ended: ExitFile) -> Terminated:
         ended.exit_code,
         ended.signal,
         reason=reason,
-        message=message,
+        message=message or _left(run),
         started_at=ended.started_at,
         finished_at=ended.finished_at,
     )
@@ -36,6 +40,19 @@ def restarts(pod: Pod, ended: Terminated) -> bool:
     """True when a container that ended so is started again, as its pod's policy says."""
     policy = pod.spec.restart_policy
     return policy == "Always" or (policy == "OnFailure" and ended.exit_code != 0)
+
+
+def _left(run: Run) -> str:
+    """Return the termination message, of which a kubelet keeps the end."""
+    # A program may have put something else in its place, and nobody waits for a pipe.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(run.path.parent / TERMINATION_LOG, flags), "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - MESSAGE_BYTES_MAX))
+            return file.read(MESSAGE_BYTES_MAX).decode(errors="replace")
+    except OSError:  # the program may have taken it away
+        return ""
 
 
 def outcome(run: Run, now: float) -> Terminated:

@@ -36,6 +36,8 @@ from fairlead.embedded.local.containers import (
 F = TypeVar("F", bound=msgspec.Struct)
 
 RUNS_KEPT_MAX = 2
+#: The file of a container whose content is said when it ends.
+TERMINATION_LOG = "termination-log"
 _SAFE = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")
 _KEY = re.compile(r"^[-._A-Za-z0-9]{1,253}$")
 
@@ -164,7 +166,7 @@ class PodDir:
     def mounts(self, pod: Pod, container: str, volumes: dict[str, Path]) -> tuple[Mount, ...]:
         """Return the container's mounts; Unsupported when one names no volume or escapes it."""
         spec = next(c for c in pod.spec.containers if c.name == container)
-        termination_log = made(self.path / "containers" / safe(container)) / "termination-log"
+        termination_log = made(self.path / "containers" / safe(container)) / TERMINATION_LOG
         termination_log.touch()
         out = [Mount(progress_file(spec), str(termination_log))]
         for mount in spec.volume_mounts:
