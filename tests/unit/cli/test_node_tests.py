@@ -17,9 +17,9 @@ QUICK = suites()["quick"]
 
 
 def test_options_have_the_type_of_their_default() -> None:
-    given = ["cpu.seconds=2", "clock.seconds=2", "names.names=a, b", "disk.directory=/a=b"]
+    given = ["cpu.seconds=2", "clock.seconds=0.5", "names.names=a, b", "disk.directory=/a=b"]
     assert options_of(QUICK, given) == {
-        "cpu": {"seconds": 2}, "clock": {"seconds": 2}, "names": {"names": ["a", "b"]},
+        "cpu": {"seconds": 2}, "clock": {"seconds": 0.5}, "names": {"names": ["a", "b"]},
         "disk": {"directory": "/a=b"},
     }  # fmt: skip
 
@@ -29,7 +29,7 @@ def test_options_have_the_type_of_their_default() -> None:
     [
         ("cpu", "no test of quick has 'cpu'"),
         ("cpu.second=1", "did you mean cpu.seconds?"),
-        ("cpu.seconds=soon", "cpu.seconds is a whole number, not 'soon'"),
+        ("memory.bytes=1.5", "memory.bytes is a whole number, not '1.5'"),
         ("gpu-memory.share=all", "gpu-memory.share is a number, not 'all'"),
     ],
 )
