@@ -106,7 +106,11 @@ class Shell:
 
     def patch_job(self, name: str, patch: dict[str, Any]) -> None:
         """Merge a patch into a job of the default namespace."""
-        code, body = self._call("PATCH", f"{_JOBS}/{name}", patch)
+        self.patch(f"{_JOBS}/{name}", patch)
+
+    def patch(self, path: str, patch: dict[str, Any]) -> None:
+        """Merge a patch into an object."""
+        code, body = self._call("PATCH", path, patch)
         assert code == 200, body
 
     def _call(
