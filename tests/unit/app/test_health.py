@@ -123,7 +123,9 @@ def test_a_node_that_is_mended_comes_back_and_takes_work() -> None:
             assert name in nodes_of((await fleet.job("wide")).status.placement)
             records = [each.action for each in await fleet.decisions()]
             wanted = ["Grant", "Cordon", "Validating", "Ready", "Over"]
-            assert [each for each in records if each in wanted] == wanted
+            found = [each for each in records if each in wanted]
+            # The last two may be of one second, and records have no finer time.
+            assert (found[:3], sorted(found[3:])) == (wanted[:3], sorted(wanted[3:]))
 
     run(main())
 
