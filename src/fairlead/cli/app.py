@@ -32,6 +32,7 @@ class Entry:
 
     module: str
     line: str
+    attribute: str = ""  # where the name is one of Python's own
 
 
 SECTIONS: dict[str, dict[str, Entry]] = {
@@ -41,6 +42,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "ps": Entry("jobs", "Show jobs: live ones and the last few."),
         "why": Entry("why", "Explain why jobs wait, or what they do."),
         "logs": Entry("logs", "Show a job's logs, also after it is gone."),
+        "exec": Entry("interactive", "Run a command beside a member of a job.", "exec_"),
+        "shell": Entry("interactive", "Open a shell beside a member of a job."),
+        "forward": Entry("interactive", "Forward ports of this machine to a member."),
         "wait": Entry("wait", "Block until jobs reach a state."),
         "cancel": Entry("change", "Stop jobs for good."),
         "hold": Entry("change", "Give a job's nodes back and keep the job."),
@@ -101,7 +105,7 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module = importlib.import_module(f"fairlead.cli.commands.{entry.module}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, entry.attribute or cmd_name)
         return command
 
     def resolve_command(

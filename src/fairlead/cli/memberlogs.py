@@ -136,7 +136,7 @@ class MemberLogs:
     def _pods(self, attempt: int) -> list[Pod]:
         selector = f"{names.JOB_NAME}={self.key[1]},{names.ATTEMPT}={attempt}"
         found = self.api.list(PODS, namespace=self.key[0], label_selector=selector)
-        return sorted(found, key=lambda pod: _order(_task(pod)))
+        return sorted(found, key=lambda pod: task_order(task_of(pod)))
 
     def _archived(self, attempt: int | None, *, is_needed: bool) -> list[ArchivedLog]:
         try:
@@ -161,7 +161,7 @@ class MemberLogs:
         self, pods: Sequence[Pod], archived: Sequence[ArchivedLog], attempt: int
     ) -> None:
         job, task = self.key[1], self.query.task
-        tasks = [_task(pod) for pod in pods] + [log.task for log in archived]
+        tasks = [task_of(pod) for pod in pods] + [log.task for log in archived]
         if not tasks:
             found = self._job()
             if found is None:
@@ -170,7 +170,7 @@ class MemberLogs:
                 raise fail(Code.NO_SUCH_LOG, f"job {job} has no logs of attempt {attempt}",
                            help=(f"it is at attempt {found.status.attempt}",))  # fmt: skip
             return
-        asked = list(dict.fromkeys(each for each in tasks if _is_asked(each, task)))
+        asked = list(dict.fromkeys(each for each in tasks if is_asked(each, task)))
         if not asked:
             near = nearest(task or "", tasks)
             known = ", ".join(dict.fromkeys(tasks[:20]))
@@ -187,9 +187,9 @@ class MemberLogs:
     def _print_archived(
         self, archived: Sequence[ArchivedLog], pods: Sequence[Pod]
     ) -> Iterator[bytes]:
-        live = {_task(pod) for pod in pods}
+        live = {task_of(pod) for pod in pods}
         for log in archived:
-            if log.task in live or not _is_asked(log.task, self.query.task):
+            if log.task in live or not is_asked(log.task, self.query.task):
                 continue
             if log.is_cut:
                 self.note(f"[{log.task}] only the end of its log was kept")
@@ -206,12 +206,12 @@ class MemberLogs:
 
     def _read_once(self, pods: Sequence[Pod]) -> Iterator[bytes]:
         for pod in pods:
-            if _is_asked(_task(pod), self.query.task):
+            if is_asked(task_of(pod), self.query.task):
                 yield from self._lines(pod, is_followed=False)
 
     def _follow(self, pods: Sequence[Pod]) -> Iterator[bytes]:
         """Yield what the members write until all have ended."""
-        asked = [pod for pod in pods if _is_asked(_task(pod), self.query.task)]
+        asked = [pod for pod in pods if is_asked(task_of(pod), self.query.task)]
         if len(asked) > FOLLOWED_MAX:
             self.note(f"following the first {FOLLOWED_MAX} of {len(asked)} members; --task I "
                       "follows another")  # fmt: skip
@@ -237,7 +237,7 @@ class MemberLogs:
 
     def _lines(self, pod: Pod, *, is_followed: bool) -> Iterator[bytes]:
         """Yield a member's log line by line; what cannot be read is noted, not raised."""
-        cutter = LineCutter(self._prefix(_task(pod)))
+        cutter = LineCutter(self._prefix(task_of(pod)))
         try:
             for chunk in self._chunks(pod, is_followed=is_followed):
                 now = time.monotonic() if is_followed else None
@@ -245,7 +245,7 @@ class MemberLogs:
                 if piece:
                     yield piece
         except (ApiError, CliError) as error:
-            self.note(f"[{_task(pod)}] its log cannot be read: {error}")
+            self.note(f"[{task_of(pod)}] its log cannot be read: {error}")
         rest = cutter.end()
         if rest:
             yield rest
@@ -272,15 +272,18 @@ def _has_gone_members(job: Job, attempt: int, pods: Sequence[Pod]) -> bool:
     return job.is_finished and attempt == job.status.attempt and len(pods) < job.member_count
 
 
-def _task(pod: Pod) -> str:
+def task_of(pod: Pod) -> str:
+    """Return what a member is called: `worker-3`."""
     labels = pod.metadata.labels
     return f"{labels.get(names.ROLE, '')}-{labels.get(names.INDEX, '')}"
 
 
-def _order(task: str) -> tuple[str, int]:
+def task_order(task: str) -> tuple[str, int]:
+    """Return what sorts tasks by role and rank."""
     role, _, index = task.rpartition("-")
     return (role, int(index) if index.isdigit() else 0)
 
 
-def _is_asked(task: str, asked: str | None) -> bool:
+def is_asked(task: str, asked: str | None) -> bool:
+    """Return True when `worker-3`, `3` or nothing was asked for, of task `worker-3`."""
     return asked is None or asked in (task, task.rpartition("-")[2])

@@ -91,11 +91,19 @@ def discard_output() -> None:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
+def write_as_is(data: bytes) -> None:
+    """Write what a program sends to the terminal that it has; waits for it. OSError."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(sys.stdout.fileno(), left) :]
+
+
 class ProgramOutput:
     """Writes bytes of programs to stdout, each chunk at once. OutputLost, BrokenPipeError."""
 
-    def __init__(self) -> None:
-        self._filter = TerminalFilter() if sys.stdout.isatty() else None
+    def __init__(self, *, to_stderr: bool = False) -> None:
+        self._stream = sys.stderr if to_stderr else sys.stdout
+        self._filter = TerminalFilter() if self._stream.isatty() else None
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -118,10 +126,10 @@ class ProgramOutput:
 
     def _put(self, piece: bytes | str) -> None:
         if isinstance(piece, str):
-            piece = piece.encode(sys.stdout.encoding, "backslashreplace")
+            piece = piece.encode(self._stream.encoding, "backslashreplace")
         try:
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
+            self._stream.buffer.write(piece)
+            self._stream.buffer.flush()
         except BrokenPipeError:
             raise
         except OSError as error:

@@ -116,6 +116,8 @@ class Code(Enum):
         "The job represents pods of another tool; that tool's object decides.",
     )  # fmt: skip
     NO_SUCH_POD = "E305", Exit.NOT_FOUND, "There is no pod of this name in the namespace."
+    NO_SUCH_MEMBER = "E307", Exit.NOT_FOUND, "The job has no such member."
+    NOT_STARTED = "E308", Exit.CONFLICT, "The job, or this member of it, has no running process."
     NO_SUCH_DECISION = (
         "E306", Exit.NOT_FOUND,
         "The scheduler does not keep a decision of this number.",
