@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -358,3 +359,63 @@ def test_sattach_shows_what_a_job_writes_and_ends_as_it_does(tools: Tools) -> No
     assert tools.run("sattach", f"{element}_4").out == "4\n"
     assert "Invalid job id" in tools.run("sattach", "9999.0", code=1).err
     assert "need to specify" in tools.run("sattach", code=1).err
+
+
+#: Uses half a second of the processor, then 50 MiB for two seconds.
+_BUSY = f"""#!/bin/sh
+exec {sys.executable} -S -c '
+import time
+while time.process_time() < 0.5: pass
+held = bytearray(50 << 20)
+for at in range(0, len(held), 4096): held[at] = 1
+time.sleep(2)
+'
+"""
+
+
+def test_seff_and_sacct_say_what_a_job_used_and_eff_says_it_in_our_words(tools: Tools) -> None:
+    number = tools.submit(_BUSY, "-J", "busier", "--mem", "200M")
+
+    def columns(*names: str) -> list[list[str]]:
+        words = ("sacct", "-n", "-P", "--delimiter", "^", "-o", ",".join(names), "-j", str(number))
+        return [line.split("^") for line in tools.run(*words).out.splitlines()]
+
+    eventually(lambda: [row[0] for row in columns("State")], ["COMPLETED"] * 2, seconds=40)
+    eventually(lambda: [bool(row[0]) for row in columns("TotalCPU")], [True] * 2)
+    whole, step = columns("TotalCPU", "MaxRSS", "AveRSS", "TRESUsageInTot", "JobName")
+    assert re.fullmatch(r"00:0\d\.\d{3}", whole[0])
+    assert 0.5 <= float(whole[0].removeprefix("00:")) <= 5
+    assert whole[1:4] == ["", "", ""], "of steps alone, as in Slurm"
+    kilobytes = int(step[1].removesuffix("K"))
+    assert 50 * 1_024 <= kilobytes <= 120 * 1_024
+    assert step[2:4] == [step[1], f"cpu=00:{whole[0].partition('.')[0]},mem={step[1]}"]
+    lines = tools.run("seff", str(number)).out.splitlines()
+    labels = [line.partition(":")[0] for line in lines]
+    assert labels == [
+        "Job ID", "Cluster", "User/Group", "State", "Cores", "CPU Utilized", "CPU Efficiency",
+        "Job Wall-clock time", "Memory Utilized", "Memory Efficiency",
+    ]  # fmt: skip
+    assert lines[3] == "State: COMPLETED (exit code 0)"
+    assert lines[8] == f"Memory Utilized: {kilobytes / 1_024:.2f} MB"
+    assert re.fullmatch(
+        r"Memory Efficiency: \d\d\.\d\d% of 200\.00 MB \(200\.00 MB/node\)", lines[9]
+    )
+    assert tools.run("seff", "999999", code=2).err == "seff: error: Job not found.\n"
+    facts = json.loads(tools.shell.run("eff", str(number), "-o", "json").out)
+    assert facts["memoryPeakBytes"] == pytest.approx(kilobytes * 1_024, abs=1_024)
+    assert facts["memoryAskedBytes"] == 200 << 20
+    assert facts["advice"] == {}, "it ran for two seconds"
+    shown = tools.shell.run("eff", str(number), "--plot").out
+    assert re.search(r"^memory    \d\d%: \d+(\.\d)?Mi of 200Mi \(worker-0\)", shown, re.MULTILINE)
+
+
+def test_seff_of_an_array_wants_one_of_its_tasks_and_unknown_is_no_zero(tools: Tools) -> None:
+    array = tools.submit("#!/bin/sh\ntrue\n", "--array=0-1")
+    held = tools.submit("#!/bin/sh\ntrue\n", "-H")
+    ended = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", str(array))
+    eventually(lambda: tools.run(*ended).out.split(), ["COMPLETED"] * 2, seconds=40)
+    assert "name one of its tasks" in tools.run("seff", str(array), code=3).err
+    lines = tools.run("seff", f"{array}_1").out.splitlines()
+    assert lines[1] == f"Array Job ID: {array}_1"
+    waits = tools.run("seff", str(held)).out.splitlines()
+    assert waits[-1] == "Efficiency not available for jobs in the PENDING state."

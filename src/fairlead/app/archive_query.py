@@ -133,7 +133,7 @@ async def _encoded_jobs(
 ) -> AsyncIterator[bytes]:
     async for page in history.query(query):
         uses = await history.use_of([record.uid for record in page])
-        lines = [history_line(record, uses.get(record.uid, ())) for record in page]
+        lines = (history_line(record, uses.get(record.uid, ())) for record in page)
         yield await runner(partial(_lines, lines))
 
 

@@ -51,6 +51,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "release": Entry("change", "Let held jobs go on."),
         "resubmit": Entry("resubmit", "Run jobs again that have ended."),
         "history": Entry("history", "Show jobs that have ended."),
+        "eff": Entry("eff", "Show what a job used of what it asked for."),
         "slurm": Entry("slurm", "Put Slurm's commands into a directory."),
         "usage": Entry("usage", "Show GPU-hours: held, busy, borrowed and lost."),
     },

@@ -14,7 +14,7 @@ from fairlead.api.job import Job, JobState
 from fairlead.api.job_array import JobArray
 from fairlead.api.meta import label_number
 from fairlead.api.names import DEFAULT_NAMESPACE
-from fairlead.app.messages import Book, FleetLine, HistoryLine
+from fairlead.app.messages import Book, FleetLine, HistoryLine, UseLine
 from fairlead.cli.archive import Archive, NoArchive, direct_store, no_archive, whole_lines
 from fairlead.cli.common import Common
 from fairlead.cli.connect import Choice, stopped_data
@@ -27,7 +27,7 @@ from fairlead.input.errors import CliError, Code, fail
 
 #: Failed elements of an array whose ends are read.
 FAILURES_MAX = 1000
-L = TypeVar("L", HistoryLine, FleetLine)
+L = TypeVar("L", HistoryLine, FleetLine, UseLine)
 
 
 def stopped(common_: Common) -> Path | None:
@@ -39,10 +39,21 @@ def stopped(common_: Common) -> Path | None:
 def past_lines(common_: Common, store: str, query: Mapping[str, str]) -> list[HistoryLine]:
     """Return the records that match, the latest end first; the namespace is added to the query."""
     source = _source(common_, store)
+    return _read(source, Book.JOBS, _in_namespace(common_, source, query), HistoryLine)
+
+
+def past_use(common_: Common, store: str, query: Mapping[str, str]) -> list[UseLine]:
+    """Return what members used that match, by attempt and task; the namespace is added to the
+    query.
+    """
+    source = _source(common_, store)
+    return _read(source, Book.USE, _in_namespace(common_, source, query), UseLine)
+
+
+def _in_namespace(common_: Common, source: _Source, query: Mapping[str, str]) -> dict[str, str]:
     default = source.api.connection.namespace if source.api is not None else DEFAULT_NAMESPACE
     namespace = "" if common_.all_namespaces else common_.space(default)
-    wanted = {**query, **({"namespace": namespace} if namespace else {})}
-    return _read(source, Book.JOBS, wanted, HistoryLine)
+    return {**query, **({"namespace": namespace} if namespace else {})}
 
 
 def past_decisions(common_: Common, store: str, query: Mapping[str, str]) -> list[FleetLine]:

@@ -23,7 +23,7 @@ COMMANDS = {
     "sattach": "fairlead logs -f JOB",
     "sprio": "fairlead ps -o wide shows priorities, fairlead why JOB its place in the queue",
     "sreport": "fairlead usage --by team,user",
-    "seff": "fairlead why JOB, fairlead usage --by job",
+    "seff": "fairlead eff JOB",
     "sstat": "fairlead why JOB",
 }
 

@@ -132,6 +132,9 @@ class Failing(MemoryHistory):
     pages: int
     threads: set[int] = field(default_factory=set[int])
 
+    def __post_init__(self) -> None:
+        super().__init__()
+
     async def query(self, query: HistoryQuery) -> AsyncIterator[tuple[JobRecord, ...]]:
         for _ in range(self.pages):
             yield (cast("JobRecord", Noted(self.threads)),)
@@ -139,11 +142,12 @@ class Failing(MemoryHistory):
 
 
 class Noted:
-    """A record that notes who reads it."""
+    """A record that notes who reads it, but for its uid, by which its use is found."""
 
     def __init__(self, threads: set[int]) -> None:
         self._threads = threads
         self._record = record("a", ended=1)
+        self.uid = self._record.uid
 
     def __getattr__(self, name: str) -> object:
         self._threads.add(threading.get_ident())

@@ -12,8 +12,8 @@ from fairlead import __version__, terminal
 from fairlead.cli.slurm_tools.options import ToolError
 
 COMMANDS = (
-    "sacct", "sattach", "sbatch", "scancel", "scontrol", "sinfo", "sprio", "squeue", "srun",
-    "sshare",
+    "sacct", "sattach", "sbatch", "scancel", "scontrol", "seff", "sinfo", "sprio", "squeue",
+    "srun", "sshare",
 )  # fmt: skip
 #: What programs read of `--version`: the version of Slurm whose manual pages are followed.
 VERSION = f"slurm 24.05.0 (fairlead {__version__})"

@@ -164,6 +164,60 @@ def _dependency(record: Record) -> str:
     return ",".join(f"{words.get(each.state.value, 'after')}:{each.job}" for each in after)
 
 
+# What was used: of all members together, or on average of each; None where it is not known of all
+
+
+def cpu_milliseconds(record: Record, *, each: bool = False) -> int | None:
+    """Return the processor time of the latest attempt."""
+    use = record.use
+    if use is None or use.cpu_milliseconds is None or use.cpu_members < use.members:
+        return None
+    return use.cpu_milliseconds // use.members if each else use.cpu_milliseconds
+
+
+def peak_bytes(record: Record) -> int | None:
+    """Return the peak of the largest member."""
+    use = record.use
+    return None if use is None else use.memory_peak_bytes
+
+
+def total_bytes(record: Record, *, each: bool = False) -> int | None:
+    """Return the sum of all members' peaks."""
+    use = record.use
+    if use is None or use.memory_total_bytes is None or use.memory_members < use.members:
+        return None
+    return use.memory_total_bytes // use.members if each else use.memory_total_bytes
+
+
+def processor_time(milliseconds: int | None) -> str:
+    """Return it as TotalCPU has it: MM:SS.mmm, from an hour on [D-]HH:MM:SS; "" for None."""
+    if milliseconds is None:
+        return ""
+    seconds, rest = divmod(milliseconds, 1_000)
+    if seconds >= 3_600:
+        return long_clock(seconds)
+    return f"{seconds // 60:02}:{seconds % 60:02}.{rest:03}"
+
+
+def step_clock(milliseconds: int | None) -> str:
+    """Return a time as AveCPU has it, in whole seconds; "" for None."""
+    return "" if milliseconds is None else long_clock(milliseconds // 1_000)
+
+
+def kilobytes(count: int | None) -> str:
+    """Return bytes as MaxRSS has them; "" for None."""
+    return "" if count is None else f"{-(-count // 1_024)}K"
+
+
+def _usage(milliseconds: int | None, count: int | None, record: Record) -> str:
+    """Return it as TRESUsageIn... have it; "" but for steps."""
+    if not record.step:
+        return ""
+    parts = [] if milliseconds is None else [f"cpu={step_clock(milliseconds)}"]
+    parts += [] if count is None else [f"mem={kilobytes(count)}"]
+    return ",".join(parts)
+
+
 def _nothing(_record: Record) -> str:
     return ""
 
@@ -244,11 +298,20 @@ FIELDS: tuple[Field, ...] = (
     Field(_constant("(null)"), "f", "feature", "FEATURES", "Constraints", 19),
     Field(_nothing, "n", "reqnodes", "REQ_NODES"),
     Field(_nothing, "x", "exc_nodes", "EXC_NODES"),
+    Field(lambda r: processor_time(cpu_milliseconds(r)), sacct="TotalCPU"),
+    Field(lambda r: step_clock(cpu_milliseconds(r, each=True)) if r.step else "", sacct="AveCPU"),
+    Field(lambda r: kilobytes(peak_bytes(r)) if r.step else "", sacct="MaxRSS"),
+    Field(lambda r: kilobytes(total_bytes(r, each=True)) if r.step else "", sacct="AveRSS"),
+    Field(lambda r: _usage(cpu_milliseconds(r, each=True), peak_bytes(r), r),
+          sacct="TRESUsageInMax", width=14),
+    Field(lambda r: _usage(cpu_milliseconds(r), total_bytes(r), r), sacct="TRESUsageInTot",
+          width=14),
+    Field(lambda r: _usage(cpu_milliseconds(r, each=True), total_bytes(r, each=True), r),
+          sacct="TRESUsageInAve", width=14),
     *(Field(_nothing, sacct=name) for name in (
-        "AdminComment", "AveCPU", "AveRSS", "AveVMSize", "MaxRSS", "MaxVMSize", "MaxRSSNode",
-        "MaxRSSTask", "MaxDiskRead", "MaxDiskWrite", "TotalCPU", "UserCPU", "SystemCPU",
-        "TRESUsageInAve", "TRESUsageInMax", "TRESUsageInTot", "TRESUsageOutAve",
-        "TRESUsageOutMax", "TRESUsageOutTot", "Flags", "ConsumedEnergy")),
+        "AdminComment", "AveVMSize", "MaxVMSize", "MaxRSSNode", "MaxRSSTask", "MaxDiskRead",
+        "MaxDiskWrite", "UserCPU", "SystemCPU", "TRESUsageOutAve", "TRESUsageOutMax",
+        "TRESUsageOutTot", "Flags", "ConsumedEnergy")),
     Field(lambda r: long_clock(r.elapsed * cpus(r)), sacct="CPUTime"),
     Field(lambda r: str(r.elapsed * cpus(r)), sacct="CPUTimeRAW"),
 )  # fmt: skip

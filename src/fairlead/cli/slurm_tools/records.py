@@ -25,6 +25,7 @@ from fairlead.api.pod_asks import member_amounts
 from fairlead.api.quantity import QuantityError
 from fairlead.api.resources import JOBS
 from fairlead.api.times import parse_time
+from fairlead.api.use import AttemptUse
 from fairlead.cli.common import Common
 from fairlead.cli.lookup import list_arrays
 from fairlead.cli.slurm_tools.options import ToolError
@@ -61,6 +62,15 @@ class Record:
     reason: str = ""
     #: Of a step: its name.
     step: str = ""
+    #: What its attempts used, as far as it is known.
+    uses: tuple[AttemptUse, ...] = ()
+
+    @property
+    def use(self) -> AttemptUse | None:
+        """What the latest attempt used; None where it is not known."""
+        latest = latest_attempt(self.job)
+        number = latest.number if latest is not None else self.job.status.attempt
+        return next((each for each in self.uses if each.attempt == number), None)
 
     @property
     def id(self) -> str:
@@ -269,7 +279,7 @@ def record_of_line(line: HistoryLine, now: float) -> Record:
     job = msgspec.structs.replace(
         job, status=msgspec.structs.replace(job.status, number=line.number or 0)
     )
-    return record_of_job(job, now)
+    return replace(record_of_job(job, now), uses=line.use)
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:

@@ -1,0 +1,83 @@
+"""`eff`: what a job used of what it asked for, and what to ask for next time."""
+
+from __future__ import annotations
+
+import os
+
+import click
+import msgspec
+
+from fairlead.api.job import Job
+from fairlead.app.messages import UseLine
+from fairlead.cli.archive import direct_store
+from fairlead.cli.common import Common, common
+from fairlead.cli.completers import complete_jobs
+from fairlead.cli.lookup import find_job
+from fairlead.cli.numbers import name_of
+from fairlead.cli.past import past_named, past_use, stopped
+from fairlead.cli.views.efficiency import efficiency_facts, efficiency_text, plot_lines
+from fairlead.decide.efficiency import efficiency
+from fairlead.input.errors import CliError, Code, fail
+
+_ATTEMPT_MAX = 1_000_000
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead eff train-1
+      fairlead eff train-1 --plot
+      fairlead eff train-1 --attempt 2 -o json
+    """
+)
+@click.argument("job", metavar="JOB", shell_complete=complete_jobs)
+@click.option("--attempt", metavar="N", type=click.IntRange(1, _ATTEMPT_MAX),
+              help="Of this attempt; by default the latest of which use is known.")  # fmt: skip
+@click.option("--plot", is_flag=True, help="Draw the member that used most memory over time.")
+@click.option("--history", "store", metavar="URL|FILE", default="",
+              help="Read from here. Also: FAIRLEAD_HISTORY_URL.")  # fmt: skip
+@common()
+def eff(common_: Common, *, job: str, attempt: int | None, plot: bool, store: str) -> None:
+    """Show what a job used of what it asked for.
+
+    Members are counted once they have ended. What was not measured is called unknown. Advice for
+    the next time is given where every member was measured and ran for a minute or longer.
+    """
+    found = _find(common_, store, job)
+    query = {"uid": found.metadata.uid, **({"attempt": str(attempt)} if attempt else {})}
+    lines = past_use(common_, store, query)
+    shown = attempt or max((line.attempt for line in lines), default=found.status.attempt)
+    uses = {line.task: line.use for line in _latest(lines) if line.attempt == shown}
+    result = efficiency(found, uses)
+    if common_.is_structured:
+        facts = efficiency_facts(found, shown, result, uses)
+        common_.structured([msgspec.to_builtins(facts)], is_list=False)
+        return
+    note = "no member has ended of which a node said what it used"
+    common_.lines(efficiency_text(found, shown, result, note=note))
+    if plot and uses:
+        task = result.memory_peak_task or min(uses)
+        common_.lines(plot_lines(task, uses[task]))
+
+
+def _latest(lines: list[UseLine]) -> list[UseLine]:
+    """Return the lines so that of two of one task, which was replaced, the later one counts."""
+    return sorted(lines, key=lambda line: line.ended_at_ms)
+
+
+def _find(common_: Common, store: str, text: str) -> Job:
+    """Return the job, or the latest that has ended of that name or number."""
+    if not (direct_store(store, os.environ) or stopped(common_)):
+        api = common_.connect()
+        space = common_.space(api.connection.namespace)
+        try:
+            return find_job(api, space, name_of(api, space, text))
+        except CliError as error:
+            if error.problems[0].code is not Code.NO_SUCH_JOB:
+                raise
+    lines = past_named(common_, store, text, {"limit": "1"})
+    if not lines:
+        raise fail(Code.NO_SUCH_JOB, f"no job '{text}' is there or has ended",
+                   help=("fairlead ps -a and fairlead history list them",))  # fmt: skip
+    return msgspec.convert(lines[0].document, Job)

@@ -1,0 +1,123 @@
+"""What a job used of what it asked for, in a few lines (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairlead.api import quantity
+from fairlead.api.job import Job
+from fairlead.api.use import MemberUse
+from fairlead.cli.views.words import amount_text
+from fairlead.decide.efficiency import Efficiency
+from fairlead.decide.words import duration, plural
+
+UNKNOWN = "unknown"
+_BARS = " ▁▂▃▄▅▆▇█"
+_MIB = 1 << 20
+
+
+def efficiency_text(job: Job, attempt: int, found: Efficiency, *, note: str) -> list[str]:
+    """Return the lines; what is not known is called so."""
+    state = job.status.state or UNKNOWN
+    count = plural(found.members, "member")
+    if found.measured < found.members:
+        count += f", of whom {found.measured:,} were measured"
+    lines = [f"{job.metadata.name}   {state}, attempt {attempt}: {count}"]
+    if not found.measured:
+        return [*lines, f"use       {UNKNOWN}: {note}"]
+    lines[0] += f", {duration(found.milliseconds / 1000)}"
+    lines += [_cpu_line(found), _memory_line(found), _disk_line(found)]
+    if found.is_partial:
+        lines.append("note      some of it was not measured: it may have used more")
+    if found.advice:
+        flags = {quantity.CPU: "--cpus", quantity.MEMORY: "--memory"}
+        asks = " ".join(
+            f"{flags[resource]} {quantity.format_base(resource, amount)}"
+            for resource, amount in found.advice.items()
+        )
+        lines.append(f"next time {asks}   (for each member: its largest use, and a fifth more)")
+    return lines
+
+
+def _cpu_line(found: Efficiency) -> str:
+    used, reserved, share = found.cpu_milliseconds, found.cpu_asked_milliseconds, found.cpu_share
+    if used is None:
+        return f"CPU       {UNKNOWN}"
+    time = f"{used / 1000:.1f}s" if used < 60_000 else duration(used / 1000)
+    if share is None or reserved is None:
+        return f"CPU       {time} of processor time; none was asked for"
+    whole = f"{reserved / 1000:.1f}s" if reserved < 60_000 else duration(reserved / 1000)
+    return f"CPU       {share:.0%}: {time} of {whole} that were reserved"
+
+
+def _memory_line(found: Efficiency) -> str:
+    peak, asked, share = found.memory_peak_bytes, found.memory_asked_bytes, found.memory_share
+    if peak is None:
+        return f"memory    {UNKNOWN}"
+    text = amount_text(quantity.MEMORY, peak)
+    if share is not None and asked is not None:
+        text = f"{share:.0%}: {text} of {amount_text(quantity.MEMORY, asked)}"
+    text += f" ({found.memory_peak_task})"
+    if found.memory_mean_bytes is not None:
+        text += f", {amount_text(quantity.MEMORY, found.memory_mean_bytes)} on average"
+    return f"memory    {text}"
+
+
+def _disk_line(found: Efficiency) -> str:
+    parts = [
+        f"{word} {UNKNOWN if amount is None else amount_text(quantity.MEMORY, amount)}"
+        for word, amount in (("read", found.read_bytes), ("written", found.written_bytes))
+    ]
+    return f"disk      {', '.join(parts)}"
+
+
+def plot_lines(task: str, use: MemberUse) -> list[str]:
+    """Return a line for each series of a member; a step without a look is empty."""
+    if not use.step_seconds or not use.cpu:
+        return [f"{task}: it ended before there was anything to plot"]
+    until = duration(len(use.cpu) * use.step_seconds)
+    step = f"a column is {duration(use.step_seconds)}, {until} in all"
+    cpu = _highest(use.cpu)
+    memory = _highest(use.memory)
+    return [
+        f"{task}: {step}",
+        f"CPU       |{_bars(use.cpu)}| {UNKNOWN if cpu is None else f'{cpu / 1000:.1f}'} at most",
+        f"memory    |{_bars(use.memory)}| "
+        f"{UNKNOWN if memory is None else amount_text(quantity.MEMORY, memory * _MIB)} at most",
+    ]
+
+
+def _highest(series: Sequence[int | None]) -> int | None:
+    return max((each for each in series if each is not None), default=None)
+
+
+def _bars(series: Sequence[int | None]) -> str:
+    high = _highest(series) or 1
+    most = len(_BARS) - 1
+    return "".join(
+        _BARS[0] if each is None else _BARS[max(1, -(-each * most // high))] for each in series
+    )
+
+
+def efficiency_facts(
+    job: Job, attempt: int, found: Efficiency, uses: Mapping[str, MemberUse]
+) -> dict[str, Any]:
+    """Return it for programs: amounts in base units; what is not known is left out."""
+    facts: dict[str, Any] = {
+        "namespace": job.metadata.namespace, "job": job.metadata.name, "uid": job.metadata.uid,
+        "state": job.status.state, "attempt": attempt, "members": found.members,
+        "measuredMembers": found.measured, "isPartial": found.is_partial,
+        "milliseconds": found.milliseconds if found.measured else None,
+        "cpuMilliseconds": found.cpu_milliseconds,
+        "cpuReservedMilliseconds": found.cpu_asked_milliseconds, "cpuShare": found.cpu_share,
+        "memoryPeakBytes": found.memory_peak_bytes,
+        "memoryPeakTask": found.memory_peak_task or None,
+        "memoryAskedBytes": found.memory_asked_bytes, "memoryShare": found.memory_share,
+        "memoryMeanBytes": found.memory_mean_bytes, "readBytes": found.read_bytes,
+        "writtenBytes": found.written_bytes,
+        "advice": {resource: quantity.format_base(resource, amount)
+                   for resource, amount in found.advice.items()},
+        "tasks": dict(uses),
+    }  # fmt: skip
+    return {name: value for name, value in facts.items() if value is not None}

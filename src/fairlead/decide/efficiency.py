@@ -1,0 +1,133 @@
+"""What an attempt used of what it asked for, and what to ask for next time.
+
+A share is of those members alone of whom both are known. Advice is given where every member was
+measured for all of its time, and ran for long enough to show what it needs: the largest use of one
+member and a fifth more, rounded up, where that is less than was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.api import quantity
+from fairlead.api.job import Job
+from fairlead.api.pod_asks import member_amounts
+from fairlead.api.quantity import QuantityError
+from fairlead.api.use import MemberUse
+
+#: A member that ran shorter says little of what a longer one needs.
+ADVICE_MILLISECONDS_MIN = 60_000
+_CPU_STEP_MILLI = 1_000
+_MEMORY_STEP_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """The use of one attempt. None is what is not known; shares are fractions.
+
+    `cpu_asked_milliseconds` is the processor time that was reserved for the members whose own is
+    known.
+    """
+
+    members: int
+    measured: int
+    milliseconds: int = 0
+    cpu_milliseconds: int | None = None
+    cpu_asked_milliseconds: int | None = None
+    memory_peak_bytes: int | None = None
+    memory_peak_task: str = ""
+    memory_asked_bytes: int | None = None
+    memory_mean_bytes: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    is_partial: bool = False
+    #: What a member could ask for, in base units by resource; empty: as now, or nobody knows.
+    advice: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def cpu_share(self) -> float | None:
+        """Return the used part of the processor time that was reserved."""
+        if self.cpu_milliseconds is None or not self.cpu_asked_milliseconds:
+            return None
+        return self.cpu_milliseconds / self.cpu_asked_milliseconds
+
+    @property
+    def memory_share(self) -> float | None:
+        """Return the part of its memory that the largest member used at its peak."""
+        if self.memory_peak_bytes is None or not self.memory_asked_bytes:
+            return None
+        return self.memory_peak_bytes / self.memory_asked_bytes
+
+
+def asks_of(job: Job) -> dict[str, dict[str, int]]:
+    """Return what a member of each role asks for, in base units; {} for a role that says none."""
+    out: dict[str, dict[str, int]] = {}
+    for role in job.spec.roles:
+        try:
+            out[role.name] = member_amounts(role.template.spec)
+        except QuantityError:
+            out[role.name] = {}
+    return out
+
+
+def efficiency(job: Job, uses: Mapping[str, MemberUse]) -> Efficiency:
+    """Return what the members, by task, used of what they asked for."""
+    members = job.member_count
+    if not uses:
+        return Efficiency(members, 0)
+    asks = asks_of(job)
+    asked = {task: asks.get(task.rpartition("-")[0], {}) for task in uses}
+    known = {task: use.cpu_milliseconds for task, use in uses.items()
+             if use.cpu_milliseconds is not None}  # fmt: skip
+    reserved = sum(
+        asked[task].get(quantity.CPU, 0) * uses[task].milliseconds // 1000 for task in known
+    )
+    peaks = {task: use.memory_peak_bytes for task, use in uses.items()
+             if use.memory_peak_bytes is not None}  # fmt: skip
+    largest = max(peaks, key=lambda task: (peaks[task], task), default="")
+    means = [use.memory_mean_bytes for use in uses.values() if use.memory_mean_bytes is not None]
+    return Efficiency(
+        members=members,
+        measured=len(uses),
+        milliseconds=max(use.milliseconds for use in uses.values()),
+        cpu_milliseconds=sum(known.values()) if known else None,
+        cpu_asked_milliseconds=reserved or None,
+        memory_peak_bytes=peaks.get(largest),
+        memory_peak_task=largest,
+        memory_asked_bytes=asked[largest].get(quantity.MEMORY) if largest else None,
+        memory_mean_bytes=sum(means) // len(means) if means else None,
+        read_bytes=_total([use.read_bytes for use in uses.values()]),
+        written_bytes=_total([use.written_bytes for use in uses.values()]),
+        is_partial=any(use.is_partial for use in uses.values()) or len(uses) < members,
+        advice=_advice(members, asked, uses),
+    )
+
+
+def _total(amounts: Sequence[int | None]) -> int | None:
+    known = [each for each in amounts if each is not None]
+    return sum(known) if len(known) == len(amounts) else None
+
+
+def _advice(
+    members: int, asked: Mapping[str, Mapping[str, int]], uses: Mapping[str, MemberUse]
+) -> dict[str, int]:
+    is_whole = len(uses) >= members and not any(use.is_partial for use in uses.values())
+    is_long = all(use.milliseconds >= ADVICE_MILLISECONDS_MIN for use in uses.values())
+    if not (is_whole and is_long):
+        return {}
+    out: dict[str, int] = {}
+    busiest = [max((each for each in use.cpu if each is not None), default=None)
+               for use in uses.values()]  # fmt: skip
+    peaks = [use.memory_peak_bytes for use in uses.values()]
+    for resource, needs, step in (
+        (quantity.CPU, busiest, _CPU_STEP_MILLI), (quantity.MEMORY, peaks, _MEMORY_STEP_BYTES),
+    ):  # fmt: skip
+        known = [each for each in needs if each is not None]
+        least = min((each.get(resource, 0) for each in asked.values()), default=0)
+        if len(known) < len(needs):
+            continue
+        wanted = max(-(-max(known) * 6 // (5 * step)) * step, step)
+        if wanted < least:
+            out[resource] = wanted
+    return out
