@@ -6,12 +6,13 @@ import asyncio
 import random
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairlead.api.core import Node, Pod
 from fairlead.app.settings import LogSettings, Settings
 from fairlead.cloud.simulated import SimulatedCloud
+from fairlead.embedded.http.metrics import Measured
 from fairlead.embedded.local.host import LocalOptions
 from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.node import LocalNode
@@ -86,6 +87,20 @@ class Nodes:
     def living(self) -> tuple[str, ...]:
         """Return the pods whose processes run on this machine now."""
         return () if self._local is None else self._local.living
+
+    def measured_pods(self) -> Iterator[Measured]:
+        """Yield what pods use now, as their nodes measure it or their profile says."""
+        if self._local is not None:
+            yield from self._local.measured_pods()
+        if self._virtual is not None:
+            yield from self._virtual.measured_pods()
+
+    def measured_nodes(self) -> Iterator[Measured]:
+        """Yield what this machine uses now; virtual nodes use what their pods do."""
+        if self._local is not None:
+            yield from self._local.measured_nodes()
+        if self._virtual is not None:
+            yield from self._virtual.measured_nodes()
 
     def services(self) -> list[Service]:
         """Return the services of all nodes."""

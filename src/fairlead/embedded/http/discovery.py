@@ -146,9 +146,13 @@ def _aggregated(info: ResourceInfo) -> dict[str, Any]:
 class Discovery:
     """Answers all discovery paths; documents are cached until the registry changes."""
 
-    def __init__(self, registry: Registry, server_address: str) -> None:
+    def __init__(
+        self, registry: Registry, server_address: str, also: tuple[ResourceInfo, ...] = ()
+    ) -> None:
+        """`also` are resources that are served and in no registry."""
         self._registry = registry
         self._address = server_address
+        self._also = also
         self._revision = -1
         self._documents: dict[tuple[str, ...], Document] = {}
         self._versions: dict[str, list[str]] = {}
@@ -177,7 +181,7 @@ class Discovery:
         return {group: sorted(versions[group], key=version_rank) for group in sorted(versions)}
 
     def _all(self) -> tuple[ResourceInfo, ...]:
-        return (*self._registry.all(), *_ONLY_CREATED)
+        return (*self._registry.all(), *_ONLY_CREATED, *self._also)
 
     def _infos(self, group: str, version: str) -> list[ResourceInfo]:
         return [i for i in self._all() if (i.group, i.version) == (group, version)]

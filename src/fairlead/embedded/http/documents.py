@@ -12,6 +12,7 @@ from fairlead.embedded.http.request import PathNotFound
 from fairlead.embedded.http.respond import json_answer, value_answer
 from fairlead.embedded.openapi import openapi_v2, openapi_v3_group, openapi_v3_index
 from fairlead.embedded.registry import Registry
+from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.verbs.errors import unknown_resource
 
 #: kubectl asks for the v2 document in protobuf alone, of kinds that v3 does not have.
@@ -23,9 +24,12 @@ _NO_DEFINITIONS = b"\x0a\x032.0\x12\x0f\x0a\x08Fairlead\x12\x030.0"
 class Documents:
     """Answers GET on paths that are no resources."""
 
-    def __init__(self, registry: Registry, server_address: str) -> None:
+    def __init__(
+        self, registry: Registry, server_address: str, also: tuple[ResourceInfo, ...] = ()
+    ) -> None:
+        """`also` are resources that are served and in no registry."""
         self._registry = registry
-        self._discovery = Discovery(registry, server_address)
+        self._discovery = Discovery(registry, server_address, also)
 
     def answer(self, request: web.BaseRequest, segments: list[str]) -> web.Response:
         """Return the document at that path; PathNotFound when there is none."""

@@ -20,6 +20,8 @@ from fairlead.api.status import (
     NotFound,
     StatusDetails,
 )
+from fairlead.embedded.http.metrics import GROUP as METRICS_GROUP
+from fairlead.embedded.http.metrics import MetricsSource, answer_metrics
 from fairlead.embedded.http.negotiate import (
     LIST_FORMS,
     OBJECT_FORMS,
@@ -125,7 +127,9 @@ class Resources:
         streams: PodStreams,
         clock: Clock,
         limits: BodyLimits,
+        metrics: MetricsSource | None = None,
     ) -> None:
+        self._metrics = metrics
         self._service = service
         self._registry: Registry = service.registry
         self._watching = watching
@@ -140,6 +144,9 @@ class Resources:
         """Answer one request; ApiError for all that goes wrong."""
         info = self._registry.find(path.group, path.version, path.plural)
         if info is None:
+            if path.group == METRICS_GROUP and self._metrics is not None:
+                found = answer_metrics(self._metrics, request.method, path, query)
+                return value_answer(found)
             unserved = UNSERVED_BY_PATH.get((path.group, path.version, path.plural))
             if unserved is not None:
                 creates = media_type(request) == APPLY_TYPE

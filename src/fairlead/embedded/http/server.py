@@ -38,6 +38,8 @@ from fairlead.api.status import (
 from fairlead.embedded.http.broadcast import Broadcaster, WatchLimits
 from fairlead.embedded.http.documents import Documents
 from fairlead.embedded.http.logs import LogSource
+from fairlead.embedded.http.metrics import INFOS as METRICS
+from fairlead.embedded.http.metrics import MetricsSource
 from fairlead.embedded.http.pod_streams import StreamSource
 from fairlead.embedded.http.podlogs import PodLogs
 from fairlead.embedded.http.request import (
@@ -115,6 +117,7 @@ class Server:
         extensions: Mapping[str, Handler],
         logs: LogSource | None,
         streams: StreamSource | None,
+        metrics: MetricsSource | None,
         not_ready: Callable[[], Sequence[str]],
         limits: ServerLimits,
         clock: Clock,
@@ -139,7 +142,9 @@ class Server:
             streams=PodStreams(streams, logs, lambda: self._is_stopping),
             clock=clock,
             limits=limits.body,
+            metrics=metrics,
         )
+        self._also = METRICS if metrics is not None else ()
         self._registry = service.registry
         self._documents: Documents | None = None
 
@@ -157,7 +162,7 @@ class Server:
     def listens_on(self, host: str, port: int, *, scheme: str) -> None:
         """Tell the server its address, which some documents hold."""
         self.host, self.port, self._scheme = host, port, scheme
-        self._documents = Documents(self._registry, self._address)
+        self._documents = Documents(self._registry, self._address, self._also)
 
     def stop(self) -> None:
         """End streams, and answer no new ones."""
@@ -284,6 +289,7 @@ async def serve(
     extensions: Mapping[str, Handler] | None = None,
     logs: LogSource | None = None,
     streams: StreamSource | None = None,
+    metrics: MetricsSource | None = None,
     not_ready: Callable[[], Sequence[str]] = tuple,
     limits: ServerLimits | None = None,
     clock: Clock | None = None,
@@ -291,12 +297,13 @@ async def serve(
 ) -> AsyncGenerator[Server]:
     """Serve the API until the block is left; then end watches cleanly and close connections.
 
-    `Server` says what `extensions` and `not_ready` are. Port 0 takes a free one. OSError when the
-    address cannot be had (in use, not ours).
+    `Server` says what `extensions` and `not_ready` are. Without `metrics` there is no group
+    metrics.k8s.io. Port 0 takes a free one. OSError when the address cannot be had (in use, not
+    ours).
     """
     limits = limits or ServerLimits()
     server = Server(
-        service, token, extensions=extensions or {}, logs=logs, streams=streams,
+        service, token, extensions=extensions or {}, logs=logs, streams=streams, metrics=metrics,
         not_ready=not_ready, limits=limits, clock=clock or SystemClock(),
     )  # fmt: skip
 

@@ -22,13 +22,16 @@ import msgspec
 
 from fairlead.api.use import MemberUse, encode_use
 from fairlead.decide.use_meter import NOTHING, Reading, UseMeter
-from fairlead.embedded.local.memory import Measured, measure
+from fairlead.embedded.http.metrics import Measure
+from fairlead.embedded.local.memory import TICKS_PER_SECOND, Measured, measure
 from fairlead.embedded.local.poddir import read_struct, write_file
 from fairlead.embedded.local.process import ExitUse, Run
 
 _USE_SHARE = 200
 #: Between two writes of a pod's file.
 _KEEP_SECONDS = 60.0
+#: Columns of the first line of /proc/stat, behind its name.
+_IDLE, _WAITS = 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,32 @@ class PodUse:
             self._problem(error)
 
 
+@dataclass(slots=True, eq=False)
+class MachineUse:
+    """The latest two looks at the whole machine, the older one first."""
+
+    looks: tuple[Look, ...] = ()
+
+    def look(self, at: float, proc: Path = Path("/proc")) -> None:
+        """Look at it; OSError."""
+        ticks = [int(each) for each in (proc / "stat").read_text().split("\n", 1)[0].split()[1:9]]
+        busy = sum(ticks) - ticks[_IDLE] - ticks[_WAITS]
+        lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
+        memory = {words[0]: int(words[1]) * 1024 for words in lines}
+        used = memory["MemTotal:"] - memory["MemAvailable:"]
+        self.looks = (*self.looks[-1:], Look(at, busy * 1000 // TICKS_PER_SECOND, used))
+
+
+def measure_of(looks: tuple[Look, ...]) -> Measure | None:
+    """Return what was used between two looks, None without them."""
+    if len(looks) < 2 or looks[-1].at <= looks[-2].at:
+        return None
+    before, last = looks[-2:]
+    seconds = last.at - before.at
+    used = max(last.cpu_milliseconds - before.cpu_milliseconds, 0)
+    return Measure(last.at, seconds, round(used / seconds), last.resident_bytes)
+
+
 class Used(Protocol):
     """A pod whose use is looked at."""
 
@@ -201,13 +230,17 @@ async def keep_looking(
     pods: Callable[[], Iterable[Used]],
     now: Callable[[], float],
     *,
+    machine: MachineUse,
     seconds: float,
     problem: Callable[[OSError], None],
 ) -> None:
-    """Look at pods until cancelled, each time after `seconds`, or later where a look is dear."""
+    """Look at the machine and at pods until cancelled, each time after `seconds`, or later where a
+    look is dear.
+    """
     while True:
         taken = 0.0
         try:
+            machine.look(now())
             taken = await look_at(tuple(pods()), now)
         except OSError as error:
             problem(error)

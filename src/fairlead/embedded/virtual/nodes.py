@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 import zlib
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from fairlead.api.core import ConfigMap, Node, Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
 from fairlead.api.status import ApiError, Conflict, NotFound
+from fairlead.embedded.http.metrics import Measure, Measured
 from fairlead.embedded.virtual.fleet import (
     VIRTUAL,
     FleetReport,
@@ -94,6 +95,7 @@ class VirtualNodes:
         self._timer_wake = asyncio.Event()
         self._queue: asyncio.Queue[PodRecord | NodeRecord] = asyncio.Queue()  # each at most once
         self._nodes: dict[str, NodeRecord] = {}
+        self._profile = profile
         self._runs_pods = pods is None
         self._reader = reader
         self._pods: Mirror[Pod] = (
@@ -305,6 +307,39 @@ class VirtualNodes:
             await self._timer_wake.wait()
             if handle is not None:
                 handle.cancel()
+
+    # What they use
+
+    def measured_pods(self) -> Iterator[Measured]:
+        """Yield what pods use now, where the profile says which share of their requests that is."""
+        spec = self._profile.use
+        for node in self._nodes.values() if spec is not None else ():
+            for record in node.pods.values():
+                part = self._measure((record,))
+                if part is not None:
+                    meta = record.pod.metadata
+                    containers = record.pod.spec.containers
+                    parts = {containers[0].name: part} if containers else {}
+                    yield Measured(meta.name, meta.namespace, meta.labels, parts)
+
+    def measured_nodes(self) -> Iterator[Measured]:
+        """Yield what nodes use now: what their pods do."""
+        if self._profile.use is not None:
+            for node in self._nodes.values():
+                part = self._measure(tuple(node.pods.values()))
+                if part is not None:
+                    yield Measured(node.name, "", {names.HOSTNAME: node.name}, {"": part})
+
+    def _measure(self, records: Sequence[PodRecord]) -> Measure | None:
+        spec, now = self._profile.use, self._clock.now()
+        running = [each for each in records if each.state is PodState.RUNNING]
+        if spec is None or not running:
+            return None
+        cpu = sum(each.requests.get(quantity.CPU, 0) for each in running)
+        memory = sum(each.requests.get(quantity.MEMORY, 0) for each in running)
+        return Measure(
+            now, 1.0, round(cpu * spec.cpu_share), round(memory * spec.memory_mean_share)
+        )
 
     # Writes
 

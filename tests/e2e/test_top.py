@@ -1,0 +1,85 @@
+"""What pods and nodes use now, as the real kubectl asks for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from tests.e2e.cli_world import Shell, eventually
+from tests.e2e.disaster_world import kill, processes_of
+
+KUBECTL = os.environ.get("FAIRLEAD_KUBECTL") or shutil.which("kubectl")
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(KUBECTL is None, reason="no kubectl on the PATH or in FAIRLEAD_KUBECTL"),
+]
+METRICS = "/apis/metrics.k8s.io/v1beta1"
+#: Holds 100 MiB and uses a part of a processor until it is ended.
+BUSY = """
+import time
+held = bytearray(100 << 20)
+for at in range(0, len(held), 4096): held[at] = 1
+while True: time.sleep(0.001) or sum(range(20_000))
+"""
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    shell = Shell(tmp_path_factory.mktemp("top"))
+    shell.up("--nodes", "2", "--listen", "127.0.0.1:0")
+    try:
+        yield shell
+    finally:
+        shell.down()
+        kill(processes_of(shell.data))
+
+
+def kubectl(shell: Shell, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [KUBECTL or "", "--kubeconfig", str(shell.data / "kubeconfig"), *arguments],
+        env={"HOME": str(shell.root), "PATH": os.environ["PATH"]}, text=True, capture_output=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_kubectl_top_shows_pods_and_nodes_in_its_own_columns(shell: Shell) -> None:
+    (shell.root / "busy.py").write_text(BUSY)
+    (shell.root / "busy.sh").write_text(f"#!/bin/sh\nexec {sys.executable} -S busy.py\n")
+    shell.run("submit", "--name", "busy", "busy.sh")
+    eventually(lambda: shell.state("busy"), "Running")
+
+    def measured() -> bool:
+        return bool(shell.get(f"{METRICS}/namespaces/default/pods")[1]["items"])
+
+    eventually(measured, True, seconds=40)
+    pods = kubectl(shell, "top", "pods", "--no-headers")
+    assert pods.returncode == 0, pods.stderr
+    name, cpu, memory = pods.stdout.split()
+    assert name == "busy-1-worker-0"
+    assert 1 <= int(cpu.removesuffix("m")) <= 2_000
+    assert 100 <= int(memory.removesuffix("Mi")) <= 200
+    containers = kubectl(shell, "top", "pods", "--containers", "-l", "fairlead.dev/job-name=busy")
+    assert containers.stdout.splitlines()[0].split()[:2] == ["POD", "NAME"]
+    assert len(containers.stdout.splitlines()) == 2
+    nodes = kubectl(shell, "top", "nodes")
+    assert nodes.returncode == 0, nodes.stderr
+    titles, *rows = (line.split() for line in nodes.stdout.splitlines())
+    assert titles[0] == "NAME"
+    assert any(row[1].endswith("m") and row[1] != "0m" for row in rows), nodes.stdout
+    shell.run("cancel", "busy")
+
+
+def test_what_is_not_measured_is_not_there_and_what_is_not_served_is_refused(shell: Shell) -> None:
+    assert shell.get(f"{METRICS}/namespaces/default/pods/none")[0] == 404
+    widgets = kubectl(shell, "get", "--raw", f"{METRICS}/widgets")
+    assert "could not find the requested resource" in widgets.stderr
+    assert shell.get(f"{METRICS}/pods?labelSelector=a=%3D%3D")[0] == 400
+    assert shell.get(f"{METRICS}/pods?watch=true")[0] == 405
+    resources = shell.get(METRICS)[1]["resources"]
+    assert [(each["name"], each["kind"], each["verbs"]) for each in resources] == [
+        ("nodes", "NodeMetrics", ["get", "list"]), ("pods", "PodMetrics", ["get", "list"]),
+    ]  # fmt: skip
