@@ -49,7 +49,7 @@ class ScriptedQuestions:
     begun: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
     ended: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
 
-    async def why(self, key: ObjectKey) -> Answered:
+    async def why(self, key: ObjectKey, *, patience_seconds: float | None) -> Answered:
         """Return the text."""
         self.asked.append(key)
         return Answered(self.text, 0.0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
@@ -47,6 +48,8 @@ V = TypeVar("V")
 #: Of the jobs of other tools' pods, only those that no job of ours represents are of interest.
 _OTHERS = f"!{names.JOB_NAME}"
 STEP_SECONDS = 0.5
+#: The pods of a job that is looked at are listed so often, and those of so many jobs kept.
+PODS_SECONDS, PODS_KEPT_MAX = 5.0, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +130,14 @@ class Cluster:
         self._own: list[Mirror[Any]] = []
         self._waiters: set[asyncio.Future[None]] = set()
         self._facts: Facts | None = None
+        self._pods: dict[tuple[str, int], tuple[float, tuple[Pod, ...]]] = {}
         self._step: asyncio.TimerHandle | None = None
         self._stepped_at = 0.0
 
         def make(resource: Resource[T], namespace: str = "", selector: str = "") -> Mirror[T]:
             options = MirrorOptions(namespace=namespace, label_selector=selector)
             mirror = Mirror(client, resource, clock=clock, rng=rng, options=options, log=log)
-            mirror.on_changes(self._changed)
+            mirror.on_changes(self.touch)
             return mirror
 
         space = rights.namespace
@@ -190,16 +194,26 @@ class Cluster:
                 self._waiters.discard(waiter)
 
     async def member_pods(self, job: Job) -> tuple[Pod, ...]:
-        """Return the pods of a job's current attempt; none where they cannot be listed."""
+        """Return the pods of a job's current attempt, at most PODS_SECONDS old; none where they
+        cannot be listed.
+        """
+        key, now = (job.metadata.uid, job.status.attempt), self.clock.now()
+        kept = self._pods.get(key)
+        if kept is not None and now - kept[0] < PODS_SECONDS:
+            return kept[1]
         namespace, name = job.metadata.key
         selector = f"{names.JOB_NAME}={name},{names.ATTEMPT}={job.status.attempt}"
-        try:
+        pods: tuple[Pod, ...] = ()
+        with suppress(ApiError):
             found = await self.client.list(PODS, namespace=namespace, label_selector=selector)
-        except ApiError:
-            return ()
-        return tuple(found.items)
+            pods = tuple(found.items)
+        self._pods.pop(key, None)
+        while len(self._pods) >= PODS_KEPT_MAX:
+            self._pods.pop(next(iter(self._pods)))
+        self._pods[key] = now, pods
+        return pods
 
-    def _changed(self) -> None:
+    def touch(self) -> None:
         """Have all that has changed become a version soon; so many changes cost as one."""
         if self._step is None:
             loop = asyncio.get_running_loop()

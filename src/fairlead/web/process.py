@@ -66,6 +66,7 @@ async def serve_web(
     try:
         rights = await _rights(client, options, connection.namespace)
         cluster = Cluster(client, rights, clock=clock, rng=rng, log=log)
+        questions.answered = cluster.touch
         site = Site(
             cluster, questions, options.user, connection.namespace, common.where(rights.namespace),
             options.levels, is_up=options.is_up,

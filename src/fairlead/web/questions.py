@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -64,7 +64,10 @@ class Questions:
         self._common, self._connection, self._clock = common, connection, clock
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="why")
         self._following = ThreadPoolExecutor(FOLLOWED_MAX, thread_name_prefix="logs")
+        #: Called when an answer has come; who looks may want to see it.
+        self.answered: Callable[[], None] = lambda: None
         self._answers: dict[ObjectKey, Answered] = {}
+        self._asked: dict[ObjectKey, asyncio.Future[Answered]] = {}
         self._feeds: dict[_Feed, asyncio.Future[None]] = {}
 
     async def close(self) -> None:
@@ -75,23 +78,46 @@ class Questions:
         self._asking.shutdown(wait=False, cancel_futures=True)
         self._following.shutdown(wait=False, cancel_futures=True)
 
-    async def why(self, key: ObjectKey) -> Answered:
-        """Return what `fairlead why` says of a job, at most ANSWER_SECONDS old."""
-        kept = self._kept(key, self._clock.now())
-        if kept is not None:
+    async def why(
+        self, key: ObjectKey, *, patience_seconds: float | None = None
+    ) -> Answered | None:
+        """Return what `fairlead why` says of a job, and ask again where that is old by now.
+
+        None where nothing is known within `patience_seconds`. Whenever an answer has come that was
+        not waited for, `answered` is called.
+        """
+        kept = self._answers.get(key)
+        if kept is not None and self._clock.now() - kept.at < ANSWER_SECONDS:
             return kept
+        asking = self._asked.get(key)
+        if asking is None:
+            asking = asyncio.get_running_loop().run_in_executor(self._asking, self._ask, key)
+            self._asked[key] = asking
+            asking.add_done_callback(lambda done: self._keep(key, done))
+        if kept is not None and patience_seconds is not None:
+            return kept
+        try:
+            async with asyncio.timeout(patience_seconds):
+                return await asyncio.shield(asking)
+        except TimeoutError:
+            return None
+
+    def _keep(self, key: ObjectKey, done: asyncio.Future[Answered]) -> None:
+        self._asked.pop(key, None)
+        if done.cancelled():
+            return
+        if (fault := done.exception()) is not None:  # nobody may be waiting for it any more
+            context = {"message": f"why of {'/'.join(key)} failed", "exception": fault}
+            done.get_loop().call_exception_handler(context)
+            return
+        self._answers.pop(key, None)
         while len(self._answers) >= ANSWERS_MAX:
             self._answers.pop(next(iter(self._answers)))
-        loop = asyncio.get_running_loop()
-        answered = await loop.run_in_executor(self._asking, self._ask, key)
-        self._answers[key] = answered
-        return answered
+        self._answers[key] = done.result()
+        self.answered()
 
     def _ask(self, key: ObjectKey) -> Answered:
         at = self._clock.now()
-        kept = self._kept(key, at)
-        if kept is not None:
-            return kept  # asked by another one while this question waited
         try:
             answer = Asking(replace(self._common, namespace=key[0]), {}, at).of(key[1])
         except (CliError, ApiError) as error:
@@ -117,10 +143,6 @@ class Questions:
         finally:
             api.close()
         return "" if problem is None else "; ".join((problem.message, *problem.help))
-
-    def _kept(self, key: ObjectKey, at: float) -> Answered | None:
-        kept = self._answers.get(key)
-        return kept if kept is not None and at - kept.at < ANSWER_SECONDS else None
 
     async def logs(self, key: ObjectKey, query: LogQuery) -> AsyncGenerator[bytes]:
         """Yield what a job's members write, as `fairlead logs` has it; TooManyLogs."""

@@ -23,6 +23,8 @@ from fairlead.web.render import Page, link
 
 MEMBERS_MAX = 256
 LOG_LINES = 500
+#: The page of a job that is there comes without the answer that takes longer; that follows.
+ANSWER_PATIENCE_SECONDS = 0.4
 
 
 class Member(NamedTuple):
@@ -55,13 +57,15 @@ class Change(NamedTuple):
 async def job_page(site: Site, asked: Asked) -> Page:
     """Return the page of a job, also of one that is gone and in the history; NoSuchPage."""
     key = asked.path[1], asked.path[2]
-    answered = await site.questions.why(key)
-    job = site.cluster.jobs.get(*key)
+    job, now = site.cluster.jobs.get(*key), site.cluster.clock.now()
+    patience = None if job is None else ANSWER_PATIENCE_SECONDS
+    answered = await site.questions.why(key, patience_seconds=patience)
+    if answered is None:
+        answered = Answered("The scheduler is being asked.", now)
     if job is None:
         job = answered.answer.job if answered.answer is not None else None
     if job is None:
         raise NoSuchPage(answered.text)
-    now = site.cluster.clock.now()
     (line,) = job_lines(site, (job,), now)
     spans = spans_of(job)
     array = array_reference_of(job.metadata)
