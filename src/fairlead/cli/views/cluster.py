@@ -46,6 +46,7 @@ def first_commands(settings: Settings, running: Running, *, default: bool) -> st
     lines += [
         "  fairlead run -- hostname",
         "  fairlead nodes",
+        "  fairlead web",
         f"  kubectl --kubeconfig {kubeconfig} get nodes",
         f"  fairlead down{option}",
     ]
