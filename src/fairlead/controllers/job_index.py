@@ -24,6 +24,7 @@ from fairlead.api.times import parse_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.element_states import ElementStates
 from fairlead.controllers.finished_jobs import FinishedJobs
+from fairlead.decide.jobs.dependencies import VISITED_MAX, find_cycle, links_of, waits_for
 from fairlead.decide.jobs.gate import dependency_state
 from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -172,6 +173,7 @@ class JobIndex:
             services=parts.services,
             pod_groups=parts.pod_groups,
             dependencies=dependencies,
+            cycle=find_cycle(job, lambda other: self._cluster.jobs.get(*other)),
             element=self._elements.state(job),
             node_troubles=outages(
                 self._health.unready_since, self._by_node.gone_since, placed.nodes, parts.pods.nodes
@@ -216,6 +218,8 @@ class JobIndex:
         if dependency_state(old) is not dependency_state(new):
             for dependent in self._dependents.get(key, ()):
                 self._mark(dependent)
+        if links_of(old) != links_of(new):  # a ring may have come about, or is broken
+            self._mark_ring(key)
         for other in waits_for(old):
             waiting = self._dependents[other]
             waiting.pop(key, None)
@@ -235,6 +239,16 @@ class JobIndex:
         if new is None and old is not None:
             self._on_gone(old.metadata.uid)
             self._forget_if_over(key, old.metadata.uid)
+
+    def _mark_ring(self, key: ObjectKey) -> None:
+        """Mark the jobs that wait for a job, directly or by way of others."""
+        seen, rest = {key}, [key]
+        while rest:
+            for dependent in self._dependents.get(rest.pop(), ()):
+                if dependent not in seen and len(seen) < VISITED_MAX:
+                    seen.add(dependent)
+                    rest.append(dependent)
+                    self._mark(dependent)
 
     def _replace_placed(self, key: ObjectKey, job: Job | None) -> None:
         before = self._placed.pop(key, None)
@@ -317,14 +331,6 @@ class JobIndex:
         parts = self._parts.get((key, uid))
         if parts is not None and parts.is_empty:
             del self._parts[key, uid]
-
-
-def waits_for(job: Job | None) -> list[ObjectKey]:
-    """Return the jobs that a job waits for, which matters until it is admitted."""
-    if job is None or job.status.attempt > 0:
-        return []
-    namespace = job.metadata.namespace
-    return [(namespace, after.job) for after in job.spec.after if not after.elements]
 
 
 def job_key_of(obj: Pod | Dependent) -> ObjectKey | None:

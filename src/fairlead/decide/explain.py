@@ -32,7 +32,15 @@ from fairlead.decide.explanation import (
     Preemption,
 )
 from fairlead.decide.forecast import Forecasts, preemption_of
-from fairlead.decide.jobs.gate import CancelJob, Refuse, admitted_verdict, dependency_state, gate
+from fairlead.decide.jobs.dependencies import find_cycle
+from fairlead.decide.jobs.gate import (
+    CancelJob,
+    Refuse,
+    admitted_verdict,
+    cycle_verdicts,
+    dependency_state,
+    gate,
+)
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.overdue_pods import overdue_for, overdue_of
 from fairlead.decide.placement.cycle import verdict_now
@@ -199,14 +207,15 @@ def _unadmitted(state: PlacementState, job: Job, now: float) -> Verdict | None:
     refused = preempted_verdict(status) or refusal_verdict(status) or back_off_verdict(status)
     if refused is not None:
         return refused
+    cycle = find_cycle(job, lambda key: other.job if (other := state.jobs.get(key)) else None)
     if any(after.elements for after in job.spec.after):  # the planner does not know arrays
-        return admitted_verdict(job)
+        return next(cycle_verdicts(cycle), None) or admitted_verdict(job)
     others = {a.job: state.jobs.get((job.metadata.namespace, a.job)) for a in job.spec.after}
     dependencies = {
         name: dependency_state(None if other is None else other.job)
         for name, other in others.items()
     }
-    gated = gate(job, dependencies, now=now)
+    gated = gate(job, dependencies, now=now, cycle=cycle)
     return gated.verdict if isinstance(gated, Refuse | CancelJob) else None
 
 

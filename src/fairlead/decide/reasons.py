@@ -119,6 +119,10 @@ class Reason(Enum):
         "waits for job {job} to be {state}, but there is no such job at present; submit it, or "
         "cancel this one",
     )  # fmt: skip
+    DEPENDENCY_CYCLE = (
+        "DependencyCycle", (Outcome.BLOCKED, _NONE), 60,
+        "waits for itself: {path}; cancel one of these jobs, or change its spec.after",
+    )  # fmt: skip
     GROUP_INCOMPLETE = (
         "GroupIncomplete", (Outcome.WAITING, _NONE), 20,
         "{members_present} of {members} members exist; {owner} creates the others",

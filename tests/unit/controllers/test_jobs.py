@@ -489,6 +489,37 @@ def test_a_refusal_that_outlasts_the_patience_ends_the_attempt_in_the_servers_wo
     _play(play)
 
 
+def test_jobs_that_wait_for_one_another_in_a_ring_say_along_which_names_until_it_is_broken() -> (
+    None
+):
+    async def play(cluster: Cluster) -> None:
+        async def said(name: str) -> str:
+            return (await cluster.job(name)).status.conditions[0].message
+
+        async def changed(name: str, *after: str) -> None:
+            patch = {"spec": {"after": [{"job": each} for each in after]}}
+            await cluster.client.patch(JOBS, name, patch, namespace="default")
+            await asyncio.sleep(1)
+
+        for name, after in (("a", "b"), ("b", "c"), ("c", "gone")):
+            await _submit(cluster, name, spec={"after": (After(job=after),)})
+        assert (await cluster.job("a")).status.conditions[0].reason == "Dependency"
+        await changed("c", "gone", "a")
+        for name, path in (("a", "a -> b -> c -> a"), ("b", "b -> c -> a -> b"),
+                           ("c", "c -> a -> b -> c")):  # fmt: skip
+            assert (await cluster.job(name)).status.conditions[0].reason == "DependencyCycle"
+            assert await said(name) == (
+                f"waits for itself: {path}; cancel one of these jobs, or change its spec.after"
+            )
+        await changed("c", "gone")
+        assert (await cluster.job("a")).status.conditions[0].reason == "Dependency"
+        await changed("c", "b")
+        assert "b -> c -> b" in await said("b")
+        assert (await cluster.job("a")).status.conditions[0].reason == "Dependency"
+
+    _play(play)
+
+
 def test_a_job_waits_for_another_of_the_name_and_goes_on_when_that_one_has_succeeded() -> None:
     async def play(cluster: Cluster) -> None:
         hold = After(job="train", on_unmet=AfterFailed.HOLD)

@@ -13,7 +13,7 @@ from fairlead.decide.verdict import Verdict
 FACTS: dict[str, int | float | str | bool] = {
     "account": "user ana of team vision", "running": 3, "limit": 3, "gpus": 16, "gpus_held": 60,
     "kind": "unfinished", "event": "ended", "ahead": 3, "attempt": 2,
-    "backoff_seconds": 4, "limit_seconds": 3600,
+    "backoff_seconds": 4, "limit_seconds": 3600, "path": "a -> b -> a",
     "array": "sweep", "index": 7, "job": "prep", "state": "Succeeded",
     "wanted": "Succeeded", "members_kept": 3, "members": 4, "nodes_lost": 1, "nodes_used": 4,
     "shown": "n1, n2",

@@ -114,6 +114,7 @@ _REASONS = {
     Reason.DEPENDENCY: "Dependency",
     Reason.DEPENDENCY_MISSING: "Dependency",
     Reason.DEPENDENCY_FAILED: "DependencyNeverSatisfied",
+    Reason.DEPENDENCY_CYCLE: "DependencyNeverSatisfied",
     Reason.PENDING_EVALUATION: "None",
     Reason.QUOTA_EXCEEDED: "AssocGrpJobsLimit",
     Reason.BACKING_OFF: "BeginTime",

@@ -289,6 +289,7 @@ def _changes(job: Job, explanation: Explanation) -> list[str]:
 
 _NEXT = {
     Reason.HELD: "fairlead release {name}",
+    Reason.DEPENDENCY_CYCLE: "fairlead cancel {name}, or kubectl edit fj {name}",
     Reason.DEPENDENCY_FAILED: "fairlead cancel {name}, and submit it again after another job",
     Reason.NODES_UNAVAILABLE: "fairlead nodes shows which nodes are out, and why",
     Reason.MAINTENANCE: "a time limit (--time) by which it ends before the maintenance begins",

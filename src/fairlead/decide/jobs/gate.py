@@ -8,7 +8,7 @@ deadline always.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -45,6 +45,8 @@ class CancelJob:
 Gate: TypeAlias = Admit | Refuse | CancelJob
 
 HELD = Verdict(Reason.HELD)
+#: Names along a ring that are shown.
+CYCLE_SHOWN_MAX = 12
 
 
 def gate(
@@ -53,10 +55,12 @@ def gate(
     element: ElementState = ElementState.NONE,
     *,
     now: float,
+    cycle: Sequence[str] = (),
 ) -> Gate:
     """Judge a job that is neither finished nor cancelled and has no pods.
 
     `dependencies` holds the state of each job in `spec.after`; a job that is left out is missing.
+    `cycle` are the names along a ring in which the job waits for itself (`find_cycle`).
     A job of an array's element that has ended came late, and never runs: the element would run
     twice (docs/design/arrays.md).
     """
@@ -72,12 +76,20 @@ def gate(
     for after, verdict in unmet:
         if verdict.reason is Reason.DEPENDENCY_FAILED and after.on_unmet is AfterFailed.CANCEL:
             return CancelJob(verdict)
-    verdicts = [*_early(job, now), *(verdict for _, verdict in unmet)]
+    verdicts = [*cycle_verdicts(cycle), *_early(job, now), *(verdict for _, verdict in unmet)]
     if job.spec.suspend:
         verdicts.insert(0, HELD)
     if not verdicts:
         return Admit()
     return Refuse(max(verdicts, key=lambda v: v.reason.severity))
+
+
+def cycle_verdicts(cycle: Sequence[str]) -> Iterator[Verdict]:
+    """Yield that a job waits for itself, where it does."""
+    if len(cycle) > CYCLE_SHOWN_MAX:
+        cycle = (*cycle[: CYCLE_SHOWN_MAX - 1], "...", cycle[-1])
+    if cycle:
+        yield Verdict(Reason.DEPENDENCY_CYCLE, {"path": " -> ".join(cycle)})
 
 
 def changes_at(job: Job, now: float) -> float | None:

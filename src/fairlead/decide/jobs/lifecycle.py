@@ -88,7 +88,7 @@ def _waiting(view: JobView, phase: Phase) -> Decision[Action]:
     job, draft = view.job, view.draft
     if phase is Phase.CANCELLING:
         return Decision(_fail(draft, Fail(FailReason.CANCELLED, cancel_message(job))))
-    opened = gate(job, view.dependencies, view.element, now=view.now)
+    opened = gate(job, view.dependencies, view.element, now=view.now, cycle=view.cycle)
     match opened:
         case CancelJob(verdict):
             return Decision(_fail(draft, Fail(FailReason(verdict.reason.value), verdict.message)))

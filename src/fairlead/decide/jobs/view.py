@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -125,6 +125,8 @@ class JobView(msgspec.Struct, frozen=True):
     #: PodGroups of native attempts.
     pod_groups: Mapping[str, Owned] = msgspec.field(default_factory=dict)
     dependencies: Mapping[str, DependencyState] = msgspec.field(default_factory=dict)
+    #: Names along a ring in which the job waits for itself.
+    cycle: Sequence[str] = ()
     element: ElementState = ElementState.NONE
     #: The cluster's cordoned nodes: a member that runs there may stay, no pod is made there.
     cordoned: Collection[str] = ()
