@@ -250,8 +250,8 @@ class Cluster:
                     serve(
                         service, token=self.token, host=host, port=port,
                         extensions=extensions.handlers(), logs=nodes.archive,
-                        streams=nodes.streams, metrics=nodes, not_ready=not_ready, clock=self._clock,
-                        tls=tls.context,
+                        streams=nodes.streams, metrics=nodes, not_ready=not_ready,
+                        clock=self._clock, tls=tls.context,
                     )
                 )  # fmt: skip
             except OSError as error:
