@@ -177,6 +177,47 @@ def test_an_array_is_folded_expanded_throttled_and_cancelled_by_element(tools: T
     assert f"{array}_2|CANCELLED\n" in states
 
 
+def test_the_limit_of_an_array_is_raised_while_it_runs_and_each_task_has_its_own_log(
+    tools: Tools,
+) -> None:
+    gate, logs = tools.shell.root / "gate", tools.shell.root / "logs"
+    script = (
+        "#!/bin/bash\n#SBATCH --array=1-6%1\n#SBATCH --output=logs/%A_%a.out\n"
+        f'until [ -e "{gate}" ]; do sleep 0.1; done\n'
+        'echo "task $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT"\n'
+    )
+    array = tools.submit(script, "-J", "throttled")
+
+    def running() -> int:
+        return len(tools.queue("-j", str(array), "-t", "R"))
+
+    eventually(running, 1)
+    tools.run("scontrol", "update", f"JobId={array}", "ArrayTaskThrottle=2")
+    eventually(running, 2)
+    assert tools.queue("-j", str(array), "-t", "PD") == [f"{array}_[3-6%2] PD"]
+    gate.touch()
+    eventually(lambda: tools.queue("-j", str(array)), [], seconds=60)
+    written = {path.name: path.read_text() for path in logs.iterdir()}
+    assert written == {f"{array}_{n}.out": f"task {n} of 6\n" for n in range(1, 7)}
+
+
+def test_a_task_that_is_queued_again_stays_known_under_its_id(tools: Tools) -> None:
+    array = tools.submit(SLEEP, "--array=0-1", "-J", "again")
+    both = [f"{array}_0 R", f"{array}_1 R"]
+    eventually(lambda: tools.queue("-r", "--clusters=", "-j", str(array)), both)
+    tools.run("scontrol", "requeue", f"{array}_1")
+    seen: list[str] = []
+
+    def restarts() -> str:
+        seen.extend(tools.queue("-r", "-j", f"{array}_1", form="%i"))
+        shown = tools.run("scontrol", "-o", "show", "job", f"{array}_1").out
+        return shown.partition("Restarts=")[2].split()[0]
+
+    eventually(restarts, "1")
+    assert set(seen) == {f"{array}_1"}
+    eventually(lambda: tools.queue("-r", "-j", str(array)), both)
+
+
 def test_sacct_tells_ends_apart_and_never_cuts_what_has_room(tools: Tools) -> None:
     good = tools.submit("#!/bin/sh\ntrue\n", "-J", "good")
     bad = tools.submit("#!/bin/sh\nexit 3\n", "-J", "bad")
