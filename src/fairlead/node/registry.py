@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fairlead.api.node_report import TuningMode
 from fairlead.input.sections import load
 from fairlead.node.host import Host
-from fairlead.node.settings import AgentSettings
+from fairlead.node.settings import AgentSettings, TrafficSettings
 from fairlead.node.source import AnySource
 from fairlead.node.sources import (
     clock,
@@ -23,6 +23,7 @@ from fairlead.node.sources import (
     pcie,
     programs,
     tasks,
+    traffic,
     tuning,
 )
 from fairlead.node.tuning import unknown_facts
@@ -40,6 +41,7 @@ SOURCES: dict[str, Callable[[Host, AgentSettings], AnySource | None]] = {
     "clock": clock.source,
     "programs": programs.source,
     tuning.SOURCE: tuning.source,
+    "traffic": traffic.source,
 }
 
 
@@ -51,6 +53,7 @@ def sources(host: Host, settings: AgentSettings) -> tuple[AnySource, ...]:
 
 def without_changes(settings: AgentSettings) -> AgentSettings:
     """Return the settings of one look, which changes nothing on the machine."""
+    settings = replace(settings, traffic=TrafficSettings())
     tuned = settings.tuning
     if not tuned.profile:
         return replace(settings, disabled=(*settings.disabled, tuning.SOURCE))
@@ -63,6 +66,7 @@ def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
         if name not in SOURCES:
             yield f"disabled[{i}]", f"no source '{name}'; there are {', '.join(SOURCES)}"
     yield from unknown_facts(settings.tuning.facts, "tuning.facts")
+    yield from traffic.conflicts(settings.traffic)
     for path, codes in (("gpu.xid", settings.gpu.xid), ("gpu.sxid", settings.gpu.sxid)):
         for code in codes:
             if not (code.isascii() and code.isdecimal()):

@@ -11,6 +11,7 @@ from fairlead.model.faults import EndedFault, Fault, Moment
 from fairlead.node.source import SkippedCheck, SourceHealth
 from fairlead.node.sources import tuning
 from fairlead.node.sources.tuning import TuningMemory
+from fairlead.node.traffic.usage import Usage
 from fairlead.node.watch import Watch
 
 VERSION = 1
@@ -75,9 +76,13 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     not_kept: str = ""
     machine_id: str = ""
     tuning: TuningMemory | None = None
+    traffic: Usage | None = None
 
 
-def report_of(watch: Watch, now: Moment, *, not_kept: str = "", machine_id: str = "") -> Report:
+def report_of(
+    watch: Watch, now: Moment, *, not_kept: str = "", machine_id: str = "",
+    traffic: Usage | None = None,
+) -> Report:  # fmt: skip
     """Return the report of this instant; `machine_id` names the hardware."""
     return Report(
         VERSION,
@@ -93,6 +98,7 @@ def report_of(watch: Watch, now: Moment, *, not_kept: str = "", machine_id: str 
         not_kept,
         machine_id,
         _tuning(watch),
+        traffic,
     )
 
 

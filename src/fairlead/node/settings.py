@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from fairlead.api.node_report import FACTS_MAX, TuningMode
@@ -238,6 +239,44 @@ class TuningSettings(Section, frozen=True):
     severity: Annotated[Severity, about("Of the fault that something differs.")] = Severity.INFO
 
 
+class PrefixListSettings(Section, frozen=True):
+    """Prefixes of an administrator's own, and the class that they are counted as."""
+
+    traffic_class: Annotated[str, Meta(max_length=20, description="Class, such as peered.")] = (
+        msgspec.field(name="class")
+    )
+    prefixes: Annotated[
+        tuple[str, ...], Meta(max_length=20_000, description="Such as 192.0.2.0/24.")
+    ]
+    reason: Annotated[str, Meta(max_length=512, description="Where they are from.")] = ""
+
+
+class TrafficSettings(Section, frozen=True):
+    """What the pods of the node send where."""
+
+    pods: Annotated[
+        str, Meta(max_length=512, description="URL of the kubelet's pods, such as "
+                  "https://127.0.0.1:10250/pods, or a file with its answer; empty: nothing is "
+                  "counted, and nothing is changed."),
+    ] = ""  # fmt: skip
+    token_file: Annotated[
+        str, Meta(max_length=512, description="File of the token for the kubelet; empty: none.")
+    ] = ""
+    ca_file: Annotated[
+        str, Meta(max_length=512, description="File of the certificates that the kubelet's is "
+                  "checked with; empty: those of the machine."),
+    ] = ""  # fmt: skip
+    lists: Annotated[
+        tuple[PrefixListSettings, ...],
+        Meta(max_length=64, description="Prefixes with their class, besides those that are "
+             "shipped; they win where the prefix is the same."),
+    ] = ()  # fmt: skip
+    coverage_percent_min: Annotated[
+        int, within(0, 100, "Less of the bytes of pods' devices that is counted is a fault: "
+                            "something passes netfilter by; 0: not judged."),
+    ] = 50  # fmt: skip
+
+
 class AgentSettings(Section, frozen=True):
     """Settings of the agent."""
 
@@ -269,3 +308,4 @@ class AgentSettings(Section, frozen=True):
     clock: ClockSettings = ClockSettings()
     programs: ProgramSettings = ProgramSettings()
     tuning: TuningSettings = TuningSettings()
+    traffic: TrafficSettings = TrafficSettings()

@@ -10,6 +10,7 @@ import msgspec
 
 from fairlead.api.node_report import SourceState
 from fairlead.model.faults import Identity, Moment, Observation
+from fairlead.node.traffic.usage import Usage
 
 F = TypeVar("F")
 M = TypeVar("M")
@@ -57,6 +58,10 @@ class Judged(Generic[M]):
     lost: int = 0
 
 
+def _no_usage() -> None:
+    """Return nothing: most sources count nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source(Generic[F, M]):
     """A kind of signal.
@@ -64,7 +69,7 @@ class Source(Generic[F, M]):
     `read` runs in a thread of its own; Absent when there is nothing to look at, OSError. `judge`
     gets the facts, the memory (at first, and after a reboot, an empty `memory_type()`), and when.
     `checks` are the names of all checks of which it may report faults. While `is_busy`, a later
-    read brings more of what this one began.
+    read brings more of what this one began. `usage` is what the last read counted, for the report.
     """
 
     name: str
@@ -75,6 +80,7 @@ class Source(Generic[F, M]):
     period_seconds: int
     is_log: bool = False
     is_busy: Callable[[], bool] = bool
+    usage: Callable[[], Usage | None] = _no_usage
 
 
 AnySource = Source[Any, Any]

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from fairlead.api.meta import to_wire
+from fairlead.cli.commands.agent_network import network
 from fairlead.cli.common import Common, check_choice, common
 from fairlead.cli.views.agent import (
     FAULT_COLUMNS,
@@ -62,8 +63,12 @@ def agent() -> None:
     """Look after the health of this machine.
 
     Reads what the kernel says of GPUs, memory, PCI devices, network, disks and processes. Needs no
-    cluster, and changes nothing but what a tuning profile says, where it is asked to.
+    cluster, and changes nothing but what a tuning profile says, and a table of netfilter that
+    counts the traffic of pods, where it is asked to.
     """
+
+
+agent.add_command(network)
 
 
 @agent.command(

@@ -1,0 +1,132 @@
+"""What counting traffic costs: a packet, a look at 250 pods, and setting the rules up.
+
+A packet goes from a namespace of pods through the node, which counts, to the outside, all within
+the sender's system call, so the CPU time of the sender is that of the whole path. Cases alternate,
+and each is compared with the bare kernel measured beside it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import random
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import repeat
+from pathlib import Path
+
+from tests.e2e.net_world import INTERNET4, NetWorld
+
+from bench.harness import Report, cpu_slowness
+from fairlead.node.host import Host
+from fairlead.node.traffic import Counting, PodSource, PrefixList, plan_of, read_usage, remove_table
+from fairlead.node.traffic.nft import apply
+from fairlead.node.traffic.ruleset import Owner, set_up
+
+PODS, PREFIXES, MANY = 250, 1_000, 10_000
+ROUNDS, PACKETS, TRIES, READS = 9, 20_000, 3, 20
+_FIRST = ipaddress.ip_address("10.1.0.2")
+
+
+def run(report: Report) -> None:
+    """Measure in namespaces of their own; nothing where these are not permitted."""
+    try:
+        world = NetWorld()
+    except PermissionError as error:
+        print(f"network: left out, as namespaces need root: {error}")
+        return
+    try:
+        world.add_addresses(f"{_FIRST}/16")
+        _packets(report, world)
+        _looks(report, world)
+    finally:
+        world.close()
+
+
+def _prefixes(count: int) -> list[PrefixList]:
+    draw = random.Random(1)
+    first = draw.sample(range(11 << 16, 100 << 16), count)
+    return [
+        PrefixList(("peered", "storage")[n % 2], (ipaddress.IPv4Network((number << 8, 24)),))
+        for n, number in enumerate(first)
+    ]
+
+
+def _counts(pods: int, prefixes: int) -> Callable[[], None]:
+    """Return what makes the node count for so many pods and prefixes."""
+    plan = plan_of(_prefixes(prefixes))
+    owners = {_FIRST + n: Owner("team-a", f"uid-{n}") for n in range(pods)}
+    return lambda: apply(set_up(plan, owners))
+
+
+def _packets(report: Report, world: NetWorld) -> None:
+    cases: dict[str, Callable[[], None]] = {
+        "bare": lambda: None, "one": _counts(1, 0), "pods": _counts(PODS, PREFIXES),
+        "many": _counts(MANY, MANY),
+    }  # fmt: skip
+    with world.outside.inside():
+        sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sink.bind((INTERNET4, 9))
+    sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    with world.pods.inside():
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.bind((str(_FIRST), 0))
+    sender.connect((INTERNET4, 9))
+    ratios: dict[tuple[str, str], list[float]] = {}
+    with sink, sender:
+        for _ in range(ROUNDS):
+            costs: dict[str, float] = {}
+            for name, count in cases.items():
+                with world.node.inside():
+                    remove_table()
+                    count()
+                _sent(sender, PACKETS // 10)
+                costs[name] = min(_sent(sender, PACKETS) for _ in range(TRIES))
+            for pair in (("pods", "bare"), ("many", "one")):
+                ratios.setdefault(pair, []).append(costs[pair[0]] / costs[pair[1]])
+    report.add("network.packet_ratio", statistics.median(ratios["pods", "bare"]), "x bare")
+    report.add("network.flat_ratio", statistics.median(ratios["many", "one"]), "x one pod")
+
+
+def _sent(sender: socket.socket, count: int) -> float:
+    """Return the CPU seconds of a packet."""
+    data, send = bytes(64), sender.send
+    start = time.thread_time()
+    for _ in repeat(None, count):
+        send(data)
+    return (time.thread_time() - start) / count
+
+
+def _read() -> float:
+    """Return the CPU seconds of a dump of all counters, added up."""
+    start = time.thread_time()
+    found = read_usage((), top=0)
+    assert found is not None
+    return time.thread_time() - start
+
+
+def _looks(report: Report, world: NetWorld) -> None:
+    """Measure looks at 250 pods that have not changed; each reads list, addresses and counters."""
+    with tempfile.TemporaryDirectory() as name, world.node.inside():
+        file = Path(name) / "pods.json"
+        file.write_text(json.dumps({"items": [
+            {"metadata": {"name": f"pod-{n}", "namespace": f"team-{n % 8}", "uid": f"uid-{n}"},
+             "spec": {}, "status": {"phase": "Running", "podIPs": [{"ip": str(_FIRST + n)}]}}
+            for n in range(PODS)
+        ]}))  # fmt: skip
+        remove_table()
+        counting = Counting(Host(), PodSource(str(file)), _prefixes(PREFIXES))
+        slow, start = cpu_slowness(), time.perf_counter()
+        counting.read()
+        report.add("network.set_up", (time.perf_counter() - start) / slow, "s")
+        costs: list[float] = []
+        for _ in range(READS):
+            start = time.thread_time()
+            counting.read()
+            costs.append(time.thread_time() - start)
+        reads = [_read() for _ in range(READS)]
+        report.add("network.read", statistics.median(reads) / slow * 1000, "ms CPU")
+        report.add("network.look", statistics.median(costs) / slow * 1000, "ms CPU")

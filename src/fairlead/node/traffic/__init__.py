@@ -1,0 +1,33 @@
+"""Traffic of the node's pods: bytes by namespace, class of the other end, and direction.
+
+`classes` compiles prefix lists, `ruleset` says in nft's JSON what the kernel is to count, `nft` and
+`netlink` speak to the kernel, `pods` reads who has which address, `counting` keeps the kernel in
+step with the pods, and `usage` adds up what was counted. Design: docs/design/network.md.
+"""
+
+from fairlead.node.traffic.classes import PrefixConflict, PrefixList, parse_lists
+from fairlead.node.traffic.counting import (
+    Counting,
+    TrafficFacts,
+    plan_of,
+    read_usage,
+    remove_table,
+)
+from fairlead.node.traffic.pods import PodSource, read_pods
+from fairlead.node.traffic.usage import PodLine, Usage, UsageLine
+
+__all__ = [
+    "Counting",
+    "PodLine",
+    "PodSource",
+    "PrefixConflict",
+    "PrefixList",
+    "TrafficFacts",
+    "Usage",
+    "UsageLine",
+    "parse_lists",
+    "plan_of",
+    "read_pods",
+    "read_usage",
+    "remove_table",
+]

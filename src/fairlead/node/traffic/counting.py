@@ -1,0 +1,172 @@
+"""Keeps the kernel's counting in step with the pods of the node, and reads what was counted.
+
+The kernel has all state: who is counted where, what has ended, and which rules there are. So an
+agent that ends after any line is followed by one that goes on where the kernel is. Each change is
+one transaction; what cannot be changed is tried again from what the kernel has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.node.host import Absent, Host
+from fairlead.node.traffic import netlink, nft, usage
+from fairlead.node.traffic.classes import (
+    FAMILIES,
+    Address,
+    PrefixList,
+    by_prefix,
+    classes_of,
+    intervals,
+    shipped_lists,
+)
+from fairlead.node.traffic.netlink import Counted
+from fairlead.node.traffic.pods import Pod, PodSource, owners, read_pods
+from fairlead.node.traffic.ruleset import (
+    DIRECTIONS,
+    TABLE,
+    Owner,
+    Plan,
+    change,
+    fold,
+    remove,
+    set_up,
+)
+from fairlead.node.traffic.usage import PodLine, Usage
+
+#: Namespaces without pods whose sums are kept apart; those of others are kept together.
+NAMESPACES_MAX = 1000
+#: Fewer bytes between two looks say nothing about what is seen.
+_COVERAGE_BYTES_MIN = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficFacts:
+    """One look. `unreadable` says what could not be read or is not counted."""
+
+    usage: Usage
+    was_removed: bool = False
+    unreadable: tuple[str, ...] = ()
+
+
+def plan_of(own: Sequence[PrefixList]) -> Plan:
+    """Return the plan of the shipped lists and an administrator's own; PrefixConflict."""
+    shipped = shipped_lists()
+    prefixes = by_prefix(shipped, own)
+    found = {family: intervals(prefixes, family) for family in FAMILIES}
+    return Plan(classes_of((*shipped, *own)), found)
+
+
+@dataclass(slots=True)
+class Counting:
+    """The counting of one machine. Used by one thread at a time."""
+
+    host: Host
+    pods: PodSource
+    own: Sequence[PrefixList] = ()
+    _plan: Plan = field(init=False)
+    _owners: Mapping[Address, Owner] | None = None
+    _idle: frozenset[str] = frozenset()
+    _seen: usage.Seen | None = None
+    _was_set_up: bool = False
+    _has_failed: bool = False
+    _usage: Usage | None = None
+
+    def __post_init__(self) -> None:
+        self._plan = plan_of(self.own)
+
+    def last_usage(self) -> Usage | None:
+        """Return what the last look counted; None before the first."""
+        return self._usage
+
+    def read(self) -> TrafficFacts:
+        """Bring the kernel in step and return what was counted; OSError."""
+        wanted, unreadable = self._wanted()
+        try:
+            counters, was_removed = self._in_step(wanted)
+            self._fold(counters)
+        except OSError:
+            self._owners, self._has_failed = None, True  # set up again, whatever there is
+            raise
+        links = netlink.links()
+        now = usage.seen(counters, links)
+        part = None
+        if self._seen is not None and not was_removed:
+            part = usage.coverage(self._seen, now, bytes_min=_COVERAGE_BYTES_MIN)
+        self._seen = now
+        spots = usage.blind_spots(links, has_rdma=self._has_rdma())
+        self._usage = Usage(usage.usage_lines(counters), part, spots)
+        return TrafficFacts(self._usage, was_removed, unreadable)
+
+    def _wanted(self) -> tuple[dict[Address, Owner] | None, tuple[str, ...]]:
+        """Return who is to be counted where; None, and why, while the pods cannot be read."""
+        try:
+            return owners(read_pods(self.pods), netlink.addresses())
+        except OSError as error:
+            return None, (f"pods: {error.filename or ''} {error.strerror or error}".strip(),)
+
+    def _in_step(self, wanted: dict[Address, Owner] | None) -> tuple[dict[str, Counted], bool]:
+        """Return the counters once rules and elements are as they should be."""
+        there = netlink.counters(TABLE)
+        was_removed = self._was_set_up and not there
+        if self._owners is None and self._plan.marker in there and not self._has_failed:
+            self._owners = nft.held().owners
+        if self._owners is None or not self._is_whole(there, self._owners):
+            held = nft.held()
+            new = held.owners if wanted is None else wanted
+            nft.apply(set_up(self._plan, new, held, counters=there))
+        elif wanted is not None and wanted != self._owners:
+            new = wanted
+            nft.apply(change(self._plan, self._owners, new, counters=there))
+        else:
+            new = self._owners
+        if new is not self._owners:
+            self._owners = new
+            there = netlink.counters(TABLE)
+        self._was_set_up, self._has_failed = True, False
+        return there, was_removed
+
+    def _is_whole(self, there: dict[str, Counted], owners: Mapping[Address, Owner]) -> bool:
+        """False where the rules are of another plan, or somebody took elements out of our maps."""
+        uses = sum(each.uses for each in there.values())
+        wanted = len(DIRECTIONS) * len(self._plan.classes) * len(owners)
+        return self._plan.marker in there and uses == wanted
+
+    def _fold(self, counters: dict[str, Counted]) -> None:
+        """Add counters of pods that nothing has led to for a whole look to their namespaces'.
+
+        A packet that was on its way when its element went is counted by then.
+        """
+        pods = ((name, each) for name, each in counters.items() if name.startswith("pod/"))
+        idle = frozenset(name for name, each in pods if not each.uses)
+        finals = {name: counters[name][:2] for name in idle & self._idle}
+        ended = {name: counted[:2] for name, counted in counters.items()
+                 if name.startswith("ended/")}  # fmt: skip
+        self._idle = idle - finals.keys()
+        if finals:
+            nft.apply(fold(finals, ended, namespaces_max=NAMESPACES_MAX))
+
+    def _has_rdma(self) -> bool:
+        try:
+            return bool(self.host.names("sys/class/infiniband"))
+        except (Absent, OSError):
+            return False
+
+
+def read_usage(pods: Iterable[Pod], *, top: int) -> tuple[Usage, tuple[PodLine, ...]] | None:
+    """Return what was counted, and the pods with the most bytes; None without a table; OSError.
+
+    Changes nothing, so that it can be read beside a running agent.
+    """
+    counters = netlink.counters(TABLE)
+    if not counters:
+        return None
+    lines = usage.usage_lines(counters)
+    spots = usage.blind_spots(netlink.links(), has_rdma=False)
+    return Usage(lines, None, spots), usage.top_pods(counters, pods, top)
+
+
+def remove_table() -> None:
+    """Take back all that is set; OSError."""
+    nft.apply(remove())

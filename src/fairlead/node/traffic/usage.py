@@ -1,0 +1,123 @@
+"""What was counted, added up by namespace, class and direction, with what was not seen (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from fairlead.node.traffic.netlink import Counted, Link
+from fairlead.node.traffic.pods import Pod
+from fairlead.node.traffic.ruleset import Owner, parse_name
+
+#: Kinds of devices whose other end is a pod's, and whose bytes netfilter should see.
+_POD_LINKS = ("veth", "netkit")
+#: Kinds of devices that lead around the host's netfilter.
+_BYPASSES = ("ipvlan", "macvlan")
+_ETHERNET_BYTES = 14
+
+
+class UsageLine(msgspec.Struct, frozen=True, rename="camel"):
+    """Bytes of a namespace; of the node itself and its host-network pods where that is empty.
+
+    Bytes are those of IP packets as the kernel carries them: a segment that the device cuts into
+    packets has one header.
+    """
+
+    namespace: str
+    traffic_class: str
+    direction: str
+    packets: int
+    bytes: int
+
+
+class PodLine(msgspec.Struct, frozen=True, rename="camel"):
+    """Bytes of one pod; its name is empty where only its uid is known."""
+
+    namespace: str
+    name: str
+    uid: str
+    traffic_class: str
+    direction: str
+    bytes: int
+
+
+class Usage(msgspec.Struct, frozen=True, rename="camel"):
+    """All that was counted since the machine started, or since the table was set up.
+
+    `coverage_permille` is the part of the bytes on pods' devices that was counted, between the
+    last two looks; None when there were too few. `blind_spots` names what is never counted.
+    """
+
+    lines: tuple[UsageLine, ...] = ()
+    coverage_permille: int | None = None
+    blind_spots: tuple[str, ...] = ()
+
+
+class Seen(NamedTuple):
+    """Bytes that pods' devices carried, and that were counted for pods."""
+
+    wire: int
+    counted: int
+
+
+def usage_lines(counters: Mapping[str, Counted]) -> tuple[UsageLine, ...]:
+    """Return a line for each namespace, class and direction that has bytes, in this order."""
+    sums: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for name, counted in counters.items():
+        found = parse_name(name)
+        if found is None or not counted.size:
+            continue
+        key = found.namespace, found.traffic_class, found.direction
+        packets, size = sums.get(key, (0, 0))
+        sums[key] = packets + counted.packets, size + counted.size
+    return tuple(UsageLine(*key, *sums[key]) for key in sorted(sums))
+
+
+def top_pods(
+    counters: Mapping[str, Counted], pods: Iterable[Pod], count: int
+) -> tuple[PodLine, ...]:
+    """Return the lines of pods with the most bytes; of those that are gone there are none."""
+    names = {each.owner: each.metadata.name for each in pods}
+    found = [
+        PodLine(of.namespace, names.get(Owner(of.namespace, of.uid), ""), of.uid, of.traffic_class,
+                of.direction, counted.size)
+        for name, counted in counters.items()
+        if (of := parse_name(name)) and of.uid and counted.size
+    ]  # fmt: skip
+    order = sorted(found, key=lambda each: (-each.bytes, each.uid, each.traffic_class))
+    return tuple(order[:count])
+
+
+def seen(counters: Mapping[str, Counted], links: Iterable[Link]) -> Seen:
+    """Return what pods' devices carried, without Ethernet headers, and what was counted."""
+    wire = sum(
+        each.size - _ETHERNET_BYTES * each.packets for each in links if each.kind in _POD_LINKS
+    )
+    counted = sum(
+        each.size for name, each in counters.items() if name.startswith(("pod/", "ended/"))
+    )
+    return Seen(wire, counted)
+
+
+def coverage(before: Seen, now: Seen, *, bytes_min: int) -> int | None:
+    """Return the counted part in 1/1000; None where too little passed, or a device went away."""
+    wire = now.wire - before.wire
+    if wire < bytes_min:
+        return None
+    return max(0, min(1000, 1000 * (now.counted - before.counted) // wire))
+
+
+def blind_spots(links: Iterable[Link], *, has_rdma: bool) -> tuple[str, ...]:
+    """Return what is never counted on this machine."""
+    found = [
+        f"{each.name}: traffic of {each.kind} devices passes the host's netfilter by"
+        for each in links
+        if each.kind in _BYPASSES
+    ]
+    if has_rdma:
+        found.append(
+            "RDMA: it passes the kernel by; the ports' counters are in the infiniband checks"
+        )
+    return tuple(sorted(found))

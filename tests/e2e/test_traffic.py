@@ -1,0 +1,526 @@
+"""Traffic is counted exactly, by a real kernel: against what the senders themselves count."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import pytest
+from tests.e2e.net_world import (
+    INTERNAL4,
+    INTERNAL6,
+    INTERNET4,
+    INTERNET6,
+    STORAGE4,
+    NetWorld,
+    net_world,
+    run,
+)
+
+from fairlead.node.host import Host
+from fairlead.node.traffic import (
+    Counting,
+    PodSource,
+    TrafficFacts,
+    nft,
+    parse_lists,
+    read_pods,
+    read_usage,
+    remove_table,
+)
+
+pytestmark = pytest.mark.e2e
+
+PORT = 9000
+IP_UDP = {socket.AF_INET: 28, socket.AF_INET6: 48}
+#: IP and TCP headers with the option of time stamps; the first segment has 8 bytes more of options.
+IP_TCP, SYN_MORE = {socket.AF_INET: 52, socket.AF_INET6: 72}, 8
+PATIENCE_SECONDS = 20.0
+
+Sums = dict[tuple[str, str, str], int]
+
+
+class World:
+    """Pods, a node that counts, and the outside, which answers each datagram with one byte."""
+
+    def __init__(self, net: NetWorld, folder: Path) -> None:
+        self.net = net
+        self.file = folder / "pods.json"
+        self.counting = self.new_counting()
+        self.of_pods(())
+
+    def new_counting(self, *lists: tuple[str, tuple[str, ...]]) -> Counting:
+        return Counting(Host(), PodSource(str(self.file)), parse_lists(lists)[0])
+
+    def of_pods(self, pods: Iterable[tuple[str, str, tuple[str, ...]]]) -> None:
+        """Make the kubelet list pods of (namespace, uid, addresses)."""
+        self.file.write_text(json.dumps({"items": [
+            {"metadata": {"name": f"pod-{uid}", "namespace": namespace, "uid": uid},
+             "spec": {}, "status": {"phase": "Running", "podIPs": [{"ip": a} for a in addresses]}}
+            for namespace, uid, addresses in pods
+        ]}))  # fmt: skip
+
+    def look(self, counting: Counting | None = None) -> TrafficFacts:
+        with self.net.node.inside():
+            return (counting or self.counting).read()
+
+    def sums(self) -> Sums:
+        lines = self.look().usage.lines
+        return {(e.namespace, e.traffic_class, e.direction): e.bytes for e in lines}
+
+    def becomes(self, wanted: Sums, *, of: Iterable[str] | None = None) -> None:
+        """Look until the sums are those: the last packets may be on their way."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            found = {k: v for k, v in self.sums().items() if of is None or k[0] in of}
+            if found == wanted or time.monotonic() > deadline:
+                assert found == wanted
+                return
+
+    def socket(self, source: str, kind: socket.SocketKind) -> socket.socket:
+        family = socket.AF_INET6 if ":" in source else socket.AF_INET
+        with self.net.pods.inside():
+            made = socket.socket(family, kind)
+        made.settimeout(PATIENCE_SECONDS)
+        made.bind((source, 0))
+        return made
+
+    def datagrams(self, source: str, target: str, count: int, size: int) -> tuple[int, int]:
+        """Send datagrams, each after the answer to the one before; return bytes of IP (out, in)."""
+        with self.socket(source, socket.SOCK_DGRAM) as sender:
+            for _ in range(count):
+                sender.sendto(bytes(size), (target, PORT))
+                sender.recv(64)
+            headers = IP_UDP[sender.family]
+        return count * (size + headers), count * (1 + headers)
+
+    def stream(self, source: str, target: str, sent: int) -> tuple[int, int]:
+        """Send a stream; return bytes of IP (out, in) by the kernel's own counts of the socket."""
+        with self.socket(source, socket.SOCK_STREAM) as sender:
+            sender.connect((target, PORT))
+            sender.sendall(bytes(sent))
+            sender.shutdown(socket.SHUT_WR)
+            received = 0
+            while data := sender.recv(1 << 16):
+                received += len(data)
+            info = sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            headers = IP_TCP[sender.family]
+        # struct tcp_info: tcpi_segs_out and tcpi_segs_in at 136, tcpi_bytes_sent at 200
+        segments_out, segments_in = struct.unpack_from("=II", info, 136)
+        (bytes_sent,) = struct.unpack_from("=Q", info, 200)
+        assert bytes_sent >= sent
+        return (bytes_sent + segments_out * headers + SYN_MORE,
+                received + segments_in * headers + SYN_MORE)  # fmt: skip
+
+
+def _bound(net: NetWorld, address: str, kind: socket.SocketKind) -> socket.socket:
+    """Return a socket outside that answers from the address that it was asked at."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with net.outside.inside():
+        made = socket.socket(family, kind)
+    made.bind((address, PORT))
+    return made
+
+
+def _answer_datagrams(own: socket.socket) -> None:
+    while True:
+        data, peer = own.recvfrom(1 << 16)
+        if not data:
+            return
+        own.sendto(b"!", peer)
+
+
+def _answer_streams(own: socket.socket) -> None:
+    while True:
+        try:
+            stream, _ = own.accept()
+        except OSError:
+            return
+        with stream:
+            while stream.recv(1 << 16):
+                pass
+            stream.sendall(b"x" * 100)
+
+
+@contextmanager
+def answering(net: NetWorld) -> Iterator[None]:
+    """Answer datagrams with a byte, and streams with 100, at each address outside."""
+    targets = (INTERNET4, INTERNAL4, STORAGE4, INTERNET6, INTERNAL6)
+    datagrams = [_bound(net, each, socket.SOCK_DGRAM) for each in targets]
+    streams = [_bound(net, each, socket.SOCK_STREAM) for each in targets]
+    for each in streams:  # what is in flight fits into each queue on its way
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 15)
+        each.listen()
+    threads = [threading.Thread(target=_answer_datagrams, args=(each,)) for each in datagrams]
+    threads += [threading.Thread(target=_answer_streams, args=(each,)) for each in streams]
+    for each in threads:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in datagrams:
+            with net.outside.inside(), socket.socket(each.family, socket.SOCK_DGRAM) as last:
+                last.sendto(b"", each.getsockname())
+        for each in streams:
+            each.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()
+        for each in (*datagrams, *streams):
+            each.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    net = net_world()
+    net.add_addresses(*(f"10.1.0.{n}/16" for n in range(2, 6)))
+    net.add_addresses(*(f"fd01::{n}/64" for n in range(2, 6)))
+    with answering(net):
+        yield World(net, tmp_path)
+    net.close()
+
+
+def test_datagrams_are_counted_to_the_byte_by_class_for_both_families(world: World) -> None:
+    world.of_pods([("team-a", "a", ("10.1.0.2", "fd01::2")), ("team-b", "b", ("10.1.0.3",))])
+    world.look()
+    wanted: Sums = {}
+    for namespace, source, target, traffic_class in (
+        ("team-a", "10.1.0.2", INTERNET4, "internet"),
+        ("team-a", "fd01::2", INTERNET6, "internet"),
+        ("team-a", "10.1.0.2", INTERNAL4, "internal"),
+        ("team-a", "fd01::2", INTERNAL6, "internal"),
+        ("team-b", "10.1.0.3", STORAGE4, "storage"),
+    ):
+        for direction, size in zip(
+            ("out", "in"), world.datagrams(source, target, 300, 777), strict=True
+        ):
+            key = namespace, traffic_class, direction
+            wanted[key] = wanted.get(key, 0) + size
+    world.becomes(wanted, of=("team-a", "team-b"))
+
+
+@pytest.mark.parametrize(("source", "target"), [("10.1.0.2", INTERNET4), ("fd01::2", INTERNET6)])
+def test_a_stream_is_counted_to_the_byte(world: World, source: str, target: str) -> None:
+    world.of_pods([("team-a", "a", (source,))])
+    world.look()
+    sent, received = world.stream(source, target, 3_000_000)
+    assert sent > 3_000_000
+    wanted = {("team-a", "internet", "out"): sent, ("team-a", "internet", "in"): received}
+    world.becomes(wanted, of=("team-a",))
+
+
+def test_the_node_and_pods_of_its_network_are_counted_apart(world: World) -> None:
+    pod = {"metadata": {"name": "proxy", "namespace": "kube-system", "uid": "h"},
+           "spec": {"hostNetwork": True}, "status": {"podIPs": [{"ip": "10.9.0.1"}]}}  # fmt: skip
+    world.of_pods([("team-a", "a", ("10.1.0.2",))])
+    listed = json.loads(world.file.read_text())
+    world.file.write_text(json.dumps({"items": [*listed["items"], pod]}))
+    world.look()
+    with world.net.node.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as host:
+        host.settimeout(PATIENCE_SECONDS)
+        host.bind(("10.9.0.1", 0))
+        for _ in range(50):
+            host.sendto(bytes(100), (INTERNET4, PORT))
+            host.recv(64)
+    sent, received = world.datagrams("10.1.0.2", INTERNET4, 70, 100)
+    world.becomes({
+        ("", "internet", "out"): 50 * 128, ("", "internet", "in"): 50 * 29,
+        ("team-a", "internet", "out"): sent, ("team-a", "internet", "in"): received,
+    })  # fmt: skip
+
+
+def test_a_pod_that_claims_the_nodes_address_is_not_counted_there(world: World) -> None:
+    world.of_pods([("evil", "e", ("10.9.0.1", "10.1.0.2"))])
+    facts = world.look()
+    assert facts.unreadable == ("evil/pod-e: 10.9.0.1 is the node's own",)
+    with world.net.node.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as host:
+        host.bind(("10.9.0.1", 0))
+        host.sendto(bytes(100), (INTERNET4, PORT))
+    sums = world.sums()
+    assert sums["", "internet", "out"] == 128
+    assert ("evil", "internet", "out") not in sums
+
+
+class Load:
+    """A sender that does not pause, in a thread: one datagram after the other, each answered."""
+
+    def __init__(self, world: World, source: str, target: str) -> None:
+        self._socket = world.socket(source, socket.SOCK_DGRAM)
+        self._target = target
+        self._ends = threading.Event()
+        self.count = 0
+        self._thread = threading.Thread(target=self._send)
+
+    def _send(self) -> None:
+        while not self._ends.is_set():
+            self._socket.sendto(bytes(172), (self._target, PORT))
+            self._socket.recv(64)
+            self.count += 1
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+        self._socket.close()
+
+    def passes(self, count: int) -> None:
+        """Wait until so many more are through."""
+        wanted, deadline = self.count + count, time.monotonic() + PATIENCE_SECONDS
+        while self.count < wanted:
+            assert time.monotonic() < deadline, "the sender is stuck"
+            self._ends.wait(0.001)
+
+
+def test_an_address_that_is_reused_under_load_loses_and_doubles_no_byte(world: World) -> None:
+    world.of_pods([("team-0", "uid-0", ("10.1.0.2",))])
+    world.look()
+    with Load(world, "10.1.0.2", INTERNET4) as load:
+        for n in range(1, 40):
+            load.passes(20)
+            world.of_pods([(f"team-{n % 2}", f"uid-{n}", ("10.1.0.2",))])
+            world.look()
+        load.passes(20)
+    sums = world.sums()
+    for direction, size in (("out", 200), ("in", 29)):
+        found = [sums[f"team-{n}", "internet", direction] for n in range(2)]
+        assert all(found)
+        assert sum(found) == load.count * size
+
+
+def test_a_pod_that_is_gone_stays_in_the_sums_of_its_namespace(world: World) -> None:
+    world.of_pods([("team-a", "a", ("10.1.0.2",)), ("team-a", "b", ("10.1.0.3",))])
+    world.look()
+    sent, received = world.datagrams("10.1.0.2", INTERNET4, 40, 100)
+    wanted = {("team-a", "internet", "out"): sent, ("team-a", "internet", "in"): received}
+    world.of_pods([("team-a", "b", ("10.1.0.3",))])
+    for _ in range(4):
+        world.becomes(wanted, of=("team-a",))
+    with world.net.node.inside():
+        names = run("nft", "list", "counters", "table", "inet", "fairlead")
+    assert "ended/team-a/internet/out" in names
+    assert "pod/team-a/a/" not in names
+    more_sent, more_received = world.datagrams("10.1.0.3", INTERNET4, 10, 100)
+    world.becomes({
+        ("team-a", "internet", "out"): sent + more_sent,
+        ("team-a", "internet", "in"): received + more_received,
+    }, of=("team-a",))  # fmt: skip
+
+
+def test_other_rules_and_classes_lose_no_byte_under_load(world: World) -> None:
+    world.of_pods([("team-a", "a", ("10.1.0.2",))])
+    world.look()
+    with Load(world, "10.1.0.2", INTERNET4) as load:
+        for n in range(10):
+            prefix = ("8.8.8.0/24",) if n % 2 else ()
+            world.look(
+                world.new_counting(("peered", prefix), (f"own-{n % 3}", ("203.0.113.0/24",)))
+            )
+            load.passes(50)
+    sums = world.sums()
+    peered, internet = (sums["team-a", name, "out"] for name in ("peered", "internet"))
+    assert peered > 0
+    assert internet > 0
+    assert peered + internet == load.count * 200
+
+
+def test_what_was_counted_goes_on_when_the_agent_is_killed_under_load(
+    world: World, tmp_path: Path
+) -> None:
+    world.of_pods([("team-a", "a", ("10.1.0.2",))])
+    world.look()
+    config = tmp_path / "node.yaml"
+    config.write_text(f"traffic: {{pods: {world.file}}}\n")
+    report = tmp_path / "report.json"
+    files = ["--state", str(tmp_path / "state"), "--report", str(report), "--config", str(config)]
+    command = [sys.executable, "-m", "fairlead", "agent", "run", *files]
+    with Load(world, "10.1.0.2", INTERNET4) as load:
+        for n in range(3):
+            world.of_pods([("team-a", f"a-{n}", ("10.1.0.2",))])
+            report.unlink(missing_ok=True)
+            with world.net.node.inside():
+                agent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            deadline = time.monotonic() + 60
+            while not (report.exists() and json.loads(report.read_text())["traffic"]):
+                assert agent.poll() is None
+                assert time.monotonic() < deadline, "no traffic in the report"
+                load.passes(1)
+            os.kill(agent.pid, signal.SIGKILL)
+            agent.wait()
+    world.becomes({
+        ("team-a", "internet", "out"): load.count * 200,
+        ("team-a", "internet", "in"): load.count * 29,
+    }, of=("team-a",))  # fmt: skip
+    lines = json.loads(report.read_text())["traffic"]["lines"]
+    assert {each["namespace"] for each in lines} >= {"team-a"}
+
+
+def test_250_pods_are_counted_each_for_itself(world: World) -> None:
+    addresses = [f"10.1.1.{n}" for n in range(250)]
+    world.net.add_addresses(*(f"{each}/16" for each in addresses))
+    world.of_pods((f"team-{n % 5}", f"uid-{n}", (each,)) for n, each in enumerate(addresses))
+    world.look()
+    wanted: Sums = {}
+    for n, each in enumerate(addresses):
+        sent, received = world.datagrams(each, INTERNET4, 1 + n % 7, 100 + n)
+        for direction, size in (("out", sent), ("in", received)):
+            key = f"team-{n % 5}", "internet", direction
+            wanted[key] = wanted.get(key, 0) + size
+    world.becomes(wanted, of={f"team-{n}" for n in range(5)})
+    with world.net.node.inside():
+        found = read_usage(read_pods(PodSource(str(world.file))), top=3)
+    assert found is not None
+    largest = max(range(250), key=lambda n: (1 + n % 7) * (128 + n))
+    top = found[1][0]
+    assert (top.name, top.bytes) == (f"pod-uid-{largest}", (1 + largest % 7) * (128 + largest))
+
+
+def test_a_table_that_another_program_removed_is_noticed_and_set_up_again(world: World) -> None:
+    world.of_pods([("team-a", "a", ("10.1.0.2",))])
+    assert not world.look().was_removed
+    with world.net.node.inside():
+        run("nft", "flush", "ruleset")
+    assert world.look().was_removed
+    sent, received = world.datagrams("10.1.0.2", INTERNET4, 10, 100)
+    world.becomes({("team-a", "internet", "out"): sent, ("team-a", "internet", "in"): received},
+                  of=("team-a",))  # fmt: skip
+
+
+def test_the_commands_of_the_page_show_what_was_counted(world: World, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "node-agent.md").read_text()
+    commands = re.findall(r"^\$ fairlead (agent network.*?)(?:\s+# .*)?$", page, re.MULTILINE)
+    assert len(commands) == 3
+    (tmp_path / "node.yaml").write_text(f"traffic: {{pods: {world.file}}}\n")
+    world.of_pods([("team-a", "a", ("10.1.0.2",))])
+    world.look()
+    sent, received = world.datagrams("10.1.0.2", INTERNET4, 10, 100)
+    world.becomes({("team-a", "internet", "out"): sent, ("team-a", "internet", "in"): received},
+                  of=("team-a",))  # fmt: skip
+    said = [commanded(world, each, tmp_path) for each in commands]
+    row = ["team-a", "internet", "1.2Ki", "290B"]
+    assert row in [line.split() for line in said[0].splitlines()]
+    lines = [line.split() for line in said[1].splitlines()]
+    assert row in lines
+    assert ["team-a", "pod-a", "internet", "sent", "1.2Ki"] in lines
+    assert read_here(world) is None
+
+
+def test_the_command_gives_all_as_json(world: World, tmp_path: Path) -> None:
+    world.of_pods([("team-a", "a", ("10.1.0.2",))])
+    world.look()
+    sent, _ = world.datagrams("10.1.0.2", INTERNET4, 10, 100)
+    found = json.loads(commanded(world, "agent network --top 1 -o json", tmp_path))
+    line = {"namespace": "team-a", "trafficClass": "internet", "direction": "out"}
+    assert line | {"packets": 10, "bytes": sent} in found["lines"]
+    assert found["pods"] == [line | {"name": "", "uid": "a", "bytes": sent}]
+
+
+def commanded(world: World, command: str, folder: Path) -> str:
+    with world.net.node.inside():
+        done = subprocess.run(
+            [sys.executable, "-m", "fairlead", *command.split()], cwd=folder,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def read_here(world: World) -> object:
+    with world.net.node.inside():
+        return read_usage((), top=0)
+
+
+def test_without_the_right_it_says_so(world: World) -> None:
+    bare = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"]
+    with world.net.node.inside():
+        done = subprocess.run(
+            [*bare, sys.executable, "-m", "fairlead", "agent", "network"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert "needs root, or CAP_NET_ADMIN" in done.stderr
+
+
+def test_without_nft_it_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nft, "PROGRAM", "nft-that-is-not-installed")
+    with pytest.raises(OSError, match="package nftables"):
+        world.look()
+    monkeypatch.undo()
+    world.look()
+
+
+def test_elements_that_another_program_took_are_set_again(world: World) -> None:
+    world.of_pods([("team-a", "a", ("10.1.0.2",))])
+    world.look()
+    with world.net.node.inside():
+        run("nft", "delete", "element", "inet", "fairlead", "internet-in4", "{ 10.1.0.2 }")
+        run("nft", "delete", "element", "inet", "fairlead", "own4", "{ 10.1.0.2 }")
+    world.look()
+    sent, received = world.datagrams("10.1.0.2", INTERNET4, 10, 100)
+    world.becomes({("team-a", "internet", "out"): sent, ("team-a", "internet", "in"): received},
+                  of=("team-a",))  # fmt: skip
+
+
+def test_after_a_change_that_the_kernel_refused_the_rules_are_set_up_again(world: World) -> None:
+    world.of_pods([("team-a", "a", ("10.1.0.2",))])
+    world.look()
+    with world.net.node.inside():
+        run("nft", "delete", "element", "inet", "fairlead", "own4", "{ 10.1.0.2 }")
+    world.of_pods([("team-a", "b", ("10.1.0.2",))])
+    with pytest.raises(OSError, match="nft refuses"):
+        world.look()
+    world.look()
+    sent, received = world.datagrams("10.1.0.2", INTERNET4, 10, 100)
+    world.becomes({("team-a", "internet", "out"): sent, ("team-a", "internet", "in"): received},
+                  of=("team-a",))  # fmt: skip
+
+
+def test_no_other_table_is_touched_and_ours_is_taken_back(world: World) -> None:
+    with world.net.node.inside():
+        run("nft", "add", "table", "inet", "other")
+        run("nft", "add", "chain", "inet", "other", "forward")
+        before = run("nft", "list", "ruleset")
+    world.of_pods([("team-a", "a", ("10.1.0.2",))])
+    world.look()
+    with world.net.node.inside():
+        assert "table inet fairlead" in run("nft", "list", "ruleset")
+        remove_table()
+        assert run("nft", "list", "ruleset") == before
+        assert read_usage((), top=0) is None
+
+
+def test_coverage_says_when_pods_traffic_passes_netfilter_by(world: World) -> None:
+    world.of_pods([("team-a", "a", ("10.1.0.2",))])
+    world.look()
+    world.datagrams("10.1.0.2", INTERNET4, 1000, 1400)
+    assert world.look().usage.coverage_permille is not None
+    covered = world.look().usage
+    with world.net.node.inside():  # as a datapath that skips the hook does
+        run("nft", "flush", "chain", "inet", "fairlead", "forward")
+    world.datagrams("10.1.0.2", INTERNET4, 1000, 1400)
+    assert world.look().usage.coverage_permille == 0
+    assert covered.blind_spots == ()
+
+
+def test_without_the_kubelet_the_counting_goes_on_and_says_so(world: World) -> None:
+    world.of_pods([("team-a", "a", ("10.1.0.2",))])
+    world.look()
+    world.file.unlink()
+    sent, _ = world.datagrams("10.1.0.2", INTERNET4, 10, 100)
+    facts = world.look()
+    assert facts.unreadable == (f"pods: {world.file} No such file or directory",)
+    out = {e.bytes for e in facts.usage.lines if (e.namespace, e.direction) == ("team-a", "out")}
+    assert out == {sent}

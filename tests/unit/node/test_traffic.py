@@ -1,0 +1,188 @@
+"""Whose an address is, what is folded, and what the counting says of itself."""
+
+from __future__ import annotations
+
+import http.server
+import ipaddress
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.node.host_tree import EPOCH, changed
+
+from fairlead.model.faults import Moment
+from fairlead.node.settings import AgentSettings
+from fairlead.node.source import Nothing
+from fairlead.node.sources.traffic import COVERAGE, REMOVED, judge
+from fairlead.node.traffic import PodSource, TrafficFacts, Usage, read_pods
+from fairlead.node.traffic.netlink import Counted, Link
+from fairlead.node.traffic.pods import PODS_MAX, Pod, owners
+from fairlead.node.traffic.ruleset import NODE, OTHERS, Owner, counter_name, fold, parse_name
+from fairlead.node.traffic.usage import Seen, blind_spots, coverage, seen, usage_lines
+
+AT = Moment(EPOCH, 3600.0)
+
+
+def pod(uid: str, *addresses: str, namespace: str = "team-a", **fields: Any) -> Pod:
+    meta = {"name": f"pod-{uid}", "namespace": namespace, "uid": uid}
+    meta |= {key: fields.pop(key) for key in ("creationTimestamp", "deletionTimestamp")
+             if key in fields}  # fmt: skip
+    status = {"phase": fields.pop("phase", "Running"), "podIPs": [{"ip": a} for a in addresses]}
+    return msgspec.convert({"metadata": meta, "spec": fields, "status": status}, Pod)
+
+
+def of(*pods: Pod, own: tuple[str, ...] = ()) -> dict[str, str]:
+    found, _ = owners(pods, map(ipaddress.ip_address, own))
+    return {str(address): owner.uid for address, owner in found.items()}
+
+
+def test_an_address_is_the_running_pods_and_not_that_of_one_that_has_ended_or_is_the_hosts() -> (
+    None
+):
+    assert of(
+        pod("a", "10.1.0.2", "fd01::2"), pod("b", "10.1.0.3", phase="Succeeded"),
+        pod("c", "10.1.0.4", phase="Failed"), pod("d", "10.9.0.1", hostNetwork=True), pod("e"),
+        own=("10.9.0.1",),
+    ) == {"10.9.0.1": "", "10.1.0.2": "a", "fd01::2": "a"}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_pods_with_one_address_the_one_that_stays_has_it_then_the_younger(
+    order: int,
+) -> None:
+    old = pod("old", "10.1.0.2", creationTimestamp="2026-11-01T00:00:00Z")
+    new = pod("new", "10.1.0.2", creationTimestamp="2026-11-02T00:00:00Z")
+    leaving = pod("leaving", "10.1.0.2", creationTimestamp="2026-11-03T00:00:00Z",
+                  deletionTimestamp="2026-11-03T00:01:00Z")  # fmt: skip
+    assert of(*[old, new, leaving][::order]) == {"10.1.0.2": "new"}
+
+
+def test_names_that_are_none_of_kubernetes_reach_no_counter() -> None:
+    found, refused = owners(
+        [pod("a", "10.1.0.2", namespace="x/../y"), pod("b c", "10.1.0.3"), pod("d", "ten")], ()
+    )
+    assert found == {}
+    assert len(refused) == 3
+
+
+def test_no_more_pods_are_counted_than_there_is_room_for() -> None:
+    first = ipaddress.ip_address("10.1.0.0")
+    found, refused = owners((pod(str(n), str(first + n)) for n in range(PODS_MAX + 2)), ())
+    assert len(found) == PODS_MAX
+    assert len(refused) == 2
+
+
+def test_a_name_says_whose_a_counter_is() -> None:
+    for owner in (Owner("team-a", "uid-1"), NODE):
+        found = parse_name(counter_name(owner, "internet", "out"))
+        assert found is not None
+        assert (found.namespace, found.uid) == owner
+    assert parse_name("ruleset/0123") is None
+
+
+def test_folding_keeps_every_sum_and_bounds_the_namespaces() -> None:
+    finals = {f"pod/team-{n}/u/internet/out": (1, 10 + n) for n in range(4)}
+    finals["pod/team-0/v/internet/out"] = 2, 7
+    finals["pod/team-0/v/internet/in"] = 0, 0
+    ended = {"ended/team-0/internet/out": (5, 100)}
+    commands = fold(finals, ended, namespaces_max=3)
+    made = {c["add"]["counter"]["name"]: c["add"]["counter"]["bytes"] for c in commands
+            if "add" in c}  # fmt: skip
+    gone = {c["delete"]["counter"]["name"] for c in commands if "delete" in c}
+    assert gone == {*finals, *ended}
+    assert made == {
+        "ended/team-0/internet/out": 117, "ended/team-1/internet/out": 11,
+        "ended/team-2/internet/out": 12, f"ended/{OTHERS}/internet/out": 13,
+    }  # fmt: skip
+
+
+def test_folding_again_adds_to_the_namespaces_that_have_no_room() -> None:
+    ended = {"ended/a/internet/out": (1, 5), f"ended/{OTHERS}/internet/out": (1, 13)}
+    (*_, last) = fold({"pod/b/u/internet/out": (1, 4)}, ended, namespaces_max=1)
+    assert last["add"]["counter"]["name"] == f"ended/{OTHERS}/internet/out"
+    assert last["add"]["counter"]["bytes"] == 17
+
+
+def test_lines_add_up_what_runs_and_what_has_ended_and_leave_out_what_has_no_bytes() -> None:
+    lines = usage_lines({
+        "pod/a/u/internet/out": Counted(1, 10, 1), "ended/a/internet/out": Counted(2, 20, 0),
+        "pod/a/u/internal/in": Counted(0, 0, 1), "node/internal/in": Counted(1, 7, 4),
+        "ruleset/0": Counted(0, 0, 0),
+    })  # fmt: skip
+    assert [(each.namespace, each.traffic_class, each.packets, each.bytes) for each in lines] == [
+        ("", "internal", 1, 7), ("a", "internet", 3, 30),
+    ]  # fmt: skip
+
+
+def test_coverage_compares_counted_bytes_with_those_of_pods_devices_without_their_headers() -> None:
+    links = [Link("veth1", "veth", 10, 10 * 114), Link("eth0", "", 99, 99_999)]
+    now = seen({"pod/a/u/internet/out": Counted(5, 500, 1), "node/internet/out": Counted(1, 9, 1)},
+               links)  # fmt: skip
+    assert now == Seen(1000, 500)
+    assert coverage(Seen(0, 0), now, bytes_min=1) == 500
+    assert coverage(Seen(0, 0), now, bytes_min=1001) is None, "too few to judge"
+    assert coverage(Seen(5000, 0), now, bytes_min=1) is None, "a device is gone"
+
+
+def test_what_is_never_counted_is_named() -> None:
+    spots = blind_spots([Link("ipvl0", "ipvlan", 0, 0), Link("v", "veth", 0, 0)], has_rdma=True)
+    assert [each.split(":")[0] for each in spots] == ["RDMA", "ipvl0"]
+
+
+@pytest.mark.parametrize(("part", "least", "found"), [
+    (499, 50, {COVERAGE}), (500, 50, set()), (None, 50, set()), (0, 0, set()),
+])  # fmt: skip
+def test_a_part_that_is_not_seen_is_a_fault(part: int | None, least: int, found: set[str]) -> None:
+    settings = changed(AgentSettings(), "traffic", coverage_percent_min=least)
+    judged = judge(TrafficFacts(Usage((), part)), Nothing(), AT, settings=settings)
+    assert {each.identity.check for each in judged.observations} == found
+    assert bool(judged.skipped) == (part is None or not least)
+
+
+def test_a_table_that_somebody_removed_is_a_fault() -> None:
+    facts = TrafficFacts(Usage((), 1000), was_removed=True)
+    judged = judge(facts, Nothing(), AT, settings=AgentSettings())
+    assert {each.identity.check for each in judged.observations} == {REMOVED}
+
+
+class Kubelet(http.server.BaseHTTPRequestHandler):
+    """Answers /pods to who has the token."""
+
+    def do_GET(self) -> None:
+        is_known = self.headers["Authorization"] == "Bearer secret"
+        body = {"items": [{"metadata": {"name": "x", "namespace": "a", "uid": "u"}, "spec": {},
+                           "status": {"podIPs": [{"ip": "10.1.0.2"}]}}]}  # fmt: skip
+        self.send_response(200 if is_known and self.path == "/pods" else 401)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode() if is_known else b"Unauthorized")
+
+    def log_message(self, *_: object) -> None:
+        """Be quiet."""
+
+
+def test_pods_come_from_the_kubelet_with_its_token_and_a_refusal_says_so(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    with http.server.HTTPServer(("127.0.0.1", 0), Kubelet) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            place = f"http://127.0.0.1:{server.server_port}/pods"
+            (found,) = read_pods(PodSource(place, str(tmp_path / "token")))
+            assert found.owner == Owner("a", "u")
+            with pytest.raises(OSError, match="answers 401"):
+                read_pods(PodSource(place))
+        finally:
+            server.shutdown()
+            thread.join()
+    with pytest.raises(OSError, match="refused"):
+        read_pods(PodSource(place))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"items": [{}]}', '{"items": [{"metadata": 7}]}'])
+def test_what_is_no_list_of_pods_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pods.json").write_text(text)
+    with pytest.raises(OSError, match="is no list of pods"):
+        read_pods(PodSource(str(tmp_path / "pods.json")))
