@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import ipaddress
 import json
+import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fairlead.model.faults import Moment
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Nothing
 from fairlead.node.sources.traffic import COVERAGE, REMOVED, judge
-from fairlead.node.traffic import PodSource, TrafficFacts, Usage, read_pods
+from fairlead.node.traffic import PodSource, TrafficFacts, Usage, netlink, read_pods
 from fairlead.node.traffic.netlink import Counted, Link
 from fairlead.node.traffic.pods import PODS_MAX, Pod, owners
 from fairlead.node.traffic.ruleset import NODE, OTHERS, Owner, counter_name, fold, parse_name
@@ -125,6 +126,28 @@ def test_coverage_compares_counted_bytes_with_those_of_pods_devices_without_thei
     assert coverage(Seen(0, 0), now, bytes_min=1) == 500
     assert coverage(Seen(0, 0), now, bytes_min=1001) is None, "too few to judge"
     assert coverage(Seen(5000, 0), now, bytes_min=1) is None, "a device is gone"
+
+
+def attribute(kind: int, data: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(data), kind) + data + bytes(-len(data) % 4)
+
+
+def test_a_counter_is_read_whatever_the_order_of_its_attributes() -> None:
+    number = attribute(1, struct.pack(">Q", 1 << 40)) + attribute(2, struct.pack(">Q", 3))
+    table, name, handle = attribute(1, b"fairlead\0"), attribute(2, b"pod/a/u/x/in\0"), bytes(8)
+    kind, use = attribute(3, struct.pack(">I", 1)), attribute(5, struct.pack(">I", 2))
+    handle, data = attribute(6, handle), attribute(4, number)
+    head = bytes(20)
+    wanted = "pod/a/u/x/in", Counted(3, 1 << 40, 2)
+    usual = head + table + name + kind + handle + use + data
+    assert netlink._counter(usual, 16) == wanted
+    for other in (
+        head + table + name + data + use + handle + kind,
+        head + table + data + kind + handle + use + name,
+        usual + attribute(8, b"comment"),
+        head + table + name + kind + handle + use + attribute(4 | 1 << 15, number),
+    ):
+        assert netlink._counter(other, 16) == wanted
 
 
 def test_what_is_never_counted_is_named() -> None:

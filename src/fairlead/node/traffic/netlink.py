@@ -34,6 +34,12 @@ _TYPE_MASK = 0x3FFF  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 _ATTRIBUTE = struct.Struct("=HH")
 _HEADER = struct.Struct("=IHHII")
 _COUNTED = struct.Struct(">4xQ4xQ")  # NFTA_COUNTER_BYTES and NFTA_COUNTER_PACKETS, nested
+#: Type, handle, use and data of a counter: their headers, and the numbers of the last two.
+_TAIL = struct.Struct(">4s16x4sI8sQ4xQ")
+_TAIL_HEADS = tuple(
+    b"".join(_ATTRIBUTE.pack(*each) for each in heads)
+    for heads in (((8, _OBJ_TYPE),), ((8, _OBJ_USE),), ((28, _OBJ_DATA), (12, 1)))
+)
 _RECEIVE_BYTES = 1 << 17
 _TIMEOUT_SECONDS = 10.0
 #: A dump during which the ruleset was changed is made again.
@@ -73,19 +79,32 @@ def counters(table: str) -> dict[str, Counted]:
 
 
 def _counter(message: bytes, at: int) -> tuple[str, Counted]:
-    """Return name and value; written out, as there are thousands in a dump."""
+    """Return name and value.
+
+    There are thousands in a dump, and all kernels send their attributes in one order: table, name,
+    and a tail of one size. It is read at once where it has that order, else by attribute.
+    """
+    length, _ = _ATTRIBUTE.unpack_from(message, at + 4)
+    start = at + 4 + (length + 3 & ~3)
+    length, kind = _ATTRIBUTE.unpack_from(message, start)
+    tail = start + (length + 3 & ~3)
+    if kind == _OBJ_NAME and len(message) == tail + _TAIL.size:
+        head, use, uses, data, size, packets = _TAIL.unpack_from(message, tail)
+        if (head, use, data) == _TAIL_HEADS:
+            name = message[start + 4 : start + length - 1].decode("ascii", "replace")
+            return name, Counted(packets, size, uses)
+    return _counter_by_attribute(message, at)
+
+
+def _counter_by_attribute(message: bytes, at: int) -> tuple[str, Counted]:
     name, packets, size, uses = "", 0, 0, 0
-    at, unpack = at + 4, _ATTRIBUTE.unpack_from
-    while at + 4 <= len(message):
-        length, kind = unpack(message, at)
-        kind &= _TYPE_MASK
+    for kind, start, end in _attributes(message, at + 4):
         if kind == _OBJ_NAME:
-            name = message[at + 4 : at + length - 1].decode("ascii", "replace")
+            name = message[start : end - 1].decode("ascii", "replace")
         elif kind == _OBJ_DATA:
-            size, packets = _COUNTED.unpack_from(message, at + 4)
+            size, packets = _COUNTED.unpack_from(message, start)
         elif kind == _OBJ_USE:
-            uses = int.from_bytes(message[at + 4 : at + length], "big")
-        at += max(4, length + 3 & ~3)
+            uses = int.from_bytes(message[start:end], "big")
     return name, Counted(packets, size, uses)
 
 
