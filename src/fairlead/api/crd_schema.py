@@ -23,6 +23,7 @@ QUANTITY_PATTERN = r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
 _OWN_MODULES = frozenset(
     f"fairlead.api.{name}"
     for name in (
+        "after",
         "attempt",
         "cluster_report",
         "fleet",

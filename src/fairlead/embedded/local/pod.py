@@ -39,14 +39,7 @@ from fairlead.embedded.local.process import Run
 from fairlead.embedded.local.progress import ProgressFile, encode_progress
 from fairlead.embedded.local.track import ContainerTrack
 from fairlead.embedded.local.use import PodUse
-from fairlead.embedded.virtual.status import (
-    Phase,
-    PodNow,
-    Running,
-    Terminated,
-    Waiting,
-    terminated,
-)
+from fairlead.embedded.virtual.status import Phase, PodNow, Running, Terminated, Waiting, terminated
 from fairlead.runtime.backoff import doubled
 
 NODE_RESTARTED = "NodeRestarted"
