@@ -39,7 +39,8 @@ $(COMPILED): $(READY)
 	@touch $@
 
 test: $(COMPILED)  ## Run all tests that need no cluster
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 2 -m "not kubernetes" $(TESTS)
+	@$(if $(filter tests,$(TESTS)),$(BIN)/pytest -m machine tests/e2e)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 2 -m "not kubernetes and not machine" $(TESTS)
 
 soak: $(READY)  ## Explore random worlds and tenants on all cores for MINUTES (10) and a third
 	@$(BIN)/python -m fairlead.sim.explore --minutes $(or $(MINUTES),10); code=$$?; \

@@ -153,6 +153,7 @@ class Looks:
         return {fault.identity.codes: fault for fault in self.watch.faults}
 
 
+@pytest.mark.machine
 def test_the_forecast_comes_before_connections_fail_and_the_overflow_is_seen(
     old_limits: Host,
 ) -> None:
@@ -171,6 +172,7 @@ def test_the_forecast_comes_before_connections_fail_and_the_overflow_is_seen(
     assert faults["full",].identity.component == "arp_cache"
 
 
+@pytest.mark.machine
 def test_a_profile_makes_room_drift_is_found_and_without_it_the_old_values_are_back(
     old_limits: Host, tmp_path: Path
 ) -> None:
