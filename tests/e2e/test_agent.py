@@ -171,7 +171,8 @@ def test_the_commands_and_the_program_of_the_page_work_as_written(tmp_path: Path
 
     commands = re.findall(r"^\$ (fairlead agent .*?)(?:\s+# .*)?$", page, re.MULTILINE)
     here = {"/host": str(running.tree.root), "/var/lib/fairlead/agent.db": str(running.state),
-            "/run/fairlead/node.json": str(running.report)}  # fmt: skip
+            "/run/fairlead/node.json": str(running.report),
+            "names.names=storage.example.com": "names.names=localhost"}  # fmt: skip
     shell = [sys.executable, "-m"]
     seen: list[str] = []
     for command in commands:
@@ -189,7 +190,7 @@ def test_the_commands_and_the_program_of_the_page_work_as_written(tmp_path: Path
             [*shell, *words], cwd=tmp_path, capture_output=True, check=False
         )  # fmt: skip
         assert result.returncode in ((0, 1) if words[2] == "check" else (0,)), result.stderr
-    assert seen == ["check", "check", "check", "run", "clear"]
+    assert seen == ["check", "check", "check", "test", "test", "test", "run", "clear"]
 
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.W_OK), reason="/dev/kmsg cannot be written here")

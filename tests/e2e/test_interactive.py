@@ -69,7 +69,8 @@ class Terminal:
         self.resize(31, 97)
         self.before = termios.tcgetattr(theirs)
         self.process = subprocess.Popen(
-            world.command(*arguments), cwd=world.root, env={**world.environment, "TERM": "xterm"},
+            world.command(*arguments), cwd=world.root,
+            env={**world.environment, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
             stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
         )  # fmt: skip
         self.theirs = theirs
@@ -140,8 +141,10 @@ def test_a_hundred_megabytes_come_and_go_byte_for_byte(shell: Shell) -> None:
 
 def test_a_shell_has_the_terminal_its_size_and_its_keys(shell: Shell) -> None:
     terminal = Terminal(shell, "shell", "gang/1")
-    terminal.type(b"stty size; echo rank-$RANK $TERM\n")
-    terminal.until(b"31 97")
+    # The size follows the start, as kubectl's does.
+    terminal.type(b"until [ \"$(stty size)\" = '31 97' ]; do sleep 0.02; done; echo si''zed\n")
+    terminal.until(b"sized")
+    terminal.type(b"echo rank-$RANK $TERM\n")
     terminal.until(b"rank-1 xterm")
     terminal.resize(45, 120)
     terminal.process.send_signal(signal.SIGWINCH)

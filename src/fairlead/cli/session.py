@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 import termios
@@ -139,7 +138,7 @@ async def _send_sizes(socket: PodSocket) -> None:
         while True:
             await changed.wait()
             changed.clear()
-            size = shutil.get_terminal_size()
+            size = os.get_terminal_size(sys.stdin.fileno())  # $COLUMNS may be of another one
             content = {"Width": size.columns, "Height": size.lines}
             await socket.send(_RESIZE, msgspec.json.encode(content))
     finally:

@@ -122,7 +122,7 @@ class Code(Enum):
         "E306", Exit.NOT_FOUND,
         "The scheduler does not keep a decision of this number.",
     )  # fmt: skip
-    JOB_UNFINISHED = "E307", Exit.CONFLICT, "The job, or an element, has not ended yet."
+    JOB_UNFINISHED = "E309", Exit.CONFLICT, "The job, or an element, has not ended yet."
     UNAUTHORIZED = "E401", Exit.REFUSED, "The cluster does not accept the kubeconfig's credentials."
     FORBIDDEN = "E403", Exit.REFUSED, "The cluster's policy does not allow this."
     CONFLICT = "E409", Exit.CONFLICT, "The object changed since it was read."

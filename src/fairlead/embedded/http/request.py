@@ -24,7 +24,8 @@ from aiohttp import StreamReader, web
 from fairlead.api.status import BadRequest, NotFound, TooLarge, UnsupportedMediaType
 from fairlead.embedded.http.protobuf import decode_protobuf
 
-QUERY_FIELDS_MAX = 1024  # the words of a command are fields
+QUERY_FIELDS_MAX = 64
+COMMAND_WORDS_MAX = 1024  # of exec, each in a field of its own
 PATH_LENGTH_MAX = 4096
 YAML_BYTES_MAX = 256 * 1024
 DUPLICATES_MAX = 100
@@ -105,12 +106,15 @@ class Query:
         if raw:
             try:
                 pairs = parse_qsl(
-                    raw, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
-                )
+                    raw, keep_blank_values=True, errors="strict",
+                    max_num_fields=COMMAND_WORDS_MAX,
+                )  # fmt: skip
             except UnicodeDecodeError:
                 raise BadRequest("the query holds escapes that are no UTF-8") from None
             except ValueError:
-                raise BadRequest(f"the query has more than {QUERY_FIELDS_MAX} fields") from None
+                raise BadRequest(f"the query has more than {COMMAND_WORDS_MAX} fields") from None
+            if sum(key != "command" for key, _ in pairs) > QUERY_FIELDS_MAX:
+                raise BadRequest(f"the query has more than {QUERY_FIELDS_MAX} fields")
             self._pairs = pairs
             for key, value in pairs:
                 self._values.setdefault(key, value)
