@@ -9,6 +9,9 @@ TESTS ?= tests
 WORKERS ?= 4
 # A control plane and what acts on it wait for each other half of the time: one on each core. Tests on real nodes and of the API mostly wait.
 PLANES ?= $(shell nproc)
+# A test that hangs fails after 10 minutes; real clusters on a busy machine have 25, and exploration has no bound.
+PATIENT := --timeout 1500 -o faulthandler_timeout=1800
+UNTIMED := --timeout 0 -o faulthandler_timeout=0
 
 # Images of Python set it. Tests start hundreds of processes: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -45,8 +48,8 @@ test: $(COMPILED)  ## Run all tests that need no cluster
 soak: $(READY)  ## Explore random worlds and tenants on all cores for MINUTES (10) and a third
 	@$(BIN)/python -m fairlead.sim.explore --minutes $(or $(MINUTES),10); code=$$?; \
 	  $(BIN)/python -m fairlead.sim.tenants --seconds $$(( $(or $(MINUTES),10) * 20 )) || code=1; \
-	  FAIRLEAD_ARRAY_ELEMENTS=$(or $(MINUTES),10)00 $(BIN)/pytest -q --timeout 0 -o faulthandler_timeout=0 tests/e2e/test_arrays.py -k through_two_kills || code=1; \
-	  FAIRLEAD_RAILS_HISTORIES=$(or $(HISTORIES),$(or $(MINUTES),10)0000) $(BIN)/pytest -q --timeout 0 -o faulthandler_timeout=0 tests/property/test_rails.py || code=1; \
+	  FAIRLEAD_ARRAY_ELEMENTS=$(or $(MINUTES),10)00 $(BIN)/pytest -q $(UNTIMED) tests/e2e/test_arrays.py -k through_two_kills || code=1; \
+	  FAIRLEAD_RAILS_HISTORIES=$(or $(HISTORIES),$(or $(MINUTES),10)0000) $(BIN)/pytest -q $(UNTIMED) tests/property/test_rails.py || code=1; \
 	  exit $$code
 
 # Three questions: do the tests notice the bugs of the table; those that a seed draws; do worlds notice the serious ones?
@@ -102,13 +105,13 @@ test-kubernetes: $(READY)  ## Run the suite against a real control plane
 	@tools/kubernetes/build.sh --operators >/dev/null || true
 	@mkdir -p bench/out
 	@$(BIN)/python -m tools.cluster check >/dev/null 2>&1 && tools/kubernetes/build.sh --nodes >/dev/null || true
-	$(BIN)/pytest -n $(PLANES) --dist loadfile tests/kubernetes --ignore tests/kubernetes/nodes; code=$$?; \
+	$(BIN)/pytest -n $(PLANES) $(PATIENT) --dist loadfile tests/kubernetes --ignore tests/kubernetes/nodes; code=$$?; \
 	  make --no-print-directory --keep-going --output-sync=target -j2 test-nodes test-conformance || code=1; \
 	  $(BIN)/python -m tests.conformance.report bench/out/conformance.xml; exit $$code
 
 .PHONY: test-nodes test-conformance
 test-nodes:  # make runs the two at once, and ends both when it is interrupted
-	@$(BIN)/pytest tests/kubernetes/nodes
+	@$(BIN)/pytest $(PATIENT) tests/kubernetes/nodes
 
 test-conformance:
 	@$(BIN)/pytest -n 2 --dist loadfile --junitxml=bench/out/conformance.xml tests/conformance
