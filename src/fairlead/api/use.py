@@ -19,8 +19,8 @@ class MemberUse(Wire, frozen=True):
     """Use of one member, all of its containers and their restarts together.
 
     `cpu` is in thousandths of a CPU, the mean of each step; `memory` in MiB, the largest look of
-    each step, rounded up. A step without a look is None. `is_partial`: for some of its time nobody
-    looked, so peak and processor time may have been higher.
+    each step, rounded up. A step without a look is None. `is_partial`: for some of its time no look
+    was taken, so peak and processor time may have been higher.
     """
 
     milliseconds: int
@@ -70,7 +70,7 @@ def encode_use(use: MemberUse) -> str:
 def decode_use(text: str | None) -> MemberUse | None:
     """Return what an annotation says; None without one, or when no node writes such a text.
 
-    Whoever may change the pod may write it: amounts that no database holds are none.
+    A user who may change the pod may write it: amounts that no database holds are none.
     """
     if not text or len(text) > USE_BYTES_MAX:
         return None

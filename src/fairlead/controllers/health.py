@@ -256,7 +256,7 @@ class HealthController:
         )  # fmt: skip
 
     def _test_pods(self, nodes: Mapping[str, NodeView]) -> dict[str, Pod]:
-        """Return the pods by the name of the test; pods of other namespaces are nobody's."""
+        """Return the pods by the name of the test; pods of other namespaces are none."""
         pods, namespace = self._world.mirrors.pods, self._policy.test_namespace
         called = (test.metadata.name for view in nodes.values() for test in view.tests)
         found = ((name, pods.get(namespace, name)) for name in called)

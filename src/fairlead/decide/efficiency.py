@@ -1,6 +1,6 @@
 """What an attempt used of what it asked for, and what to ask for next time.
 
-A share is of those members alone of whom both are known. Advice is given where every member was
+A share is of those members alone for which both are known. Advice is given where every member was
 measured for all of its time, and ran for long enough to show what it needs: the largest use of one
 member and a fifth more, rounded up, where that is less than was asked for.
 """
@@ -42,7 +42,7 @@ class Efficiency:
     read_bytes: int | None = None
     written_bytes: int | None = None
     is_partial: bool = False
-    #: What a member could ask for, in base units by resource; empty: as now, or nobody knows.
+    #: What a member could ask for, in base units by resource; empty: as now, or not known.
     advice: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property

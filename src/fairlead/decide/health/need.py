@@ -68,7 +68,7 @@ def urgency_of(fault: ReportedFault) -> Urgency | None:
 def open_faults(
     node: Node, report: NodeReport | None, tests: Sequence[NodeTest] = ()
 ) -> Iterator[ReportedFault]:
-    """Yield the faults of a node, of its report and of its tests, that nobody said are mended."""
+    """Yield the faults of a node, of its report and tests, that are not said to be mended."""
     if (found := fault_of(node, tests)) is not None:
         yield found
     if report is None or report.status.node_uid != node.metadata.uid:
