@@ -18,11 +18,11 @@ from pathlib import Path
 import uvloop
 
 from fairlead.app.embedded_process import settle_garbage_collector
-from fairlead.embedded.http.broadcast import Ending
+from fairlead.embedded.http.broadcast import WatchEnding
 from fairlead.embedded.http.server import serve
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.clock import SystemClock
 
 TOKEN = "token-of-the-benchmark"
@@ -38,7 +38,7 @@ async def main(directory: Path, certificates: Path | None) -> None:
     """Serve until the input ends."""
     tls = None if certificates is None else _tls(certificates)
     store = Store.open(directory)
-    service = Service(
+    service = ApiService(
         store, Registry.with_builtins(), SystemClock(),
         ids=lambda: str(uuid.uuid4()), rng=random.Random(1),
     )  # fmt: skip
@@ -54,7 +54,7 @@ async def main(directory: Path, certificates: Path | None) -> None:
             broadcaster = server.broadcaster
             counts = {
                 "watchers": broadcaster.watcher_count,
-                "slow": broadcaster.ended_counts[Ending.SLOW],
+                "slow": broadcaster.ended_counts[WatchEnding.SLOW],
                 "version": store.version,
             }
             print(json.dumps(counts), flush=True)

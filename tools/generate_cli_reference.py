@@ -15,7 +15,7 @@ os.environ.update(COLUMNS="88", LINES="24", NO_COLOR="1")
 from click import Context, Group
 
 from fairlead.cli.app import PROGRAM, SECTIONS, cli
-from fairlead.cli.slurm_options import OPTIONS, Option, Treatment
+from fairlead.cli.slurm_options import OPTIONS, Option, OptionTreatment
 from fairlead.input.errors import Code, Exit
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
@@ -91,7 +91,7 @@ def headers() -> list[str]:
         found += [f"--{name}" for name in (option.name, option.alias) if name]
         return ", ".join(f"`{name}`" for name in found)
 
-    def rows(treatment: Treatment) -> list[str]:
+    def rows(treatment: OptionTreatment) -> list[str]:
         return [f"| {names(o)} | {o.words} |" for o in OPTIONS if o.treatment is treatment]
 
     variables = ", ".join(f"`{option.variable}`" for option in OPTIONS if option.variable)
@@ -102,9 +102,10 @@ def headers() -> list[str]:
         "counts as well, and `##FAIRLEAD` is a comment. `#SBATCH` lines are read by sbatch's own "
         "rules; [Scripts of Slurm](../design/slurm.md) says what they mean together. A flag on "
         "the command line wins over a variable, and a variable over a line of the script.", "",
-        "| #SBATCH, mapped | to |", "| --- | --- |", *rows(Treatment.MAPPED), "",
-        "| #SBATCH, noted | no effect, because |", "| --- | --- |", *rows(Treatment.NOTED), "",
-        "| #SBATCH, refused | instead |", "| --- | --- |", *rows(Treatment.REFUSED), "",
+        "| #SBATCH, mapped | to |", "| --- | --- |", *rows(OptionTreatment.MAPPED), "",
+        "| #SBATCH, noted | no effect, because |", "| --- | --- |",
+        *rows(OptionTreatment.NOTED), "",
+        "| #SBATCH, refused | instead |", "| --- | --- |", *rows(OptionTreatment.REFUSED), "",
         "`--ignore-unknown` turns refusals into notes.", "",
         f"Variables that give options a value for scripts with `#SBATCH` lines: {variables}.", "",
     ]  # fmt: skip

@@ -24,9 +24,9 @@ from fairlead.node.registry import sources
 from fairlead.node.settings import AgentSettings, TuningSettings
 from fairlead.node.source import AnySource
 from fairlead.node.tuning import load_profile, roll_out
-from fairlead.node.tuning.profile import Kind
+from fairlead.node.tuning.profile import LineKind
 from fairlead.node.tuning.values import sysctl_path
-from fairlead.node.watch import Kept, Watch
+from fairlead.node.watch import Kept, MachineWatch
 
 PROFILE, POLICIES = "ml-node", 256
 NODES = 7_500
@@ -104,7 +104,7 @@ def build(root: Path) -> None:
     write(root / "proc/sys/net/netfilter/nf_conntrack_count", 1000)
     write(root / "proc/sys/net/netfilter/nf_conntrack_max", 262144)
     for want in load_profile(PROFILE).wants:
-        if want.line.kind is Kind.SYSCTL:
+        if want.line.kind is LineKind.SYSCTL:
             write(root / sysctl_path(want.line.name), 10_000_000)
     write(root / "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never")
     for number in range(POLICIES):
@@ -143,7 +143,7 @@ def _bare(files: list[Path]) -> None:
         path.read_bytes()
 
 
-def _look(source: AnySource, watch: Watch, host: Host) -> None:
+def _look(source: AnySource, watch: MachineWatch, host: Host) -> None:
     fold(source, watch, (source.read(), None), host.now())
 
 
@@ -152,7 +152,7 @@ def _looks(report: Report, root: Path) -> None:
     facts = {"nodes": 7_500, "pods": 200_000}
     tuned = TuningSettings(profile=PROFILE, facts=facts)
     chosen = sources(host, AgentSettings(tuning=tuned))
-    watch = Watch(chosen, Kept(), boot_id=_BOOT, now=host.now())
+    watch = MachineWatch(chosen, Kept(), boot_id=_BOOT, now=host.now())
     by_name = {source.name: source for source in chosen}
     log, core = by_name["kernel-log"], 0.0
     start, slow = time.thread_time(), cpu_slowness()

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from bench.harness import Report
 from fairlead.decide.words import duration
-from fairlead.sim.run import Run
+from fairlead.sim.run import ScenarioRun
 from fairlead.sim.scenario import FaultProfile, Scenario, load_scenario
 from fairlead.sim.summary import Summary
 
@@ -29,7 +29,7 @@ KILLS_MEAN = 2_000.0
 def run(report: Report) -> None:
     """Simulate the bursts once; equal seeds give equal figures but for the time."""
     begun = time.process_time()
-    summary = Run(_scenario()).run().summary
+    summary = ScenarioRun(_scenario()).run().summary
     assert not summary.violations, summary.violations
     assert summary.per_pod is not None
     print(_line("gangs", summary), flush=True)

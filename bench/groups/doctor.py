@@ -28,7 +28,7 @@ import msgspec
 
 from bench.audit_log import cluster_lines, key_lines
 from bench.harness import Report
-from fairlead.doctor.audit.cost import Model, summarise
+from fairlead.doctor.audit.cost import CostModel, summarise
 from fairlead.doctor.audit.parallel import Engine, has_compiler, read_logs
 
 LINES = 120_000
@@ -138,7 +138,7 @@ def _cpu_seconds() -> float:
 
 
 def _analyse(path: Path, engine: Engine) -> None:
-    summary = summarise(read_logs([str(path)], processes=1, engine=engine), Model())
+    summary = summarise(read_logs([str(path)], processes=1, engine=engine), CostModel())
     assert summary.events == LINES
     assert summary.callers[0].resource == "events"
 

@@ -24,7 +24,7 @@ from fairlead.api import resources
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import WatchRequest
 from fairlead.runtime.clock import SystemClock
 
@@ -53,7 +53,7 @@ async def _bytes_of_a_pod() -> float:
     """
     uids = map("{:032}".format, itertools.count())
     store = Store.open(None)
-    service = Service(
+    service = ApiService(
         store, Registry.with_builtins(), SystemClock(), ids=uids.__next__, rng=random.Random(1)
     )
     await service.bootstrap()

@@ -30,7 +30,7 @@ from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Client, WatchEvent
 from fairlead.runtime.clock import LoopClock
@@ -163,7 +163,7 @@ async def _bodies() -> tuple[float, float]:
 async def _start() -> tuple[float, float]:
     """Return the seconds from the placement of a gang to its last pod, and of raw creates."""
     clock, rng = LoopClock(EPOCH), random.Random(1)
-    service = Service(
+    service = ApiService(
         Store.open(None),
         Registry.with_builtins(),
         clock,

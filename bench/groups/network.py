@@ -24,7 +24,7 @@ from bench.harness import Report, cpu_slowness
 from fairlead.node.host import Host
 from fairlead.node.traffic import Counting, PodSource, PrefixList, plan_of, read_usage, remove_table
 from fairlead.node.traffic.nft import apply
-from fairlead.node.traffic.ruleset import Owner, set_up
+from fairlead.node.traffic.ruleset import AddressOwner, set_up
 
 PODS, PREFIXES, MANY = 250, 1_000, 10_000
 ROUNDS, PACKETS, TRIES, READS = 9, 20_000, 3, 20
@@ -58,7 +58,7 @@ def _prefixes(count: int) -> list[PrefixList]:
 def _counts(pods: int, prefixes: int) -> Callable[[], None]:
     """Return what makes the node count for so many pods and prefixes."""
     plan = plan_of(_prefixes(prefixes))
-    owners = {_FIRST + n: Owner("team-a", f"uid-{n}") for n in range(pods)}
+    owners = {_FIRST + n: AddressOwner("team-a", f"uid-{n}") for n in range(pods)}
     return lambda: apply(set_up(plan, owners))
 
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from bench.bare_queue import BareJob, bare_waits
 from bench.harness import Report
 from fairlead.runtime.worker_process import end_with_parent
-from fairlead.sim.run import Run
+from fairlead.sim.run import ScenarioRun
 from fairlead.sim.scenario import ClusterSpec, LoadSpec, Scenario, TenantTeams
 from fairlead.sim.traces.readers import read_trace, write_csv
 from fairlead.sim.traces.trace import Trace, TraceJob
@@ -156,7 +156,7 @@ def _served(
             load=LoadSpec(trace=str(file), checkpoint_seconds=checkpoints),
             teams=teams, ideal=True,
         )  # fmt: skip
-        result = Run(scenario).run()
+        result = ScenarioRun(scenario).run()
     assert result.summary.finished == len(jobs), result.summary.violations
     out = dict[str, _Service]()
     for record in result.recorder.jobs.values():

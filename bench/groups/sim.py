@@ -24,10 +24,10 @@ from fairlead.api.resources import EVENTS, LEASES
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
-from fairlead.runtime.client import Request, Verb
+from fairlead.embedded.verbs.service import ApiService
+from fairlead.runtime.client import Request, RequestVerb
 from fairlead.runtime.clock import SystemClock
-from fairlead.sim.run import Run
+from fairlead.sim.run import ScenarioRun
 from fairlead.sim.scenario import ClusterSpec, LoadSpec, Scenario
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import simulate
@@ -55,7 +55,7 @@ def _against_bare(report: Report) -> None:
     writes, ratios, costs = _writes(), list[float](), list[float]()
     for _ in range(ROUNDS):
         start = time.process_time()
-        jobs = Run(CALM).run().summary.jobs
+        jobs = ScenarioRun(CALM).run().summary.jobs
         costs.append((time.process_time() - start) / jobs)
         ratios.append(costs[-1] * jobs / asyncio.run(_repeat(writes)))
     report.add("sim.job_ratio", statistics.median(ratios), "x bare")
@@ -72,9 +72,9 @@ def _writes() -> list[Request[Any]]:
         return await call(client, request)
 
     with patch.object(InProcessClient, "call", noting):
-        Run(CALM).run()
+        ScenarioRun(CALM).run()
     for request in seen:
-        if request.verb is Verb.PATCH:
+        if request.verb is RequestVerb.PATCH:
             for expected in ("uid", "resourceVersion"):
                 request.body.get("metadata", {}).pop(expected, None)
     return seen
@@ -83,7 +83,7 @@ def _writes() -> list[Request[Any]]:
 async def _repeat(writes: Sequence[Request[Any]]) -> float:
     """Return the CPU seconds of these writes in a new cluster."""
     numbers = count()
-    service = Service(
+    service = ApiService(
         Store.open(None), Registry.with_builtins(), SystemClock(),
         ids=lambda: str(next(numbers)), rng=random.Random(1),
     )  # fmt: skip
@@ -96,7 +96,7 @@ async def _repeat(writes: Sequence[Request[Any]]) -> float:
 
 
 def _counts(report: Report) -> None:
-    result = Run(CALM).run()
+    result = ScenarioRun(CALM).run()
     jobs, requests = result.summary.jobs, result.summary.requests_by_service
     decisions = sum(times.count for times in result.recorder.decision_times.values())
     calls = sum(sum(counts.values()) for counts in requests.values())

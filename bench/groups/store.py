@@ -28,7 +28,7 @@ from fairlead.app.embedded_process import settle_garbage_collector
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.verbs.uids import Uids
 from fairlead.runtime.clock import SystemClock
 
@@ -65,7 +65,7 @@ class _Costs:
 async def _measure(directory: Path | None, watchers: int) -> tuple[_Costs, _Costs]:
     """Return the costs of creates and of status patches."""
     store = Store.open(directory)
-    service = Service(
+    service = ApiService(
         store, Registry.with_builtins(), SystemClock(),
         ids=Uids(), rng=random.Random(1),
     )  # fmt: skip

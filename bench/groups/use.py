@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from bench.harness import Report, cpu_slowness
-from fairlead.decide.use_meter import Reading, UseMeter
+from fairlead.decide.use_meter import UseMeter, UseReading
 from fairlead.embedded.local.host import LocalOptions
 from fairlead.embedded.local.memory import measure
 
@@ -43,5 +43,5 @@ def _look(pids: list[int]) -> float:
     meters = {pid: UseMeter(0.0) for pid in pids}
     began = time.thread_time()
     for pid, found in measure(pids).items():
-        meters[pid].look(5.0, Reading(found.cpu_milliseconds, found.resident_bytes))
+        meters[pid].look(5.0, UseReading(found.cpu_milliseconds, found.resident_bytes))
     return time.thread_time() - began

@@ -25,8 +25,8 @@ from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.testing.builders import make_job, make_node, make_placement
 from fairlead.testing.fake_client import FakeClient
-from fairlead.web.cluster import Cluster, Rights
-from fairlead.web.pages import Asked, Site, make_page
+from fairlead.web.cluster import Rights, WebMirrors
+from fairlead.web.pages import AskedPath, Site, make_page
 from fairlead.web.render import render_main
 
 COUNT, NODE_COUNT, PLACED, ROUNDS = 10_000, 2_048, 2_000, 5
@@ -51,7 +51,7 @@ async def _measured(jobs: Sequence[Job]) -> dict[str, tuple[float, int]]:
         await _create(client, NODES, node)
     for job in jobs:
         await _create(client, JOBS, job)
-    cluster = Cluster(client, Rights(), clock=clock, rng=rng)
+    cluster = WebMirrors(client, Rights(), clock=clock, rng=rng)
     site = Site(cluster, cast("Any", None), "user-7", "default", "", DEFAULT_LEVELS, is_up=True)
     supervisor = Supervisor(cluster.services(), clock=clock, rng=rng)
     found = dict[str, tuple[float, int]]()
@@ -60,7 +60,7 @@ async def _measured(jobs: Sequence[Job]) -> dict[str, tuple[float, int]]:
         await cluster.ready()
         for name, url in PAGES.items():
             path, _, query = url.partition("?")
-            asked = Asked.of(path, query)
+            asked = AskedPath.of(path, query)
             times, size = list[float](), 0
             for _ in range(ROUNDS):
                 cluster.version += 1

@@ -84,7 +84,7 @@ def sixths(low: float, high: float) -> list[tuple[float, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ChartLook:
     """Size and axes of a chart, in pixels of its own.
 
     `high` is the least top of the y axis, `form` writes its values, and `marks` gives the labels
@@ -108,7 +108,7 @@ class Look:
         return Scale(low, high, self.height - _BOTTOM, _TOP)
 
 
-_LOOK = Look()
+_LOOK = ChartLook()
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -122,7 +122,7 @@ def _ticks(low: float, high: float) -> list[float]:
     return [i * step for i in range(first, last + 1)]
 
 
-def _frame(title: str, body: list[str], names: Sequence[str], look: Look = _LOOK) -> str:
+def _frame(title: str, body: list[str], names: Sequence[str], look: ChartLook = _LOOK) -> str:
     legend = "".join(
         f'<span class="key"><i style="background:{COLORS[i % len(COLORS)]}"></i>'
         f"{markup(name)}</span>"
@@ -136,7 +136,7 @@ def _frame(title: str, body: list[str], names: Sequence[str], look: Look = _LOOK
     )
 
 
-def no_data(title: str, text: str = "no data", look: Look = _LOOK) -> str:
+def no_data(title: str, text: str = "no data", look: ChartLook = _LOOK) -> str:
     """Return an empty chart that says why."""
     return _frame(title, [_tick(60, 60, "start", text)], (), look)
 
@@ -199,7 +199,7 @@ def _stacks(series: Sequence[Series], count: int) -> list[list[float]]:
 
 
 def line_chart(
-    title: str, at: Sequence[float], series: Sequence[Series], look: Look = _LOOK
+    title: str, at: Sequence[float], series: Sequence[Series], look: ChartLook = _LOOK
 ) -> str:
     """Return a chart over time (`at` in seconds): lines, or areas stacked on each other.
 

@@ -18,7 +18,7 @@ import msgspec
 from fairlead.embedded.http.server import Server, serve
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.kube.kubeconfig import write_kubeconfig
 from fairlead.runtime.clock import SystemClock
 from fairlead.webhook.certificates import Times, make
@@ -33,7 +33,7 @@ PATIENCE = aiohttp.ClientTimeout(sock_connect=60, sock_read=60)
 class Running:
     """A server and a session that carries its token."""
 
-    service: Service
+    service: ApiService
     server: Server
     session: aiohttp.ClientSession
     authority: bytes = b""
@@ -77,7 +77,7 @@ async def running(
     rng = random.Random(7)
     numbers = itertools.count(1)
     store = store or Store.open(None)
-    service = Service(
+    service = ApiService(
         store,
         Registry.with_builtins(),
         SystemClock(),

@@ -45,11 +45,11 @@ async def fake() -> AsyncIterator[Client]:
 async def service(clock: LoopClock | SystemClock) -> AsyncIterator[Any]:
     from fairlead.embedded.registry import Registry
     from fairlead.embedded.storage.store import Store
-    from fairlead.embedded.verbs.service import Service
+    from fairlead.embedded.verbs.service import ApiService
 
     numbers = itertools.count(1)
     store = Store.open(None)
-    made = Service(
+    made = ApiService(
         store, Registry.with_builtins(), clock,
         ids=lambda: f"00000000-0000-4000-8000-{next(numbers):012x}", rng=random.Random(7),
     )  # fmt: skip

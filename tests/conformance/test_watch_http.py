@@ -21,7 +21,7 @@ from tests.conformance.http_server import (
     widget_crd,
 )
 
-from fairlead.embedded.http.broadcast import Ending, WatchLimits
+from fairlead.embedded.http.broadcast import WatchEnding, WatchLimits
 from fairlead.embedded.http.server import ServerLimits
 from fairlead.embedded.storage.store import Store, StoreOptions
 
@@ -171,7 +171,7 @@ async def test_48_a_watch_ends_cleanly_at_its_time_out_and_the_connection_lives_
         writer.write(f"GET {MAPS} HTTP/1.1\r\n{head}".encode())
         assert b" 200 " in await reader.readline()
         writer.close()
-        assert api.server.broadcaster.ended_counts[Ending.TIMEOUT] == 1
+        assert api.server.broadcaster.ended_counts[WatchEnding.TIMEOUT] == 1
 
 
 async def test_49_a_slow_reader_is_cut_off_and_only_that_one() -> None:
@@ -185,7 +185,7 @@ async def test_49_a_slow_reader_is_cut_off_and_only_that_one() -> None:
             body = config("big")
             body["data"]["key"] = "x" * 300_000
             sent = 0
-            while not api.server.broadcaster.ended_counts[Ending.SLOW]:
+            while not api.server.broadcaster.ended_counts[WatchEnding.SLOW]:
                 body["metadata"]["name"] = f"big{sent}"
                 assert (await api.call("POST", MAPS, body))[0] == 201
                 assert seen(await anext(events)) == ("ADDED", f"big{sent}")
@@ -193,7 +193,7 @@ async def test_49_a_slow_reader_is_cut_off_and_only_that_one() -> None:
                 assert sent < 200
             await api.call("POST", MAPS, config("after"))
             assert seen(await anext(events)) == ("ADDED", "after")
-        assert api.server.broadcaster.ended_counts[Ending.SLOW] == 1
+        assert api.server.broadcaster.ended_counts[WatchEnding.SLOW] == 1
         slow.close()
 
 

@@ -26,13 +26,13 @@ from fairlead.cloud.azure import AzureProvider
 from fairlead.cloud.azure_api import Azure
 from fairlead.cloud.calls import Runner
 from fairlead.cloud.gcp import GcpProvider
-from fairlead.cloud.gcp_api import Gcp, Service
+from fairlead.cloud.gcp_api import Gcp, GcpServices
 from fairlead.cloud.provider import (
     CloudError,
     LaunchPending,
     LaunchRequest,
+    MachineProvider,
     OutOfCapacity,
-    Provider,
     RefusedByProvider,
 )
 
@@ -58,7 +58,7 @@ class Cloud(ABC):
         self.server: Any = server
 
     @abstractmethod
-    def provider(self, run: Runner = asyncio.to_thread, group: str = "h100") -> Provider:
+    def provider(self, run: Runner = asyncio.to_thread, group: str = "h100") -> MachineProvider:
         """Return the provider of a process that has just begun."""
 
     @abstractmethod
@@ -87,7 +87,7 @@ class AwsCloud(Cloud):
     internal, throttled, denied = "InternalFailure", "Throttling", "AccessDenied"
     no_capacity = "InsufficientInstanceCapacity: we do not have enough"
 
-    def provider(self, run: Runner = asyncio.to_thread, group: str = AWS_GROUP) -> Provider:
+    def provider(self, run: Runner = asyncio.to_thread, group: str = AWS_GROUP) -> MachineProvider:
         return AwsProvider(Aws(run), "h100", group, {"region": REGION})
 
     def machines(self) -> set[str]:
@@ -172,7 +172,7 @@ class GcpCloud(Cloud):
     no_capacity = "POOL_EXHAUSTED"
 
     def __init__(
-        self, server: GcpServer, connect: Callable[[Service], Any], *, resizes: bool = False
+        self, server: GcpServer, connect: Callable[[GcpServices], Any], *, resizes: bool = False
     ) -> None:
         super().__init__(server)
         self.connect = connect
@@ -202,7 +202,7 @@ def _last(id_: str) -> str:
 
 
 async def launched(
-    provider: Provider, request: LaunchRequest, *, seconds: float = 1.0
+    provider: MachineProvider, request: LaunchRequest, *, seconds: float = 1.0
 ) -> tuple[str, ...]:
     """Send a launch as the controller does: again and again while it is under way."""
     while True:

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 from requests.adapters import BaseAdapter
 from tests.e2e.rest_server import Answer, on_loopback
 
-from fairlead.cloud.gcp_api import Service
+from fairlead.cloud.gcp_api import GcpServices
 
 PROJECT, ZONE, OTHER_ZONE, GROUP = "ml", "europe-west4-a", "europe-west4-b", "h100"
 _PATH = re.compile(
@@ -420,15 +420,15 @@ def _wire(vm: Vm) -> dict[str, Any]:
 # The SDK's side
 
 
-def connect_to(url: str, adapter: BaseAdapter | None = None) -> Callable[[Service], Any]:
+def connect_to(url: str, adapter: BaseAdapter | None = None) -> Callable[[GcpServices], Any]:
     """Return clients of the SDK for a server."""
     # It takes a second of CPU, and every worker of the tests collects this module.
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import compute_v1
 
-    made: dict[Service, Any] = {}
+    made: dict[GcpServices, Any] = {}
 
-    def connect(service: Service) -> Any:
+    def connect(service: GcpServices) -> Any:
         if service not in made:
             client = getattr(compute_v1, service.value)(
                 credentials=AnonymousCredentials(), client_options={"api_endpoint": url}

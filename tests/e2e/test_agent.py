@@ -24,7 +24,7 @@ from fairlead.model.faults import Moment
 from fairlead.node.agent import Agent
 from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings
-from fairlead.node.source import Judged, Nothing, Source
+from fairlead.node.source import Judged, Nothing, SignalSource
 from fairlead.node.sources import kernel_log
 from fairlead.node.sources.kmsg import KmsgReader
 from fairlead.node.sources.programs import Said
@@ -133,7 +133,7 @@ async def test_a_fault_of_our_own_stops_one_source_and_a_full_disk_stops_no_repo
     def judged(_facts: object, memory: Nothing, _at: Moment) -> Judged[Nothing]:
         return Judged(memory)
 
-    broken = Source("wrong", ("wrong",), Nothing, wrong, judged, period_seconds=1)
+    broken = SignalSource("wrong", ("wrong",), Nothing, wrong, judged, period_seconds=1)
     chosen = (kernel_log.source(host, AgentSettings()), broken)
     state = open_state(running.state)
     agent = Agent(host, chosen, state, report=running.report, read_seconds_max=5, report_seconds=1)

@@ -18,7 +18,7 @@ from fairlead.api.resources import JOBS, PODS
 from fairlead.cli.answers import ask_fit, ask_why
 from fairlead.cli.connect import Choice, find_connection
 from fairlead.cli.transport import Api
-from fairlead.runtime.client import Propagation, Request, Verb
+from fairlead.runtime.client import Propagation, Request, RequestVerb
 
 pytestmark = pytest.mark.e2e
 
@@ -181,7 +181,7 @@ def test_pods_that_a_deleted_job_left_hold_their_nodes_in_every_answer(shell: Sh
     shell.run("wait", "left", "--for", "started", "--timeout", "30s")
     api = Api(find_connection(Choice(str(shell.data / "kubeconfig")), {}))
     orphaning: Request[None] = Request(
-        Verb.DELETE, JOBS, "default", "left", propagation=Propagation.ORPHAN
+        RequestVerb.DELETE, JOBS, "default", "left", propagation=Propagation.ORPHAN
     )
     api.call(orphaning)
     eventually(lambda: "left" in shell.run("ps").out, expected=False)

@@ -20,8 +20,8 @@ from fairlead.cloud.provider import (
     BeginsMaintenance,
     CloudError,
     LaunchRequest,
+    MachineProvider,
     OutOfCapacity,
-    Provider,
     RefusedByProvider,
 )
 from fairlead.model.machines import InstanceState
@@ -72,7 +72,7 @@ def ask(token: str, cloud: Cloud, count: int = 2) -> LaunchRequest:
     return LaunchRequest(token, "h100", count, cloud.zone)
 
 
-async def launched(provider: Provider, request: LaunchRequest) -> tuple[str, ...]:
+async def launched(provider: MachineProvider, request: LaunchRequest) -> tuple[str, ...]:
     return await launched_after(provider, request, seconds=0.01)
 
 

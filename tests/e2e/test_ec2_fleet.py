@@ -25,8 +25,8 @@ from fairlead.cloud.provider import (
     CloudError,
     LaunchPending,
     LaunchRequest,
+    MachineProvider,
     OutOfCapacity,
-    Provider,
     RefusedByProvider,
 )
 from fairlead.cloud.registry import provider_of
@@ -67,7 +67,7 @@ def bare(id_: str) -> str:
     return id_.rpartition("/")[2]
 
 
-async def listed(provider: Provider) -> set[str]:
+async def listed(provider: MachineProvider) -> set[str]:
     return {each.id for each in (await provider.instances()).instances}
 
 
@@ -228,7 +228,7 @@ async def test_the_options_say_what_is_launched(
 
 
 def test_the_option_launch_template_chooses_ec2_fleet(cloud: Ec2FleetCloud) -> None:
-    def provider(reference: str, **options: str) -> Provider:
+    def provider(reference: str, **options: str) -> MachineProvider:
         spec = ProviderSpec(ProviderType.AWS, reference, {"region": REGION, **options})
         return provider_of(
             NodePool(ObjectMeta(name="h100"), NodePoolSpec(spec, NodeTemplate({"cpu": 1}), max=1))

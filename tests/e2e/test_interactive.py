@@ -23,7 +23,7 @@ from fairlead.api.resources import PODS
 from fairlead.api.status import NotFound, Unauthorized
 from fairlead.cli.session import V4, V5
 from fairlead.kube.kubeconfig import load_connection
-from fairlead.kube.websocket import Server, pod_socket
+from fairlead.kube.websocket import SocketServer, pod_socket
 
 pytestmark = pytest.mark.e2e
 SECONDS_MAX = 30.0
@@ -221,5 +221,5 @@ async def test_a_refused_handshake_has_the_words_of_the_server(shell: Shell) -> 
         (connection.token, NotFound, 'pods "no-such-pod" not found'),
     ):
         with pytest.raises(kind, match=words):
-            async with pod_socket(Server(connection, token), path, query, (V5, V4)):
+            async with pod_socket(SocketServer(connection, token), path, query, (V5, V4)):
                 pytest.fail("the server should have refused this")

@@ -13,7 +13,7 @@ from tests.e2e.cli_world import Shell, eventually
 from fairlead.api.job import Job
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.observer import Observer
-from fairlead.sim.run import Run
+from fairlead.sim.run import ScenarioRun
 from fairlead.sim.scenario import load_scenario
 
 pytestmark = pytest.mark.e2e
@@ -75,7 +75,7 @@ def test_what_ran_in_real_time_is_placed_alike_when_its_recording_is_simulated(
 
     found = Placements()
     scenario = load_scenario(shell.root / "recording" / "scenario.yaml")
-    result = Run(scenario, observers=[found]).run()
+    result = ScenarioRun(scenario, observers=[found]).run()
     assert (result.summary.violations, result.summary.finished) == ((), 8)
     assert len(real) >= len(JOBS)
     assert {name: found.nodes[name] for name in real} == real

@@ -12,7 +12,7 @@ from tests.e2e.cli_world import eventually
 from tests.e2e.disaster_world import kill, processes_of
 
 from fairlead.embedded.local import shim_server
-from fairlead.embedded.local.containers import Launch
+from fairlead.embedded.local.containers import ContainerLaunch
 from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.machine import read_machine
 from fairlead.embedded.local.memory import MemoryGroups
@@ -41,7 +41,7 @@ class Program:
         self.run.path.mkdir()
 
     def start(self, line: str) -> None:
-        launch = Launch(("/bin/bash", "-c", line), {}, str(self._root))
+        launch = ContainerLaunch(("/bin/bash", "-c", line), {}, str(self._root))
         log = self.run.path / "log"
         self.run.start(launch, log, LogLimits(), MemoryGroups(), shims=self._server)
 

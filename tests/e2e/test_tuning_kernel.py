@@ -24,7 +24,7 @@ from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import AnySource
 from fairlead.node.sources import network, tuning
-from fairlead.node.watch import Kept, Watch
+from fairlead.node.watch import Kept, MachineWatch
 
 pytestmark = pytest.mark.e2e
 LIMITS = tuple(f"proc/sys/net/ipv4/neigh/default/gc_thresh{number}" for number in (1, 2, 3))
@@ -145,7 +145,7 @@ class Looks:
     def __init__(self, source: AnySource | None, host: Host) -> None:
         assert source is not None
         self.source, self.at = source, Moment(1e9, 1000.0)
-        self.watch = Watch((source,), Kept(), boot_id=host.boot_id(), now=self.at)
+        self.watch = MachineWatch((source,), Kept(), boot_id=host.boot_id(), now=self.at)
 
     def look(self, after: float) -> dict[tuple[str, ...], Fault]:
         self.at = Moment(self.at.time + after, self.at.uptime_seconds + after)

@@ -24,21 +24,21 @@ from fairlead.api.meta import to_wire
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import JOBS, TEAMS
 from fairlead.api.team import JobLimits
-from fairlead.decide.admission.pod_gates import Rules
+from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.connections import ConnectionLimits
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.mirror import Mirror
 from fairlead.testing.builders import make_job, make_team
 from fairlead.testing.fake_client import FakeClient
-from fairlead.webhook.answers import Answers
+from fairlead.webhook.answers import AdmissionAnswers
 from fairlead.webhook.certificates import BadCertificate, Material, Pair, Step, Times, take_step
 from fairlead.webhook.configuration import Path as WebhookPath
-from fairlead.webhook.server import ServerLimits, WebhookMetrics, WebhookServer
+from fairlead.webhook.server import WebhookMetrics, WebhookServer, WebhookServerLimits
 from fairlead.webhook.service import Webhook, WebhookOptions
 
 pytestmark = pytest.mark.e2e
-LIMITS = ServerLimits(
+LIMITS = WebhookServerLimits(
     body_bytes_max=64 << 10, bodies_bytes_max=96 << 10, requests_max=8,
     connections=ConnectionLimits(10, 5),
     body_seconds_max=0.3, linger_seconds=0.1, stop_seconds_max=0.5,
@@ -106,7 +106,7 @@ async def shows(port: int, material: Material) -> bool:
 async def serving() -> AsyncIterator[Serving]:
     registry = CollectorRegistry()
     metrics = Metrics(registry, version="test")
-    server = WebhookServer(Answers(Rules()), limits=LIMITS)
+    server = WebhookServer(AdmissionAnswers(GateRules()), limits=LIMITS)
     server.measure(WebhookMetrics(registry, lambda: server.ends_at))
     material = new()
     server.use(material.serving)
@@ -233,7 +233,7 @@ async def test_a_new_certificate_is_shown_to_new_connections_and_old_ones_go_on(
 
 
 async def test_a_replica_that_leaves_answers_for_a_while_and_sends_its_clients_away() -> None:
-    server = WebhookServer(Answers(Rules()), limits=LIMITS)
+    server = WebhookServer(AdmissionAnswers(GateRules()), limits=LIMITS)
     material = new()
     server.use(material.serving)
     began = asyncio.Event()

@@ -15,15 +15,15 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
-from fairlead.cli.commands.change import Change
-from fairlead.cli.embedded import LogQuery
+from fairlead.cli.commands.change import ChangeVerb
+from fairlead.cli.embedded import LogPart
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.topology import DEFAULT_LEVELS
 from fairlead.runtime.clock import Clock, SystemClock
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.testing.fake_client import FakeClient
-from fairlead.web.cluster import Cluster, Rights
+from fairlead.web.cluster import Rights, WebMirrors
 from fairlead.web.live import Pages
 from fairlead.web.pages import Site
 from fairlead.web.questions import Answered, TooManyLogs
@@ -40,7 +40,7 @@ class ScriptedQuestions:
     text: str = "Job waits"
     logs_max: int = 2
     asked: list[ObjectKey] = field(default_factory=list)
-    queries: list[LogQuery] = field(default_factory=list)
+    queries: list[LogPart] = field(default_factory=list)
     pieces: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     open_logs: int = 0
     changes: list[tuple[str, ObjectKey]] = field(default_factory=list)
@@ -54,12 +54,12 @@ class ScriptedQuestions:
         self.asked.append(key)
         return Answered(self.text, 0.0)
 
-    async def change(self, change: Change, key: ObjectKey) -> str:
+    async def change(self, change: ChangeVerb, key: ObjectKey) -> str:
         """Note it, and refuse it with the text that the test has set."""
         self.changes.append((change.verb, key))
         return self.refusal
 
-    async def logs(self, _key: ObjectKey, query: LogQuery) -> AsyncGenerator[bytes]:
+    async def logs(self, _key: ObjectKey, query: LogPart) -> AsyncGenerator[bytes]:
         """Yield what the test puts."""
         if self.open_logs >= self.logs_max:
             raise TooManyLogs
@@ -81,7 +81,7 @@ class Browser:
     server: WebServer
     session: ClientSession
     client: FakeClient
-    cluster: Cluster
+    cluster: WebMirrors
     questions: ScriptedQuestions
     cookie: str = ""
 
@@ -175,7 +175,7 @@ async def page_of(
     for resource, each in objects:
         await create(client, resource, each)
     rng = random.Random(1)
-    cluster = Cluster(client, rights or Rights(), clock=clock, rng=rng)
+    cluster = WebMirrors(client, rights or Rights(), clock=clock, rng=rng)
     site = Site(cluster, cast("Any", questions), user, "default", "", DEFAULT_LEVELS, is_up=True)
     pages = Pages(site, stopwatch=asyncio.get_running_loop().time, cpu=time.thread_time)
     server = WebServer(pages, key=KEY, clock=clock, log=SILENT, limits=limits)

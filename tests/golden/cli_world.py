@@ -14,7 +14,7 @@ from fairlead.api.status import NotFound, StatusDetails
 from fairlead.api.times import format_time
 from fairlead.cli.transport import Api
 from fairlead.kube.kubeconfig import Connection
-from fairlead.runtime.client import ObjectList, Request, Verb
+from fairlead.runtime.client import ObjectList, Request, RequestVerb
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 
 NOW = EPOCH + 86_400.0
@@ -162,9 +162,9 @@ class WorldApi(Api):
         """Return an object of the world, or all of a resource; NotFound."""
         resource = request.resource
         found = self.objects.get(resource.name, [])
-        if request.verb is Verb.LIST:
+        if request.verb is RequestVerb.LIST:
             return ObjectList(tuple(_as(resource, item) for item in found), "1")
-        assert request.verb is Verb.GET
+        assert request.verb is RequestVerb.GET
         for item in found:
             if item.metadata.name == request.name:
                 return _as(resource, item)

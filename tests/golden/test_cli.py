@@ -28,13 +28,13 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
     ScaleDown,
-    Unavailable,
+    UnavailableDomain,
 )
 from fairlead.api.placement import Nomination, Preemption, PreemptionKind, RolePlacement
 from fairlead.api.quantity import resources_to_base
 from fairlead.api.times import parse_time
-from fairlead.app.messages import ClusterStatus, FleetLine, NodeCounts, ServiceHealth
-from fairlead.app.run_file import Running
+from fairlead.app.messages import ClusterStatus, FleetLine, NodeCounts, PartHealth
+from fairlead.app.run_file import RunningCluster
 from fairlead.app.settings import Settings
 from fairlead.cli.app import ENTRIES, cli
 from fairlead.cli.commands import history as history_view
@@ -256,7 +256,7 @@ def test_a_pool_with_a_price_idle_nodes_and_a_launch_without_an_answer() -> None
         ),
         NodePoolStatus(
             nodes=24, ready=24, idle=12, wanted=12, launches=(launch,), decisions=(decision,),
-            unavailable=(Unavailable("zone-a", "no answer in time", ago(-300)),),
+            unavailable=(UnavailableDomain("zone-a", "no answer in time", ago(-300)),),
             message="12 removals held back: the pool's own disruption budget is used up "
             "(PoolBudget)",
         ),
@@ -276,7 +276,7 @@ def test_history_of_the_fleet() -> None:
 
 
 SETTINGS = Settings(Path("/home/ana/.local/share/fairlead"), 200, 8, "", "127.0.0.1", 7443, True)
-RUNNING = Running(4711, 1, "b", "https://127.0.0.1:7443", "0.1.0", NOW - 7500)
+RUNNING = RunningCluster(4711, 1, "b", "https://127.0.0.1:7443", "0.1.0", NOW - 7500)
 
 
 def test_first_commands_of_up() -> None:
@@ -290,8 +290,8 @@ def test_status() -> None:
     status = ClusterStatus(
         "0.1.0", 4711, NOW - 7500, str(SETTINGS.data), NodeCounts(1, 200, 0),
         {"Running": 3, "Waiting": 12, "Succeeded": 1_234, "Failed": 2}, 1_003,
-        (ServiceHealth("store", "running"), ServiceHealth("jobs", "running"),
-         ServiceHealth("scheduler", "backing-off", False, 2, "KeyError: 'v00001'")),
+        (PartHealth("store", "running"), PartHealth("jobs", "running"),
+         PartHealth("scheduler", "backing-off", False, 2, "KeyError: 'v00001'")),
     )  # fmt: skip
     text = cluster_view.status_text(SETTINGS.data, RUNNING, status, (5_242_880, NOW))
     check("up/status.txt", text)

@@ -32,7 +32,7 @@ from fairlead.cli.views.node import (
     reason_rows,
     try_rows,
 )
-from fairlead.model.node_record import NodeRecord, NodeState, Request, Try, record_text
+from fairlead.model.node_record import NodeRecord, NodeRequest, NodeState, Try, record_text
 from fairlead.testing.builders import make_job, make_node, make_pod
 
 DRAIN = f"{format_time(NOW - 120)}/{format_time(NOW + 480)}"
@@ -79,7 +79,7 @@ def test_a_node_that_is_drained_says_why_until_when_and_who_is_there() -> None:
 
 def test_a_node_that_is_reset_says_what_was_tried() -> None:
     tries = (Try(Action.RESET_GPU, format_time(NOW - 95), "boot-1"),)
-    node = sick(NodeState.RESETTING, request=Request("1", Action.RESET_GPU), tries=tries)
+    node = sick(NodeState.RESETTING, request=NodeRequest("1", Action.RESET_GPU), tries=tries)
     record = NodeRecord(NodeState.RESETTING, format_time(NOW), tries=tries)
     text = shown(node, None, Preview((), ()))
     text += "\n" + render_table(TRY_COLUMNS, try_rows(record, NOW), width=None)

@@ -26,7 +26,7 @@ from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api.resources import JOBS, VOLUMES
 from fairlead.kube.client import HttpClient
-from fairlead.sim.run import Run
+from fairlead.sim.run import ScenarioRun
 from fairlead.sim.scenario import load_scenario
 
 pytestmark = pytest.mark.kubernetes
@@ -139,7 +139,7 @@ async def test_what_a_real_api_server_ran_is_recorded_and_simulated_again(
     assert "3 jobs" in noted.err
     assert "4 nodes" in noted.err
     scenario = load_scenario(shell.root / "recording" / "scenario.yaml")
-    result = await asyncio.to_thread(Run(scenario).run)
+    result = await asyncio.to_thread(ScenarioRun(scenario).run)
     assert (result.summary.jobs, result.summary.violations) == (3, ())
     assert result.summary.finished >= 2
 

@@ -15,7 +15,7 @@ from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.replicas import ARGUMENTS, leader, replicas
 from tests.kubernetes.test_monitoring import static_pool
 
-from fairlead.api.cluster_report import REPORT_NAME, ClusterReport, Severity
+from fairlead.api.cluster_report import REPORT_NAME, ClusterReport, FindingSeverity
 from fairlead.api.fleet import FLEET_NAME
 from fairlead.api.meta import find_condition, is_true
 from fairlead.api.resources import CLUSTER_REPORTS, CONFIG_MAPS, FLEETS
@@ -89,7 +89,7 @@ async def test_an_etcd_that_is_nearly_full_is_reported_and_freezes_the_fleet(
         assert found is not None
         status = found.status
         (finding,) = [each for each in status.findings if each.check == "ETCD-04"]
-        assert finding.severity is Severity.CRITICAL
+        assert finding.severity is FindingSeverity.CRITICAL
         assert "ETCD-04" in [each.check for each in status.findings[:3]], "among the worst"
         degraded = find_condition(status.conditions, "APIServerDegraded")
         assert degraded is not None
@@ -98,5 +98,7 @@ async def test_an_etcd_that_is_nearly_full_is_reported_and_freezes_the_fleet(
         page = (await replica.get("/metrics"))[1]
         assert 'fairlead_doctor_check_findings{check="ETCD-04",severity="critical"} 1.0' in page
         assert "FindingBegan" in str(await client.request("GET", "/api/v1/events"))
-        others = [each.check for each in status.findings if each.severity is Severity.CRITICAL]
+        others = [
+            each.check for each in status.findings if each.severity is FindingSeverity.CRITICAL
+        ]
         assert others == ["ETCD-04"]

@@ -52,7 +52,7 @@ from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.fencing import fence
-from fairlead.runtime.leader import Term
+from fairlead.runtime.leader import LeaderTerm
 from fairlead.runtime.mirror import Mirror
 from fairlead.sim.checkers import PromiseBroken
 
@@ -350,7 +350,7 @@ async def test_a_placement_decided_before_the_fence_is_refused_after_it(
             JOBS, "late", {"status": {"attempt": 1}}, namespace="default", subresource="status"
         )
         lease = Lease(metadata=ObjectMeta(name="x", resource_version="1"))
-        term = Term(lease, asyncio.get_running_loop().time() + 10)
+        term = LeaderTerm(lease, asyncio.get_running_loop().time() + 10)
         mirror = Mirror(client, JOBS, clock=SystemClock(), rng=random.Random(2))
         assert await fence(client, mirror, term, rng=random.Random(1)) == 1
         assert names.FENCE in mirror.items()[0].metadata.annotations

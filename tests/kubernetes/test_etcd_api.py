@@ -29,7 +29,7 @@ from tools.cluster.credentials import issue, make_authority
 from fairlead.api.cluster_report import REPORT_NAME, ClusterReportStatus
 from fairlead.api.resources import CLUSTER_REPORTS
 from fairlead.api.status import NotFound
-from fairlead.doctor.readers.web import Access, Web
+from fairlead.doctor.readers.web import Web, WebAccess
 
 pytestmark = pytest.mark.kubernetes
 SECONDS_MAX = 60.0
@@ -41,7 +41,7 @@ class Etcd:
     """A running member, and how a client is let in."""
 
     url: str
-    access: Access
+    access: WebAccess
     pid: int
 
     def call(self, path: str, **body: Any) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
     for name in ("server", "client"):
         issue(authority, tmp_path / name, {NameOID.COMMON_NAME: name}, ["127.0.0.1"])
     client, peer = (f"127.0.0.1:{port}" for port in free_ports(2))
-    access = Access(
+    access = WebAccess(
         ca_file=str(tmp_path / "ca.crt"), cert_file=str(tmp_path / "client.crt"),
         key_file=str(tmp_path / "client.key"),
     )  # fmt: skip

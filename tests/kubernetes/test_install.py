@@ -61,8 +61,8 @@ from fairlead.api.resources import (
 from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.app.controllers import Policies
 from fairlead.app.messages import ACCOUNT, TOKEN_HEADER
-from fairlead.app.operator import Operator, OperatorSettings
-from fairlead.app.replica import LogSource, ReplicaSettings
+from fairlead.app.operator import OperatorSettings, ReplicaRun
+from fairlead.app.replica import ReplicaLogSource, ReplicaSettings
 from fairlead.cli.archive import token_path
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.lease import LeaseTimes
@@ -72,7 +72,7 @@ from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.install.history_storage import IS_DEFAULT
 from fairlead.install.manifests import NAME, Install, Manifest, manifests
 from fairlead.install.remover import GONE_SECONDS_MAX, KIND_SECONDS_MAX
-from fairlead.install.values import History, HistoryKind, Values
+from fairlead.install.values import HistoryKind, HistoryValues, Values
 from fairlead.kube.client import HttpClient, HttpLogReader
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.runtime.logs import SILENT
@@ -254,7 +254,7 @@ def test_what_the_cluster_cannot_have_is_refused_before_anything_is_written(
 
 
 #: Logs are read where they are kept.
-KEEPING_LOGS = Install(values=Values(history=History(kind=HistoryKind.POSTGRES)))
+KEEPING_LOGS = Install(values=Values(history=HistoryValues(kind=HistoryKind.POSTGRES)))
 
 
 def rules_of(kind: str, install: Install | None = None) -> list[Manifest]:
@@ -339,7 +339,7 @@ async def accountant(cluster: ControlPlane, client: HttpClient) -> AsyncIterator
 
 
 @asynccontextmanager
-async def operator(account: Accountant, identity: str) -> AsyncIterator[Operator]:
+async def operator(account: Accountant, identity: str) -> AsyncIterator[ReplicaRun]:
     """One replica, until the end of the block; its webhook listens."""
     settings = OperatorSettings(
         ReplicaSettings(
@@ -355,8 +355,8 @@ async def operator(account: Accountant, identity: str) -> AsyncIterator[Operator
         webhook=WebhookOptions(port=0, look_seconds=0.5),
     )  # fmt: skip
     listens = asyncio.Event()
-    archive = LogSource(MemoryLogs(), HttpLogReader(account.client))
-    replica = Operator(
+    archive = ReplicaLogSource(MemoryLogs(), HttpLogReader(account.client))
+    replica = ReplicaRun(
         settings, account.client, MemoryHistory(), archive=archive, clock=CLOCK, log=SILENT
     )
     async with asyncio.TaskGroup() as group:
@@ -368,7 +368,7 @@ async def operator(account: Accountant, identity: str) -> AsyncIterator[Operator
             replica.stop()
 
 
-async def serve(client: HttpClient, replica: Operator) -> None:
+async def serve(client: HttpClient, replica: ReplicaRun) -> None:
     """Return once the API server asks this replica's webhook."""
     assert replica.webhook is not None
     await lead_to(client, replica.webhook.port)
@@ -466,7 +466,7 @@ async def run_guests(client: HttpClient, account: Accountant) -> None:
                                    grace_period_seconds=0)  # fmt: skip
 
 
-async def ask_archive(client: HttpClient, replica: Operator) -> None:
+async def ask_archive(client: HttpClient, replica: ReplicaRun) -> None:
     """Ask for history as accounts that may list jobs, and without a token."""
     assert replica.webhook is not None
     url = f"https://127.0.0.1:{replica.webhook.port}/fairlead/v1/history"

@@ -30,8 +30,8 @@ from tests.kubernetes.own_plane import own_plane
 from fairlead.api import names
 from fairlead.api.resources import JOBS, PODS
 from fairlead.app.messages import TOKEN_HEADER
-from fairlead.app.operator import Operator, OperatorSettings
-from fairlead.app.replica import LogSource, ReplicaSettings
+from fairlead.app.operator import OperatorSettings, ReplicaRun
+from fairlead.app.replica import ReplicaLogSource, ReplicaSettings
 from fairlead.app.stores import open_stores
 from fairlead.kube.client import HttpClient, HttpLogReader
 from fairlead.runtime.leader import LeaderOptions
@@ -94,8 +94,8 @@ async def operator(client: HttpClient, store: str) -> AsyncIterator[int]:
         ),
     )  # fmt: skip
     async with open_stores(store) as stores:
-        source = LogSource(stores.logs, HttpLogReader(client))
-        replica = Operator(
+        source = ReplicaLogSource(stores.logs, HttpLogReader(client))
+        replica = ReplicaRun(
             settings, client, stores.history, archive=source, clock=CLOCK, log=SILENT
         )
         listens = asyncio.Event()

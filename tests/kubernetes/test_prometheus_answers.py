@@ -18,13 +18,13 @@ from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.prometheus_server import prometheus, scrape_at, scrape_of, until
 
-from fairlead.doctor.check import Check, Reading
-from fairlead.doctor.expressions import CodeShare, Quantile, Ratio, Value
-from fairlead.doctor.facts import Facts, NotSeen, Source
+from fairlead.doctor.check import Check, MeasuredValue
+from fairlead.doctor.expressions import CodeShare, Gauge, Quantile, Ratio
+from fairlead.doctor.facts import ClusterFacts, NotSeen, Source
 from fairlead.doctor.prometheus.answers import seen_directly
 from fairlead.doctor.readers.pages import PageReader, page_target
 from fairlead.doctor.readers.prometheus import PrometheusAnswers
-from fairlead.doctor.readers.web import Access, Web
+from fairlead.doctor.readers.web import Web, WebAccess
 from fairlead.doctor.registry import CHECKS, wanted_samples
 
 pytestmark = pytest.mark.kubernetes
@@ -39,9 +39,9 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     yield from own_plane(tmp_path_factory)
 
 
-def over_pages(plane: ControlPlane) -> Facts:
+def over_pages(plane: ControlPlane) -> ClusterFacts:
     """Return what the pages of the API server and etcd say, over a burst of requests."""
-    web = Web(Access(token=plane.token, ca_file=str(plane.ca_file)))
+    web = Web(WebAccess(token=plane.token, ca_file=str(plane.ca_file)))
     etcd = page_target(f"etcd={plane.etcd_url}/metrics")
     server = page_target(f"apiserver={plane.url}/metrics", web)
     assert etcd is not None
@@ -55,15 +55,15 @@ def over_pages(plane: ControlPlane) -> Facts:
 
     reader = PageReader(wanted_samples(), time.time)
     scrapes = reader.read([server, etcd], burst)
-    return Facts(nodes=900, scrapes=scrapes)
+    return ClusterFacts(nodes=900, scrapes=scrapes)
 
 
-def worst(found: tuple[Reading, ...]) -> float:
+def worst(found: tuple[MeasuredValue, ...]) -> float:
     return max(each.value for each in found)
 
 
-def answered(url: str, checks: list[Check]) -> dict[str, tuple[Reading, ...] | NotSeen]:
-    return PrometheusAnswers(url, Web(), time.monotonic).read(checks, Facts(nodes=900))
+def answered(url: str, checks: list[Check]) -> dict[str, tuple[MeasuredValue, ...] | NotSeen]:
+    return PrometheusAnswers(url, Web(), time.monotonic).read(checks, ClusterFacts(nodes=900))
 
 
 def test_a_real_prometheus_answers_as_the_pages_do(fresh: ControlPlane, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_real_prometheus_answers_as_the_pages_do(fresh: ControlPlane, tmp_path
     compared, differ = set[type](), set[str]()
     for check in checks:
         page, answer = seen_directly(check, direct), answers[check.id]
-        if not isinstance(check.measure, Value | Ratio | Quantile | CodeShare) or not page:
+        if not isinstance(check.measure, Gauge | Ratio | Quantile | CodeShare) or not page:
             continue
         if answer == ():
             continue  # too few observations for it
@@ -98,7 +98,7 @@ def test_a_real_prometheus_answers_as_the_pages_do(fresh: ControlPlane, tmp_path
         low, high = sorted((worst(page), worst(answer)))
         assert high <= FACTOR_MAX * low + 1e-3, (check.id, page, answer)
     assert differ == {"ETCD-08"}, "alarms are no metric"
-    assert compared == {Value, Ratio, Quantile, CodeShare}
+    assert compared == {Gauge, Ratio, Quantile, CodeShare}
 
     report = json.loads(text)
     (quota,) = (each for each in report["findings"] if each["id"] == "ETCD-05")

@@ -25,7 +25,7 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.team import JobLimits, Reservation, Team
 from fairlead.api.times import format_time
-from fairlead.app.answers import Answers, Known
+from fairlead.app.answers import KnownState, PlannerAnswers
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fair_share import FairShareOrder
@@ -191,9 +191,9 @@ class World:
         return [job for job in jobs if job.status.verdict and phase_of(job) is Phase.QUEUED]
 
 
-def answers_on(state: PlacementState, nodes: Sequence[Node]) -> Answers:
-    return Answers(
-        state, Known(lambda: nodes), POLICY, JobsPolicy(), stopwatch=lambda: 0.0,
+def answers_on(state: PlacementState, nodes: Sequence[Node]) -> PlannerAnswers:
+    return PlannerAnswers(
+        state, KnownState(lambda: nodes), POLICY, JobsPolicy(), stopwatch=lambda: 0.0,
         seconds=lambda: 1.0,
     )  # fmt: skip
 
@@ -260,7 +260,9 @@ def compare(world: World, met: Counter[str]) -> None:
         compare_new(world, client, (leader, own), like(job))
 
 
-def compare_new(world: World, client: PlacementState, asked: Sequence[Answers], job: Job) -> None:
+def compare_new(
+    world: World, client: PlacementState, asked: Sequence[PlannerAnswers], job: Job
+) -> None:
     """What is said of a job before it is submitted is what the first decision on it says."""
     now, cluster = world.now, client.cluster
     fitted, again = (each.fit(job, now) for each in asked)

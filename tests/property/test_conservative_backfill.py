@@ -20,10 +20,10 @@ from fairlead.decide.explanation import Forecast
 from fairlead.decide.forecast import Forecasts
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.capacity import PresentCapacity
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.fit import Fit
-from fairlead.decide.placement.kept import End, Reservation
+from fairlead.decide.placement.kept import End, QueueReservation
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.search import Plan, uses_of
@@ -244,7 +244,7 @@ def a_queue(draw: st.DrawFn) -> tuple[list[Node], list[Job], list[Job]]:
 
 def schedule_of(
     state: PlacementState, policy: PlacementPolicy, now: float
-) -> tuple[list[End], tuple[Reservation, ...]]:
+) -> tuple[list[End], tuple[QueueReservation, ...]]:
     """Return until when what one decision places uses what, and what it keeps for whom."""
     placed = list[End]()
 
@@ -255,7 +255,7 @@ def schedule_of(
 
     state.advance(now)
     with state.cluster.transaction() as transaction:
-        context = Context(state, policy, now, PresentCapacity(state.cluster, transaction))
+        context = PlanningContext(state, policy, now, PresentCapacity(state.cluster, transaction))
         Fit(context, on_plan, lambda _: None).run()
         return placed, context.reservations
 

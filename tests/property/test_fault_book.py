@@ -21,11 +21,11 @@ from fairlead.model.faults import (
     steady,
 )
 from fairlead.node.settings import GpuSettings
-from fairlead.node.source import Source
+from fairlead.node.source import SignalSource
 from fairlead.node.sources.kernel_log import XID, KernelLogMemory, judge
-from fairlead.node.sources.kmsg import Record
-from fairlead.node.watch import Kept, Watch
-from fairlead.node.xids import Table
+from fairlead.node.sources.kmsg import KmsgRecord
+from fairlead.node.watch import Kept, MachineWatch
+from fairlead.node.xids import XidTable
 
 IDENTITIES = [
     Identity("a", "x"),
@@ -116,10 +116,12 @@ LINES = st.lists(
 )
 
 
-def kernel_log() -> Source[tuple[Record, ...], KernelLogMemory]:
+def kernel_log() -> SignalSource[tuple[KmsgRecord, ...], KernelLogMemory]:
     gpu = GpuSettings(stable_seconds=600)
-    judged = partial(judge, table=Table(gpu), burst_seconds=gpu.burst_seconds)
-    return Source("kernel-log", (XID,), KernelLogMemory, tuple[Record, ...], judged, 1, is_log=True)
+    judged = partial(judge, table=XidTable(gpu), burst_seconds=gpu.burst_seconds)
+    return SignalSource(
+        "kernel-log", (XID,), KernelLogMemory, tuple[KmsgRecord, ...], judged, 1, is_log=True
+    )
 
 
 @given(LINES, st.sets(st.integers(0, 40)), st.data())
@@ -129,19 +131,19 @@ def test_a_restart_after_any_line_loses_and_doubles_nothing(
 ) -> None:
     """With kills between any two lines, and lines that are read again, it ends as without."""
     source, kept = kernel_log(), Kept()
-    straight = Watch([source], Kept(), boot_id="a", now=Moment(0, 0))
-    broken = Watch([source], kept, boot_id="a", now=Moment(0, 0))
-    records: list[Record] = []
+    straight = MachineWatch([source], Kept(), boot_id="a", now=Moment(0, 0))
+    broken = MachineWatch([source], kept, boot_id="a", now=Moment(0, 0))
+    records: list[KmsgRecord] = []
     at = 0.0
     for number, (seconds, code, gpu) in enumerate(lines):
         at += seconds
-        records.append(Record(number, at, f"NVRM: Xid (PCI:0000:0{gpu}:00): {code}, x"))
+        records.append(KmsgRecord(number, at, f"NVRM: Xid (PCI:0000:0{gpu}:00): {code}, x"))
         now = Moment(1000 + at, at)
         straight.read(source, (records[-1],), now)
         again = data.draw(st.integers(0, number), label="read again from")
         broken.read(source, tuple(records[again:]), now)
         if number in restarts:
-            broken = Watch([source], broken.kept(), boot_id="a", now=now)
+            broken = MachineWatch([source], broken.kept(), boot_id="a", now=now)
     assert broken.faults == straight.faults
     assert broken.ended == straight.ended
     counts = Counter({f.identity: f.count for f in straight.faults})
@@ -154,11 +156,11 @@ def test_a_restart_after_any_line_loses_and_doubles_nothing(
 def test_the_property_of_restarts_can_fail() -> None:
     """An agent that does not keep where it was counts lines again."""
     source = kernel_log()
-    record = Record(0, 1.0, "NVRM: Xid (PCI:0000:01:00): 48, x")
+    record = KmsgRecord(0, 1.0, "NVRM: Xid (PCI:0000:01:00): 48, x")
     now = Moment(1001, 1)
-    watch = Watch([source], Kept(), boot_id="a", now=now)
+    watch = MachineWatch([source], Kept(), boot_id="a", now=now)
     watch.read(source, (record,), now)
     forgetful = dataclasses.replace(watch.kept(), memories={})
-    again = Watch([source], forgetful, boot_id="a", now=now)
+    again = MachineWatch([source], forgetful, boot_id="a", now=now)
     again.read(source, (record,), now)
     assert again.faults != watch.faults

@@ -26,13 +26,13 @@ from tests.conformance.http_server import config, pod, widget, widget_crd
 from yarl import URL
 
 from fairlead.embedded.storage.store import Store, StoreOptions
-from fairlead.embedded.storage.wal import LogOptions
+from fairlead.embedded.storage.wal import WalOptions
 
 pytestmark = pytest.mark.e2e
 EXAMPLES = int(os.environ.get("FAIRLEAD_EXAMPLES", "40"))
 ANSWER_SECONDS_MAX = 10.0
 #: Small, so that the log is compacted in the middle of a case.
-OPTIONS = StoreOptions(history_max=50, log=LogOptions(compact_bytes_min=20_000))
+OPTIONS = StoreOptions(history_max=50, log=WalOptions(compact_bytes_min=20_000))
 NS = "/api/v1/namespaces/default"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/example.dev/v1/namespaces/default/widgets"

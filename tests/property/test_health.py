@@ -12,7 +12,7 @@ import pytest
 from tests.unit.decide.health_world import Action, HealthWorld, Severity, fault
 
 from fairlead.api import names
-from fairlead.api.node_report import Answer, ReportedFault, RequestAnswer
+from fairlead.api.node_report import AgentAnswer, ReportedFault, RequestAnswer
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.health.cycle import HealthMemory
 from fairlead.decide.rails.ledger import DAY, HOUR, MINUTES_5
@@ -100,7 +100,7 @@ class History:
             record = self.world.record(name)
             answered = None
             if record is not None and record.request is not None and name[-1] in "02468":
-                answered = RequestAnswer(record.request.id, Answer.ACCEPTED)
+                answered = RequestAnswer(record.request.id, AgentAnswer.ACCEPTED)
             found = self.faults[name].values()
             self.world.tell(name, *found, boot=f"boot-{self.boots[name]}", answered=answered)
 
@@ -172,9 +172,9 @@ _STATES = {state.value for state in NodeState}
 
 def test_a_budget_that_is_ignored_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The canary: without the ledger, the count of the windows above fails."""
-    from fairlead.decide.rails.ledger import Account
+    from fairlead.decide.rails.ledger import RailsAccount
 
-    monkeypatch.setattr(Account, "excess", lambda *_: None)
+    monkeypatch.setattr(RailsAccount, "excess", lambda *_: None)
 
     def histories() -> None:
         for number in range(20):

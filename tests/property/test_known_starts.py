@@ -20,10 +20,10 @@ from fairlead.api.names import TEAM
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.capacity import PresentCapacity
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.first_start import FirstStart
-from fairlead.decide.placement.kept import Kept, Reservation, together
+from fairlead.decide.placement.kept import KeptRoom, QueueReservation, together
 from fairlead.decide.placement.known_starts import Chain, Changes, KnownStarts
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.reservation import HeadReservations
@@ -39,25 +39,27 @@ def policy_of(reservations: int) -> PlacementPolicy:
     return PlacementPolicy(starvation_seconds=0.0, backfill_reservations_max=reservations)
 
 
-def kept(state: PlacementState, policy: PlacementPolicy, now: float) -> tuple[Reservation, ...]:
+def kept(
+    state: PlacementState, policy: PlacementPolicy, now: float
+) -> tuple[QueueReservation, ...]:
     """Return what one decision keeps, for all that wait, before it places anything."""
     state.advance(now)
     with state.cluster.transaction() as transaction:
-        context = Context(state, policy, now, PresentCapacity(state.cluster, transaction))
+        context = PlanningContext(state, policy, now, PresentCapacity(state.cluster, transaction))
         last = list(state.queue.in_order())[-1:]
         for order in last:
             HeadReservations(context).reserve_before(order._replace(rank=(1e9,)))
         return context.reservations
 
 
-def facts(each: Reservation) -> tuple[object, ...]:
+def facts(each: QueueReservation) -> tuple[object, ...]:
     place = [(slots.tolist(), counts.tolist(), request) for slots, counts, request in each.place]
     amounts, nodes = each.kept.amounts, each.kept.nodes
     kept_there = None if amounts is None else amounts[:, nodes].tolist()
     return (each.head, each.starts_by, place, nodes.tolist(), kept_there, each.hold_seconds)
 
 
-def assert_same(found: tuple[Kept, ...], searched: tuple[Kept, ...]) -> None:
+def assert_same(found: tuple[KeptRoom, ...], searched: tuple[KeptRoom, ...]) -> None:
     assert [each.nodes.tolist() for each in found] == [each.nodes.tolist() for each in searched]
     for one, two in zip(found, searched, strict=True):
         assert one.amounts is two.amounts or np.array_equal(one.amounts, two.amounts)  # type: ignore[arg-type] # both None or neither

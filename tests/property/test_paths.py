@@ -13,7 +13,7 @@ from fairlead.api.resources import JOBS, PODS, Resource
 from fairlead.api.status import BadRequest
 from fairlead.kube.decoding import Decoders
 from fairlead.kube.protocol import path_of, steps
-from fairlead.runtime.client import Request, Verb
+from fairlead.runtime.client import Request, RequestVerb
 
 #: What tells parts of an address apart, and what Kubernetes names are made of.
 TEXTS = st.text(max_size=20) | st.text("/?#%.&;=:@\\ \r\n\0a1-", min_size=1, max_size=12)
@@ -38,8 +38,10 @@ def test_no_value_of_any_field_leaves_its_part_of_the_path(
     assert not {"?", "#", " "} & set(path)
 
 
-@pytest.mark.parametrize("verb", [Verb.GET, Verb.DELETE, Verb.PATCH])
-def test_a_request_for_one_object_without_a_name_is_not_one_for_all_of_them(verb: Verb) -> None:
+@pytest.mark.parametrize("verb", [RequestVerb.GET, RequestVerb.DELETE, RequestVerb.PATCH])
+def test_a_request_for_one_object_without_a_name_is_not_one_for_all_of_them(
+    verb: RequestVerb,
+) -> None:
     asked: Request[Any] = Request(verb, PODS, namespace="default", body={})
     with pytest.raises(BadRequest, match="needs a name"):
         next(steps(asked, Decoders(PODS), 100))

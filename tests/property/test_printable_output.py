@@ -40,7 +40,7 @@ from fairlead.cli.app import run
 from fairlead.cli.common import Common
 from fairlead.cli.transport import Api
 from fairlead.kube.kubeconfig import Connection
-from fairlead.runtime.client import ObjectList, Request, Verb
+from fairlead.runtime.client import ObjectList, Request, RequestVerb
 
 HOSTILE = (
     "\x1b]0;PWNED\x07", "\x1b[2J", "\x9b31m", "\x7f", "\r", "\tx", "\n  where    v00001",
@@ -108,7 +108,7 @@ class PoisonedApi(Api):
             raise self.error
         resource = request.resource
         found = self.objects.get(resource.plural, {})
-        if request.verb is Verb.LIST:
+        if request.verb is RequestVerb.LIST:
             return ObjectList(tuple(_as(resource, each) for each in found.values()), "1")
         if request.name not in found:
             raise NotFound(f"{request.name} not found")

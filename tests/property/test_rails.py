@@ -27,14 +27,14 @@ from fairlead.decide.rails.ledger import (
     HOUR,
     MINUTES_5,
     WINDOWS,
-    Account,
     Budgets,
     Charge,
-    Ledger,
     Peaks,
     PoolBudget,
+    RailsAccount,
+    RemovalLedger,
 )
-from fairlead.decide.rails.removals import Outcome, Permit, Removal, Rule, rule_on
+from fairlead.decide.rails.removals import Permit, Removal, RemovalOutcome, RemovalRule, rule_on
 from fairlead.decide.rails.sight import Blindness, Listing, Sight, SightLimits, SightMemory, look
 
 HISTORIES = int(os.environ.get("FAIRLEAD_RAILS_HISTORIES", "6000"))
@@ -77,7 +77,7 @@ class Leader:
     looked_at: float | None = None
     version: int = -1
     peaks: Peaks = field(default_factory=Peaks)
-    read: Ledger = field(default_factory=Ledger)
+    read: RemovalLedger = field(default_factory=RemovalLedger)
     read_at: float = 0.0
     records: dict[str, Records] = field(default_factory=dict)
     marked: dict[str, int] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class History:
         self.machines: dict[str, Machine] = {}
         self.made: list[Machine] = []
         self.number = 0
-        self.version, self.ledger = 0, Ledger()
+        self.version, self.ledger = 0, RemovalLedger()
         self.removed: list[tuple[float, Charge]] = []
         #: When machines went that no controller removed, and those beyond the shares: by the
         #: ledger's clock.
@@ -258,19 +258,19 @@ class History:
             counts = Counter(m.pool for m in seen if m.id in new or m.id in coming)
             leader.peaks = leader.peaks.at(self.time, {**sizes, **domains}, counts)
         peaks = leader.peaks.within(self.time, {**sizes, **domains}, counts)
-        account = Account(ledger, peaks, BUDGETS, of_pools=self.own)
+        account = RailsAccount(ledger, peaks, BUDGETS, of_pools=self.own)
         wanted = self._wanted(leader, new)
         rulings = rule_on(
             wanted[:1] if blind else wanted, account, blind, room=rng.choice((0, 3, 500))
         )
         if blind:
-            assert all(ruling.outcome is Outcome.WAIT for ruling in rulings)
+            assert all(ruling.outcome is RemovalOutcome.WAIT for ruling in rulings)
         for ruling in rulings:
-            if ruling.outcome is Outcome.MARK:
+            if ruling.outcome is RemovalOutcome.MARK:
                 leader.marked[ruling.removal.instance] = 1
         if is_settled and not nodes_off and not cloud_off and leader.version == self.version:
             self._record(leader, ledger.clock)
-        granted = [r.removal for r in rulings if r.outcome is Outcome.REMOVE]
+        granted = [r.removal for r in rulings if r.outcome is RemovalOutcome.REMOVE]
         if not granted and leader.version == self.version:  # the clock, which records are made by
             self.ledger, self.version = ledger, self.version + 1
         if not granted or leader.version != self.version:
@@ -415,7 +415,7 @@ def test_removals_beyond_the_shares_of_what_was_not_added_are_caught(
 
 
 def test_rulings_on_many_removals_are_those_on_one_after_the_other() -> None:
-    rules = Counter[Rule]()
+    rules = Counter[RemovalRule]()
     for seed in range(HISTORIES // 20):
         rng = random.Random(seed)
         sizes = {f"p{i}": rng.choice((4, 30, 60)) for i in range(3)}
@@ -426,27 +426,27 @@ def test_rulings_on_many_removals_are_those_on_one_after_the_other() -> None:
             )
             for i in range(rng.choice((1, 12, 60)))
         ]  # fmt: skip
-        booked = Ledger().with_removed(r.charge for r in removals if rng.random() < 0.1)
+        booked = RemovalLedger().with_removed(r.charge for r in removals if rng.random() < 0.1)
         permits = [Permit("move", frozenset(r.instance for r in removals if rng.random() < 0.1))]
         room = rng.choice((2, 500))
         peaks = Peaks().within(0.0, sizes)
         own = {"p0": PoolBudget(NodeLimit(2))}
-        books = Account(booked, peaks, BUDGETS, of_pools=own)
+        books = RailsAccount(booked, peaks, BUDGETS, of_pools=own)
         many = rule_on(removals, books, (), permits=permits, room=room)
-        account = Account(booked, peaks, BUDGETS, of_pools=own)
+        account = RailsAccount(booked, peaks, BUDGETS, of_pools=own)
         for ruling in many:
             (one,) = rule_on([ruling.removal], account, (), permits=permits, room=room)
-            room -= one.outcome is not Outcome.WAIT
+            room -= one.outcome is not RemovalOutcome.WAIT
             assert ruling == one, seed
         rules.update(ruling.rule for ruling in many)
-    assert set(rules) == set(Rule) - {Rule.BLIND}, rules
+    assert set(rules) == set(RemovalRule) - {RemovalRule.BLIND}, rules
 
 
 def test_a_ledger_that_loses_its_entries_is_caught(monkeypatch: object) -> None:
     """A planted bug: the checker of the histories reports it."""
-    whole = Ledger.with_removed
+    whole = RemovalLedger.with_removed
     try:
-        Ledger.with_removed = lambda self, charges: self  # type: ignore[method-assign] # planted
+        RemovalLedger.with_removed = lambda self, charges: self  # type: ignore[method-assign] # planted
         caught = 0
         for seed in range(300):
             try:
@@ -454,5 +454,5 @@ def test_a_ledger_that_loses_its_entries_is_caught(monkeypatch: object) -> None:
             except AssertionError:
                 caught += 1
     finally:
-        Ledger.with_removed = whole  # type: ignore[method-assign] # as it was
+        RemovalLedger.with_removed = whole  # type: ignore[method-assign] # as it was
     assert caught > 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fairlead.api.core import Node, Taint
 from fairlead.api.names import TEAM
-from fairlead.decide.teams.assign import NO_TEAM, Fleet, ShareRequest, assign
+from fairlead.decide.teams.assign import NO_TEAM, OwnedNodes, ShareRequest, assign
 from fairlead.decide.teams.decide import share_out
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.model.cluster import ClusterState
@@ -42,7 +42,7 @@ def _matched(eligible: list[Bools], amounts: list[int]) -> int:
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> tuple[Fleet, list[ShareRequest]]:
+def fleets(draw: st.DrawFn) -> tuple[OwnedNodes, list[ShareRequest]]:
     count, teams = draw(st.integers(1, 12)), draw(st.integers(1, 4))
     numbers = st.lists(st.integers(NO_TEAM, teams - 1), min_size=count, max_size=count)
     masks = st.lists(st.booleans(), min_size=count, max_size=count)
@@ -52,7 +52,7 @@ def fleets(draw: st.DrawFn) -> tuple[Fleet, list[ShareRequest]]:
     def burden(_team: int, slots: Ints) -> Ints:
         return busy[slots].astype(np.int64)
 
-    fleet = Fleet(
+    fleet = OwnedNodes(
         np.array(draw(numbers)), np.array(draw(blocks)), np.arange(count), burden
     )  # fmt: skip
     ones = np.ones(count, dtype=np.int64)
@@ -66,7 +66,7 @@ def fleets(draw: st.DrawFn) -> tuple[Fleet, list[ShareRequest]]:
 
 @given(fleets())
 @settings(max_examples=300, deadline=None)
-def test_as_many_nodes_are_given_as_can_be(world: tuple[Fleet, list[ShareRequest]]) -> None:
+def test_as_many_nodes_are_given_as_can_be(world: tuple[OwnedNodes, list[ShareRequest]]) -> None:
     fleet, shares = world
     found = assign(fleet, shares)
     for i, share in enumerate(shares):
@@ -85,7 +85,7 @@ def test_as_many_nodes_are_given_as_can_be(world: tuple[Fleet, list[ShareRequest
 @settings(max_examples=200, deadline=None)
 def test_no_more_nodes_change_hands_than_must(owners: list[int], amounts: list[int]) -> None:
     """Where any node serves any share: those that teams have too many of, or those that lack."""
-    fleet = Fleet(
+    fleet = OwnedNodes(
         np.array(owners), np.full(len(owners), -1), np.arange(len(owners)),
         lambda _team, slots: np.zeros(len(slots), dtype=np.int64),
     )  # fmt: skip

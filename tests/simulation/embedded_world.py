@@ -19,7 +19,7 @@ from fairlead.app.controllers import Controllers, Policies
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import load_profile
@@ -30,7 +30,7 @@ from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
-from fairlead.runtime.supervisor import Service, Supervisor
+from fairlead.runtime.supervisor import SupervisedService, Supervisor
 from fairlead.testing.builders import EPOCH
 
 NAMESPACE = "default"
@@ -137,8 +137,9 @@ async def embedded_world(
         await binder.run()
 
     services = [
-        *controllers.services(), Service("api", service.run), Service("virtual-nodes", run_nodes),
-        Service("volume-binder", bind_volumes),
+        *controllers.services(), SupervisedService("api", service.run),
+        SupervisedService("virtual-nodes", run_nodes),
+        SupervisedService("volume-binder", bind_volumes),
     ]  # fmt: skip
     supervisor = Supervisor(services, clock=clock, rng=random.Random(1))
     async with asyncio.TaskGroup() as group:

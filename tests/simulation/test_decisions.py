@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairlead.api.resources import JOBS, NODE_POOLS
-from fairlead.app.decision_file import Recorded, digest_of, read_lines, write_lines
+from fairlead.app.decision_file import RecordedDecision, digest_of, read_lines, write_lines
 from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -39,7 +39,7 @@ BUSY = WorldOptions(
 )  # fmt: skip
 
 
-def saved(log: DecisionLog, number: int) -> Recorded:
+def saved(log: DecisionLog, number: int) -> RecordedDecision:
     """Return a decision as it is read from its file."""
     found = log.snapshot(number)
     assert found is not None
@@ -68,7 +68,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return met
 
 
-def note(met: Counter[str], recorded: Recorded) -> None:
+def note(met: Counter[str], recorded: RecordedDecision) -> None:
     """Count what a decision did, and what it took from memory."""
     recall, carried = recorded.snapshot.recall, recorded.snapshot.carried
     met["replayed"] += 1

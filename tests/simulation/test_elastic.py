@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from fairlead.decide.placement import context, repair
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.repair import RepairScope
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.explored_worlds import options_of
@@ -57,7 +57,7 @@ def test_a_repair_that_waits_for_all_lost_members_is_reported(
     def all_or_none(capacity, gang, scope: RepairScope) -> None:
         del capacity, gang, scope
 
-    monkeypatch.setattr(Context, "growth", lambda *_: None)
+    monkeypatch.setattr(PlanningContext, "growth", lambda *_: None)
     monkeypatch.setattr(repair, "plan_repair", all_or_none)
     with pytest.raises(PromiseBroken, match=r"^3: .* waits in repair with \d members"):
         run_world(busy)

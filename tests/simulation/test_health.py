@@ -12,7 +12,7 @@ from fairlead.api.fleet import Fleet, FleetStatus, Repair
 from fairlead.api.names import TAINT_UNHEALTHY
 from fairlead.decide.health import cycle
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.rails.ledger import Account
+from fairlead.decide.rails.ledger import RailsAccount
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.explore import explore_one
 from fairlead.sim.explored_worlds import options_of
@@ -60,7 +60,7 @@ def test_no_node_is_taken_out_in_a_storm() -> None:
 
 
 def test_a_ledger_that_allows_everything_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Account, "excess", lambda *_: None)
+    monkeypatch.setattr(RailsAccount, "excess", lambda *_: None)
     with pytest.raises(PromiseBroken, match=r"^6: \d+ nodes are taken out within "):
         run_world(sick)
 

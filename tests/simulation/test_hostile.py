@@ -30,14 +30,14 @@ from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS
 from fairlead.api.status import AlreadyExists, ApiError
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
-from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, Provider
+from fairlead.cloud.provider import CloudError, LaunchRequest, MachineProvider, OutOfCapacity
 from fairlead.cloud.registry import provider_of
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.pinning import Binding
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import load_profile
@@ -48,7 +48,7 @@ from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
-from fairlead.runtime.supervisor import Service, Supervisor
+from fairlead.runtime.supervisor import SupervisedService, Supervisor
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_node
 from fairlead.testing.fake_client import FakeClient
@@ -167,7 +167,7 @@ class HostileProvider:
         self._raise()
 
 
-def _provider_of(pool: NodePool) -> Provider:
+def _provider_of(pool: NodePool) -> MachineProvider:
     if pool.spec.provider.type is ProviderType.EXEC:
         return HostileProvider(pool)
     return provider_of(pool)
@@ -214,7 +214,10 @@ async def embedded() -> AsyncIterator[World]:
         finally:
             reader.close()
 
-    world.services += [Service("api", service.run), Service("virtual-nodes", run_nodes)]
+    world.services += [
+        SupervisedService("api", service.run),
+        SupervisedService("virtual-nodes", run_nodes),
+    ]
     async with running(world):
         yield world
 

@@ -28,12 +28,12 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import load_profile
 from fairlead.history.memory import MemoryHistory
-from fairlead.runtime.client import Request, Verb
+from fairlead.runtime.client import Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.loop import ControllerLoop
@@ -56,7 +56,7 @@ class Quota(InProcessClient):
     room = 0
     asked = 0
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ApiService) -> None:
         super().__init__(service)
         #: Pods that were made and not deleted.
         self.taken: set[str] = set()
@@ -64,10 +64,10 @@ class Quota(InProcessClient):
 
     async def call(self, request: Request[Any]) -> Any:
         is_limited = request.resource.plural == "pods" and request.namespace == "refused"
-        if is_limited and request.verb is Verb.CREATE:
+        if is_limited and request.verb is RequestVerb.CREATE:
             return await self._create(request)
         answer = await super().call(request)
-        if is_limited and request.verb is Verb.DELETE:
+        if is_limited and request.verb is RequestVerb.DELETE:
             self.taken.discard(request.name)
         return answer
 
@@ -91,7 +91,7 @@ class Cluster:
     def __init__(self) -> None:
         self.clock = LoopClock(EPOCH)
         rng = random.Random(1)
-        self.service = Service(
+        self.service = ApiService(
             Store.open(None), Registry.with_builtins(), self.clock,
             ids=lambda: f"{rng.getrandbits(128):032x}", rng=rng,
         )  # fmt: skip

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.runtime.client import Request, Verb
+from fairlead.runtime.client import Request, RequestVerb
 from fairlead.runtime.fencing import LeaderClient
-from fairlead.runtime.leader import LeaderElector, Term
+from fairlead.runtime.leader import LeaderElector, LeaderTerm
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.loop import run
-from fairlead.sim.outcome import Outcome
+from fairlead.sim.outcome import SimulationOutcome
 from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
 from fairlead.sim.world import World, simulate
 from fairlead.sim.world_options import WorldOptions
@@ -94,7 +94,7 @@ def _pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a leader notice the end of its term late, as a process does that was paused."""
     renew = LeaderElector._renew_until_over
 
-    async def late(elector: LeaderElector, term: Term, ended: asyncio.Event) -> None:
+    async def late(elector: LeaderElector, term: LeaderTerm, ended: asyncio.Event) -> None:
         await renew(elector, term, ended)
         await asyncio.sleep(20.0)
 
@@ -102,7 +102,7 @@ def _pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_write_of_a_deposed_leader_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused: Counter[Verb] = Counter()
+    refused: Counter[RequestVerb] = Counter()
     call = LeaderClient.call
 
     async def counted(client: LeaderClient, request: Any) -> Any:
@@ -140,7 +140,7 @@ def test_two_leaders_at_once_are_reported(monkeypatch: pytest.MonkeyPatch) -> No
     """The canary of the lease: a leader whose renewal gets no answer goes on as if it had one."""
     renew = LeaderElector._renew
 
-    async def hopeful(elector: LeaderElector, term: Term) -> float:
+    async def hopeful(elector: LeaderElector, term: LeaderTerm) -> float:
         wait = await renew(elector, term)
         if not term.is_over:
             term.deadline = asyncio.get_running_loop().time() + 15.0
@@ -156,7 +156,7 @@ def test_clocks_that_jump_by_an_hour_depose_no_leader_and_fail_no_job() -> None:
     options = replace(CALM, clock_jumps_per_day=5000.0, clock_jump_seconds_max=3600.0)
     worlds: list[_Observed] = []
 
-    async def main() -> Outcome:
+    async def main() -> SimulationOutcome:
         worlds.append(_Observed(options, 1))
         return await worlds[0].run()
 

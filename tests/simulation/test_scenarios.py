@@ -13,9 +13,16 @@ from bench.bare_queue import BareJob, bare_waits
 from msgspec.structs import replace
 
 from fairlead.cli.main import guarded
-from fairlead.sim.recorder import Recorder
+from fairlead.sim.recorder import RunRecorder
 from fairlead.sim.report import figure_rows, render_report
-from fairlead.sim.run import Progress, Run, RunResult, load_of, team_changes_of, write_results
+from fairlead.sim.run import (
+    RunProgress,
+    RunResult,
+    ScenarioRun,
+    load_of,
+    team_changes_of,
+    write_results,
+)
 from fairlead.sim.scenario import (
     CloudSpec,
     ClusterSpec,
@@ -69,7 +76,7 @@ def ideal(trace: Path, **changes: Any) -> Scenario:
 
 
 def run(scenario: Scenario) -> RunResult:
-    return Run(scenario).run()
+    return ScenarioRun(scenario).run()
 
 
 def test_strict_order_on_one_pool_waits_as_long_as_the_bare_model(tmp_path: Path) -> None:
@@ -196,13 +203,13 @@ def test_hardware_that_fails_or_is_slow_costs_time_and_the_report_says_how_often
 
 
 def test_a_run_that_is_stopped_early_leaves_a_report_that_says_so(tmp_path: Path) -> None:
-    runs: list[Run] = []
-    shown: list[Progress] = []
+    runs: list[ScenarioRun] = []
+    shown: list[RunProgress] = []
 
-    def stop_soon(progress: Progress) -> None:
+    def stop_soon(progress: RunProgress) -> None:
         shown.append(progress)
 
-    run_ = Run(
+    run_ = ScenarioRun(
         ideal(written(crowded_load(60, 3), tmp_path / "jobs.csv")), stop_soon, until=10_000.0
     )
     runs.append(run_)
@@ -330,7 +337,7 @@ def bursts(**changes: Any) -> Scenario:
 
 
 def test_a_day_of_bursts_buys_machines_from_none_and_reports_what_idled() -> None:
-    result = Run(bursts()).run()
+    result = ScenarioRun(bursts()).run()
     summary = result.summary
     assert (summary.violations, summary.finished) == ((), summary.jobs)
     assert 20 < summary.machines_most <= 40
@@ -396,7 +403,7 @@ def test_mistakes_of_pools_and_bursts_are_all_named() -> None:
 
 
 def test_the_recorder_fills_its_grid_without_events() -> None:
-    recorder = Recorder(0.0, sample_seconds=10.0, tenants={})
+    recorder = RunRecorder(0.0, sample_seconds=10.0, tenants={})
     recorder.finish(35.0)
     assert [sample.at for sample in recorder.samples] == [0.0, 10.0, 20.0, 30.0]
 
@@ -438,7 +445,7 @@ def test_each_tenant_of_a_trace_may_be_a_team_with_an_equal_share(tmp_path: Path
     assert [(c.name, c.spec and c.spec["shares"]) for c in changes] == [
         ("blue-lab", [{"nodes": 2}]), ("red", [{"nodes": 2}]),
     ]  # fmt: skip
-    result = Run(scenario).run()
+    result = ScenarioRun(scenario).run()
     assert result.summary.violations == ()
     waits = {record.tenant: record.wait_seconds for record in result.recorder.jobs.values()}
     assert waits["Blue Lab"] is not None

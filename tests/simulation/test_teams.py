@@ -18,7 +18,7 @@ from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
 from fairlead.api.team import Share, Team, TeamSpec
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.placement.borrowing import Borrowing
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.job_limits import QueueLimits, RunningLimits
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.teams.decide import Sharing
@@ -296,7 +296,9 @@ def test_no_head_of_the_queue_keeps_a_team_off_its_own_nodes() -> None:
 def test_a_scheduler_that_keeps_a_team_off_its_own_nodes_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Context, "kept_from", lambda _self, _team, reservation: reservation.kept)
+    monkeypatch.setattr(
+        PlanningContext, "kept_from", lambda _self, _team, reservation: reservation.kept
+    )
     with pytest.raises(PromiseBroken, match=r"4: .*own.* nodes of its team that are free"):
         run_world(headed)
 

@@ -76,7 +76,7 @@ def test_a_pod_that_is_given_another_controller_is_no_member_that_gives_way() ->
     )  # fmt: skip
     seed = next(
         seed for seed in (f"test/{number}" for number in itertools.count())
-        if (shape := world.Shape.of(seed)).preempts_adopted and not shape.has_team
+        if (shape := world.WorldShape.of(seed)).preempts_adopted and not shape.has_team
     )  # fmt: skip
     result = play(seed, [calls, (), (), (), (), calls])  # what code keeps of a first use is there
     assert result.broken == ""

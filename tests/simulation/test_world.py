@@ -25,7 +25,7 @@ from fairlead.model.nodes import NodeTable
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.replay_command import replay_command
-from fairlead.sim.workload import Submission, WorkloadOptions
+from fairlead.sim.workload import WorkloadOptions, WorkloadSubmission
 from fairlead.sim.world import simulate
 from fairlead.sim.world_options import WorldOptions
 
@@ -193,7 +193,7 @@ def test_the_same_seed_gives_the_same_log_whatever_the_hash_seed() -> None:
     assert simulate(_SMALL, 5).log_hash in other
 
 
-class _Greedy(Submission):
+class _Greedy(WorkloadSubmission):
     """The canary: somebody binds a pod to a node that is full."""
 
     async def run(self, arrivals: object) -> None:

@@ -29,7 +29,7 @@ class ReportCondition(Enum):
     API_SERVER_DEGRADED = "APIServerDegraded"
 
 
-class Severity(Enum):
+class FindingSeverity(Enum):
     """How much harm a finding can do."""
 
     CRITICAL = "Critical"
@@ -43,7 +43,7 @@ class ReportFinding(Wire, frozen=True):
     check: Annotated[
         str, doc("Id of the check: `fairlead doctor --explain ID`.", maxLength=CHECK_MAX)
     ]
-    severity: Annotated[Severity, doc("How much harm it can do.")]
+    severity: Annotated[FindingSeverity, doc("How much harm it can do.")]
     subject: Annotated[ObjectName, doc("What it was found on.")]
     title: Annotated[str, doc("What is wrong.", maxLength=TITLE_MAX)] = ""
     evidence: Annotated[

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 
-class Change(Enum):
+class ChangeRule(Enum):
     """When a field may be changed, in words that complete "may be changed"."""
 
     FREE = "at any time"
@@ -26,21 +26,21 @@ class Change(Enum):
 
 #: Every field of a job's spec, by its name in JSON. No forecast and no share of others rests on a
 #: field that is free: forecasts end with the present attempt, and a restart begins another one.
-CHANGES: Mapping[str, Change] = {
-    "roles": Change.NEVER,
-    "team": Change.WHILE_NOT_PLACED,
-    "reservation": Change.WHILE_NOT_PLACED,
-    "priorityClassName": Change.LOWER_AT_ONCE,
-    "priority": Change.DERIVED,
-    "timeLimitSeconds": Change.SHORTER_WHILE_PLACED,
-    "topology": Change.NEVER,
-    "restart": Change.FREE,
-    "checkpoint": Change.NEVER,
-    "after": Change.FREE,
-    "notBefore": Change.FREE,
-    "deadline": Change.FREE,
-    "suspend": Change.FREE,
-    "cancel": Change.FREE,
-    "ttlSecondsAfterFinished": Change.FREE,
-    "adopts": Change.NEVER,
+CHANGES: Mapping[str, ChangeRule] = {
+    "roles": ChangeRule.NEVER,
+    "team": ChangeRule.WHILE_NOT_PLACED,
+    "reservation": ChangeRule.WHILE_NOT_PLACED,
+    "priorityClassName": ChangeRule.LOWER_AT_ONCE,
+    "priority": ChangeRule.DERIVED,
+    "timeLimitSeconds": ChangeRule.SHORTER_WHILE_PLACED,
+    "topology": ChangeRule.NEVER,
+    "restart": ChangeRule.FREE,
+    "checkpoint": ChangeRule.NEVER,
+    "after": ChangeRule.FREE,
+    "notBefore": ChangeRule.FREE,
+    "deadline": ChangeRule.FREE,
+    "suspend": ChangeRule.FREE,
+    "cancel": ChangeRule.FREE,
+    "ttlSecondsAfterFinished": ChangeRule.FREE,
+    "adopts": ChangeRule.NEVER,
 }

@@ -23,7 +23,7 @@ FIGURES_MAX = 16
 TEST_MAX = 63
 
 
-class Outcome(Enum):
+class MachineOutcome(Enum):
     """How a test ended; the worst of its tests, by `rank`, is that of a suite."""
 
     _value_: str
@@ -52,11 +52,11 @@ class Figure(Wire, frozen=True):
     ] = None
 
 
-class Measured(Wire, frozen=True):
+class MachineFinding(Wire, frozen=True):
     """What one test found."""
 
     test: Annotated[str, doc("Name of the test.", maxLength=TEST_MAX)]
-    outcome: Annotated[Outcome, doc("How it ended.")]
+    outcome: Annotated[MachineOutcome, doc("How it ended.")]
     message: Annotated[str, doc("Why it did not pass.", maxLength=WHY_MAX)] = ""
     seconds: Annotated[float, doc("How long it took.")] = 0.0
     figures: Annotated[tuple[Figure, ...], doc("What was measured.", maxItems=FIGURES_MAX)] = ()
@@ -66,17 +66,17 @@ class SuiteResult(Wire, frozen=True):
     """What a run of a suite says, as its program writes it."""
 
     suite: str
-    measured: tuple[Measured, ...]
+    measured: tuple[MachineFinding, ...]
     boot_id: str = ""
     machine_id: str = ""
     devices: tuple[str, ...] = ()
     versions: dict[str, str] = {}
 
 
-def worst_outcome(measured: Iterable[Measured]) -> Outcome:
+def worst_outcome(measured: Iterable[MachineFinding]) -> MachineOutcome:
     """Return the worst outcome; Skipped where there is none."""
     outcomes = (each.outcome for each in measured)
-    return max(outcomes, key=lambda each: each.rank, default=Outcome.SKIPPED)
+    return max(outcomes, key=lambda each: each.rank, default=MachineOutcome.SKIPPED)
 
 
 class UnreadableResult(ValueError):

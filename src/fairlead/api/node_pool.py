@@ -335,7 +335,7 @@ class Launch(Wire, frozen=True):
         return self.answered_at or self.requested_at
 
 
-class Unavailable(Wire, frozen=True):
+class UnavailableDomain(Wire, frozen=True):
     """A domain that refused a launch."""
 
     domain: Annotated[str, doc("The domain; empty: the provider's choice.")]
@@ -425,7 +425,9 @@ class NodePoolStatus(Wire, frozen=True):
     ] = ()
     launch_number: Annotated[int, doc("Launches so far; names the next token.")] = 0
     launches: Annotated[tuple[Launch, ...], doc("Launches under way.", maxItems=LAUNCHES_MAX)] = ()
-    unavailable: Annotated[tuple[Unavailable, ...], doc("Domains that refused launches.")] = ()
+    unavailable: Annotated[
+        tuple[UnavailableDomain, ...], doc("Domains that refused launches.")
+    ] = ()
     balloons: Annotated[
         BalloonCounts | None, doc("Balloons, where another autoscaler owns the machines.")
     ] = None

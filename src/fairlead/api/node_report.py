@@ -196,7 +196,7 @@ class ReportedTuning(Wire, frozen=True):
     not_judged: Annotated[int, doc("Settings that could not be judged.", ge=0)] = 0
 
 
-class Answer(Enum):
+class AgentAnswer(Enum):
     """How the agent answered a request."""
 
     ACCEPTED = "Accepted"
@@ -208,7 +208,7 @@ class RequestAnswer(Wire, frozen=True):
     """The answer of the agent to the latest request."""
 
     id: Annotated[str, doc("Id of the request.", maxLength=ID_MAX)]
-    answer: Annotated[Answer, doc("The answer.")]
+    answer: Annotated[AgentAnswer, doc("The answer.")]
     message: Annotated[str, doc("Why it was refused, or how it went.", maxLength=WHY_MAX)] = ""
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from fairlead.api.machine_result import Outcome
+from fairlead.api.machine_result import MachineOutcome
 from fairlead.api.node_report import Action
 
 Option: TypeAlias = int | float | str | list[str]
@@ -43,7 +43,7 @@ class MachineTest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     catches: str
     action: Action
-    late: Outcome
+    late: MachineOutcome
     timeout_seconds: float
     options: dict[str, Option] = {}
     figure: tuple[FigureKind, ...] = ()

@@ -12,21 +12,21 @@ from typing import Annotated
 import msgspec
 
 from fairlead.api.bounds import INT32_MAX, Name, doc
-from fairlead.api.machine_result import MEASURED_MAX, TEST_MAX, Measured, Outcome
+from fairlead.api.machine_result import MEASURED_MAX, TEST_MAX, MachineFinding, MachineOutcome
 from fairlead.api.meta import Instant, ObjectMeta, Wire
 from fairlead.api.node_report import ID_MAX, WHY_MAX
 
 DEVICES_MAX = 16
 
 
-class Cause(Enum):
+class NodeTestCause(Enum):
     """Why a node is tested."""
 
     GATE = "Gate"  # before it takes work: a new node, or one that was repaired
     PERSON = "Person"
 
 
-class Phase(Enum):
+class NodeTestPhase(Enum):
     """What a test does now."""
 
     PENDING = "Pending"
@@ -42,7 +42,7 @@ class NodeTestSpec(Wire, frozen=True):
         str, doc("Uid of the node; one that was made again is another one.", maxLength=ID_MAX),
     ] = msgspec.field(name="nodeUID")  # fmt: skip
     suite: Annotated[str, doc("Name of the suite.", maxLength=TEST_MAX)]
-    cause: Annotated[Cause, doc("Why it is tested. Default Person.")] = Cause.PERSON
+    cause: Annotated[NodeTestCause, doc("Why it is tested. Default Person.")] = NodeTestCause.PERSON
     number: Annotated[
         int, doc("Counts the tests of a node; the latest has the highest.", ge=0, maximum=INT32_MAX)
     ] = 0
@@ -51,8 +51,8 @@ class NodeTestSpec(Wire, frozen=True):
 class NodeTestStatus(Wire, frozen=True):
     """How the test does, written by the health controller."""
 
-    phase: Annotated[Phase, doc("What it does now.")] = Phase.PENDING
-    outcome: Annotated[Outcome | None, doc("How it ended.")] = None
+    phase: Annotated[NodeTestPhase, doc("What it does now.")] = NodeTestPhase.PENDING
+    outcome: Annotated[MachineOutcome | None, doc("How it ended.")] = None
     reason: Annotated[str, doc("Why it ended so, in a word.", maxLength=TEST_MAX)] = ""
     message: Annotated[str, doc("The same in a sentence.", maxLength=WHY_MAX)] = ""
     pod_uid: Annotated[
@@ -71,11 +71,11 @@ class NodeTestStatus(Wire, frozen=True):
     ] = ()
     versions: Annotated[dict[str, str], doc("Versions of kernel, driver and libraries.")] = {}
     measured: Annotated[
-        tuple[Measured, ...], doc("What each test found.", maxItems=MEASURED_MAX)
+        tuple[MachineFinding, ...], doc("What each test found.", maxItems=MEASURED_MAX)
     ] = ()
 
     @property
-    def worst(self) -> Measured | None:
+    def worst(self) -> MachineFinding | None:
         """The first test of the worst outcome."""
         return max(self.measured, key=lambda each: each.outcome.rank, default=None)
 
@@ -90,4 +90,4 @@ class NodeTest(Wire, frozen=True):
     @property
     def is_open(self) -> bool:
         """True until it has ended."""
-        return self.status.phase is not Phase.ENDED
+        return self.status.phase is not NodeTestPhase.ENDED

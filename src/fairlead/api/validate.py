@@ -25,7 +25,7 @@ from fairlead.api.claim_templates import claim_template_causes
 from fairlead.api.core import Container, PodSpec
 from fairlead.api.indices import IndicesError, parse_indices
 from fairlead.api.job import MEMBERS_MAX, Job, JobSpec, Role
-from fairlead.api.job_changes import CHANGES, Change
+from fairlead.api.job_changes import CHANGES, ChangeRule
 from fairlead.api.meta import to_wire
 from fairlead.api.pod_fields import POD_FIELDS, refused_causes
 from fairlead.api.pod_rules import pod_spec_causes
@@ -73,7 +73,7 @@ def validate_job(
     ]
 
 
-_IMMUTABLE_FIELDS = tuple(field for field, when in CHANGES.items() if when is Change.NEVER)
+_IMMUTABLE_FIELDS = tuple(field for field, when in CHANGES.items() if when is ChangeRule.NEVER)
 
 
 def validate_job_update(

@@ -27,7 +27,7 @@ from fairlead.api.team import TeamUse
 from fairlead.app.messages import Explained, Fitted
 from fairlead.decide.alternatives import alternatives_to
 from fairlead.decide.explain import explain, explain_changed
-from fairlead.decide.explanation import Explanation, Forecast, Preemption, Unknown
+from fairlead.decide.explanation import Explanation, Forecast, PreemptionAhead, UnknownBound
 from fairlead.decide.fleet.growth import pools_that_hold
 from fairlead.decide.forecast import Forecasts
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -51,7 +51,7 @@ FORECAST_KEPT_SECONDS_MAX = 5.0
 #: The expected start takes up to so many forecasts, and is left out where that is longer.
 EXPECTED_RUNS = 40
 
-Awaited: TypeAlias = Forecast | Preemption | Unknown | None
+Awaited: TypeAlias = Forecast | PreemptionAhead | UnknownBound | None
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class _Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownState:
     """What is known of a cluster beside the state of its planner."""
 
     nodes: Callable[[], Sequence[Node]] = tuple
@@ -76,13 +76,13 @@ class Known:
     health: NodeHealth = field(default_factory=NodeHealth)
 
 
-class Answers:
+class PlannerAnswers:
     """Answers about one cluster; one object as long as the state lives."""
 
     def __init__(
         self,
         state: PlacementState,
-        known: Known,
+        known: KnownState,
         policy: PlacementPolicy,
         jobs: JobsPolicy,
         *,
@@ -244,7 +244,7 @@ def _awaited_of_namespace(awaited: Awaited, namespace: str) -> Awaited:
     own = partial(_own, namespace=namespace)
     if isinstance(awaited, Forecast):
         return structs.replace(awaited, waits_for=own(awaited.waits_for))
-    if isinstance(awaited, Preemption):
+    if isinstance(awaited, PreemptionAhead):
         borrowed = zip(awaited.victims, awaited.borrowed, strict=False)
         return structs.replace(
             awaited, victims=own(awaited.victims),

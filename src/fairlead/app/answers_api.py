@@ -26,7 +26,7 @@ from fairlead.api.resources import JOBS, TEAMS
 from fairlead.api.reviews import ResourceAttributes
 from fairlead.api.status import BadRequest, Invalid, TooLarge, Unavailable
 from fairlead.api.validate import validate_job
-from fairlead.app.answers import Answers, fitted_of_namespace, of_namespace
+from fairlead.app.answers import PlannerAnswers, fitted_of_namespace, of_namespace
 from fairlead.app.archive_guard import to_read_history
 from fairlead.app.messages import (
     EXPLAIN_PATH,
@@ -85,7 +85,7 @@ class AnswersApi:
 
     def __init__(
         self,
-        answers: Callable[[], Answers | None],
+        answers: Callable[[], PlannerAnswers | None],
         *,
         clock: Clock,
         stopwatch: Callable[[], float],

@@ -20,7 +20,7 @@ from fairlead.api.job_defaults import JobTerms
 from fairlead.api.names import BALLOON_PRIORITY_CLASS
 from fairlead.api.resources import FLEETS
 from fairlead.api.team import Team
-from fairlead.app.answers import Answers, Known
+from fairlead.app.answers import KnownState, PlannerAnswers
 from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors
 from fairlead.cloud.registry import ProviderFactory
@@ -62,7 +62,7 @@ from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.numbers import Numbers, NumbersOptions
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
-from fairlead.runtime.supervisor import Service
+from fairlead.runtime.supervisor import SupervisedService
 
 COMPONENT = "fairlead"
 #: Of the loop, for what an answer to `fairlead why` has beside the verdict and its numbers.
@@ -151,30 +151,34 @@ class Controllers:
         self._loops: dict[str, ControllerLoop[Any]] = {}
         #: Of the scheduler; None while it does not run.
         self.decisions: DecisionLog | None = None
-        self.answers: Answers | None = None
+        self.answers: PlannerAnswers | None = None
 
-    def services(self) -> list[Service]:
+    def services(self) -> list[SupervisedService]:
         """Return the services: mirrors and events first, since the controllers need them."""
         services = [
             *self.mirrors.services(),
-            Service("events", self._events.run),
-            Service("numbers", self._numbers.run),
-            Service("scheduler", self._run_scheduler, is_ready=lambda: self._is_ready("scheduler")),
-            Service("jobs", self._run_jobs, is_ready=lambda: self._is_ready("jobs")),
-            Service("arrays", self._run_arrays, is_ready=lambda: self._is_ready("arrays")),
-            Service("teams", self._run_teams, is_ready=lambda: self._is_ready("teams")),
-            Service("fleet", self._run_fleet),
-            Service("use", self._run_use),
+            SupervisedService("events", self._events.run),
+            SupervisedService("numbers", self._numbers.run),
+            SupervisedService(
+                "scheduler", self._run_scheduler, is_ready=lambda: self._is_ready("scheduler")
+            ),
+            SupervisedService("jobs", self._run_jobs, is_ready=lambda: self._is_ready("jobs")),
+            SupervisedService(
+                "arrays", self._run_arrays, is_ready=lambda: self._is_ready("arrays")
+            ),
+            SupervisedService("teams", self._run_teams, is_ready=lambda: self._is_ready("teams")),
+            SupervisedService("fleet", self._run_fleet),
+            SupervisedService("use", self._run_use),
         ]
         if self._policies.doctor.enabled:
-            services.append(Service("doctor", self._run_doctor))
+            services.append(SupervisedService("doctor", self._run_doctor))
         if self._policies.health.enabled:
-            services.append(Service("health", self._run_health))
+            services.append(SupervisedService("health", self._run_health))
         if self._policies.jobs.binding is not None:  # another scheduler binds what is pinned
             ready = partial(self._is_ready, "adoption")
-            services.append(Service("adoption", self._run_adoption, is_ready=ready))
+            services.append(SupervisedService("adoption", self._run_adoption, is_ready=ready))
         else:
-            services.append(Service("unscheduled", self._run_unscheduled))
+            services.append(SupervisedService("unscheduled", self._run_unscheduled))
         return services
 
     def _highest_number(self) -> int:
@@ -227,10 +231,10 @@ class Controllers:
             self._metrics.watch_jobs(None)
             self._metrics.forget_queue(SchedulerController.name)
 
-    def _answers_of(self, state: PlacementState) -> Answers:
+    def _answers_of(self, state: PlacementState) -> PlannerAnswers:
         mirrors, world = self.mirrors, self.world
-        return Answers(
-            state, Known(mirrors.nodes.items, mirrors.pools.items, world.health),
+        return PlannerAnswers(
+            state, KnownState(mirrors.nodes.items, mirrors.pools.items, world.health),
             self._policies.placement, self._policies.jobs, stopwatch=time.thread_time,
             seconds=lambda: ANSWER_SECONDS_MAX,
         )  # fmt: skip

@@ -164,7 +164,7 @@ class DecisionFileError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedDecision:
     """A decision as it was recorded. `digest` is that of the actions."""
 
     cycle: int
@@ -249,7 +249,7 @@ def _encode(value: object) -> bytes:
     return msgspec.json.encode(value, order="deterministic")
 
 
-def read_lines(lines: Iterable[bytes]) -> Recorded:
+def read_lines(lines: Iterable[bytes]) -> RecordedDecision:
     """Return what a file has; DecisionFileError."""
     numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
     number, first = next(numbered, (1, b""))
@@ -282,7 +282,9 @@ def read_lines(lines: Iterable[bytes]) -> Recorded:
         tuple(Level(name, key) for name, key in header.levels),
         _carried(header.carried), _recall(header.recall), header.contains_faults,
     )  # fmt: skip
-    return Recorded(header.cycle, header.release, snapshot, tuple(header.actions), header.digest)
+    return RecordedDecision(
+        header.cycle, header.release, snapshot, tuple(header.actions), header.digest
+    )
 
 
 class _Start(msgspec.Struct, frozen=True):

@@ -39,7 +39,7 @@ from fairlead.embedded.http.server import Server, serve
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.cluster_objects import Address
-from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.verbs.uids import Uids
 from fairlead.embedded.volume_binder import VolumeBinder
 from fairlead.history import HISTORY_FILE
@@ -47,7 +47,7 @@ from fairlead.history.sqlite import SqliteHistory
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.metrics import Metrics
-from fairlead.runtime.supervisor import OnCrash, Service, Supervisor
+from fairlead.runtime.supervisor import OnCrash, SupervisedService, Supervisor
 
 READY_LOOK_SECONDS = 0.02
 START_CRASHES_MAX = 3
@@ -136,23 +136,21 @@ class Cluster:
                 providers=lambda pool: provider_of(pool, self._clouds, nodes.cloud),
             )  # fmt: skip
             nodes = Nodes(
-                self._settings,
-                client,
-                self._clock,
-                pods=controllers.mirrors.pods,
-                nodes=controllers.mirrors.nodes,
-                log=self._log,
-            )
+                self._settings, client, self._clock, pods=controllers.mirrors.pods,
+                nodes=controllers.mirrors.nodes, log=self._log,
+            )  # fmt: skip
             self.nodes_kept = await nodes.shrink()
             lost: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
             store.on_failure(lost.set_result)
             supervisor = Supervisor(
                 [
-                    Service("store", lambda: _watch_store(lost), OnCrash.FATAL),
-                    Service("api", service.run),
+                    SupervisedService("store", lambda: _watch_store(lost), OnCrash.FATAL),
+                    SupervisedService("api", service.run),
                     *nodes.services(),
                     *controllers.services(),
-                    Service("volume-binder", lambda: self._bind_volumes(client, controllers)),
+                    SupervisedService(
+                        "volume-binder", lambda: self._bind_volumes(client, controllers)
+                    ),
                 ],
                 clock=self._clock,
                 rng=self._rng,

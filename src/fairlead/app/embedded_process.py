@@ -22,7 +22,7 @@ from fairlead.app.embedded import Cluster, ListenFailed, StartFailed, StoreLost
 from fairlead.app.run_file import (
     KUBECONFIG_FILE,
     LOG_FILE,
-    Running,
+    RunningCluster,
     clear_running,
     identity,
     rotate_log,
@@ -49,7 +49,7 @@ YOUNG_OBJECTS_MAX = 20_000
 def run_cluster(
     settings: Settings,
     *,
-    ready: Callable[[Running], None],
+    ready: Callable[[RunningCluster], None],
     log_stream: TextIO,
     verbosity: int,
     say: Callable[[str], None] | None = None,
@@ -113,13 +113,13 @@ def settle_garbage_collector() -> None:
     gc.enable()
 
 
-def _this_process(server: str, now: float, nodes_kept: int) -> Running:
+def _this_process(server: str, now: float, nodes_kept: int) -> RunningCluster:
     from fairlead import __version__
 
     pid = os.getpid()
     mine = identity(pid)
     assert mine is not None, "a running process has an identity"
-    return Running(pid, mine.start_ticks, mine.boot_id, server, __version__, now, nodes_kept)
+    return RunningCluster(pid, mine.start_ticks, mine.boot_id, server, __version__, now, nodes_kept)
 
 
 def _innermost(error: BaseException) -> BaseException:

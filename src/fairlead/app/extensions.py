@@ -29,12 +29,12 @@ from fairlead.api import names
 from fairlead.api.job import JobState
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import MethodNotAllowed
-from fairlead.app.answers import Answers
+from fairlead.app.answers import PlannerAnswers
 from fairlead.app.answers_api import QUESTIONS, AnswersApi, read_question
 from fairlead.app.archive_api import stream
 from fairlead.app.archive_query import record_lines
 from fairlead.app.decision_query import decision_file, decision_lines
-from fairlead.app.messages import Book, ClusterStatus, NodeCounts, ServiceHealth
+from fairlead.app.messages import Book, ClusterStatus, NodeCounts, PartHealth
 from fairlead.app.settings import Settings
 from fairlead.controllers.decision_log import DecisionLog
 from fairlead.embedded.http.request import PathNotFound, Query, split_path
@@ -65,7 +65,7 @@ class Parts:
     archive: LogArchive
     #: Returns the log of the scheduler's decisions, None while no scheduler runs.
     decisions: Callable[[], DecisionLog | None]
-    answers: Callable[[], Answers | None]
+    answers: Callable[[], PlannerAnswers | None]
 
 
 class Extensions:
@@ -128,7 +128,7 @@ class Extensions:
             jobs=await self._job_counts(),
             pods=parts.store.count(PODS.name),
             services=tuple(
-                ServiceHealth(s.name, s.state.value, s.ready, s.crash_count, s.last_error)
+                PartHealth(s.name, s.state.value, s.ready, s.crash_count, s.last_error)
                 for s in parts.supervisor.health().services
             ),
             settings=plain(parts.settings.controllers),

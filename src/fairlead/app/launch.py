@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.app.run_file import LOG_FILE, Running, is_same, open_log, rotate_log
+from fairlead.app.run_file import LOG_FILE, RunningCluster, is_same, open_log, rotate_log
 from fairlead.input.errors import CliError, Code, fail
 
 START_SECONDS_MAX = 120.0
@@ -27,7 +27,7 @@ _LOG_TAIL_LINES = 5
 _REPORT_BYTES_MAX = 1 << 20
 
 
-class Report(msgspec.Struct, frozen=True, rename="camel"):
+class LaunchReport(msgspec.Struct, frozen=True, rename="camel"):
     """What the background process says through the pipe: ready, or an error as it is shown."""
 
     ready: str = ""  # text for stdout
@@ -35,7 +35,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     exit_code: int = 0
 
 
-def start_detached(data: Path, run: Callable[[int], int]) -> Report:
+def start_detached(data: Path, run: Callable[[int], int]) -> LaunchReport:
     """Run a function in a new session and return the report that it sends.
 
     It gets the descriptor that `send_report` takes, and returns the exit code of its process, which
@@ -80,7 +80,7 @@ def _enter_background(data: Path, log: int, kept: int) -> None:
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-def _read_report(descriptor: int, pid: int) -> Report | None:
+def _read_report(descriptor: int, pid: int) -> LaunchReport | None:
     """Return the report; None when the process closed the pipe without one."""
     deadline = time.monotonic() + START_SECONDS_MAX
     data = b""
@@ -97,10 +97,10 @@ def _read_report(descriptor: int, pid: int) -> Report | None:
             if not chunk:
                 break
             data += chunk
-    return msgspec.json.decode(data, type=Report) if data else None
+    return msgspec.json.decode(data, type=LaunchReport) if data else None
 
 
-def send_report(descriptor: int, report: Report) -> None:
+def send_report(descriptor: int, report: LaunchReport) -> None:
     """Tell the waiting parent; it may have gone, which is fine."""
     try:
         os.write(descriptor, msgspec.json.encode(report))
@@ -119,7 +119,7 @@ def _tail(path: Path) -> tuple[str, ...]:
     return tuple(line[:300] for line in lines[-_LOG_TAIL_LINES:])
 
 
-def stop(running: Running, *, seconds: float = STOP_SECONDS) -> None:
+def stop(running: RunningCluster, *, seconds: float = STOP_SECONDS) -> None:
     """End the cluster's process in order and wait for it; CliError when it does not end in time.
 
     The process is signalled through a descriptor that was opened before its identity was checked,
@@ -143,7 +143,7 @@ def stop(running: Running, *, seconds: float = STOP_SECONDS) -> None:
         os.close(descriptor)
 
 
-def _does_not_end(running: Running, seconds: float) -> CliError:
+def _does_not_end(running: RunningCluster, seconds: float) -> CliError:
     return fail(
         Code.STOP_FAILED, f"the cluster (process {running.pid}) has not ended after {seconds:g}s",
         help=(f"kill -9 {running.pid} ends it; the next fairlead up continues its jobs",),

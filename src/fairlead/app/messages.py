@@ -13,8 +13,8 @@ from fairlead.decide.explanation import (
     Alternatives,
     Explanation,
     Forecast,
-    Preemption,
-    Unknown,
+    PreemptionAhead,
+    UnknownBound,
 )
 from fairlead.decide.verdict import Verdict
 
@@ -185,14 +185,14 @@ class Fitted(msgspec.Struct, frozen=True, rename="camel"):
     pools: list[NodePool] = []
     holding: dict[str, int] = {}
     #: When it starts, or for which jobs it does, where it waits.
-    forecast: Forecast | Preemption | Unknown | None = None
+    forecast: Forecast | PreemptionAhead | UnknownBound | None = None
     #: Why the level of the topology that it prefers can never hold it.
     unreachable: Verdict | None = None
     #: What could be asked instead of what can never start.
     alternatives: Alternatives = Alternatives()
 
 
-class ServiceHealth(msgspec.Struct, frozen=True, rename="camel"):
+class PartHealth(msgspec.Struct, frozen=True, rename="camel"):
     """One part of the cluster's process; the states are those of `runtime.supervisor`."""
 
     name: str
@@ -225,6 +225,6 @@ class ClusterStatus(msgspec.Struct, frozen=True, rename="camel"):
     nodes: NodeCounts
     jobs: dict[str, int]  # by state
     pods: int
-    services: tuple[ServiceHealth, ...]
+    services: tuple[PartHealth, ...]
     #: Of the controllers, as they stand in a settings file.
     settings: dict[str, Any] = {}

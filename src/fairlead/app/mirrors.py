@@ -41,7 +41,7 @@ from fairlead.runtime.client import Client
 from fairlead.runtime.events import EventSink
 from fairlead.runtime.mirror import HasMetadata, Mirror, MirrorOptions
 from fairlead.runtime.set_aside import SetAside
-from fairlead.runtime.supervisor import Service
+from fairlead.runtime.supervisor import SupervisedService
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -107,10 +107,10 @@ class SharedMirrors:
             self.node_tests = make(NODE_TESTS)
             self._own += [self.node_reports, self.fleets, self.node_tests]
 
-    def services(self) -> list[Service]:
+    def services(self) -> list[SupervisedService]:
         """Return what runs the mirrors; put it before the readers, to be stopped after them."""
         return [
-            Service(
+            SupervisedService(
                 f"mirror-{mirror.resource.plural}",
                 partial(self._run, mirror),
                 is_ready=partial(_is_synced, mirror),

@@ -12,7 +12,7 @@ from typing import Any
 from fairlead.api.core import Node, Pod
 from fairlead.app.settings import LogSettings, Settings
 from fairlead.cloud.simulated import SimulatedCloud
-from fairlead.embedded.http.metrics import Measured
+from fairlead.embedded.http.metrics import MeasuredUse
 from fairlead.embedded.local.host import LocalOptions
 from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.node import LocalNode
@@ -28,7 +28,7 @@ from fairlead.runtime.logs import Logger
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
-from fairlead.runtime.supervisor import Service
+from fairlead.runtime.supervisor import SupervisedService
 
 
 def local_node_name() -> str:
@@ -88,27 +88,29 @@ class Nodes:
         """Return the pods whose processes run on this machine now."""
         return () if self._local is None else self._local.living
 
-    def measured_pods(self) -> Iterator[Measured]:
+    def measured_pods(self) -> Iterator[MeasuredUse]:
         """Yield what pods use now, as their nodes measure it or their profile says."""
         if self._local is not None:
             yield from self._local.measured_pods()
         if self._virtual is not None:
             yield from self._virtual.measured_pods()
 
-    def measured_nodes(self) -> Iterator[Measured]:
+    def measured_nodes(self) -> Iterator[MeasuredUse]:
         """Yield what this machine uses now; virtual nodes use what their pods do."""
         if self._local is not None:
             yield from self._local.measured_nodes()
         if self._virtual is not None:
             yield from self._virtual.measured_nodes()
 
-    def services(self) -> list[Service]:
+    def services(self) -> list[SupervisedService]:
         """Return the services of all nodes."""
         return [
-            Service("virtual-nodes", self._run_virtual, is_ready=lambda: self._virtual_is_ready),
-            Service("simulated-cloud", self.cloud.run),
-            Service("local-node", self._run_local, is_ready=lambda: self._local_is_ready),
-            Service("node-leases", self._leases.run),
+            SupervisedService(
+                "virtual-nodes", self._run_virtual, is_ready=lambda: self._virtual_is_ready
+            ),
+            SupervisedService("simulated-cloud", self.cloud.run),
+            SupervisedService("local-node", self._run_local, is_ready=lambda: self._local_is_ready),
+            SupervisedService("node-leases", self._leases.run),
         ]
 
     async def _run_virtual(self) -> None:

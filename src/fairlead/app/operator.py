@@ -19,13 +19,13 @@ from fairlead import __version__
 from fairlead.app.answers_api import AnswersApi
 from fairlead.app.archive_api import ArchiveApi
 from fairlead.app.context import ProcessContext
-from fairlead.app.replica import LogSource, Replica, ReplicaSettings
+from fairlead.app.replica import Replica, ReplicaLogSource, ReplicaSettings
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.history import History
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.metrics import CONTENT_TYPE, Metrics
-from fairlead.runtime.supervisor import Health, Service, Supervisor
+from fairlead.runtime.supervisor import Health, SupervisedService, Supervisor
 from fairlead.webhook.service import Webhook, WebhookOptions
 
 
@@ -53,7 +53,7 @@ class ProbesFailed(Exception):
         self.cause = cause
 
 
-class Operator:
+class ReplicaRun:
     """One replica, run once. `stop` ends it in order and hands the lease over."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Operator:
         client: Client,
         history: History,
         *,
-        archive: LogSource | None = None,
+        archive: ReplicaLogSource | None = None,
         clock: Clock,
         log: Logger,
     ) -> None:
@@ -98,9 +98,11 @@ class Operator:
                 teams=replica.teams,
                 others={"/fairlead/v1/": self._archive_api().answer},
             )
-            services.append(Service("webhook", webhook.run, is_ready=lambda: webhook.is_ready))
-            services.append(Service("webhook-jobs", webhook.follow_jobs))
-            services.append(Service("webhook-nodes", webhook.follow_nodes))
+            services.append(
+                SupervisedService("webhook", webhook.run, is_ready=lambda: webhook.is_ready)
+            )
+            services.append(SupervisedService("webhook-jobs", webhook.follow_jobs))
+            services.append(SupervisedService("webhook-nodes", webhook.follow_nodes))
         self._supervisor = Supervisor(
             services, clock=clock, rng=context.streams("supervisor"), log=log,
             crashed=metrics.crashed,

@@ -9,8 +9,8 @@ import socket
 import sys
 from collections.abc import Mapping
 
-from fairlead.app.operator import Operator, OperatorSettings, ProbesFailed
-from fairlead.app.replica import LogSource
+from fairlead.app.operator import OperatorSettings, ProbesFailed, ReplicaRun
+from fairlead.app.replica import ReplicaLogSource
 from fairlead.app.signals import stop_on_signals
 from fairlead.app.stores import open_stores
 from fairlead.controllers.logs import KeeperOptions
@@ -53,10 +53,10 @@ def run_operator(
         try:
             async with open_stores(store) as stores:
                 kept = KeeperOptions() if stores.is_durable else IN_MEMORY
-                archive = LogSource(
+                archive = ReplicaLogSource(
                     stores.logs, HttpLogReader(client), kept, is_durable=stores.is_durable
                 )
-                operator = Operator(
+                operator = ReplicaRun(
                     settings, client, stores.history, archive=archive, clock=clock, log=log
                 )
                 stop_on_signals(operator.stop)

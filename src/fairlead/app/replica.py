@@ -17,7 +17,7 @@ from typing import TypeVar
 from fairlead.api.core import PriorityClass
 from fairlead.api.resources import PRIORITY_CLASSES, TEAMS, Resource
 from fairlead.api.team import Team
-from fairlead.app.answers import Answers
+from fairlead.app.answers import PlannerAnswers
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.cloud.registry import ProviderFactory
@@ -28,9 +28,9 @@ from fairlead.runtime.client import Client
 from fairlead.runtime.discovery import discover_groups
 from fairlead.runtime.fencing import LeaderClient, fence
 from fairlead.runtime.history import History, LogReader, LogStore
-from fairlead.runtime.leader import LeaderElector, LeaderOptions, Term
+from fairlead.runtime.leader import LeaderElector, LeaderOptions, LeaderTerm
 from fairlead.runtime.mirror import HasMetadata, Mirror
-from fairlead.runtime.supervisor import Service, Supervisor
+from fairlead.runtime.supervisor import SupervisedService, Supervisor
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -47,7 +47,7 @@ class ReplicaSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class LogSource:
+class ReplicaLogSource:
     """Where logs of members are kept, and how they are read before they are gone."""
 
     store: LogStore
@@ -67,7 +67,7 @@ class Replica:
         history: History,
         *,
         context: ProcessContext,
-        archive: LogSource | None = None,
+        archive: ReplicaLogSource | None = None,
         providers: ProviderFactory | None = None,
         fenced: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -107,19 +107,19 @@ class Replica:
         return self._parts.decisions if self._parts is not None else None
 
     @property
-    def answers(self) -> Answers | None:
+    def answers(self) -> PlannerAnswers | None:
         """What the scheduler's state says; None while no scheduler runs here."""
         return self._parts.answers if self._parts is not None else None
 
-    def services(self) -> list[Service]:
+    def services(self) -> list[SupervisedService]:
         """Return what this replica runs, leader or not."""
         return [
-            Service("leader", lambda: self.elector.run(self._lead)),
-            Service("mirror-priorityclasses", self.priority_classes.run),
-            Service("mirror-teams", self.teams.run),
+            SupervisedService("leader", lambda: self.elector.run(self._lead)),
+            SupervisedService("mirror-priorityclasses", self.priority_classes.run),
+            SupervisedService("mirror-teams", self.teams.run),
         ]
 
-    async def _lead(self, term: Term) -> None:
+    async def _lead(self, term: LeaderTerm) -> None:
         context, policies = self._context, self._settings.policies
         client = LeaderClient(self._client, term)
         keeper: LogKeeper | None = None
@@ -144,7 +144,9 @@ class Replica:
         services = controllers.services()
         if keeper is not None:
             mirrors = controllers.mirrors
-            services.append(Service("logs", partial(keeper.run, mirrors.pods, mirrors.jobs)))
+            services.append(
+                SupervisedService("logs", partial(keeper.run, mirrors.pods, mirrors.jobs))
+            )
         self.controllers = Supervisor(
             services, clock=context.clock, rng=self._rng, log=context.log,
             crashed=context.metrics.crashed,

@@ -39,7 +39,7 @@ def is_of_a_cluster(directory: Path) -> bool:
     return (directory / CLUSTER_FILE).is_file() and (directory / STORE_DIRECTORY).is_dir()
 
 
-class Running(msgspec.Struct, frozen=True, rename="camel"):
+class RunningCluster(msgspec.Struct, frozen=True, rename="camel"):
     """The process of a cluster. `start_ticks` and `boot_id` tell it from a later one of its pid."""
 
     pid: int
@@ -52,14 +52,14 @@ class Running(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProcessIdentity:
     """What tells one process from all others since the machine was installed."""
 
     start_ticks: int
     boot_id: str
 
 
-def identity(pid: int) -> Identity | None:
+def identity(pid: int) -> ProcessIdentity | None:
     """Return the identity of a live process; None when it is gone or a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -69,15 +69,15 @@ def identity(pid: int) -> Identity | None:
     fields = stat.rpartition(")")[2].split()
     if fields[0] in ("Z", "X"):
         return None
-    return Identity(int(fields[19]), boot_id)
+    return ProcessIdentity(int(fields[19]), boot_id)
 
 
-def is_same(running: Running) -> bool:
+def is_same(running: RunningCluster) -> bool:
     """True while the recorded process lives."""
-    return identity(running.pid) == Identity(running.start_ticks, running.boot_id)
+    return identity(running.pid) == ProcessIdentity(running.start_ticks, running.boot_id)
 
 
-def read_running(data: Path) -> Running | None:
+def read_running(data: Path) -> RunningCluster | None:
     """Return the process that runs the cluster of this directory now, or None.
 
     A record counts only for a process of the user who owns it: else anybody could have another
@@ -88,7 +88,7 @@ def read_running(data: Path) -> Running | None:
         record = path.stat()
         if record.st_size > _RUN_BYTES_MAX:
             return None
-        running = msgspec.json.decode(path.read_bytes(), type=Running)
+        running = msgspec.json.decode(path.read_bytes(), type=RunningCluster)
         if Path(f"/proc/{running.pid}").stat().st_uid != record.st_uid:
             return None
     except (OSError, msgspec.DecodeError):
@@ -96,7 +96,7 @@ def read_running(data: Path) -> Running | None:
     return running if is_same(running) else None
 
 
-def write_running(data: Path, running: Running) -> None:
+def write_running(data: Path, running: RunningCluster) -> None:
     """Leave the record, whole or not at all."""
     write_private(data / RUN_FILE, msgspec.json.encode(running))
 

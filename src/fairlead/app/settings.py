@@ -52,7 +52,7 @@ class AskedLogs:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class UpFlags:
     """The flags of `up`; None where one was not given."""
 
     nodes: int | None = None
@@ -121,7 +121,7 @@ def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
     return host, int(port)
 
 
-def settle(data: Path, asked: Asked) -> Settings:
+def settle(data: Path, asked: UpFlags) -> Settings:
     """Return what to run with: what was asked, else what is remembered, else the defaults.
 
     CliError with all mistakes of the settings file.

@@ -27,7 +27,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """One sub-command: the module that has it under its name, and its line in the help."""
 
     module: str
@@ -35,60 +35,66 @@ class Entry:
     attribute: str = ""  # where the name is one of Python's own
 
 
-SECTIONS: dict[str, dict[str, Entry]] = {
+SECTIONS: dict[str, dict[str, CommandEntry]] = {
     "Jobs": {
-        "submit": Entry("submit", "Queue a script or a manifest as a job."),
-        "run": Entry("submit", "Queue a command as a job and follow it."),
-        "ps": Entry("jobs", "Show jobs: live ones and the last few."),
-        "why": Entry("why", "Explain why jobs wait, or what they do."),
-        "logs": Entry("logs", "Show a job's logs, also after it is gone."),
-        "exec": Entry("interactive", "Run a command beside a member of a job.", "exec_"),
-        "shell": Entry("interactive", "Open a shell beside a member of a job."),
-        "forward": Entry("interactive", "Forward ports of this machine to a member."),
-        "wait": Entry("wait", "Block until jobs reach a state."),
-        "cancel": Entry("change", "Stop jobs for good."),
-        "hold": Entry("change", "Give a job's nodes back and keep the job."),
-        "release": Entry("change", "Let held jobs go on."),
-        "resubmit": Entry("resubmit", "Run jobs again that have ended."),
-        "history": Entry("history", "Show jobs that have ended."),
-        "eff": Entry("eff", "Show what a job used of what it asked for."),
-        "slurm": Entry("slurm", "Put Slurm's commands into a directory."),
-        "usage": Entry("usage", "Show GPU-hours: held, busy, borrowed and lost."),
+        "submit": CommandEntry("submit", "Queue a script or a manifest as a job."),
+        "run": CommandEntry("submit", "Queue a command as a job and follow it."),
+        "ps": CommandEntry("jobs", "Show jobs: live ones and the last few."),
+        "why": CommandEntry("why", "Explain why jobs wait, or what they do."),
+        "logs": CommandEntry("logs", "Show a job's logs, also after it is gone."),
+        "exec": CommandEntry("interactive", "Run a command beside a member of a job.", "exec_"),
+        "shell": CommandEntry("interactive", "Open a shell beside a member of a job."),
+        "forward": CommandEntry("interactive", "Forward ports of this machine to a member."),
+        "wait": CommandEntry("wait", "Block until jobs reach a state."),
+        "cancel": CommandEntry("change", "Stop jobs for good."),
+        "hold": CommandEntry("change", "Give a job's nodes back and keep the job."),
+        "release": CommandEntry("change", "Let held jobs go on."),
+        "resubmit": CommandEntry("resubmit", "Run jobs again that have ended."),
+        "history": CommandEntry("history", "Show jobs that have ended."),
+        "eff": CommandEntry("eff", "Show what a job used of what it asked for."),
+        "slurm": CommandEntry("slurm", "Put Slurm's commands into a directory."),
+        "usage": CommandEntry("usage", "Show GPU-hours: held, busy, borrowed and lost."),
     },
     "Cluster": {
-        "up": Entry("cluster", "Start a cluster on this machine."),
-        "status": Entry("cluster", "Show how the cluster on this machine does."),
-        "web": Entry("web", "Serve the web page of a cluster on this machine."),
-        "down": Entry("cluster", "Stop the cluster on this machine; its state is kept."),
-        "nodes": Entry("nodes", "Show nodes, grouped by pool and state."),
-        "node": Entry("node", "Show one node, or change whether it takes work."),
-        "tune": Entry("tune", "Show what a tuning profile would change on the nodes."),
-        "fleet": Entry("fleet", "Show node pools, and what holds each back."),
-        "defrag": Entry("defrag", "Show which gangs would move to free nodes."),
-        "decisions": Entry("decisions", "Show what the scheduler decided, and make it again."),
-        "teams": Entry("teams", "Show teams: their shares, and what they use."),
-        "quota": Entry("teams", "Show what a team was promised, has and uses."),
-        "reservations": Entry(
+        "up": CommandEntry("cluster", "Start a cluster on this machine."),
+        "status": CommandEntry("cluster", "Show how the cluster on this machine does."),
+        "web": CommandEntry("web", "Serve the web page of a cluster on this machine."),
+        "down": CommandEntry("cluster", "Stop the cluster on this machine; its state is kept."),
+        "nodes": CommandEntry("nodes", "Show nodes, grouped by pool and state."),
+        "node": CommandEntry("node", "Show one node, or change whether it takes work."),
+        "tune": CommandEntry("tune", "Show what a tuning profile would change on the nodes."),
+        "fleet": CommandEntry("fleet", "Show node pools, and what holds each back."),
+        "defrag": CommandEntry("defrag", "Show which gangs would move to free nodes."),
+        "decisions": CommandEntry(
+            "decisions", "Show what the scheduler decided, and make it again."
+        ),
+        "teams": CommandEntry("teams", "Show teams: their shares, and what they use."),
+        "quota": CommandEntry("teams", "Show what a team was promised, has and uses."),
+        "reservations": CommandEntry(
             "reservations",
             "Show reservations: nodes that only jobs of a team which name them may use.",
         ),
-        "install": Entry("install", "Put Fairlead on a Kubernetes cluster."),
-        "uninstall": Entry("uninstall", "Take Fairlead off a Kubernetes cluster."),
-        "controller": Entry("controller", "Run the controllers on a Kubernetes cluster."),
-        "webhook": Entry("webhook", "Show what the webhook does to new pods and jobs."),
-        "doctor": Entry("doctor", "Find what will hurt the control plane, and give the fix."),
-        "agent": Entry("agent", "Look after the health of this machine."),
-        "collector": Entry("collector", "Write what a node's agent reports into the cluster."),
+        "install": CommandEntry("install", "Put Fairlead on a Kubernetes cluster."),
+        "uninstall": CommandEntry("uninstall", "Take Fairlead off a Kubernetes cluster."),
+        "controller": CommandEntry("controller", "Run the controllers on a Kubernetes cluster."),
+        "webhook": CommandEntry("webhook", "Show what the webhook does to new pods and jobs."),
+        "doctor": CommandEntry(
+            "doctor", "Find what will hurt the control plane, and give the fix."
+        ),
+        "agent": CommandEntry("agent", "Look after the health of this machine."),
+        "collector": CommandEntry(
+            "collector", "Write what a node's agent reports into the cluster."
+        ),
     },
     "Simulation": {
-        "sim": Entry("sim", "Simulate a cluster under a load."),
+        "sim": CommandEntry("sim", "Simulate a cluster under a load."),
     },
     "Tool": {
-        "completion": Entry("tool", "Print the completion script of bash, zsh or fish."),
-        "version": Entry("tool", "Print the version."),
+        "completion": CommandEntry("tool", "Print the completion script of bash, zsh or fish."),
+        "version": CommandEntry("tool", "Print the version."),
     },
 }
-ENTRIES: dict[str, Entry] = {
+ENTRIES: dict[str, CommandEntry] = {
     name: entry for part in SECTIONS.values() for name, entry in part.items()
 }
 

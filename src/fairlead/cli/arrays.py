@@ -20,7 +20,7 @@ _ELEMENTS = re.compile(r"(?P<name>[^\[\]]+)\[(?P<indices>[^\[\]]*)\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ArrayReference:
     """What a person wrote: a name, and perhaps which elements of the array of that name."""
 
     name: str
@@ -31,15 +31,15 @@ class Reference:
         return self.name if self.indices is None else f"{self.name}[{self.indices}]"
 
 
-def parse_reference(text: str) -> Reference:
+def parse_reference(text: str) -> ArrayReference:
     """Return what was written: NAME, or NAME[INDICES]."""
     match = _ELEMENTS.fullmatch(text)
     if match is None:
-        return Reference(clean_reference(text))
-    return Reference(clean_reference(match["name"]), match["indices"])
+        return ArrayReference(clean_reference(text))
+    return ArrayReference(clean_reference(match["name"]), match["indices"])
 
 
-def is_one(reference: Reference) -> bool:
+def is_one(reference: ArrayReference) -> bool:
     """True where one element is named, which is, or was, a job."""
     return reference.indices is not None and reference.indices.isdecimal()
 
@@ -97,7 +97,7 @@ def require_array(api: Api, namespace: str, name: str) -> JobArray:
     return array
 
 
-def select(array: JobArray, reference: Reference) -> Elements:
+def select(array: JobArray, reference: ArrayReference) -> Elements:
     """Return the elements that a reference names, all without indices; CliError for none such."""
     indices = parse_indices(array.spec.indices)
     if reference.indices is None:

@@ -16,7 +16,7 @@ from fairlead.cli.common import Common
 from fairlead.cli.embedded import read_status
 from fairlead.cli.installation import own_namespace
 from fairlead.cli.transport import Api
-from fairlead.input.plain import Unreadable, yaml_document
+from fairlead.input.plain import UnreadableText, yaml_document
 
 NOT_READ = "note: the settings of the controllers cannot be read; defaults are assumed"
 
@@ -31,7 +31,7 @@ def read_settings(api: Api, status: ClusterStatus | None) -> ControllerSettings 
             return msgspec.convert(status.settings, ControllerSettings)
         found = api.get(CONFIG_MAPS, SETTINGS_NAME, namespace=own_namespace(api))
         return msgspec.convert(yaml_document(found.data[SETTINGS_FILE]), ControllerSettings)
-    except (ApiError, KeyError, Unreadable, msgspec.ValidationError):
+    except (ApiError, KeyError, UnreadableText, msgspec.ValidationError):
         return None
 
 

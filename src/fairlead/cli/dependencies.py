@@ -10,7 +10,7 @@ from fairlead.api.after import ALL_ELEMENTS, SAME_ELEMENT, After
 from fairlead.api.indices import parse_indices
 from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
-from fairlead.cli.arrays import Elements, Reference, is_array, require_array, select
+from fairlead.cli.arrays import ArrayReference, Elements, is_array, require_array, select
 from fairlead.cli.lookup import find_array
 from fairlead.cli.transport import Api
 from fairlead.decide.words import plural
@@ -65,7 +65,7 @@ def left_texts(api: Api, job: Job) -> list[str]:
 
 def _waited(array: JobArray, elements: str) -> Elements:
     listed = None if elements == ALL_ELEMENTS else elements
-    return select(array, Reference(array.metadata.name, listed))
+    return select(array, ArrayReference(array.metadata.name, listed))
 
 
 def _left(array: JobArray, waited: Elements) -> str:

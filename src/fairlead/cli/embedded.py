@@ -36,7 +36,7 @@ def is_embedded(api: Api) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class LogQuery:
+class LogPart:
     """Which part: None means all tasks, the latest attempt, all lines.
 
     A task is `worker-3`, or `3` in a job of one role. Followed without an attempt, later attempts
@@ -51,7 +51,7 @@ class LogQuery:
     uid: str | None = None
 
 
-def stream_logs(api: Api, key: tuple[str, str], query: LogQuery) -> Iterator[bytes]:
+def stream_logs(api: Api, key: tuple[str, str], query: LogPart) -> Iterator[bytes]:
     """Yield the log's bytes; NotFound when there is no such job, attempt or task."""
     parameters: dict[str, str] = {}
     values = {"task": query.task, "attempt": query.attempt, "tail": query.tail, "uid": query.uid}

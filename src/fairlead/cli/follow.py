@@ -11,7 +11,7 @@ from fairlead.api.job import Job, JobState
 from fairlead.api.simulated import is_simulated
 from fairlead.api.status import NotFound, Unavailable
 from fairlead.cli.common import Common
-from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
+from fairlead.cli.embedded import LogPart, is_embedded, stream_logs
 from fairlead.cli.program_output import ProgramOutput, discard_output
 from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import (
@@ -108,7 +108,7 @@ def _state_line(job: Job) -> str:
     return text if text.startswith(f"{state}: ") else f"{state}: {text}"
 
 
-def _stream(common_: Common, api: Api, key: tuple[str, str], query: LogQuery) -> Iterator[bytes]:
+def _stream(common_: Common, api: Api, key: tuple[str, str], query: LogPart) -> Iterator[bytes]:
     """Return the logs of a job; a server of its own knows jobs, any other one only members."""
     if is_embedded(api):
         return stream_logs(api, key, query)
@@ -116,7 +116,7 @@ def _stream(common_: Common, api: Api, key: tuple[str, str], query: LogQuery) ->
 
 
 def member_chunks(
-    common_: Common, api: Api, key: tuple[str, str], query: LogQuery, *, history: str = ""
+    common_: Common, api: Api, key: tuple[str, str], query: LogPart, *, history: str = ""
 ) -> Iterator[bytes]:
     """Return the logs of a job's members, from the archive of `history` those that are gone."""
     from fairlead.cli.archive import Archive, direct_store
@@ -132,7 +132,7 @@ def _show(common_: Common, api: Api, key: tuple[str, str], *, attempt: int) -> N
     So is one whose connection was lost, from its start: the parts of a log of several members may
     come in another order.
     """
-    query, shown = LogQuery(follow=True, attempt=attempt), 0
+    query, shown = LogPart(follow=True, attempt=attempt), 0
     while True:
         try:
             with ProgramOutput() as output:

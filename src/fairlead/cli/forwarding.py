@@ -14,7 +14,7 @@ from fairlead.api.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.api.status import ApiError
 from fairlead.cli.session import CHUNK_BYTES, V4
-from fairlead.kube.websocket import PodSocket, Server, pod_socket
+from fairlead.kube.websocket import PodSocket, SocketServer, pod_socket
 
 CONNECTIONS_MAX = 256
 _DATA, _ERROR = 0, 1
@@ -31,7 +31,9 @@ class Ports:
 class Forward:
     """Forwards one port. `note` tells the person what went wrong with a connection."""
 
-    def __init__(self, server: Server, pod: Pod, ports: Ports, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, server: SocketServer, pod: Pod, ports: Ports, note: Callable[[str], None]
+    ) -> None:
         self._server = server
         self._pod = pod
         self._ports = ports

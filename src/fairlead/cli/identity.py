@@ -28,7 +28,7 @@ def submitter_name(api: Api) -> str:
     says the user of this machine; so does everyone where the server does not answer the question.
     """
     from fairlead.decide.admission.limits import acts_for_others
-    from fairlead.decide.admission.teams import User
+    from fairlead.decide.admission.teams import RequestSender
 
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
@@ -36,5 +36,5 @@ def submitter_name(api: Api) -> str:
     except (Forbidden, NotFound):
         return local_user()
     info = answer["status"]["userInfo"]
-    user = User(info.get("username", ""), tuple(info.get("groups") or ()))
+    user = RequestSender(info.get("username", ""), tuple(info.get("groups") or ()))
     return local_user() if acts_for_others(user, "") else user.name

@@ -25,10 +25,10 @@ from fairlead.input.errors import Code, Problem, fail
 from fairlead.input.suggest import nearest
 from fairlead.input.yamlmarks import (
     BYTES_MAX,
-    Mark,
     Mistake,
-    TooLarge,
-    Value,
+    YamlMark,
+    YamlTooLarge,
+    YamlValue,
     locate,
     plain_scalar,
     read_documents,
@@ -50,7 +50,7 @@ class Document:
     file: str
     resource: Resource[Any]
     body: Mapping[str, Any]
-    marks: Value
+    marks: YamlValue
 
     @property
     def name(self) -> str:
@@ -124,7 +124,7 @@ def parse_manifest(data: bytes, file: str) -> tuple[tuple[Document, ...], tuple[
                             help=("save the file as UTF-8",)),)  # fmt: skip
     try:
         values, mistakes = read_documents(text)
-    except TooLarge as error:
+    except YamlTooLarge as error:
         return (), (Problem(Code.MANIFEST_TOO_LARGE, str(error), where=file),)
     problems = [_mistake(file, mistake) for mistake in mistakes]
     if not values and not problems:
@@ -144,7 +144,7 @@ def _position(problem: Problem) -> tuple[int, int]:
     return (int(parts[0]), int(parts[1])) if len(parts) == 2 and parts[0].isdigit() else (0, 0)
 
 
-def _flatten(values: Sequence[Value]) -> Iterator[Value]:
+def _flatten(values: Sequence[YamlValue]) -> Iterator[YamlValue]:
     """Yield the documents, the items of a `kind: List` one by one."""
     for value in values:
         kind = (value.mapping or {}).get("kind")
@@ -161,13 +161,13 @@ def _mistake(file: str, mistake: Mistake) -> Problem:
     return Problem(code, mistake.message, where=where, help=(mistake.help,) if mistake.help else ())
 
 
-def _problem(file: str, mark: Mark, field: str, message: str, *, code: Code = Code.BAD_FIELD,
+def _problem(file: str, mark: YamlMark, field: str, message: str, *, code: Code = Code.BAD_FIELD,
              help_: str = "") -> Problem:  # fmt: skip
     where = f"{file}:{mark.line}:{mark.column}"
     return Problem(code, message, where=where, field=field, help=(help_,) if help_ else ())
 
 
-def _document(file: str, value: Value) -> tuple[Document | None, list[Problem]]:
+def _document(file: str, value: YamlValue) -> tuple[Document | None, list[Problem]]:
     if value.mapping is None:
         return None, [_problem(file, value.mark, "", "an object must be a mapping of fields",
                                help_="begin with apiVersion, kind, metadata and spec")]  # fmt: skip
@@ -182,7 +182,7 @@ def _document(file: str, value: Value) -> tuple[Document | None, list[Problem]]:
     return document, problems
 
 
-def _resource(file: str, value: Value) -> tuple[Resource[Any] | None, list[Problem]]:
+def _resource(file: str, value: YamlValue) -> tuple[Resource[Any] | None, list[Problem]]:
     assert value.mapping is not None
     given: dict[str, str] = {}
     problems: list[Problem] = []
@@ -211,7 +211,7 @@ def _resource(file: str, value: Value) -> tuple[Resource[Any] | None, list[Probl
     return None, [_unknown_kind(file, value, version, kind)]
 
 
-def _unknown_kind(file: str, value: Value, version: str, kind: str) -> Problem:
+def _unknown_kind(file: str, value: YamlValue, version: str, kind: str) -> Problem:
     versions = sorted({r.api_version for r in ALL if r.kind == kind})
     if versions:
         message = f"kind '{kind}' is of apiVersion {' or '.join(versions)}, not '{version}'"
@@ -224,7 +224,7 @@ def _unknown_kind(file: str, value: Value, version: str, kind: str) -> Problem:
                     code=Code.UNKNOWN_KIND, help_=help_)  # fmt: skip
 
 
-def _metadata(file: str, value: Value) -> list[Problem]:
+def _metadata(file: str, value: YamlValue) -> list[Problem]:
     assert value.mapping is not None
     metadata = value.mapping.get("metadata")
     if metadata is None:

@@ -20,7 +20,7 @@ from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import ApiError, BadRequest, NotFound
 from fairlead.app.messages import ArchivedLog
 from fairlead.cli.archive import Archive, NoArchive, no_archive
-from fairlead.cli.embedded import LogQuery
+from fairlead.cli.embedded import LogPart
 from fairlead.cli.lookup import missing_job
 from fairlead.cli.transport import Api
 from fairlead.input.errors import CliError, Code, fail
@@ -42,7 +42,7 @@ class MemberLogs:
     api: Api
     archive: Archive
     key: Key
-    query: LogQuery
+    query: LogPart
     note: Note
     #: Of one member: its lines have no prefix.
     _is_alone: bool = False

@@ -21,23 +21,23 @@ _SHOWN_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class MemberReference:
     """A job, and perhaps one of its members."""
 
     job: str
     member: str | None
 
 
-def parse_reference(text: str) -> Reference:
+def parse_reference(text: str) -> MemberReference:
     """Return what `train`, `job/train`, `train/3`, `sweep[7]/worker-0` name."""
     kind, slash, rest = text.partition("/")
     if slash and kind in _KINDS:
         text = rest
     job, slash, member = text.partition("/")
-    return Reference(job, member if slash else None)
+    return MemberReference(job, member if slash else None)
 
 
-def running_members(api: Api, namespace: str, reference: Reference) -> tuple[Job, list[Pod]]:
+def running_members(api: Api, namespace: str, reference: MemberReference) -> tuple[Job, list[Pod]]:
     """Return the job and those of the named members that run, in order of rank; CliError."""
     job = find_job(api, namespace, name_of(api, namespace, reference.job))
     name = job.metadata.name

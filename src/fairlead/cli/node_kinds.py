@@ -38,7 +38,7 @@ class What(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class NamedNodes:
     """A kind of nodes that was named: any of the names will do."""
 
     what: What
@@ -88,22 +88,22 @@ def parse_constraint(text: str) -> tuple[tuple[str, ...], ...]:
     return groups
 
 
-def kinds_of(gpus: FlagValue | None, partition: FlagValue | None) -> Iterator[Kind]:
+def kinds_of(gpus: FlagValue | None, partition: FlagValue | None) -> Iterator[NamedNodes]:
     """Yield the kind of [TYPE:]N GPUs, where there is a type, and that of a list of partitions."""
     if gpus is not None and (name := gpus.value.rpartition(":")[0]):
-        yield Kind(What.GPU_TYPE, (name,), gpus)
+        yield NamedNodes(What.GPU_TYPE, (name,), gpus)
     if partition is not None:
         listed = (part.strip() for part in partition.value.split(","))
-        yield Kind(What.PARTITION, tuple(filter(None, listed)), partition)
+        yield NamedNodes(What.PARTITION, tuple(filter(None, listed)), partition)
 
 
-def features_of(given: FlagValue) -> Iterator[Kind]:
+def features_of(given: FlagValue) -> Iterator[NamedNodes]:
     """Yield the kind of each group of features of a constraint; ConstraintError."""
     for group in parse_constraint(given.value):
-        yield Kind(What.FEATURE, group, given)
+        yield NamedNodes(What.FEATURE, group, given)
 
 
-def resolve(kind: Kind, known: KnownNodes) -> Found:
+def resolve(kind: NamedNodes, known: KnownNodes) -> Found:
     """Return what the kind asks of labels. A partition that nobody knows asks nothing: a place."""
     if kind.what is What.PARTITION:
         return _partition(kind, known)
@@ -151,7 +151,7 @@ def _has_words(value: str, name: str) -> bool:
     )
 
 
-def _unknown(kind: Kind, nodes: Iterable[Labels], found: set[str]) -> Problem:
+def _unknown(kind: NamedNodes, nodes: Iterable[Labels], found: set[str]) -> Problem:
     missing = [name for name in kind.names if name not in found]
     if not missing:
         message = f"'{kind.given.value}' are of labels that differ; either of two has no equal"
@@ -176,7 +176,7 @@ def _types(nodes: Iterable[Labels]) -> Iterator[str]:
                 yield value
 
 
-def _problem(kind: Kind, message: str, help_: str) -> Problem:
+def _problem(kind: NamedNodes, message: str, help_: str) -> Problem:
     given = kind.given
     code = Code.SCRIPT_HEADER if given.is_in_file else Code.BAD_VALUE
     where = f"{given.origin}:1" if given.is_in_file else ""
@@ -184,7 +184,7 @@ def _problem(kind: Kind, message: str, help_: str) -> Problem:
     return Problem(code, text, where=where, help=(help_,))
 
 
-def _partition(kind: Kind, known: KnownNodes) -> Found:
+def _partition(kind: NamedNodes, known: KnownNodes) -> Found:
     pools = {labels[names.POOL] for labels in known.labels or () if names.POOL in labels}
     of_settings = [name for name in kind.names if name in known.partitions]
     of_pools = [name for name in kind.names if name in pools and name not in of_settings]

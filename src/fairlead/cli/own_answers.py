@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from fairlead.api.job import Job
-from fairlead.app.answers import Answers, Known
+from fairlead.app.answers import KnownState, PlannerAnswers
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.messages import Explained, Fitted
 from fairlead.cli.cluster_settings import read_settings
@@ -41,9 +41,9 @@ class OwnAnswers:
         for node in objects.nodes:
             health.put(node, now)
         jobs = replace(JobsPolicy(), **msgspec.structs.asdict(settings.jobs))
-        self._answers = Answers(
+        self._answers = PlannerAnswers(
             PlacementState(cluster, order=FairShareOrder(cluster)),
-            Known(lambda: objects.nodes, lambda: objects.pools, health),
+            KnownState(lambda: objects.nodes, lambda: objects.pools, health),
             settings.placement_policy(), jobs, stopwatch=time.monotonic,
             seconds=lambda: give_up_at - time.monotonic(),
         )  # fmt: skip

@@ -18,7 +18,7 @@ from fairlead.app.messages import Book, FleetLine, HistoryLine, UseLine
 from fairlead.cli.archive import Archive, NoArchive, direct_store, no_archive, whole_lines
 from fairlead.cli.common import Common
 from fairlead.cli.connect import Choice, stopped_data
-from fairlead.cli.embedded import LogQuery
+from fairlead.cli.embedded import LogPart
 from fairlead.cli.lookup import clean_reference
 from fairlead.cli.numbers import parse_number
 from fairlead.cli.transport import Api
@@ -136,7 +136,7 @@ def past_failures(common_: Common, array: JobArray) -> list[Job]:
 
 
 def past_logs(
-    data: Path, key: tuple[str, str], query: LogQuery, *, write: Callable[[bytes], object]
+    data: Path, key: tuple[str, str], query: LogPart, *, write: Callable[[bytes], object]
 ) -> bool:
     """Write a job's logs from the data directory of a stopped cluster; ApiError.
 

@@ -28,7 +28,7 @@ from fairlead.cli.batch import Batch
 from fairlead.cli.flags import Flag, FlagValue, FlagValues
 from fairlead.cli.instants import parse_instant
 from fairlead.cli.mounts import MountError, parse_checkpoint, parse_mount
-from fairlead.cli.node_kinds import ConstraintError, Kind, features_of, kinds_of
+from fairlead.cli.node_kinds import ConstraintError, NamedNodes, features_of, kinds_of
 from fairlead.cli.text import parse_duration
 from fairlead.input.errors import Code, Problem
 
@@ -86,7 +86,7 @@ class JobRequest:
     #: What labels must be beside `node_selector`.
     node_requirements: tuple[NodeSelectorRequirement, ...] = ()
     #: Kinds of nodes by names that are not labels yet.
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[NamedNodes, ...] = ()
     reservation: str = ""
     after: tuple[After, ...] = ()
     #: Seconds since the epoch.
@@ -303,7 +303,7 @@ class _Reader:
         number = FlagValue(given.value.rpartition(":")[2], given.origin)
         return self.whole_of(number, (0, GPUS_MAX), 0)
 
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[NamedNodes, ...]:
         """Return the kinds of nodes: the type of the GPUs, features, partitions."""
         found = list(kinds_of(self.last(Flag.GPUS), self.last(Flag.PARTITION)))
         for given in self._givens.get(Flag.CONSTRAINT, ()):

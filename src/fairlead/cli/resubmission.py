@@ -16,7 +16,7 @@ from fairlead.api.indices import INDICES_TEXT_MAX, Indices, format_indices, pars
 from fairlead.api.job import Job
 from fairlead.api.meta import is_true
 from fairlead.api.resources import Resource
-from fairlead.cli.arrays import Elements, Reference
+from fairlead.cli.arrays import ArrayReference, Elements
 from fairlead.cli.jobspec import config_map_name
 from fairlead.decide.words import plural
 from fairlead.input.errors import CliError, Code, Problem, fail
@@ -49,7 +49,7 @@ def ended_job(job: Job, *, failed_only: bool) -> None:
                    help=(f"fairlead resubmit {name} runs it again all the same",))  # fmt: skip
 
 
-def again(elements: Elements, reference: Reference, *, failed_only: bool) -> int:
+def again(elements: Elements, reference: ArrayReference, *, failed_only: bool) -> int:
     """Return the elements to submit again, as a set of positions; CliError where there are none, or
     one that was named has not ended.
 

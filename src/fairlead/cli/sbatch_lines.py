@@ -13,7 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.cli.flags import FlagValue
-from fairlead.cli.slurm_options import LONG, OPTIONS, SHORT, Argument, Option, Treatment, find_long
+from fairlead.cli.slurm_options import (
+    LONG,
+    OPTIONS,
+    SHORT,
+    Argument,
+    Option,
+    OptionTreatment,
+    find_long,
+)
 from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
 
@@ -98,10 +106,10 @@ class OptionReader:
 
     def _take(self, option: Option, value: str, origin: str) -> None:
         shown = f"{SBATCH} {option.shown}" if _is_line(origin) else origin
-        if option.treatment is Treatment.NOTED:
+        if option.treatment is OptionTreatment.NOTED:
             name = option.shown if _is_line(origin) else origin
             self._noted.setdefault(option.words, []).append((origin, name))
-        elif option.treatment is Treatment.REFUSED:
+        elif option.treatment is OptionTreatment.REFUSED:
             self._refuse(origin, f"{shown} cannot be honoured", option.words)
             return
         elif option.argument is Argument.REQUIRED and not value:

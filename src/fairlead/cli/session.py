@@ -23,7 +23,7 @@ from fairlead.api.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.api.status import InternalError, Status, Unavailable
 from fairlead.input.errors import Code, fail
-from fairlead.kube.websocket import PodSocket, Server, pod_socket
+from fairlead.kube.websocket import PodSocket, SocketServer, pod_socket
 from fairlead.terminal import printable
 
 V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
@@ -43,7 +43,9 @@ class Streams:
     error: Write
 
 
-async def run_session(server: Server, pod: Pod, command: Sequence[str], streams: Streams) -> int:
+async def run_session(
+    server: SocketServer, pod: Pod, command: Sequence[str], streams: Streams
+) -> int:
     """Run a program beside the pod's first container; return its exit code. ApiError, CliError."""
     query = [("container", pod.spec.containers[0].name), ("stdout", "true")]
     query += [("command", word) for word in command]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from fairlead.cli.slurm_options import LONG, SHORT, Treatment
+from fairlead.cli.slurm_options import LONG, SHORT, OptionTreatment
 
 COMMANDS = {
     "sbatch": "fairlead submit SCRIPT reads its #SBATCH lines",
@@ -128,11 +128,11 @@ def flag_help(command: str, flag: str) -> str:
     if option is None:
         return ""
     match option.treatment:
-        case Treatment.MAPPED:
+        case OptionTreatment.MAPPED:
             return f"sbatch's {option.shown} is {option.words.replace('`', '')} here"
-        case Treatment.NOTED:
+        case OptionTreatment.NOTED:
             return f"leave it out: {option.words}"
-        case Treatment.REFUSED:
+        case OptionTreatment.REFUSED:
             return option.words
 
 

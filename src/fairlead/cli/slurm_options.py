@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 
-class Treatment(Enum):
+class OptionTreatment(Enum):
     """What becomes of an option; the value is the word in the reference."""
 
     MAPPED = "mapped"
@@ -41,7 +41,7 @@ class Option:
     #: The variable that gives it a value where neither script nor command line does.
     variable: str = ""
     alias: str = ""
-    treatment: Treatment = Treatment.MAPPED
+    treatment: OptionTreatment = OptionTreatment.MAPPED
 
     @property
     def shown(self) -> str:
@@ -281,8 +281,8 @@ _REFUSED = (
 
 OPTIONS: tuple[Option, ...] = (
     *_MAPPED,
-    *(replace(option, treatment=Treatment.NOTED) for option in _NOTED),
-    *(replace(option, treatment=Treatment.REFUSED) for option in _REFUSED),
+    *(replace(option, treatment=OptionTreatment.NOTED) for option in _NOTED),
+    *(replace(option, treatment=OptionTreatment.REFUSED) for option in _REFUSED),
 )
 LONG: dict[str, Option] = {
     name: option for option in OPTIONS for name in (option.name, option.alias) if name

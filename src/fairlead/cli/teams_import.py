@@ -13,7 +13,7 @@ from typing import Any
 from fairlead.api.names import POOL
 from fairlead.api.validate_team import validate_team
 from fairlead.input.errors import CliError, Code, Problem
-from fairlead.input.plain import Unreadable, yaml_document
+from fairlead.input.plain import UnreadableText, yaml_document
 
 NAMESPACES_NOTE = (
     "Each Team has the namespace of its own name: write those that it has into spec.namespaces, "
@@ -50,7 +50,7 @@ def teams_of(data: Mapping[str, str], source: str) -> list[dict[str, Any]]:
 def _entries(field: str, text: str, source: str, problems: list[Problem]) -> Iterator[_Entry]:
     try:
         entries: Any = yaml_document(text)
-    except Unreadable as error:
+    except UnreadableText as error:
         message = f"is neither YAML nor JSON: {error}"
         problems.append(Problem(Code.MANIFEST_SYNTAX, message, where=source, field=f"data.{field}"))
         return

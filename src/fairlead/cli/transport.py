@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.blocking import BlockingClient, NoAnswer
-from fairlead.kube.http1 import Answer, ConnectError
+from fairlead.kube.http1 import ConnectError, HttpResponse
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
 from fairlead.kube.protocol import HttpOptions, HttpRequest
 
@@ -46,7 +46,7 @@ class Api(BlockingClient):
         except KubeconfigError as error:
             raise fail(Code.KUBECONFIG, str(error)) from error
 
-    def send(self, asked: HttpRequest) -> Answer:
+    def send(self, asked: HttpRequest) -> HttpResponse:
         """Send one request and return its successful answer; ApiError, CliError."""
         with self._explained():
             return super().send(asked)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairlead.api import names
-from fairlead.cloud.aws_api import SCHEME, Aws, Service, end_machines, error_of
+from fairlead.cloud.aws_api import SCHEME, Aws, AwsService, end_machines, error_of
 from fairlead.cloud.provider import CloudError, LaunchRequest, RefusedByProvider
 from fairlead.model.machines import Instance, InstanceState, Inventory
 
@@ -82,7 +82,7 @@ class AwsProvider:
         )  # fmt: skip
 
     async def _call(self, operation: str, **parameters: Any) -> Any:
-        return await self._aws.call(self._region, Service.SCALING, operation, **parameters)
+        return await self._aws.call(self._region, AwsService.SCALING, operation, **parameters)
 
 
 def _instances(

@@ -69,7 +69,7 @@ _EVENT_OVER = ("[Completed]", "[Canceled]")
 _EVENT_SECONDS = 86_400.0
 
 
-class Service(Enum):
+class AwsService(Enum):
     """An API, as boto3 names it."""
 
     SCALING = "autoscaling"
@@ -78,7 +78,7 @@ class Service(Enum):
 
 @dataclass(slots=True)
 class _Region:
-    clients: Mapping[Service, Any]
+    clients: Mapping[AwsService, Any]
     events: Announced
     throttle: Throttle = field(default_factory=lambda: Throttle("AWS", BURST_MAX, PER_SECOND))
 
@@ -90,7 +90,9 @@ class Aws:
         self._run = run
         self._regions: dict[str, _Region] = {}
 
-    async def call(self, region: str, service: Service, operation: str, **parameters: Any) -> Any:
+    async def call(
+        self, region: str, service: AwsService, operation: str, **parameters: Any
+    ) -> Any:
         """Call an operation. OutOfCapacity, RefusedByProvider, CloudError."""
         found = await self._region(region)
         question = partial(_called, found.clients[service], operation, parameters)
@@ -105,7 +107,7 @@ class Aws:
         for _ in range(_EVENT_PAGES_MAX):
             more = {"NextToken": token} if token else {}
             page = await self.call(
-                name, Service.EC2, "describe_instance_status", IncludeAllInstances=True,
+                name, AwsService.EC2, "describe_instance_status", IncludeAllInstances=True,
                 Filters=[{"Name": "event.code", "Values": list(_EVENT_CODES)}],
                 MaxResults=_EVENTS_PER_PAGE, **more,
             )  # fmt: skip
@@ -140,7 +142,7 @@ def _first_window(events: Sequence[Mapping[str, Any]]) -> str:
     return window_text(*min(windows))
 
 
-def _clients(region: str) -> Mapping[Service, Any]:
+def _clients(region: str) -> Mapping[AwsService, Any]:
     try:
         import boto3
         from botocore.config import Config
@@ -153,7 +155,7 @@ def _clients(region: str) -> Mapping[Service, Any]:
     )  # fmt: skip
     try:
         make = partial(boto3.client, region_name=region or None, config=config)
-        return {service: make(service.value) for service in Service}
+        return {service: make(service.value) for service in AwsService}
     except BotoCoreError as error:
         raise RefusedByProvider(f"AWS: {error}") from error
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.ec2_fleet_options import Ec2FleetOptions
-from fairlead.cloud.aws_api import SCHEME, Aws, Service, end_machines, error_of
+from fairlead.cloud.aws_api import SCHEME, Aws, AwsService, end_machines, error_of
 from fairlead.cloud.provider import (
     LaunchPending,
     LaunchRequest,
@@ -155,7 +155,7 @@ class Ec2FleetProvider:
         await self._call("terminate_instances", InstanceIds=list(ids))
 
     async def _call(self, operation: str, **parameters: Any) -> Any:
-        return await self._aws.call(self._options.region, Service.EC2, operation, **parameters)
+        return await self._aws.call(self._options.region, AwsService.EC2, operation, **parameters)
 
 
 def _fleet(options: Ec2FleetOptions, pool: str, request: LaunchRequest) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from fairlead.cloud.azure_api import Azure, Place
 from fairlead.cloud.azure_launch import Launches
-from fairlead.cloud.azure_scale_set import Machine, ScaleSet
+from fairlead.cloud.azure_scale_set import ScaleSet, ScaleSetMachine
 from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, RefusedByProvider
 from fairlead.model.machines import Instance, Inventory
 
@@ -144,6 +144,6 @@ class AzureProvider:
         return found
 
 
-def _zone(scale_set: ScaleSet, machine: Machine) -> str:
+def _zone(scale_set: ScaleSet, machine: ScaleSetMachine) -> str:
     """Return the zone as Kubernetes calls it; the region for a machine without one."""
     return f"{scale_set.location}-{machine.zone}" if machine.zone else scale_set.location

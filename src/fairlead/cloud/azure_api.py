@@ -75,7 +75,7 @@ class Busy(CloudError):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class AzureOperation:
     """A long-running operation; its errors once it has failed."""
 
     is_done: bool
@@ -209,7 +209,7 @@ def headers_of(response: Any, *_: Any) -> Any:
     return response.http_response.headers
 
 
-def operation_at(client: Any, address: str) -> Operation:
+def operation_at(client: Any, address: str) -> AzureOperation:
     """Return the state of an operation. Blocks."""
     request = import_module("azure.core.rest").HttpRequest("GET", address)
     response = client.send_request(request)
@@ -220,10 +220,10 @@ def operation_at(client: Any, address: str) -> Operation:
         raise CloudError("Azure: the state of an operation is no JSON") from error
     state = str(answer.get("status", "")) if isinstance(answer, dict) else ""
     if state not in ("Succeeded", "Failed", "Canceled"):
-        return Operation(is_done=False)
+        return AzureOperation(is_done=False)
     if state == "Succeeded":
-        return Operation(is_done=True)
-    return Operation(is_done=True, errors=_errors_of(answer.get("error"), state))
+        return AzureOperation(is_done=True)
+    return AzureOperation(is_done=True, errors=_errors_of(answer.get("error"), state))
 
 
 def _errors_of(error: Any, state: str) -> tuple[Stated, ...]:

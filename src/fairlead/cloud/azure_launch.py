@@ -24,7 +24,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from fairlead.cloud.azure_api import WORDS, Busy, Changed
-from fairlead.cloud.azure_scale_set import OPERATION_SECONDS_MAX, Machine, Model, ScaleSet
+from fairlead.cloud.azure_scale_set import (
+    OPERATION_SECONDS_MAX,
+    ScaleSet,
+    ScaleSetMachine,
+    ScaleSetModel,
+)
 from fairlead.cloud.errors import NotThere
 from fairlead.cloud.provider import CloudError, LaunchPending, OutOfCapacity, RefusedByProvider
 from fairlead.model.machines import InstanceState
@@ -71,7 +76,7 @@ class OpenLaunch:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class ScaleSetLaunches:
     """The launches of a scale set, as its tags keep them; `launched` from the oldest on."""
 
     open: OpenLaunch | None = None
@@ -89,7 +94,7 @@ class Ledger:
         return {f"{TAG}{i}": part for i, part in enumerate(parts)}
 
 
-def ledger_of(tags: Mapping[str, str]) -> Ledger:
+def ledger_of(tags: Mapping[str, str]) -> ScaleSetLaunches:
     """Return the ledger that tags keep; RefusedByProvider when it cannot be read."""
     known = {key.lower(): value for key, value in tags.items()}
     text = "".join(known.get(f"{TAG}{i}", "") for i in range(TAGS_MAX))
@@ -106,7 +111,7 @@ def ledger_of(tags: Mapping[str, str]) -> Ledger:
             open_ = OpenLaunch(found[1], int(found[2]), ranges)
         else:
             launched[found[1]] = tuple(str(n) for a, b in ranges for n in range(a, b + 1))
-    return Ledger(open_, launched)
+    return ScaleSetLaunches(open_, launched)
 
 
 def _ranges(ids: Iterable[str], ranges_max: int = 1_000) -> Ranges:
@@ -177,7 +182,7 @@ class Launches:
     def __init__(self, scale_set: ScaleSet) -> None:
         self._set = scale_set
         self._lock = asyncio.Lock()
-        self._ledger = Ledger()
+        self._ledger = ScaleSetLaunches()
         self._is_read = False
         #: Launches that this process was asked for and has not answered, by digest.
         self._asked: set[str] = set()
@@ -280,7 +285,9 @@ class Launches:
         if not ids:
             self._note_error(open_.digest, self._why(followed, failed))
 
-    def _await(self, followed: _Followed, coming: Collection[Machine], *, missing: int) -> None:
+    def _await(
+        self, followed: _Followed, coming: Collection[ScaleSetMachine], *, missing: int
+    ) -> None:
         """Raise LaunchPending while machines that are not there may still come."""
         if followed.done_at is None:
             raise self._pending(f"{missing} machines are being made")
@@ -307,7 +314,7 @@ class Launches:
         if not followed.operation and not (await self._model()).is_busy:
             followed.done_at = _now()
 
-    async def _machines(self, since: float) -> Mapping[str, Machine]:
+    async def _machines(self, since: float) -> Mapping[str, ScaleSetMachine]:
         """Return all machines, in a list that is newer than an instant and than the last look."""
         newer_than = max(since, _now() - LOOK_SECONDS_MAX)
         found, is_complete = await _looked(self._set.machines(newer_than))
@@ -315,12 +322,12 @@ class Launches:
             raise CloudError(f"Azure: {self._set.name}: the list of machines was cut")
         return found
 
-    async def _delete(self, failed: Collection[Machine]) -> None:
+    async def _delete(self, failed: Collection[ScaleSetMachine]) -> None:
         """Delete machines that were not made."""
         left = [each.id for each in failed if each.state is not InstanceState.STOPPING]
         await _looked(self._set.delete(sorted(left, key=int)))
 
-    def _why(self, followed: _Followed, failed: Collection[Machine]) -> CloudError:
+    def _why(self, followed: _Followed, failed: Collection[ScaleSetMachine]) -> CloudError:
         """Return why there are no machines; want of capacity first: another zone may have it."""
         found = [WORDS.error_of(machine.errors) for machine in failed if machine.errors]
         found += [followed.error] if followed.error is not None else []
@@ -353,7 +360,7 @@ class Launches:
         if before is not None and self._followed is not None and self._followed.made:
             launched[before.digest] = self._followed.made
         open_ = OpenLaunch(digest, count, _ranges(machines, RANGES_MAX))
-        ledger = Ledger(open_, launched)
+        ledger = ScaleSetLaunches(open_, launched)
         # Azure first makes what it could not make for an earlier launch; that is not ordered again.
         capacity = max(model.capacity, min(model.capacity, len(machines)) + count)
         # Until there is an answer, whether it was written is not known.
@@ -364,7 +371,7 @@ class Launches:
             raise self._pending("it has changed, and is read again") from error
         self._is_read, self._followed = True, _Followed(digest, _now(), operation)
 
-    def _await_quiet(self, model: Model) -> None:
+    def _await_quiet(self, model: ScaleSetModel) -> None:
         """Raise LaunchPending while another operation of the scale set is under way."""
         if not model.is_busy:
             self._busy_since = None
@@ -374,7 +381,7 @@ class Launches:
         if _now() < self._busy_since + OPERATION_SECONDS_MAX:
             raise self._pending("another operation is under way")
 
-    def _tags(self, model: Model, ledger: Ledger) -> dict[str, str]:
+    def _tags(self, model: ScaleSetModel, ledger: ScaleSetLaunches) -> dict[str, str]:
         kept = {key: value for key, value in model.tags.items() if not key.lower().startswith(TAG)}
         if len(kept) + TAGS_MAX > _TAGS_OF_AZURE_MAX:
             text = f"has {len(kept)} tags; Azure allows {_TAGS_OF_AZURE_MAX} and Fairlead needs"
@@ -383,14 +390,14 @@ class Launches:
             )
         return {**kept, **ledger.tags()}
 
-    def _read(self, model: Model) -> None:
+    def _read(self, model: ScaleSetModel) -> None:
         self._ledger, self._is_read = ledger_of(model.tags), True
 
-    async def _model(self) -> Model:
+    async def _model(self) -> ScaleSetModel:
         return await _looked(self._set.model())
 
 
-def _is_lost(machine: Machine) -> bool:
+def _is_lost(machine: ScaleSetMachine) -> bool:
     return machine.has_failed or machine.state is InstanceState.STOPPING
 
 

@@ -17,8 +17,8 @@ from fairlead.api import names
 from fairlead.cloud.azure_api import (
     WORDS,
     Azure,
+    AzureOperation,
     Bucket,
-    Operation,
     Place,
     Question,
     begun,
@@ -45,7 +45,7 @@ _RUNNING, _STOPPED = ("running", "starting"), ("stopping", "stopped", "deallocat
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class ScaleSetMachine:
     """A machine as its scale set lists it. `power`: "" while it was never started."""
 
     id: str
@@ -78,7 +78,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ScaleSetModel:
     """A scale set as it is defined. `capacity`: how many machines it is to have."""
 
     etag: str
@@ -110,7 +110,7 @@ class ScaleSet:
     _deleted: dict[str, str] = field(default_factory=dict[str, str])
     _reused_at: dict[str, float] = field(default_factory=dict[str, float])
     #: The latest list that is complete.
-    _machines: dict[str, Machine] = field(default_factory=dict[str, Machine])
+    _machines: dict[str, ScaleSetMachine] = field(default_factory=dict[str, ScaleSetMachine])
     _listed_at: float = float("-inf")
 
     @property
@@ -118,7 +118,7 @@ class ScaleSet:
         """The name of the scale set."""
         return self.place.scale_set
 
-    async def model(self) -> Model:
+    async def model(self) -> ScaleSetModel:
         """Return the definition, with one call. RefusedByProvider, CloudError."""
         place = self.place
         try:
@@ -134,7 +134,7 @@ class ScaleSet:
         self._pool, self._pool_at = tags.get(names.CLOUD_POOL, ""), _now()
         return model
 
-    async def write(self, model: Model, tags: Mapping[str, str], capacity: int) -> str:
+    async def write(self, model: ScaleSetModel, tags: Mapping[str, str], capacity: int) -> str:
         """Set the tags and the capacity, if nothing has changed since `model` was read.
 
         Returns the operation. Changed: something has. OutOfCapacity, RefusedByProvider, CloudError.
@@ -154,7 +154,9 @@ class ScaleSet:
 
         return await self._call(Bucket.UPDATE, update)
 
-    async def machines(self, newer_than: float = float("inf")) -> tuple[dict[str, Machine], bool]:
+    async def machines(
+        self, newer_than: float = float("inf")
+    ) -> tuple[dict[str, ScaleSetMachine], bool]:
         """Return all machines by their instance ids, page by page, and whether these are all.
 
         A complete list that is newer than an instant is not asked for again.
@@ -162,7 +164,7 @@ class ScaleSet:
         if self._listed_at > newer_than:
             return self._machines, True
         began_at = _now()
-        found: dict[str, Machine] = {}
+        found: dict[str, ScaleSetMachine] = {}
         token = None
         for _ in range(PAGES_MAX):
             try:
@@ -190,7 +192,7 @@ class ScaleSet:
     def _page(self, token: Any) -> Question:
         place = self.place
 
-        def page(client: Any) -> tuple[list[Machine], Any]:
+        def page(client: Any) -> tuple[list[ScaleSetMachine], Any]:
             listed = client.virtual_machine_scale_set_vms.list(
                 place.resource_group, place.scale_set, expand="instanceView"
             )
@@ -200,7 +202,7 @@ class ScaleSet:
 
         return page
 
-    def _note(self, found: dict[str, Machine], at: float) -> None:
+    def _note(self, found: dict[str, ScaleSetMachine], at: float) -> None:
         self._machines, self._listed_at = found, at
         self._vm_ids = {machine.id: machine.vm_id for machine in found.values()}
         for id_, vm_id in self._vm_ids.items():
@@ -219,7 +221,7 @@ class ScaleSet:
             await self.model()
         return self._pool
 
-    async def operation(self, address: str) -> Operation | None:
+    async def operation(self, address: str) -> AzureOperation | None:
         """Return an operation; None when Azure keeps it no more."""
         try:
             return await self._call(Bucket.OPERATION, lambda c: operation_at(c, address))
@@ -311,10 +313,10 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _model(found: Any, *, is_one_zone: bool) -> Model:
+def _model(found: Any, *, is_one_zone: bool) -> ScaleSetModel:
     properties, sku = found.get("properties") or {}, found.get("sku") or {}
     zones, etag = found.get("zones") or [], str(found.get("etag") or "")
-    return Model(
+    return ScaleSetModel(
         etag=etag,
         capacity=int(sku.get("capacity") or 0),
         sku={key: sku[key] for key in ("name", "tier") if sku.get(key)},
@@ -345,7 +347,7 @@ def _problems(properties: Mapping[str, Any], zones: Sequence[str], etag: str) ->
     return out
 
 
-def _machine(found: Any) -> Machine:
+def _machine(found: Any) -> ScaleSetMachine:
     properties = found.get("properties") or {}
     zones: Sequence[str] = found.get("zones") or ("",)
     view = properties.get("instanceView") or {}
@@ -359,7 +361,7 @@ def _machine(found: Any) -> Machine:
             power = state.lower()
         elif kind == "ProvisioningState" and state.lower() == "failed" and code:
             errors.append(Stated(code, str(each.get("message") or "")))
-    return Machine(
+    return ScaleSetMachine(
         id=str(found.get("instanceId") or ""),
         vm_id=str(properties.get("vmId") or ""),
         provisioning=str(properties.get("provisioningState") or ""),

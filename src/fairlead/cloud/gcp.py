@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fairlead.cloud.gcp_api import Gcp
-from fairlead.cloud.gcp_group import Group
+from fairlead.cloud.gcp_group import InstanceGroup
 from fairlead.cloud.gcp_launch import GcpLaunch, machine_names
 from fairlead.cloud.provider import CloudError, LaunchPending, LaunchRequest, RefusedByProvider
 from fairlead.model.machines import Instance, Inventory
@@ -39,7 +39,7 @@ class GcpProvider:
         self._project = options.get("project", "")
         self._name = group
         self._zones = tuple(zones)
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, InstanceGroup] = {}
         self._options = options
         self._launches: dict[str, GcpLaunch] = {}
 
@@ -132,12 +132,12 @@ class GcpProvider:
         is_own = id_.startswith(SCHEME) and len(parts) == 3 and parts[0] == self._project
         return (parts[1], parts[2]) if is_own else None
 
-    def _group(self, zone: str) -> Group:
+    def _group(self, zone: str) -> InstanceGroup:
         found = self._groups.get(zone)
         if found is None:
-            found = self._groups[zone] = Group(self._gcp, self._project, zone, self._name)
+            found = self._groups[zone] = InstanceGroup(self._gcp, self._project, zone, self._name)
         return found
 
     @staticmethod
-    def _id(group: Group, machine: str) -> str:
+    def _id(group: InstanceGroup, machine: str) -> str:
         return f"{SCHEME}{group.project}/{group.zone}/{machine}"

@@ -42,7 +42,7 @@ WORDS = Words(
 )  # fmt: skip
 
 
-class Service(Enum):
+class GcpServices(Enum):
     """The services of Compute Engine that are called: names of their clients."""
 
     GROUPS = "InstanceGroupManagersClient"
@@ -56,7 +56,7 @@ class AlreadyThere(CloudError):
 
 
 #: Returns the client of a service. Blocks; CloudError.
-Connect = Callable[[Service], Any]
+Connect = Callable[[GcpServices], Any]
 
 
 class Gcp:
@@ -67,7 +67,7 @@ class Gcp:
         self._connect = connect or _Clients()
         self._throttles: dict[str, Throttle] = {}
 
-    async def call(self, service: Service, method: str, project: str, **fields: Any) -> Any:
+    async def call(self, service: GcpServices, method: str, project: str, **fields: Any) -> Any:
         """Call a method of a service. OutOfCapacity, RefusedByProvider, CloudError."""
         throttle = self._throttles.get(project)
         if throttle is None:
@@ -82,10 +82,10 @@ class _Clients:
     """Clients with the application default credentials."""
 
     def __init__(self) -> None:
-        self._made: dict[Service, Any] = {}
+        self._made: dict[GcpServices, Any] = {}
         self._credentials: Any = None
 
-    def __call__(self, service: Service) -> Any:
+    def __call__(self, service: GcpServices) -> Any:
         found = self._made.get(service)
         if found is not None:
             return found
@@ -103,7 +103,7 @@ class _Clients:
         return self._made.setdefault(service, client)
 
 
-def _called(connect: Connect, service: Service, method: str, request: dict[str, Any]) -> Any:
+def _called(connect: Connect, service: GcpServices, method: str, request: dict[str, Any]) -> Any:
     client = connect(service)
     api, auth = import_module("google.api_core.exceptions"), import_module("google.auth.exceptions")
     http = import_module("requests.exceptions")

@@ -11,7 +11,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.cloud.calls import Announced
 from fairlead.cloud.errors import NotThere, Stated
-from fairlead.cloud.gcp_api import WORDS, Gcp, Service, stated_errors
+from fairlead.cloud.gcp_api import WORDS, Gcp, GcpServices, stated_errors
 from fairlead.cloud.provider import CloudError
 from fairlead.model.machines import InstanceState
 from fairlead.model.windows import window_text
@@ -61,7 +61,7 @@ class Managed:
 
 
 @dataclass(slots=True)
-class Group:
+class InstanceGroup:
     """One zonal managed instance group."""
 
     gcp: Gcp
@@ -88,7 +88,7 @@ class Group:
         out, may_begin, token = dict[str, str](), set[str](), ""
         for _ in range(PAGES_MAX):
             page = await self.call(
-                Service.INSTANCES, "list", filter=f"name eq {self.name}-.*",
+                GcpServices.INSTANCES, "list", filter=f"name eq {self.name}-.*",
                 max_results=PAGE_MAX, page_token=token,
             )  # fmt: skip
             for each in page.items:
@@ -105,11 +105,11 @@ class Group:
 
     async def begin_maintenance(self, machine: str) -> None:
         """Begin the maintenance ahead of a machine; CloudError."""
-        await self.call(Service.INSTANCES, "perform_maintenance_unary", instance=machine)
+        await self.call(GcpServices.INSTANCES, "perform_maintenance_unary", instance=machine)
 
-    async def call(self, service: Service, method: str, **fields: Any) -> Any:
+    async def call(self, service: GcpServices, method: str, **fields: Any) -> Any:
         """Call a method about this group, or about the machines of its zone."""
-        if service not in (Service.OPERATIONS, Service.INSTANCES):
+        if service not in (GcpServices.OPERATIONS, GcpServices.INSTANCES):
             fields["instance_group_manager"] = self.name
         return await self.gcp.call(service, method, self.project, zone=self.zone, **fields)
 
@@ -123,7 +123,7 @@ class Group:
         for _ in range(PAGES_MAX):
             try:
                 page = await self.call(
-                    Service.GROUPS, "list_managed_instances",
+                    GcpServices.GROUPS, "list_managed_instances",
                     max_results=PAGE_MAX, page_token=token,
                 )  # fmt: skip
             except NotThere as error:
@@ -146,7 +146,7 @@ class Group:
         """Return the pool that the group's label names; "" without one."""
         now = asyncio.get_running_loop().time()
         if now >= self._pool_at + _LABEL_SECONDS:
-            group = await self.call(Service.GROUPS, "get")
+            group = await self.call(GcpServices.GROUPS, "get")
             labels = group.all_instances_config.properties.labels
             self._pool, self._pool_at = str(labels.get(names.CLOUD_POOL, "")), now
         return self._pool
@@ -154,7 +154,7 @@ class Group:
     async def operation(self, name: str) -> Any:
         """Return an operation; None when the cloud keeps it no more."""
         try:
-            return await self.call(Service.OPERATIONS, "get", operation=name)
+            return await self.call(GcpServices.OPERATIONS, "get", operation=name)
         except NotThere:
             return None
 
@@ -175,7 +175,7 @@ class Group:
         for start in range(0, len(left), DELETIONS_MAX):
             part = left[start : start + DELETIONS_MAX]
             operation = await self.call(
-                Service.GROUPS, "delete_instances_unary",
+                GcpServices.GROUPS, "delete_instances_unary",
                 instance_group_managers_delete_instances_request_resource={
                     "instances": [f"zones/{self.zone}/instances/{name}" for name in part],
                     "skip_instances_on_validation_error": True,

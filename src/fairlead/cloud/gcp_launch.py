@@ -25,10 +25,10 @@ from fairlead.cloud.errors import NotThere
 from fairlead.cloud.gcp_api import (
     WORDS,
     AlreadyThere,
-    Service,
+    GcpServices,
     stated_errors,
 )
-from fairlead.cloud.gcp_group import OPERATION_SECONDS_MAX, Group, Managed, is_done
+from fairlead.cloud.gcp_group import OPERATION_SECONDS_MAX, InstanceGroup, Managed, is_done
 from fairlead.cloud.provider import CloudError, LaunchPending, OutOfCapacity, RefusedByProvider
 
 #: A machine of which nothing is known so long after its operation has ended has failed; lists are
@@ -54,7 +54,7 @@ def machine_names(group: str, token: str, count: int) -> tuple[str, ...]:
 class GcpLaunch:
     """A launch as this process knows it; a new process starts again with the same token."""
 
-    group: Group
+    group: InstanceGroup
     token: str
     machines: tuple[str, ...]
     options: Mapping[str, str]
@@ -142,7 +142,7 @@ class GcpLaunch:
             self._done_at = self._sent_at
         else:
             operation = await self.group.call(
-                Service.GROUPS, "create_instances_unary", request_id=self._request_id,
+                GcpServices.GROUPS, "create_instances_unary", request_id=self._request_id,
                 instance_group_managers_create_instances_request_resource={
                     "instances": [{"name": name} for name in self.machines]
                 },
@@ -226,7 +226,7 @@ class GcpLaunch:
         self._sent_at = _now()
         try:
             operation = await self.group.call(
-                Service.RESIZE_REQUESTS, "insert_unary", request_id=self._request_id,
+                GcpServices.RESIZE_REQUESTS, "insert_unary", request_id=self._request_id,
                 instance_group_manager_resize_request_resource=body,
             )  # fmt: skip
             self._note_operation(operation)
@@ -236,7 +236,7 @@ class GcpLaunch:
 
     async def _ask(self, method: str) -> Any:
         return await self.group.call(
-            Service.RESIZE_REQUESTS, method, resize_request=self._request_name
+            GcpServices.RESIZE_REQUESTS, method, resize_request=self._request_name
         )
 
     @property

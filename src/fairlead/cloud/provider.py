@@ -42,7 +42,7 @@ class LaunchRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-class Provider(Protocol):
+class MachineProvider(Protocol):
     """Makes the machines of one pool."""
 
     async def instances(self) -> Inventory:

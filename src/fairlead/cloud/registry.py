@@ -17,12 +17,12 @@ from fairlead.cloud.azure_api import Azure
 from fairlead.cloud.exec import ExecProvider
 from fairlead.cloud.gcp import GcpProvider
 from fairlead.cloud.gcp_api import Gcp
-from fairlead.cloud.provider import Provider, RefusedByProvider
+from fairlead.cloud.provider import MachineProvider, RefusedByProvider
 from fairlead.cloud.simulated import SimulatedCloud, SimulatedProvider
 from fairlead.cloud.static import StaticProvider
 
 #: Returns the provider of a pool; RefusedByProvider when this process has none of its type.
-ProviderFactory = Callable[[NodePool], Provider]
+ProviderFactory = Callable[[NodePool], MachineProvider]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def providers() -> ProviderFactory:
 
 def provider_of(
     pool: NodePool, clouds: Clouds | None = None, simulated: SimulatedCloud | None = None
-) -> Provider:
+) -> MachineProvider:
     """Return the provider of a pool. `simulated` is the simulated cloud, where there is one."""
     clouds = clouds or Clouds()
     spec, name = pool.spec.provider, pool.metadata.name

@@ -29,8 +29,8 @@ from fairlead.decide.adoption.actions import (
 )
 from fairlead.decide.adoption.lifecycle import decide_group
 from fairlead.decide.adoption.source_kinds import resource_of
-from fairlead.decide.adoption.sources import MISSING, Facts, read_source
-from fairlead.decide.adoption.view import AdoptionPolicy, Reading
+from fairlead.decide.adoption.sources import MISSING, SourceFacts, read_source
+from fairlead.decide.adoption.view import AdoptionPolicy, SourceReading
 from fairlead.decide.job_actions import JobAction, WriteJobStatus
 from fairlead.decide.pinning import pinned_affinity
 from fairlead.decide.verdict import Decision, ObjectKey
@@ -46,7 +46,7 @@ from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, set_aside_of
-from fairlead.runtime.set_aside import Stage
+from fairlead.runtime.set_aside import AsideStage
 
 #: How long a reading may take. It runs beside the cycles, in one of a few places.
 _READ_SECONDS_MAX = 5.0
@@ -191,11 +191,11 @@ class AdoptionController:
         """Set the job or the pod aside that an action was for."""
         match action:
             case ReleaseMember(_, pod) | EvictMember(_, pod) | EmitPodWarning(_, pod):
-                self._set_aside.note(PODS, pod.metadata, Stage.ACT, error)
+                self._set_aside.note(PODS, pod.metadata, AsideStage.ACT, error)
             case ReadSource(key):
-                self._set_aside.note(JOBS, metadata_of(key), Stage.ACT, error)
+                self._set_aside.note(JOBS, metadata_of(key), AsideStage.ACT, error)
             case _:
-                self._set_aside.note(JOBS, action.job.metadata, Stage.ACT, error)
+                self._set_aside.note(JOBS, action.job.metadata, AsideStage.ACT, error)
 
     def _warn(self, pod: Pod, reason: str, message: str) -> None:
         self._events.record(PODS, pod.metadata, EventKind.WARNING, reason=reason, message=message)
@@ -235,7 +235,7 @@ class AdoptionController:
         ):  # fmt: skip
             return
         if problem:
-            facts = Facts(problem=problem)
+            facts = SourceFacts(problem=problem)
         elif found is None:
             facts = MISSING
         else:
@@ -244,7 +244,7 @@ class AdoptionController:
                 facts = MISSING  # another object of the same name
         before = entry.reading
         count = before.count + 1 if before is not None and before.facts == facts else 1
-        entry.reading = Reading(facts, self._clock.now(), count)
+        entry.reading = SourceReading(facts, self._clock.now(), count)
 
 
 def release_patch(action: ReleaseMember) -> dict[str, Any]:

@@ -49,7 +49,7 @@ from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.object_writer import NameTaken, ObjectWriter
 from fairlead.runtime.reader import MirrorReader, set_aside_of
-from fairlead.runtime.set_aside import Stage
+from fairlead.runtime.set_aside import AsideStage
 
 #: Characters of a server's message that are kept.
 MESSAGE_MAX = 500
@@ -256,7 +256,7 @@ class ArraysController:
     def failed(self, action: Action, error: ApiError) -> None:
         """Note that the API server takes no job of the array now: it is asked again later."""
         if not isinstance(action, CreateElement):
-            self._set_aside.note(JOB_ARRAYS, action.array.metadata, Stage.ACT, error)
+            self._set_aside.note(JOB_ARRAYS, action.array.metadata, AsideStage.ACT, error)
             return
         memory, now = self._remembered(action.array), self._clock.now()
         if memory.refusal is None or now >= memory.refusal.retry_at:
@@ -267,7 +267,7 @@ class ArraysController:
 
     def faulted(self, action: Action, error: Exception) -> None:
         """Our own code raised over this array: set it aside, so that the others go on."""
-        self._set_aside.note(JOB_ARRAYS, action.array.metadata, Stage.ACT, error)
+        self._set_aside.note(JOB_ARRAYS, action.array.metadata, AsideStage.ACT, error)
 
     def _remembered(self, array: JobArray) -> _Memory:
         return self._memory.setdefault(array.metadata.uid, _Memory())

@@ -37,7 +37,7 @@ from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, set_aside_of
-from fairlead.runtime.set_aside import Stage
+from fairlead.runtime.set_aside import AsideStage
 
 
 class BalloonController:
@@ -142,7 +142,7 @@ class BalloonController:
         """Leave the balloons of a pool alone until the pool changes."""
         error = fault.__cause__
         assert isinstance(error, Exception)
-        self._set_aside.note(NODE_POOLS, pool.metadata, Stage.DECIDE, error)
+        self._set_aside.note(NODE_POOLS, pool.metadata, AsideStage.DECIDE, error)
         self._faults[_name(pool)] = pool.metadata.resource_version
 
     def key_of(self, action: Action) -> ObjectKey:
@@ -181,9 +181,9 @@ class BalloonController:
         """Our own code raised over this object: set it aside, so that the others go on."""
         match action:
             case CreateBalloon(pool):
-                self._set_aside.note(NODE_POOLS, pool.metadata, Stage.ACT, error)
+                self._set_aside.note(NODE_POOLS, pool.metadata, AsideStage.ACT, error)
             case EndBalloon(pod):
-                self._set_aside.note(PODS, pod.metadata, Stage.ACT, error)
+                self._set_aside.note(PODS, pod.metadata, AsideStage.ACT, error)
             case _:
                 assert_never(action)
 

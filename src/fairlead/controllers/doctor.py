@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, assert_never
 
-from fairlead.api.cluster_report import REPORT_NAME, ClusterReport, Severity
+from fairlead.api.cluster_report import REPORT_NAME, ClusterReport, FindingSeverity
 from fairlead.api.meta import ObjectMeta, merge_diff, to_wire
 from fairlead.api.resources import CLUSTER_REPORTS
 from fairlead.api.status import AlreadyExists, ApiError
@@ -35,7 +35,7 @@ from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, set_aside_of
-from fairlead.runtime.set_aside import Stage
+from fairlead.runtime.set_aside import AsideStage
 
 _KEY: ObjectKey = ("", REPORT_NAME)
 _EXAMINATION: ObjectKey = ("", "examination")
@@ -126,7 +126,7 @@ class DoctorController:
                 self.examination = await self._examine()
                 self._next_at = self._instant() + self._policy.interval_seconds
                 self._is_pending = True
-                self._set_aside.clear(CLUSTER_REPORTS, _KEY, Stage.ACT)
+                self._set_aside.clear(CLUSTER_REPORTS, _KEY, AsideStage.ACT)
                 return None
             case CreateReport():
                 self._is_pending = True
@@ -149,7 +149,7 @@ class DoctorController:
 
     def _record(self, metadata: ObjectMeta, change: FindingChange) -> None:
         finding = change.finding
-        is_bad = change.kind is ChangeKind.BEGAN and finding.severity is not Severity.INFO
+        is_bad = change.kind is ChangeKind.BEGAN and finding.severity is not FindingSeverity.INFO
         text = f"{finding.check} {finding.subject}: {finding.title}"
         if change.kind is ChangeKind.BEGAN and finding.evidence:
             text = f"{text} ({finding.evidence})"
@@ -167,4 +167,4 @@ class DoctorController:
 
     def faulted(self, action: Action, error: Exception) -> None:
         """Our own code raised: note it; the next examination is at its time."""
-        self._set_aside.note(CLUSTER_REPORTS, ObjectMeta(REPORT_NAME), Stage.ACT, error)
+        self._set_aside.note(CLUSTER_REPORTS, ObjectMeta(REPORT_NAME), AsideStage.ACT, error)

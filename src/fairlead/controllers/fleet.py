@@ -49,7 +49,7 @@ from fairlead.decide.fleet.actions import (
     WriteFleet,
     WritePool,
 )
-from fairlead.decide.fleet.cycle import Report, decide_fleet
+from fairlead.decide.fleet.cycle import FleetCycleReport, decide_fleet
 from fairlead.decide.fleet.decisions import with_decisions
 from fairlead.decide.fleet.pool_status import answered, refused
 from fairlead.decide.fleet.view import (
@@ -75,7 +75,7 @@ from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, follow, set_aside_of
-from fairlead.runtime.set_aside import Stage
+from fairlead.runtime.set_aside import AsideStage
 
 _SOON_SECONDS = 1.0
 #: Between two decisions while ever more jobs lack nodes. The second one sends what the first wrote.
@@ -106,7 +106,7 @@ class FleetController:
         nodes: PoolNodes | None = None,
     ) -> None:
         """`nodes` is the empty index that it keeps, where another controller reads it, too."""
-        self.report: Report | None = None
+        self.report: FleetCycleReport | None = None
         self._objects = ObjectWriter(client)
         self._books = FleetBooks(client)
         self._world = world
@@ -284,7 +284,7 @@ class FleetController:
             return PoolView(pool, (fault,), listed.inventory, instant - listed.at, listed.error)
         if version:
             del self._faults[pool.metadata.name]
-            self._set_aside.clear(NODE_POOLS, pool.metadata.key, Stage.DECIDE)
+            self._set_aside.clear(NODE_POOLS, pool.metadata.key, AsideStage.DECIDE)
         judged, mistakes = self._mistakes.get(pool.metadata.name, (None, ()))
         if judged is not pool:
             with about(pool.metadata.name):
@@ -301,7 +301,7 @@ class FleetController:
         version = pool.metadata.resource_version
         if self._faults.get(fault.pool, ("", ""))[0] == version:
             raise error
-        entry = self._set_aside.note(NODE_POOLS, pool.metadata, Stage.DECIDE, error)
+        entry = self._set_aside.note(NODE_POOLS, pool.metadata, AsideStage.DECIDE, error)
         self._faults[fault.pool] = (version, f"set aside: {entry.fault}")
 
     # Actions
@@ -447,9 +447,9 @@ class FleetController:
         """Our own code raised over this object: set it aside, so that the others go on."""
         match action:
             case PoolAction():
-                self._set_aside.note(NODE_POOLS, action.pool.metadata, Stage.ACT, error)
+                self._set_aside.note(NODE_POOLS, action.pool.metadata, AsideStage.ACT, error)
             case NodeAction():
-                self._set_aside.note(NODES, action.node.metadata, Stage.ACT, error)
+                self._set_aside.note(NODES, action.node.metadata, AsideStage.ACT, error)
             case CreateFleet() | WriteFleet():
                 raise error
             case _:

@@ -16,8 +16,8 @@ from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.adoption.group_job import group_of
-from fairlead.decide.adoption.members import Member, Seat, read_member
-from fairlead.decide.adoption.view import GroupView, Reading
+from fairlead.decide.adoption.members import GroupMember, Seat, read_member
+from fairlead.decide.adoption.view import GroupView, SourceReading
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.grouping import (
     Group,
@@ -43,8 +43,8 @@ class GroupEntry:
 
     group: Group | None = None
     #: By name of the pod.
-    members: dict[str, Member] = field(default_factory=dict[str, Member])
-    reading: Reading | None = None
+    members: dict[str, GroupMember] = field(default_factory=dict[str, GroupMember])
+    reading: SourceReading | None = None
     idle_since: float | None = None
     #: By seat of the placement that has no live member, since when.
     empty_since: dict[Seat, float] = field(default_factory=dict[Seat, float])

@@ -28,7 +28,7 @@ from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.fleet_books import FleetBooks
 from fairlead.controllers.fleet_records import FleetRecords
 from fairlead.controllers.node_tests import NodeTests, perform_test
-from fairlead.decide.health.actions import Action, DeletePod, EvictPod, Note, SetRecord
+from fairlead.decide.health.actions import Action, DeleteOverduePod, EvictPod, Note, SetRecord
 from fairlead.decide.health.cycle import HealthMemory, HealthReport, HealthView, decide_health
 from fairlead.decide.health.gate import LiftTaint
 from fairlead.decide.health.need import urgency_of
@@ -57,7 +57,7 @@ from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, follow, set_aside_of
-from fairlead.runtime.set_aside import Stage
+from fairlead.runtime.set_aside import AsideStage
 
 _SOON_SECONDS = 0.5
 #: Taints of nodes that may need something.
@@ -303,7 +303,7 @@ class HealthController:
                 return ("", f"test/{test.metadata.name}")
             case DeleteTestPod(pod):
                 return pod.metadata.key
-            case EvictPod(pod) | DeletePod(pod):
+            case EvictPod(pod) | DeleteOverduePod(pod):
                 return pod.metadata.key
             case Note():
                 return ("", "/note")
@@ -344,7 +344,7 @@ class HealthController:
                 return await perform_test(action, self._client, self._objects, self._policy)
             case EvictPod(pod, node):
                 return await self._evict(pod, node)
-            case DeletePod(pod, node):
+            case DeleteOverduePod(pod, node):
                 text = f"Node {node.metadata.name} was to be empty"
                 self._warn(pod, "DrainDeadline", text)
                 return await self._objects.delete(PODS, pod.metadata.key, uid=pod.metadata.uid)
@@ -380,11 +380,11 @@ class HealthController:
         """Our own code raised over this object: set it aside, so that the others go on."""
         match action:
             case SetRecord(node) | LiftTaint(node) | CreateTest(node):
-                self._set_aside.note(NODES, node.metadata, Stage.ACT, error)
+                self._set_aside.note(NODES, node.metadata, AsideStage.ACT, error)
             case BeginTest(test) | SetTest(test) | DeleteTest(test):
-                self._set_aside.note(NODE_TESTS, test.metadata, Stage.ACT, error)
-            case EvictPod(pod) | DeletePod(pod) | DeleteTestPod(pod):
-                self._set_aside.note(PODS, pod.metadata, Stage.ACT, error)
+                self._set_aside.note(NODE_TESTS, test.metadata, AsideStage.ACT, error)
+            case EvictPod(pod) | DeleteOverduePod(pod) | DeleteTestPod(pod):
+                self._set_aside.note(PODS, pod.metadata, AsideStage.ACT, error)
             case CreateFleet() | WriteFleet() | Note():
                 raise error
             case _:

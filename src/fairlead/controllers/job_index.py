@@ -28,7 +28,14 @@ from fairlead.decide.jobs.dependencies import VISITED_MAX, find_cycle, links_of,
 from fairlead.decide.jobs.gate import dependency_state
 from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
-from fairlead.decide.jobs.view import DependencyState, JobView, NodeOutage, Owned, PodRefusal, Probe
+from fairlead.decide.jobs.view import (
+    DependencyState,
+    JobView,
+    NodeOutage,
+    OwnedObject,
+    PodRefusal,
+    Probe,
+)
 from fairlead.decide.pinning import Binding, node_of, own_binding
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.spares import is_spare
@@ -52,9 +59,9 @@ class JobParts:
     """What belongs to one job besides its object, kept from its first sign to its last."""
 
     pods: JobPods = field(default_factory=JobPods)
-    config_maps: dict[str, Owned] = field(default_factory=dict)
-    services: dict[str, Owned] = field(default_factory=dict)
-    pod_groups: dict[str, Owned] = field(default_factory=dict)
+    config_maps: dict[str, OwnedObject] = field(default_factory=dict)
+    services: dict[str, OwnedObject] = field(default_factory=dict)
+    pod_groups: dict[str, OwnedObject] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -299,7 +306,7 @@ class JobIndex:
             self._mark(key)
 
     def _on_owned(
-        self, table_of: Callable[[JobParts], dict[str, Owned]], change: Change[D]
+        self, table_of: Callable[[JobParts], dict[str, OwnedObject]], change: Change[D]
     ) -> None:
         """Keep what a job owns besides its pods in one of the tables of its parts."""
         obj, is_there = subject(change)
@@ -358,9 +365,9 @@ def subject(change: Change[O]) -> tuple[O, bool]:
     return new, True
 
 
-def owned_of(obj: Dependent) -> Owned:
+def owned_of(obj: Dependent) -> OwnedObject:
     """Return what decisions ask of a ConfigMap or Service."""
-    return Owned(
+    return OwnedObject(
         name=obj.metadata.name,
         uid=obj.metadata.uid,
         attempt=label_number(obj.metadata.labels.get(names.ATTEMPT)) or 0,

@@ -33,7 +33,7 @@ from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.history import History, HistoryError, record_of
 from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.object_writer import ObjectWriter
-from fairlead.runtime.set_aside import SetAside, Stage
+from fairlead.runtime.set_aside import AsideStage, SetAside
 
 A = TypeVar("A")
 #: A status that has been refused so often, in a row, cannot be written.
@@ -120,7 +120,7 @@ class JobWriter:
 
     def faulted(self, action: JobAction, error: Exception) -> None:
         """Set the job aside that an action was for."""
-        self._set_aside.note(JOBS, action.job.metadata, Stage.ACT, error)
+        self._set_aside.note(JOBS, action.job.metadata, AsideStage.ACT, error)
 
     async def _write_status(self, job: Job, status: JobStatus) -> Written | None:
         """Send what changed.
@@ -137,7 +137,7 @@ class JobWriter:
             fields = _refused_fields(error)
             if not fields and not is_denial(error):
                 raise
-            self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
+            self._set_aside.note(JOBS, job.metadata, AsideStage.ACT, error)
             rest = merge_diff(old, without_fields(new, fields)) if fields else {}
             if not fields:
                 self._denials[uid] = self._denials.get(uid, 0) + 1

@@ -32,7 +32,7 @@ from fairlead.controllers.job_parts import (
 from fairlead.controllers.job_writer import JobWriter, with_number
 from fairlead.controllers.pod_refusals import PodProbes, PodRefusals, is_denial, refusal_of
 from fairlead.controllers.pod_renderer import PodRenderer
-from fairlead.decide.attempts.notes import EventReason, Note, event
+from fairlead.decide.attempts.notes import EventReason, PendingEvent, event
 from fairlead.decide.attempts.status import StatusDraft, given_up
 from fairlead.decide.job_actions import JobAction, WriteJobStatus
 from fairlead.decide.jobs.actions import Action, AddFinalizer, DeletePod, ProbePods
@@ -53,7 +53,7 @@ from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, set_aside_of
-from fairlead.runtime.set_aside import Entry, Stage
+from fairlead.runtime.set_aside import AsideEntry, AsideStage
 
 
 class JobsController:
@@ -175,7 +175,7 @@ class JobsController:
             return replace(decision, actions=actions)
         return decision
 
-    def _report_fault(self, entry: Entry, now: float) -> Sequence[Action]:
+    def _report_fault(self, entry: AsideEntry, now: float) -> Sequence[Action]:
         """Return the write of the condition of a job that cannot be decided on."""
         job = self._cluster.jobs.get(*entry.metadata.key)
         if job is None or is_true(job.status.conditions, names.SET_ASIDE):
@@ -256,7 +256,7 @@ class JobsController:
             return
         self._world.forfeit(job, is_final=True)
         text = "The API server refuses every status of the job, so its nodes are free for others"
-        self._jobs.emit(event(job, Note(EventReason.NODES_RELEASED, text)))
+        self._jobs.emit(event(job, PendingEvent(EventReason.NODES_RELEASED, text)))
 
     def _note_undeletable(self, action: DeletePod, error: ApiError) -> None:
         """Set a pod aside that may not be deleted; its job, if it waits for that alone, goes on.
@@ -264,7 +264,7 @@ class JobsController:
         Pods that have ended use no node, and no other is made before they are gone.
         """
         if not self._set_aside.is_strict:
-            self._set_aside.note(PODS, deleted_metadata(action), Stage.ACT, error)
+            self._set_aside.note(PODS, deleted_metadata(action), AsideStage.ACT, error)
         pod = self._cluster.pods.get(action.namespace, action.name)
         key = job_key_of(pod) if pod is not None else None
         job = self._cluster.jobs.get(*key) if key is not None else None
@@ -277,9 +277,9 @@ class JobsController:
         """Set the object aside that an action was for; a gang whose pods cannot be made fails."""
         if isinstance(action, DeletePart):
             kind = self._parts.kind_of(action)
-            self._set_aside.note(kind, deleted_metadata(action), Stage.ACT, error)
+            self._set_aside.note(kind, deleted_metadata(action), AsideStage.ACT, error)
             return
-        entry = self._set_aside.note(JOBS, action.job.metadata, Stage.ACT, error)
+        entry = self._set_aside.note(JOBS, action.job.metadata, AsideStage.ACT, error)
         if isinstance(action, CreatePart):
             now = self._clock.now()
             self._refusals.note(action.job, Refusal.POD_REJECTED, entry.fault, now)

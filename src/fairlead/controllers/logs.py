@@ -25,11 +25,11 @@ from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.controllers.log_queue import LogQueue
 from fairlead.decide.attempts.logged_members import LoggedMember, claimed_job, logged_member
-from fairlead.runtime.client import Client, Request, Verb
+from fairlead.runtime.client import Client, Request, RequestVerb
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.fencing import LeaderClient
 from fairlead.runtime.history import HistoryError, LogReader, LogStore, LogText, MemberLog
-from fairlead.runtime.leader import Term
+from fairlead.runtime.leader import LeaderTerm
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.mirror import Change, Mirror
 
@@ -247,13 +247,13 @@ class LogKeeper:
 class KeepingClient(LeaderClient):
     """A `LeaderClient` that has a member's log kept before it deletes the member."""
 
-    def __init__(self, inner: Client, term: Term, keeper: LogKeeper) -> None:
+    def __init__(self, inner: Client, term: LeaderTerm, keeper: LogKeeper) -> None:
         super().__init__(inner, term)
         self._keeper = keeper
 
     async def call(self, request: Request[A]) -> A:
         """Pass the request on; before a pod's deletion, have its log kept."""
-        if request.verb is Verb.DELETE and _is(request.resource, PODS):
+        if request.verb is RequestVerb.DELETE and _is(request.resource, PODS):
             await self._keeper.before_delete(request.namespace, request.name)
         return await super().call(request)
 

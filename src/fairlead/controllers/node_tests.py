@@ -12,10 +12,10 @@ from typing import Any
 
 from fairlead.api import names, quantity
 from fairlead.api.core import Node
-from fairlead.api.machine_result import Measured
+from fairlead.api.machine_result import MachineFinding
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.node_suites import suites
-from fairlead.api.node_test import Cause, NodeTest, Phase
+from fairlead.api.node_test import NodeTest, NodeTestCause, NodeTestPhase
 from fairlead.api.resources import NODE_TESTS, PODS
 from fairlead.api.status import AlreadyExists
 from fairlead.decide.health.policy import HealthPolicy
@@ -47,7 +47,7 @@ class NodeTests:
     def __init__(self) -> None:
         self._by_node: dict[str, dict[str, NodeTest]] = defaultdict(dict)
         #: Figures of the latest test of each node that has some.
-        self.peers: dict[tuple[str, str], dict[str, Sequence[Measured]]] = defaultdict(dict)
+        self.peers: dict[tuple[str, str], dict[str, Sequence[MachineFinding]]] = defaultdict(dict)
 
     def changed(self, change: Change[NodeTest]) -> tuple[str, ...]:
         """Take in a test; return the nodes that it is about, now and before."""
@@ -77,7 +77,7 @@ class NodeTests:
         if not tests:
             self._by_node.pop(node, None)
         for test in reversed(newest_first(tuple(tests.values()))):
-            if test.status.phase is Phase.ENDED and test.status.measured:
+            if test.status.phase is NodeTestPhase.ENDED and test.status.measured:
                 self.peers[(test.status.shape, test.spec.suite)][node] = test.status.measured
 
 
@@ -98,7 +98,7 @@ async def perform_test(
             except AlreadyExists:  # not this one's: the next decision deletes it
                 return None
             status = {
-                "phase": Phase.RUNNING.value, "podUID": made.metadata.uid, "retryAt": None,
+                "phase": NodeTestPhase.RUNNING.value, "podUID": made.metadata.uid, "retryAt": None,
                 "attempts": test.status.attempts + 1, "startedAt": action.at,
                 "reason": None, "message": None,
             }  # fmt: skip
@@ -122,7 +122,7 @@ def node_test_body(action: CreateTest) -> dict[str, Any]:
         "metadata": {"name": action.name, "ownerReferences": [owner]},
         "spec": {
             "node": node.name, "nodeUID": node.uid, "suite": action.suite,
-            "cause": Cause.GATE.value, "number": action.number,
+            "cause": NodeTestCause.GATE.value, "number": action.number,
         },
     }  # fmt: skip
 

@@ -20,17 +20,17 @@ from fairlead.cloud.provider import (
     CloudError,
     LaunchPending,
     LaunchRequest,
+    MachineProvider,
     OutOfCapacity,
-    Provider,
     RefusedByProvider,
 )
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.model.machines import Inventory
-from fairlead.runtime.fleet_metrics import Answer, Call, FleetMetrics
+from fairlead.runtime.fleet_metrics import FleetMetrics, ProviderAnswer, ProviderCall
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.mirror import Mirror
-from fairlead.runtime.set_aside import SetAside, Stage
+from fairlead.runtime.set_aside import AsideStage, SetAside
 
 T = TypeVar("T")
 #: Characters of a provider's words that are kept.
@@ -51,7 +51,7 @@ class Listed:
 
 
 class PoolProviders:
-    """Asks the provider of each pool. Errors are those of `Provider`."""
+    """Asks the provider of each pool. Errors are those of `MachineProvider`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PoolProviders:
         self._policy = policy
         self._set_aside = set_aside
         self._log = log
-        self._providers: dict[str, tuple[Any, Provider]] = {}
+        self._providers: dict[str, tuple[Any, MachineProvider]] = {}
         self._listed: dict[str, Listed] = {}
         #: What was refused, by pool and token: never sent again, though the write that says so may
         #: get no answer, or the provider would have room by then.
@@ -117,7 +117,9 @@ class PoolProviders:
         if launch.token in refusals:
             raise refusals[launch.token]
         try:
-            ids = await self._ask(pool, Call.LAUNCH, lambda provider: provider.launch(request))
+            ids = await self._ask(
+                pool, ProviderCall.LAUNCH, lambda provider: provider.launch(request)
+            )
         except LaunchPending:
             raise  # its machines are counted by the launch until it is answered
         except CloudError as error:
@@ -130,7 +132,7 @@ class PoolProviders:
 
     async def terminate(self, pool: NodePool, ids: tuple[str, ...]) -> None:
         """End machines. Look at the pool's machines soon after."""
-        await self._ask(pool, Call.TERMINATE, lambda provider: provider.terminate(ids))
+        await self._ask(pool, ProviderCall.TERMINATE, lambda provider: provider.terminate(ids))
         self.listed(pool.metadata.name).tried_at = float("-inf")
 
     async def begin_maintenance(self, pool: NodePool, id_: str) -> None:
@@ -141,17 +143,17 @@ class PoolProviders:
             return
         self._asked[id_] = now
 
-        async def begin(provider: Provider) -> None:
+        async def begin(provider: MachineProvider) -> None:
             if isinstance(provider, BeginsMaintenance):
                 await provider.begin_maintenance(id_)
 
-        await self._ask(pool, Call.MAINTAIN, begin)
+        await self._ask(pool, ProviderCall.MAINTAIN, begin)
 
     async def _list(self, pool: NodePool, listed: Listed) -> None:
         # The list is as old as the question: what happens meanwhile may be missing in it.
         listed.tried_at = asked_at = _instant()
         try:
-            inventory = await self._ask(pool, Call.LIST, lambda p: p.instances())
+            inventory = await self._ask(pool, ProviderCall.LIST, lambda p: p.instances())
             before = listed.inventory.warning if listed.inventory is not None else ""
             if inventory.warning and inventory.warning != before:
                 self._log.warning(
@@ -164,22 +166,25 @@ class PoolProviders:
             listed.error = str(error)[:_ERROR_MAX]
             self._log.warning("Cannot list machines", pool=pool.metadata.name, error=listed.error)
         except Exception as error:  # noqa: BLE001 - over one pool, so it is that pool's
-            entry = self._set_aside.note(NODE_POOLS, pool.metadata, Stage.ACT, error)
+            entry = self._set_aside.note(NODE_POOLS, pool.metadata, AsideStage.ACT, error)
             listed.error = entry.fault
         else:
             listed.at, listed.error = asked_at, ""
-            self._set_aside.clear(NODE_POOLS, pool.metadata.key, Stage.ACT)
+            self._set_aside.clear(NODE_POOLS, pool.metadata.key, AsideStage.ACT)
         finally:
             listed.is_under_way = False
 
     async def _ask(
-        self, pool: NodePool, call: Call, question: Callable[[Provider], Awaitable[T]]
+        self,
+        pool: NodePool,
+        call: ProviderCall,
+        question: Callable[[MachineProvider], Awaitable[T]],
     ) -> T:
         started_at = _instant()
-        outcome: Answer | None = Answer.FAULT
+        outcome: ProviderAnswer | None = ProviderAnswer.FAULT
         try:
             found = await question(self._provider(pool))
-            outcome = Answer.DONE
+            outcome = ProviderAnswer.DONE
         except LaunchPending:
             outcome = None  # measured when there is an answer
             raise
@@ -187,7 +192,7 @@ class PoolProviders:
             outcome = answer_of(error)
             raise
         except asyncio.CancelledError:
-            outcome = Answer.FAILED
+            outcome = ProviderAnswer.FAILED
             raise
         finally:
             if outcome is not None:
@@ -195,7 +200,7 @@ class PoolProviders:
                 self.metrics.called(pool.spec.provider.type, call, outcome, seconds)
         return found
 
-    def _provider(self, pool: NodePool) -> Provider:
+    def _provider(self, pool: NodePool) -> MachineProvider:
         name, spec = pool.metadata.name, pool.spec.provider
         known = self._providers.get(name)
         if known is None or known[0] != spec:
@@ -203,11 +208,11 @@ class PoolProviders:
         return known[1]
 
 
-def answer_of(error: CloudError) -> Answer:
+def answer_of(error: CloudError) -> ProviderAnswer:
     """Return how a call ended that raised."""
     if isinstance(error, OutOfCapacity):
-        return Answer.OUT_OF_CAPACITY
-    return Answer.REFUSED if isinstance(error, RefusedByProvider) else Answer.FAILED
+        return ProviderAnswer.OUT_OF_CAPACITY
+    return ProviderAnswer.REFUSED if isinstance(error, RefusedByProvider) else ProviderAnswer.FAILED
 
 
 def _request(pool: NodePool, launch: Launch) -> LaunchRequest:

@@ -53,7 +53,7 @@ from fairlead.runtime.events import Allowance, EventKind, EventSink
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, follow, set_aside_of
-from fairlead.runtime.set_aside import Stage
+from fairlead.runtime.set_aside import AsideStage
 
 #: Events of jobs that begin to wait, or wait for another reason.
 WAITING_EVENTS_PER_SECOND = 2.0
@@ -122,7 +122,7 @@ class SchedulerController:
         self.state.close()
 
     def _contain(self, job: Job, error: Exception) -> None:
-        self._world.set_aside.note(JOBS, job.metadata, Stage.OBSERVE, error)
+        self._world.set_aside.note(JOBS, job.metadata, AsideStage.OBSERVE, error)
 
     def due_at(self) -> float | None:
         """Return when to decide again: at once after a change, if there are jobs to decide on."""
@@ -146,10 +146,10 @@ class SchedulerController:
         )  # fmt: skip
         self.decisions.note(made)
         for key, error in decision.faults.items():
-            self._set_aside.note(JOBS, self.state.jobs[key].job.metadata, Stage.DECIDE, error)
+            self._set_aside.note(JOBS, self.state.jobs[key].job.metadata, AsideStage.DECIDE, error)
         for key, verdict in decision.verdicts.items() if len(self._set_aside) else ():
             if verdict.reason is not Reason.SET_ASIDE:  # nor left alone since an earlier fault
-                self._set_aside.clear(JOBS, key, Stage.DECIDE)
+                self._set_aside.clear(JOBS, key, AsideStage.DECIDE)
         reports = self._report_set_aside(now)
         self._wake_at = decision.wake_at
         return replace(decision, actions=(*repeated, *decision.actions, *reports))
@@ -158,7 +158,7 @@ class SchedulerController:
         """Yield the verdicts of the jobs that could not be taken in."""
         for entry in self._world.set_aside.pop_news(JOBS):
             job = self._world.mirrors.jobs.get(*entry.metadata.key)
-            if entry.stage is Stage.OBSERVE and job is not None:
+            if entry.stage is AsideStage.OBSERVE and job is not None:
                 facts = {"stage": entry.stage.value, "fault": entry.fault}
                 verdict = Verdict(Reason.SET_ASIDE, facts)
                 write = changed_verdict(job, verdict, format_time(now), is_fresh=True)
@@ -183,7 +183,7 @@ class SchedulerController:
             if isinstance(action, PlaceJob):
                 self._uncertain.failed(action, error)
             raise
-        self._set_aside.clear(JOBS, job.metadata.key, Stage.ACT)
+        self._set_aside.clear(JOBS, job.metadata.key, AsideStage.ACT)
         self._refused_releases.pop(job.metadata.uid, None)
         if isinstance(action, WriteVerdict) and not self._uncertain:
             self._world.note_decided(job, written.version)
@@ -208,7 +208,7 @@ class SchedulerController:
         if not is_denial(error):
             return
         if not self._set_aside.is_strict:
-            self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
+            self._set_aside.note(JOBS, job.metadata, AsideStage.ACT, error)
         if isinstance(action, ReleaseJob):
             count = self._refused_releases.pop(job.metadata.uid, 0) + 1
             self._refused_releases[job.metadata.uid] = count
@@ -220,7 +220,7 @@ class SchedulerController:
     def faulted(self, action: Action, error: Exception) -> None:
         """Set the job aside, and leave it alone until `changed` is called for it."""
         job = action.job
-        self._set_aside.note(JOBS, job.metadata, Stage.ACT, error)
+        self._set_aside.note(JOBS, job.metadata, AsideStage.ACT, error)
         self.state.write_blocked[job.metadata.key] = None
 
     def _emit(self, action: Action) -> None:

@@ -51,7 +51,7 @@ from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, follow, set_aside_of
-from fairlead.runtime.set_aside import Stage
+from fairlead.runtime.set_aside import AsideStage
 
 
 class TeamsController:
@@ -235,9 +235,9 @@ class TeamsController:
                 )  # fmt: skip
                 write, due_at = changed_status(team, status, self._policy, now)
             except Exception as error:  # noqa: BLE001 - over one object, so it is that object's
-                self._set_aside.note(TEAMS, team.metadata, Stage.DECIDE, error)
+                self._set_aside.note(TEAMS, team.metadata, AsideStage.DECIDE, error)
                 continue
-            self._set_aside.clear(TEAMS, team.metadata.key, Stage.DECIDE)
+            self._set_aside.clear(TEAMS, team.metadata.key, AsideStage.DECIDE)
             if write is not None:
                 yield write
             if due_at is not None:
@@ -405,7 +405,7 @@ class TeamsController:
     def faulted(self, action: Action, error: Exception) -> None:
         """Set the team aside; a fault over a node is one of ours."""
         if isinstance(action, WriteTeamStatus):
-            self._set_aside.note(TEAMS, action.team.metadata, Stage.ACT, error)
+            self._set_aside.note(TEAMS, action.team.metadata, AsideStage.ACT, error)
             self.failed(action, ApiError(str(error)))
         else:
             raise error

@@ -29,7 +29,7 @@ from fairlead.decide.explanation import (
     Explanation,
     Forecast,
     Holder,
-    Preemption,
+    PreemptionAhead,
 )
 from fairlead.decide.forecast import Forecasts, preemption_of
 from fairlead.decide.jobs.dependencies import find_cycle
@@ -113,7 +113,7 @@ def explain(
         awaited = preemption_of(state, key, now, verdict.blockers)
     else:
         return explanation
-    if is_late is not None and not isinstance(awaited, Preemption):
+    if is_late is not None and not isinstance(awaited, PreemptionAhead):
         found = expected_start(state, key, now, policy, is_late=is_late)
         bound = awaited.may_start_by if isinstance(awaited, Forecast) else None
         if found is not None and found.says_more(now, bound):

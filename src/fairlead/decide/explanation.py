@@ -74,7 +74,7 @@ class OverduePod(msgspec.Struct, frozen=True):
     since: float
 
 
-class Unknown(Enum):
+class UnknownBound(Enum):
     """Why there is no bound, in words."""
 
     NO_TIME_LIMIT = "a job that holds the room, or is ahead, has no time limit"
@@ -95,7 +95,7 @@ class Forecast(msgspec.Struct, frozen=True, tag_field="kind"):
     waits_for: tuple[ObjectKey, ...]
 
 
-class Preemption(msgspec.Struct, frozen=True, tag_field="kind"):
+class PreemptionAhead(msgspec.Struct, frozen=True, tag_field="kind", tag="Preemption"):
     """Jobs of lower priority have to give their nodes to the gang, from an instant on.
 
     Without victims the gang gets nodes that others leave anyway.
@@ -168,7 +168,7 @@ class Explanation(msgspec.Struct, frozen=True):
     holders: tuple[Holder, ...] = ()
     #: Of a job that stops its own pods, of one that waits those on nodes that it could use.
     overdue: tuple[OverduePod, ...] = ()
-    forecast: Forecast | Preemption | Unknown | None = None
+    forecast: Forecast | PreemptionAhead | UnknownBound | None = None
     #: By the run times of past jobs, where that was asked and they say more than the forecast.
     expected: ExpectedStart | None = None
     suggestions: tuple[Suggestion, ...] = ()

@@ -23,13 +23,19 @@ from math import inf
 from typing import Protocol
 
 from fairlead.api.job import Job
-from fairlead.decide.explanation import ENDS_MAX, WAITS_FOR_MAX, Forecast, Preemption, Unknown
+from fairlead.decide.explanation import (
+    ENDS_MAX,
+    WAITS_FOR_MAX,
+    Forecast,
+    PreemptionAhead,
+    UnknownBound,
+)
 from fairlead.decide.placement.capacity import PresentCapacity
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.fit import Fit
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
-from fairlead.decide.placement.repair import Release, Wait, repair
+from fairlead.decide.placement.repair import GangRelease, Wait, repair
 from fairlead.decide.placement.search import Plan, take_plan
 from fairlead.decide.placement.size import planned
 from fairlead.decide.placement.state import PlacementState
@@ -46,7 +52,7 @@ COARSENESS = 0.03
 _UNBOUNDED = 1 << 62
 
 
-class Ends(Protocol):
+class ExpectedEnds(Protocol):
     """When jobs are expected to give their nodes back."""
 
     def running(self, entry: JobEntry, now: float) -> float | None:
@@ -68,8 +74,8 @@ def forecast(
     now: float,
     policy: PlacementPolicy,
     *,
-    ends: Ends | None = None,
-) -> Forecast | Preemption | Unknown:
+    ends: ExpectedEnds | None = None,
+) -> Forecast | PreemptionAhead | UnknownBound:
     """Return by when a waiting job starts, or which jobs it preempts and when.
 
     With `ends`, when it starts if jobs end then, instead of at their limits. The members' pods of
@@ -81,7 +87,7 @@ def forecast(
 
 def preemption_of(
     state: PlacementState, key: ObjectKey, begins_at: float, victims: tuple[ObjectKey, ...]
-) -> Preemption:
+) -> PreemptionAhead:
     """Return the preemption for a gang in the state, with what the state says of the victims."""
     cluster, team = state.cluster, state.jobs[key].lane.team
     own = cluster.table.labels.tiers(team) == OWN
@@ -98,7 +104,7 @@ def preemption_of(
     saves = any(s.progress and s.progress.checkpoint_step is not None for s in statuses)
     is_known = bool(jobs) and not saves and all(s.placement is not None for s in statuses)
     seconds = max((grace_seconds(each.job) for each in jobs), default=0.0)
-    return Preemption(begins_at, victims, borrowed, begins_at + seconds if is_known else None)
+    return PreemptionAhead(begins_at, victims, borrowed, begins_at + seconds if is_known else None)
 
 
 def starts_now(
@@ -119,7 +125,7 @@ def starts_now(
     try:
         with state.cluster.transaction() as transaction:
             capacity = PresentCapacity(state.cluster, transaction)
-            ahead = _Ahead(Context(state, policy, now, capacity), key, None)
+            ahead = _Ahead(PlanningContext(state, policy, now, capacity), key, None)
             return ahead.starts_at_once()
     finally:
         state.jobs[key] = before
@@ -145,7 +151,7 @@ class Forecasts:
         now: float,
         policy: PlacementPolicy,
         *,
-        ends: Ends | None = None,
+        ends: ExpectedEnds | None = None,
         is_late: Callable[[], bool] = lambda: False,
     ) -> None:
         """A run that goes on once `is_late` answers what it has found, else TOO_LONG."""
@@ -154,7 +160,7 @@ class Forecasts:
         self._policy = _unbounded(policy)
         self._furthest: _Ahead | None = None
 
-    def of(self, key: ObjectKey) -> Forecast | Preemption | Unknown:
+    def of(self, key: ObjectKey) -> Forecast | PreemptionAhead | UnknownBound:
         """Return the forecast for a waiting job."""
         if self._furthest is None or not self._furthest.knows(key):
             self._furthest = self._run(key)
@@ -165,7 +171,9 @@ class Forecasts:
         state.suspect(self._now, self._policy.suspect_seconds)
         with state.cluster.transaction() as transaction:
             capacity = PresentCapacity(state.cluster, transaction)
-            ahead = _Ahead(Context(state, self._policy, self._now, capacity), key, self._ends)
+            ahead = _Ahead(
+                PlanningContext(state, self._policy, self._now, capacity), key, self._ends
+            )
             try:
                 ahead.run(self._is_late)
             finally:
@@ -177,7 +185,7 @@ class Forecasts:
 class _Ahead:
     """The cluster from now on, one end after the other."""
 
-    def __init__(self, context: Context, key: ObjectKey, ends: Ends | None) -> None:
+    def __init__(self, context: PlanningContext, key: ObjectKey, ends: ExpectedEnds | None) -> None:
         self._context = context
         context.foreseen = {}
         self._ends = ends
@@ -192,7 +200,7 @@ class _Ahead:
         #: Which jobs preempt others at last, and the victims of each.
         self._victims: dict[ObjectKey, tuple[ObjectKey, ...]] = {}
         #: Why jobs without a start have none; None while the run has not come to its end.
-        self._unknown: Unknown | None = None
+        self._unknown: UnknownBound | None = None
         #: When there may be more victims.
         self._retry_at = inf
         #: The jobs that have ended, in order, and where they ran.
@@ -220,15 +228,15 @@ class _Ahead:
             if self._ends is not None and self._ends.is_late():
                 break
             if is_late():
-                self._unknown = Unknown.TOO_LONG
+                self._unknown = UnknownBound.TOO_LONG
                 return
             for key in self._capacity.by(seen):
                 self._give_back(key)
                 if key in self._dependents:
-                    self._unknown = Unknown.DEPENDENT
+                    self._unknown = UnknownBound.DEPENDENT
                     return
                 self._ended.append((key, self._slots(key)))
-        self._unknown = Unknown.TOO_MANY
+        self._unknown = UnknownBound.TOO_MANY
 
     def starts_at_once(self) -> bool:
         """Return whether the job is placed at the first instant."""
@@ -253,7 +261,7 @@ class _Ahead:
         """True when `answer` has one for this job."""
         return key in self._starts or self._unknown is not None
 
-    def answer(self, key: ObjectKey) -> Forecast | Preemption | Unknown:
+    def answer(self, key: ObjectKey) -> Forecast | PreemptionAhead | UnknownBound:
         """Return what the run has found for a job that it knows."""
         if key in self._starts:
             starts_at, ended = self._starts[key]
@@ -312,11 +320,11 @@ class _Ahead:
         elif end is None:
             self._has_restart = True
 
-    def _cause(self) -> Unknown:
+    def _cause(self) -> UnknownBound:
         """Return why jobs still wait although no more ends are known."""
         if self._has_restart:
-            return Unknown.RESTARTING
-        return Unknown.NO_TIME_LIMIT if self._is_endless else Unknown.NO_ROOM
+            return UnknownBound.RESTARTING
+        return UnknownBound.NO_TIME_LIMIT if self._is_endless else UnknownBound.NO_ROOM
 
     def _queue(self, entry: QueueEntry) -> None:
         self._state.queue.add(entry)
@@ -349,7 +357,7 @@ class _Ahead:
 
     def _end_preempting(self) -> bool:
         """End the run: what happens once some jobs preempt others is not known."""
-        self._unknown = Unknown.NO_TIME_LIMIT if self._is_endless else Unknown.PREEMPTING
+        self._unknown = UnknownBound.NO_TIME_LIMIT if self._is_endless else UnknownBound.PREEMPTING
         return True
 
     def _on_plan(self, entry: QueueEntry, plan: Plan) -> None:
@@ -385,7 +393,7 @@ class _Ahead:
         match repair(room, entry, context.policy, context.now, growth=growth):
             case Plan() as plan:
                 self._on_plan(entry, plan)
-            case Release():
+            case GangRelease():
                 self._capacity.without([key])
                 self._give_back(key)
                 self._queue(entry)

@@ -50,7 +50,7 @@ class LeaseTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenLease:
     """The lease as it was last read, and when this state of it was first seen. None: no lease."""
 
     lease: Lease | None
@@ -62,13 +62,13 @@ class Seen:
         return "" if self.lease is None else self.lease.spec.holder_identity
 
 
-def see(before: Seen | None, lease: Lease | None, now: float) -> Seen:
+def see(before: SeenLease | None, lease: Lease | None, now: float) -> SeenLease:
     """Return what is known after a look: an unchanged lease keeps the instant it was first seen."""
     if before is not None and lease is not None and before.lease is not None:
         old, new = before.lease.metadata, lease.metadata
         if (old.uid, old.resource_version) == (new.uid, new.resource_version):
             return before
-    return Seen(lease, now)
+    return SeenLease(lease, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class LeaveLease:
 Step: TypeAlias = CreateLease | TakeLease | LeaveLease
 
 
-def campaign(seen: Seen, me: str, times: LeaseTimes, *, now: float, wall: float) -> Step:
+def campaign(seen: SeenLease, me: str, times: LeaseTimes, *, now: float, wall: float) -> Step:
     """Return what a candidate does next. A lease in our name that we do not hold is taken at once:
     identities are unique per process, so it is a write of ours whose answer was lost.
     """

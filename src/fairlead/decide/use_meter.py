@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class UseReading:
     """What processes used from their start on, and the memory that they have now.
 
     None is what cannot be read.
@@ -29,9 +29,9 @@ class Reading:
     read_bytes: int | None = None
     written_bytes: int | None = None
 
-    def plus(self, other: Reading) -> Reading:
+    def plus(self, other: UseReading) -> UseReading:
         """Return the sum; what is unknown of one is unknown of both."""
-        return Reading(
+        return UseReading(
             _sum(self.cpu_milliseconds, other.cpu_milliseconds),
             _sum(self.memory_bytes, other.memory_bytes),
             _sum(self.read_bytes, other.read_bytes),
@@ -43,7 +43,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
-NOTHING = Reading(0, 0, 0, 0)
+NOTHING = UseReading(0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -73,13 +73,15 @@ class UseMeter:
             for cpu, memory in zip(known.cpu, known.memory, strict=False)
         ]  # fmt: skip
         self._looked_at = began_at + known.milliseconds / 1000
-        self._latest = Reading(known.cpu_milliseconds, None, known.read_bytes, known.written_bytes)
+        self._latest = UseReading(
+            known.cpu_milliseconds, None, known.read_bytes, known.written_bytes
+        )
         self._peak_bytes = known.memory_peak_bytes
         self._looked_milliseconds = known.milliseconds if known.memory_mean_bytes else 0
         self._byte_milliseconds = (known.memory_mean_bytes or 0) * self._looked_milliseconds
         self._is_partial = known.is_partial
 
-    def look(self, at: float, reading: Reading) -> None:
+    def look(self, at: float, reading: UseReading) -> None:
         """Take a look at what runs, with what had ended before counted in."""
         milliseconds = round((at - self._looked_at) * 1000)
         if milliseconds <= 0:
@@ -123,7 +125,7 @@ class UseMeter:
         """Note that counters of processes that ended are not known."""
         self._is_partial = True
 
-    def use(self, at: float, ended: Reading | None = None) -> MemberUse:
+    def use(self, at: float, ended: UseReading | None = None) -> MemberUse:
         """Return the use up to an instant; `ended` has the counters, exact, where all has ended."""
         latest = ended or self._latest
         mean = None

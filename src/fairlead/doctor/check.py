@@ -13,11 +13,11 @@ from enum import Enum, IntEnum
 
 from fairlead.api.cluster_report import ReportCondition
 from fairlead.doctor.expressions import Expression
-from fairlead.doctor.facts import Facts, Measure, NotSeen, Reading, Source
-from fairlead.doctor.query import Query
+from fairlead.doctor.facts import ClusterFacts, Measure, MeasuredValue, NotSeen, Source
+from fairlead.doctor.query import PromQuery
 
 
-class Severity(IntEnum):
+class Harm(IntEnum):
     """How much harm a finding can do; larger is worse."""
 
     INFO = 1
@@ -38,27 +38,27 @@ class Side(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class Limit:
     """A limit and its severity, for clusters of at least `nodes_from` nodes."""
 
-    severity: Severity
+    severity: Harm
     limit: float
     nodes_from: int = 0
 
 
-def critical(limit: float, *, nodes_from: int = 0) -> Level:
+def critical(limit: float, *, nodes_from: int = 0) -> Limit:
     """Return a critical level."""
-    return Level(Severity.CRITICAL, limit, nodes_from)
+    return Limit(Harm.CRITICAL, limit, nodes_from)
 
 
-def warning(limit: float, *, nodes_from: int = 0) -> Level:
+def warning(limit: float, *, nodes_from: int = 0) -> Limit:
     """Return a warning level."""
-    return Level(Severity.WARNING, limit, nodes_from)
+    return Limit(Harm.WARNING, limit, nodes_from)
 
 
-def info(limit: float, *, nodes_from: int = 0) -> Level:
+def info(limit: float, *, nodes_from: int = 0) -> Limit:
     """Return an informational level."""
-    return Level(Severity.INFO, limit, nodes_from)
+    return Limit(Harm.INFO, limit, nodes_from)
 
 
 #: For measures that yield 1 where the fault is present and 0 where it is not.
@@ -78,7 +78,7 @@ class Check:
     title: str
     needs: tuple[Source, ...]
     measure: Measure
-    levels: tuple[Level, ...]
+    levels: tuple[Limit, ...]
     why: str
     fix: str
     reference: str
@@ -88,7 +88,7 @@ class Check:
     #: The condition of the ClusterReport that its critical findings make true.
     condition: ReportCondition | None = None
 
-    def measured(self, facts: Facts) -> Iterable[Reading]:
+    def measured(self, facts: ClusterFacts) -> Iterable[MeasuredValue]:
         """Return the readings; NotSeen. A bare function has said of no sample that it reads it."""
         is_bare = self.expression is None
         return self.measure(replace(facts, readable=frozenset()) if is_bare else facts)
@@ -98,18 +98,18 @@ class Check:
         """The measure, where it is over samples of pages of metrics."""
         return self.measure if isinstance(self.measure, Expression) else None
 
-    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+    def query(self, jobs: Mapping[Source, str]) -> PromQuery | None:
         """Return the measure as PromQL; None for what Prometheus does not know."""
         return self.expression.query(jobs) if self.expression else None
 
     @property
-    def worst(self) -> Severity:
+    def worst(self) -> Harm:
         """The severity that the check can reach."""
         return max(level.severity for level in self.levels)
 
-    def level_of(self, value: float, nodes: int) -> Level | None:
+    def level_of(self, value: float, nodes: int) -> Limit | None:
         """Return the most severe level that the value violates on a cluster of that size."""
-        for severity in sorted(Severity, reverse=True):
+        for severity in sorted(Harm, reverse=True):
             fitting = [each for each in self.levels
                        if each.severity is severity and each.nodes_from <= nodes]  # fmt: skip
             if not fitting:
@@ -125,7 +125,7 @@ class Finding:
     """Something that will hurt. `projected` is the value at another number of nodes, or None."""
 
     check: Check
-    severity: Severity
+    severity: Harm
     subject: str
     value: float
     limit: float
@@ -158,7 +158,7 @@ class Passed:
 Result = Finding | Unknown | Passed
 
 
-def evaluate(check: Check, facts: Facts, *, project_to: int = 0) -> tuple[Result, ...]:
+def evaluate(check: Check, facts: ClusterFacts, *, project_to: int = 0) -> tuple[Result, ...]:
     """Return the results of one check: findings in order of harm, or one Unknown or Passed.
 
     `project_to` is the number of nodes for which values that grow are computed; 0 for none.
@@ -182,7 +182,7 @@ def evaluate(check: Check, facts: Facts, *, project_to: int = 0) -> tuple[Result
     return tuple(findings)
 
 
-def _readings(check: Check, facts: Facts) -> tuple[Reading, ...]:
+def _readings(check: Check, facts: ClusterFacts) -> tuple[MeasuredValue, ...]:
     answer = facts.answers.get(check.id)
     if isinstance(answer, NotSeen):
         raise answer

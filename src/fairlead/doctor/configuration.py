@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from fairlead.doctor.examine import Suppression
-from fairlead.input.plain import Unreadable, json_document, yaml_document
+from fairlead.input.plain import UnreadableText, json_document, yaml_document
 
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 FIELDS = ("check", "reason", "until")
@@ -31,7 +31,7 @@ def parse_suppressions(text: str) -> tuple[Suppression, ...]:
     """
     try:
         value: Any = yaml_document(text)
-    except Unreadable as error:
+    except UnreadableText as error:
         raise ConfigurationError(str(error)) from error
     entries = value.get("suppressions") if isinstance(value, dict) else None
     if not isinstance(entries, list):
@@ -58,7 +58,7 @@ def parse_baseline(text: str) -> frozenset[str]:
     """Return the finding keys of an earlier `-o json` report; ConfigurationError."""
     try:
         value: Any = json_document(text)
-    except Unreadable as error:
+    except UnreadableText as error:
         raise ConfigurationError(str(error)) from error
     findings = value.get("findings") if isinstance(value, dict) else None
     if not isinstance(findings, list):

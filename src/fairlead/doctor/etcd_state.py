@@ -14,7 +14,7 @@ class _Header(msgspec.Struct, frozen=True):
     member_id: int = 0
 
 
-class Status(msgspec.Struct, frozen=True, rename="camel"):
+class EtcdStatus(msgspec.Struct, frozen=True, rename="camel"):
     """The answer to `/v3/maintenance/status`. Fields that are zero are left out by etcd."""
 
     header: _Header = _Header()
@@ -30,7 +30,7 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
     errors: tuple[str, ...] = ()
 
 
-class Member(msgspec.Struct, frozen=True):
+class EtcdMember(msgspec.Struct, frozen=True):
     """One member of the list; one that was added and never started has no name."""
 
     id: int = msgspec.field(name="ID")
@@ -48,7 +48,7 @@ class Alarm(msgspec.Struct, frozen=True):
 class MemberList(msgspec.Struct, frozen=True):
     """The answer to `/v3/cluster/member/list`."""
 
-    members: tuple[Member, ...] = ()
+    members: tuple[EtcdMember, ...] = ()
 
 
 class AlarmList(msgspec.Struct, frozen=True):
@@ -65,9 +65,9 @@ class EtcdState:
     index of the raft log that any of them had before the first of these statuses was asked for.
     """
 
-    statuses: tuple[tuple[str, Status], ...] = ()
+    statuses: tuple[tuple[str, EtcdStatus], ...] = ()
     index_before: int = 0
-    members: tuple[Member, ...] | None = None
+    members: tuple[EtcdMember, ...] | None = None
     alarms: tuple[Alarm, ...] | None = None
 
     def name_of(self, member: int) -> str:
@@ -78,12 +78,12 @@ class EtcdState:
         return f"{member:x}"
 
 
-def page_of(status: Status) -> bytes:
+def page_of(status: EtcdStatus) -> bytes:
     """Return what a status says as the page of metrics that the checks read."""
     return "".join(f"{line}\n" for line in _lines(status)).encode()
 
 
-def _lines(status: Status) -> Iterator[str]:
+def _lines(status: EtcdStatus) -> Iterator[str]:
     yield f"etcd_mvcc_db_total_size_in_bytes {status.db_size}"
     yield f"etcd_mvcc_db_total_size_in_use_in_bytes {status.db_size_in_use}"
     if status.db_size_quota > 0:

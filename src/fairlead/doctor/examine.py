@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from fairlead.doctor.check import Check, Finding, Passed, Severity, Unknown, evaluate
-from fairlead.doctor.facts import Facts
+from fairlead.doctor.check import Check, Finding, Harm, Passed, Unknown, evaluate
+from fairlead.doctor.facts import ClusterFacts
 
 FINDINGS_PER_CHECK_MAX = 20
 
@@ -40,7 +40,7 @@ class Suppressed:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ExaminationReport:
     """The results of one run.
 
     `findings` are in order of harm; at most `FINDINGS_PER_CHECK_MAX` per check, `left_out` counts
@@ -60,14 +60,14 @@ class Report:
 
     def exit_code(self, *, allows_unknown: bool = False) -> int:
         """Return 2 for critical findings, 1 for warnings, 3 for unknown checks, else 0."""
-        worst = max((finding.severity for finding in self.findings), default=Severity.INFO)
-        if worst >= Severity.WARNING:
-            return 2 if worst is Severity.CRITICAL else 1
+        worst = max((finding.severity for finding in self.findings), default=Harm.INFO)
+        if worst >= Harm.WARNING:
+            return 2 if worst is Harm.CRITICAL else 1
         return 3 if self.unknown and not allows_unknown else 0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ExamineOptions:
     """What to take out: suppressions as of `today` (YYYY-MM-DD), and keys of known findings."""
 
     suppressions: Sequence[Suppression] = ()
@@ -89,9 +89,11 @@ def select(
                  matches(each, skip))  # fmt: skip
 
 
-def examine(checks: Sequence[Check], facts: Facts, options: Options | None = None) -> Report:
+def examine(
+    checks: Sequence[Check], facts: ClusterFacts, options: ExamineOptions | None = None
+) -> ExaminationReport:
     """Return the report of these checks, which are in order of harm."""
-    options = options or Options()
+    options = options or ExamineOptions()
     findings: list[Finding] = []
     unknown: list[Unknown] = []
     passed: list[Passed] = []
@@ -120,7 +122,7 @@ def examine(checks: Sequence[Check], facts: Facts, options: Options | None = Non
     shown, left_out = _bounded(new)
     order = {check.id: number for number, check in enumerate(checks)}
     shown.sort(key=lambda each: (-each.severity, order[each.check.id]))
-    return Report(
+    return ExaminationReport(
         tuple(shown), tuple(unseen), tuple(passed), tuple(suppressed),
         tuple(each for each in options.suppressions if each.until < options.today),
         known=len(kept) - len(new), left_out=left_out, nodes=facts.nodes,

@@ -19,18 +19,18 @@ from typing import Any
 
 from fairlead.api import cluster_report
 from fairlead.api.status import ApiError
-from fairlead.decide.doctor.examination import Examination, Found
+from fairlead.decide.doctor.examination import Examination, ExaminationFinding
 from fairlead.doctor.check import Check
 from fairlead.doctor.etcd_state import EtcdState
-from fairlead.doctor.examine import Report, examine
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.examine import ExaminationReport, examine
+from fairlead.doctor.facts import ClusterFacts, Source
 from fairlead.doctor.metrics import START, BadPage, Scrapes, pair, parse_page
 from fairlead.doctor.query import JOBS
-from fairlead.doctor.readers.budget import Budget, ReadPath
+from fairlead.doctor.readers.budget import ReadPath, RequestBudget
 from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.etcd import EtcdReader
 from fairlead.doctor.readers.flags import flags_of_objects
-from fairlead.doctor.readers.pages import Samples, Target, page_target
+from fairlead.doctor.readers.pages import PageTarget, Samples, page_target
 from fairlead.doctor.readers.prometheus import PrometheusAnswers
 from fairlead.doctor.readers.web import Web, mounted_access
 from fairlead.doctor.registry import BEHIND, CHECKS, wanted_samples
@@ -103,7 +103,7 @@ class Examiner:
 
     async def __call__(self) -> Examination:
         """Read, evaluate and return the results."""
-        budget = Budget()
+        budget = RequestBudget()
 
         async def read(path: str, query: Mapping[str, str]) -> bytes:
             budget.spend()
@@ -120,7 +120,7 @@ class Examiner:
         scrapes, single = _pairs(before, now)
         kept = {key: each for key, each in before.items() if key not in now} | now
         self._before = dict(list(kept.items())[-_PAGES_MAX:])
-        facts = Facts(
+        facts = ClusterFacts(
             nodes=reader.nodes, objects=objects, scrapes=scrapes,
             flags=flags_of_objects(objects), etcd=etcd,
             absent=_NO_RIGHT | reader.absent() | single | absent | hidden,
@@ -128,12 +128,12 @@ class Examiner:
         report = examine(self._checks, await self._with_prometheus(facts))
         return _examination(report, at=self._clock.now(), requests=budget.requests)
 
-    async def _etcd(self) -> tuple[EtcdState | None, list[Target], dict[Source, str]]:
+    async def _etcd(self) -> tuple[EtcdState | None, list[PageTarget], dict[Source, str]]:
         """Return what etcd says of itself, its pages of metrics, and why it is not seen."""
         if not self._servers.etcd:
             return None, [], {}
 
-        def ask() -> tuple[EtcdState | None, list[Target], dict[Source, str]]:
+        def ask() -> tuple[EtcdState | None, list[PageTarget], dict[Source, str]]:
             reader = EtcdReader(self._servers.etcd, self._servers.web("etcd"))
             state = reader.read()
             return state, reader.targets(state), reader.absent()
@@ -143,13 +143,13 @@ class Examiner:
         except OSError as error:  # of a certificate, also in a thread
             return None, [], {Source.ETCD_API: f"{Source.ETCD_API.value}: {str(error)[:200]}"}
 
-    async def _with_prometheus(self, facts: Facts) -> Facts:
+    async def _with_prometheus(self, facts: ClusterFacts) -> ClusterFacts:
         """Return the facts with what Prometheus answers, where there is one."""
         url, clock = self._servers.prometheus, asyncio.get_running_loop().time
         if not url:
             return facts
 
-        def ask() -> Facts:
+        def ask() -> ClusterFacts:
             reader = PrometheusAnswers(url, self._servers.web("prometheus"), clock,
                                        self._servers.jobs)  # fmt: skip
             more = reader.with_status(self._checks, facts)
@@ -162,7 +162,7 @@ class Examiner:
             return replace(facts, absent={**facts.absent, Source.RECORDED: reason})
 
     async def _scrape(
-        self, read: ReadPath, members: Sequence[Target]
+        self, read: ReadPath, members: Sequence[PageTarget]
     ) -> tuple[dict[_Key, _Scrape], dict[Source, str]]:
         """Return the samples of each page that can be read, and why others cannot."""
         found: dict[_Key, _Scrape] = {}
@@ -209,11 +209,11 @@ def _pairs(
     return found, absent
 
 
-def _examination(report: Report, *, at: float, requests: int) -> Examination:
+def _examination(report: ExaminationReport, *, at: float, requests: int) -> Examination:
     found = tuple(
-        Found(
+        ExaminationFinding(
             each.check.id,
-            cluster_report.Severity[each.severity.name],
+            cluster_report.FindingSeverity[each.severity.name],
             each.subject,
             each.check.title,
             each.evidence,

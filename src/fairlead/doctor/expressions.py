@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import ClassVar
 
-from fairlead.doctor.facts import Facts, Measure, Reading, Source
+from fairlead.doctor.facts import ClusterFacts, Measure, MeasuredValue, Source
 from fairlead.doctor.metrics import Family, quantile
-from fairlead.doctor.query import LONG, RATE, Match, Query, any_rate, selected, summed
+from fairlead.doctor.query import LONG, RATE, Match, PromQuery, any_rate, selected, summed
 
 NO_LABELS: tuple[str, ...] = ()
 MEDIAN = 0.5
@@ -60,7 +60,7 @@ class Expression(ABC):
     is_rare: ClassVar[bool] = False
 
     @abstractmethod
-    def __call__(self, facts: Facts) -> Iterable[Reading]:
+    def __call__(self, facts: ClusterFacts) -> Iterable[MeasuredValue]:
         """Return the readings in what was seen; NotSeen."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Expression(ABC):
         """Return the (source, sample name) pairs that are read."""
 
     @abstractmethod
-    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+    def query(self, jobs: Mapping[Source, str]) -> PromQuery | None:
         """Return it as PromQL; None for what Prometheus does not know."""
 
     @abstractmethod
@@ -94,20 +94,20 @@ class _OfMetric(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class Value(_OfMetric):
+class Gauge(_OfMetric):
     """The latest value of a gauge, summed by the labels `by`."""
 
     by: tuple[str, ...] = NO_LABELS
 
-    def __call__(self, facts: Facts) -> Iterator[Reading]:
+    def __call__(self, facts: ClusterFacts) -> Iterator[MeasuredValue]:
         """Yield a reading per instance and group."""
         for instance, family in facts.family(self.source, self.name):
             for subject, value in _sums(instance, family.values(), self.by).items():
-                yield Reading(subject, value, f"{self.name} = {value:,.4g}")
+                yield MeasuredValue(subject, value, f"{self.name} = {value:,.4g}")
 
-    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+    def query(self, jobs: Mapping[Source, str]) -> PromQuery | None:
         """Return the sum now."""
-        return Query(summed(self.by, selected(self.name, jobs[self.source])), self.by)
+        return PromQuery(summed(self.by, selected(self.name, jobs[self.source])), self.by)
 
     def said(self, value: float, count: float) -> str:
         """Return name and value."""
@@ -115,10 +115,10 @@ class Value(_OfMetric):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnGauge(Value):
+class OwnGauge(Gauge):
     """A gauge that a reader of ours adds to the page of a source."""
 
-    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+    def query(self, jobs: Mapping[Source, str]) -> PromQuery | None:
         """Return None: no Prometheus has it."""
 
 
@@ -129,27 +129,27 @@ class Ratio(_OfMetric):
     over: str
     by: tuple[str, ...] = NO_LABELS
 
-    def __call__(self, facts: Facts) -> Iterator[Reading]:
+    def __call__(self, facts: ClusterFacts) -> Iterator[MeasuredValue]:
         """Yield a reading per instance and group."""
         divisors: dict[str, float] = {}
         for instance, family in facts.family(self.source, self.over):
             divisors |= _sums(instance, family.values(), self.by)
-        for reading in Value(self.source, self.name, self.by)(facts):
+        for reading in Gauge(self.source, self.name, self.by)(facts):
             divisor = divisors.get(reading.subject, 0.0)
             if divisor > 0:
                 text = f"{self.name} {reading.value:,.4g} of {self.over} {divisor:,.4g}"
-                yield Reading(reading.subject, reading.value / divisor, text)
+                yield MeasuredValue(reading.subject, reading.value / divisor, text)
 
     def samples(self) -> tuple[tuple[Source, str], ...]:
         """Return both metrics."""
         return ((self.source, self.name), (self.source, self.over))
 
-    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+    def query(self, jobs: Mapping[Source, str]) -> PromQuery | None:
         """Return the quotient of the sums, where there is a divisor."""
         part, over = (
             summed(self.by, selected(name, jobs[self.source])) for name in (self.name, self.over)
         )
-        return Query(f"{part} / ({over} > 0)", self.by)
+        return PromQuery(f"{part} / ({over} > 0)", self.by)
 
     def said(self, value: float, count: float) -> str:
         """Return the quotient."""
@@ -157,14 +157,14 @@ class Ratio(_OfMetric):
 
 
 @dataclass(frozen=True, slots=True)
-class Rate(_OfMetric):
+class PerSecond(_OfMetric):
     """The rate per second of a counter, summed by the labels `by`."""
 
     by: tuple[str, ...] = NO_LABELS
     match: Match = ()
     is_lazy: bool = False
 
-    def __call__(self, facts: Facts) -> Iterator[Reading]:
+    def __call__(self, facts: ClusterFacts) -> Iterator[MeasuredValue]:
         """Yield a reading per instance and group; NotSeen without two scrapes or a start time."""
         for instance, family in facts.family(self.source, self.name, is_lazy=self.is_lazy):
             if not family.seconds:
@@ -175,14 +175,14 @@ class Rate(_OfMetric):
                 if _matches(labels, self.match)
             )
             for subject, rate in _sums(instance, rises, self.by).items():
-                yield Reading(subject, rate, f"{self.name}: {rate:,.4g} /s {_window(family)}")
+                yield MeasuredValue(subject, rate, f"{self.name}: {rate:,.4g} /s {_window(family)}")
 
-    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+    def query(self, jobs: Mapping[Source, str]) -> PromQuery | None:
         """Return the sum of the rates."""
         job = jobs[self.source]
         rate = f"rate({selected(self.name, job, self.match)}[{RATE}])"
         seen = any_rate(self.name, job) if self.match else ""
-        return Query(summed(self.by, rate), self.by, seen=seen)
+        return PromQuery(summed(self.by, rate), self.by, seen=seen)
 
     def said(self, value: float, count: float) -> str:
         """Return the rate and its window."""
@@ -196,16 +196,16 @@ class Increase(_OfMetric):
     is_rare = True
     by: tuple[str, ...] = NO_LABELS
 
-    def __call__(self, facts: Facts) -> Iterator[Reading]:
+    def __call__(self, facts: ClusterFacts) -> Iterator[MeasuredValue]:
         """Yield a reading per instance and group."""
         for instance, family in facts.family(self.source, self.name):
             for subject, rise in _sums(instance, family.increases(), self.by).items():
-                yield Reading(subject, rise, f"{self.name}: +{rise:,.4g} {_window(family)}")
+                yield MeasuredValue(subject, rise, f"{self.name}: +{rise:,.4g} {_window(family)}")
 
-    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+    def query(self, jobs: Mapping[Source, str]) -> PromQuery | None:
         """Return the sum of the increases in a long window."""
         rise = f"increase({selected(self.name, jobs[self.source])}[{LONG}])"
-        return Query(summed(self.by, rise), self.by)
+        return PromQuery(summed(self.by, rise), self.by)
 
     def said(self, value: float, count: float) -> str:
         """Return the increase and its window."""
@@ -224,7 +224,7 @@ class CodeShare(_OfMetric):
     by: tuple[str, ...] = NO_LABELS
     count_min: float = 50.0
 
-    def __call__(self, facts: Facts) -> Iterator[Reading]:
+    def __call__(self, facts: ClusterFacts) -> Iterator[MeasuredValue]:
         """Yield a reading per instance and group."""
         for instance, family in facts.family(self.source, self.name):
             rises = list(family.increases())
@@ -235,9 +235,9 @@ class CodeShare(_OfMetric):
                     count = bad.get(subject, 0.0)
                     text = (f"{count:,.0f} of {total:,.0f} in {self.name} have {self.label} "
                             f"{self.prefix}, {_window(family)}")  # fmt: skip
-                    yield Reading(subject, count / total, text)
+                    yield MeasuredValue(subject, count / total, text)
 
-    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+    def query(self, jobs: Mapping[Source, str]) -> PromQuery | None:
         """Return the share of the rates, and how many events there were."""
         bad = f"{self.label}=~{json.dumps(self.prefix + '.*')}"
         job = jobs[self.source]
@@ -245,7 +245,7 @@ class CodeShare(_OfMetric):
         part = summed(self.by, f"rate({selected(self.name, job, (), bad)}[{RATE}])")
         whole = summed(self.by, f"rate({every}[{RATE}])")
         count = summed(self.by, f"increase({every}[{RATE}])")
-        return Query(f"{part} / {whole}", self.by, count, self.count_min)
+        return PromQuery(f"{part} / {whole}", self.by, count, self.count_min)
 
     def said(self, value: float, count: float) -> str:
         """Return the share, of how many, and the window."""
@@ -272,7 +272,7 @@ class Quantile(_OfMetric):
     count_min: float = 100.0
     is_lazy: bool = False
 
-    def __call__(self, facts: Facts) -> Iterator[Reading]:
+    def __call__(self, facts: ClusterFacts) -> Iterator[MeasuredValue]:
         """Yield a reading per instance and group that has enough observations."""
         for instance, family in facts.family(
             self.source, f"{self.name}_bucket", is_lazy=self.is_lazy
@@ -291,18 +291,18 @@ class Quantile(_OfMetric):
                 if value is not None and (is_few or count >= self.count_min):
                     text = (f"p{q * 100:g} of {self.name} is {value:.4g} s in {count:,.0f} "
                             f"observations {_window(family)}")  # fmt: skip
-                    yield Reading(subject, value, text)
+                    yield MeasuredValue(subject, value, text)
 
     def samples(self) -> tuple[tuple[Source, str], ...]:
         """Return the buckets."""
         return ((self.source, f"{self.name}_bucket"),)
 
-    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+    def query(self, jobs: Mapping[Source, str]) -> PromQuery | None:
         """Return the quantile, and how many observations there were."""
         name, job, whole = f"{self.name}_bucket", jobs[self.source], 'le="+Inf"'
         rates = f"rate({selected(name, job, self.match)}[{RATE}])"
         count = f"increase({selected(name, job, self.match, whole)}[{RATE}])"
-        return Query(
+        return PromQuery(
             f"histogram_quantile({self.q:g}, {summed((*self.by, 'le'), rates)})", self.by,
             summed(self.by, count), self.count_min,
             any_rate(name, job, whole) if self.match else "",
@@ -326,7 +326,7 @@ class Recorded(Expression):
     text: str
     by: tuple[str, ...] = NO_LABELS
 
-    def __call__(self, facts: Facts) -> Iterator[Reading]:
+    def __call__(self, facts: ClusterFacts) -> Iterator[MeasuredValue]:
         """Raise NotSeen: two scrapes are no history."""
         raise facts.missing(Source.RECORDED, "only its records of hours show this")
 
@@ -334,23 +334,25 @@ class Recorded(Expression):
         """Return none: no page is read."""
         return ()
 
-    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+    def query(self, jobs: Mapping[Source, str]) -> PromQuery | None:
         """Return the query over the source's job."""
         job = json.dumps(jobs[self.source])[1:-1]
-        return Query(self.text.replace("$job", job), self.by)
+        return PromQuery(self.text.replace("$job", job), self.by)
 
     def said(self, value: float, count: float) -> str:
         """Return the value."""
         return f"{value:,.4g}"
 
 
-def over_the_others(rates: Mapping[str, float], what: str, *, least: float) -> Iterator[Reading]:
+def over_the_others(
+    rates: Mapping[str, float], what: str, *, least: float
+) -> Iterator[MeasuredValue]:
     """Yield each instance's rate over the mean of the others; 0 for a rate below `least`."""
     for instance, rate in rates.items():
         others = (sum(rates.values()) - rate) / max(len(rates) - 1, 1)
         is_busy = len(rates) > 1 and rate >= least
         text = f"{rate:,.0f} {what} a second, the others {others:,.0f} on average"
-        yield Reading(instance, rate / max(others, 1.0) if is_busy else 0.0, text)
+        yield MeasuredValue(instance, rate / max(others, 1.0) if is_busy else 0.0, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +365,7 @@ class Function(Expression):
     gauges: tuple[tuple[Source, str], ...]
     counters: tuple[tuple[Source, str], ...]
 
-    def __call__(self, facts: Facts) -> Iterable[Reading]:
+    def __call__(self, facts: ClusterFacts) -> Iterable[MeasuredValue]:
         """Return what the function reads."""
         readable = frozenset((*self.gauges, *self.counters))
         return self.function(replace(facts, readable=readable))
@@ -372,7 +374,7 @@ class Function(Expression):
         """Return what it said that it reads."""
         return (*self.gauges, *self.counters)
 
-    def query(self, jobs: Mapping[Source, str]) -> Query | None:
+    def query(self, jobs: Mapping[Source, str]) -> PromQuery | None:
         """Return None: it is evaluated over the series themselves."""
 
     def said(self, value: float, count: float) -> str:

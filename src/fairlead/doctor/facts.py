@@ -12,8 +12,8 @@ from typing import TypeVar
 from fairlead.doctor.audit.summary import AuditSummary
 from fairlead.doctor.etcd_state import EtcdState
 from fairlead.doctor.metrics import START, Family, Scrapes
-from fairlead.doctor.objects import Objects
-from fairlead.doctor.prometheus.drops import Series
+from fairlead.doctor.objects import SeenObjects
+from fairlead.doctor.prometheus.drops import TsdbSeries
 from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob
 from fairlead.doctor.sources import Source
 
@@ -31,7 +31,7 @@ class NotSeen(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MeasuredValue:
     """One measured value. `evidence` gives the numbers and says where they come from."""
 
     subject: str
@@ -39,11 +39,11 @@ class Reading:
     evidence: str
 
 
-Measure = Callable[["Facts"], Iterable[Reading]]
+Measure = Callable[["ClusterFacts"], Iterable[MeasuredValue]]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ClusterFacts:
     """Everything that was seen of one cluster.
 
     `flags` are by component (`kube-apiserver`, `etcd` ...), each a mapping of names without dashes
@@ -54,7 +54,7 @@ class Facts:
     """
 
     nodes: int | None = None
-    objects: Objects | None = None
+    objects: SeenObjects | None = None
     scrapes: Mapping[Source, tuple[Scrapes, ...]] = field(
         default_factory=dict[Source, tuple[Scrapes, ...]]
     )
@@ -66,12 +66,12 @@ class Facts:
         default_factory=dict[str, Mapping[str, str]]
     )
     scheduler_config: Mapping[str, object] | None = None
-    series: Series | None = None
+    series: TsdbSeries | None = None
     scrape_jobs: tuple[ScrapeJob, ...] | None = None
     etcd: EtcdState | None = None
     audit: AuditSummary | None = None
-    answers: Mapping[str, tuple[Reading, ...] | NotSeen] = field(
-        default_factory=dict[str, "tuple[Reading, ...] | NotSeen"]
+    answers: Mapping[str, tuple[MeasuredValue, ...] | NotSeen] = field(
+        default_factory=dict[str, "tuple[MeasuredValue, ...] | NotSeen"]
     )
     absent: Mapping[Source, str] = field(default_factory=dict[Source, str])
     #: The samples that the measure which is asked now has said that it reads; None: any.
@@ -95,7 +95,7 @@ class Facts:
         what = "the number of nodes is not known; see --nodes"
         return self.seen(self.nodes, Source.API, what)
 
-    def seen_objects(self) -> Objects:
+    def seen_objects(self) -> SeenObjects:
         """Return the objects of the Kubernetes API; NotSeen."""
         return self.seen(self.objects, Source.API)
 
@@ -107,7 +107,7 @@ class Facts:
         """Return the summary of the audit log; NotSeen."""
         return self.seen(self.audit, Source.AUDIT)
 
-    def seen_series(self) -> Series:
+    def seen_series(self) -> TsdbSeries:
         """Return the status of Prometheus' TSDB; NotSeen."""
         return self.seen(self.series, Source.RECORDED)
 

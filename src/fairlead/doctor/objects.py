@@ -16,7 +16,7 @@ class Object(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     """Base: camel-case names, unknown fields ignored."""
 
 
-class Metadata(Object, frozen=True):
+class SeenMetadata(Object, frozen=True):
     """Name, namespace, labels and age of an object."""
 
     name: str = ""
@@ -31,13 +31,13 @@ class Metadata(Object, frozen=True):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-class Resources(Object, frozen=True):
+class SeenResources(Object, frozen=True):
     """Limits of a container."""
 
     limits: dict[str, str | int | float] = {}
 
 
-class Container(Object, frozen=True):
+class SeenContainer(Object, frozen=True):
     """Image, command and limits of a container."""
 
     name: str = ""
@@ -45,72 +45,72 @@ class Container(Object, frozen=True):
     image_pull_policy: str = ""
     command: list[str] = []
     args: list[str] = []
-    resources: Resources = Resources()
+    resources: SeenResources = SeenResources()
 
 
-class Affinity(Object, frozen=True):
+class SeenAffinity(Object, frozen=True):
     """Only whether there is anti-affinity between pods."""
 
     pod_anti_affinity: dict[str, object] | None = None
 
 
-class PodSpec(Object, frozen=True):
+class SeenPodSpec(Object, frozen=True):
     """What checks read of a pod or of a template."""
 
     node_name: str = ""
     host_network: bool = False
     dns_policy: str = "ClusterFirst"
     priority_class_name: str = ""
-    affinity: Affinity | None = None
+    affinity: SeenAffinity | None = None
     topology_spread_constraints: list[dict[str, object]] = []
-    containers: list[Container] = []
-    resources: Resources = Resources()
+    containers: list[SeenContainer] = []
+    resources: SeenResources = SeenResources()
 
 
-class PodStatus(Object, frozen=True):
+class SeenPodStatus(Object, frozen=True):
     """Phase of a pod."""
 
     phase: str = ""
 
 
-class Pod(Object, frozen=True):
+class SeenPod(Object, frozen=True):
     """A pod."""
 
-    metadata: Metadata = Metadata()
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    metadata: SeenMetadata = SeenMetadata()
+    spec: SeenPodSpec = SeenPodSpec()
+    status: SeenPodStatus = SeenPodStatus()
 
 
-class Template(Object, frozen=True):
+class SeenTemplate(Object, frozen=True):
     """A pod template."""
 
-    metadata: Metadata = Metadata()
-    spec: PodSpec = PodSpec()
+    metadata: SeenMetadata = SeenMetadata()
+    spec: SeenPodSpec = SeenPodSpec()
 
 
-class WorkloadSpec(Object, frozen=True):
+class SeenWorkloadSpec(Object, frozen=True):
     """What checks read of a Deployment, a DaemonSet or a StatefulSet."""
 
     replicas: int | None = None
-    template: Template = Template()
+    template: SeenTemplate = SeenTemplate()
     update_strategy: dict[str, object] = {}
 
 
-class Workload(Object, frozen=True):
+class SeenWorkload(Object, frozen=True):
     """A Deployment, DaemonSet or StatefulSet."""
 
-    metadata: Metadata = Metadata()
-    spec: WorkloadSpec = WorkloadSpec()
+    metadata: SeenMetadata = SeenMetadata()
+    spec: SeenWorkloadSpec = SeenWorkloadSpec()
 
 
-class Image(Object, frozen=True):
+class SeenImage(Object, frozen=True):
     """An image on a node."""
 
     names: list[str] | None = None
     size_bytes: int = 0
 
 
-class NodeInfo(Object, frozen=True):
+class SeenNodeInfo(Object, frozen=True):
     """Versions of a node."""
 
     kernel_version: str = ""
@@ -118,36 +118,36 @@ class NodeInfo(Object, frozen=True):
     container_runtime_version: str = ""
 
 
-class Taint(Object, frozen=True):
+class SeenTaint(Object, frozen=True):
     """A taint of a node."""
 
     key: str = ""
     effect: str = ""
 
 
-class NodeSpec(Object, frozen=True):
+class SeenNodeSpec(Object, frozen=True):
     """What checks read of what a node is asked to be."""
 
-    taints: list[Taint] = []
+    taints: list[SeenTaint] = []
 
 
-class NodeStatus(Object, frozen=True):
+class SeenNodeStatus(Object, frozen=True):
     """What checks read of a node."""
 
     capacity: dict[str, str | int | float] = {}
-    images: list[Image] = []
-    node_info: NodeInfo = NodeInfo()
+    images: list[SeenImage] = []
+    node_info: SeenNodeInfo = SeenNodeInfo()
 
 
-class Node(Object, frozen=True):
+class SeenNode(Object, frozen=True):
     """A node."""
 
-    metadata: Metadata = Metadata()
-    spec: NodeSpec = NodeSpec()
-    status: NodeStatus = NodeStatus()
+    metadata: SeenMetadata = SeenMetadata()
+    spec: SeenNodeSpec = SeenNodeSpec()
+    status: SeenNodeStatus = SeenNodeStatus()
 
 
-class WebhookRule(Object, frozen=True):
+class SeenWebhookRule(Object, frozen=True):
     """Operations and resources that a webhook is called for."""
 
     api_groups: list[str] = []
@@ -155,31 +155,31 @@ class WebhookRule(Object, frozen=True):
     resources: list[str] = []
 
 
-class Webhook(Object, frozen=True):
+class SeenWebhook(Object, frozen=True):
     """One webhook of a configuration; the API's defaults where a field is absent."""
 
     name: str = ""
     failure_policy: str = "Fail"
     timeout_seconds: int = 10
-    rules: list[WebhookRule] = []
+    rules: list[SeenWebhookRule] = []
     namespace_selector: dict[str, object] | None = None
     object_selector: dict[str, object] | None = None
 
 
-class WebhookConfiguration(Object, frozen=True):
+class SeenWebhookConfiguration(Object, frozen=True):
     """A mutating or validating configuration."""
 
-    metadata: Metadata = Metadata()
-    webhooks: list[Webhook] = []
+    metadata: SeenMetadata = SeenMetadata()
+    webhooks: list[SeenWebhook] = []
 
 
-class FlowSchema(Object, frozen=True):
+class SeenFlowSchema(Object, frozen=True):
     """A FlowSchema."""
 
-    metadata: Metadata = Metadata()
+    metadata: SeenMetadata = SeenMetadata()
 
 
-class Condition(Object, frozen=True):
+class SeenCondition(Object, frozen=True):
     """A condition of an object."""
 
     type: str = ""
@@ -188,27 +188,27 @@ class Condition(Object, frozen=True):
     message: str = ""
 
 
-class ApiServiceStatus(Object, frozen=True):
+class SeenApiServiceStatus(Object, frozen=True):
     """Conditions of an APIService."""
 
-    conditions: list[Condition] = []
+    conditions: list[SeenCondition] = []
 
 
-class ApiService(Object, frozen=True):
+class SeenApiService(Object, frozen=True):
     """An aggregated API."""
 
-    metadata: Metadata = Metadata()
-    status: ApiServiceStatus = ApiServiceStatus()
+    metadata: SeenMetadata = SeenMetadata()
+    status: SeenApiServiceStatus = SeenApiServiceStatus()
 
 
-class ConfigMap(Object, frozen=True):
+class SeenConfigMap(Object, frozen=True):
     """Data of a ConfigMap."""
 
-    metadata: Metadata = Metadata()
+    metadata: SeenMetadata = SeenMetadata()
     data: dict[str, str] = {}
 
 
-class Objects(msgspec.Struct, frozen=True, kw_only=True):
+class SeenObjects(msgspec.Struct, frozen=True, kw_only=True):
     """What was read of the Kubernetes API; None for what the API did not hand out.
 
     `counts` are objects per resource (`pods`, `services` ...). `nodes` is a sample of the nodes,
@@ -218,13 +218,13 @@ class Objects(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str = ""
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
-    nodes: tuple[Node, ...] | None = None
-    control_plane_nodes: tuple[Node, ...] | None = None
-    dns_pods: tuple[Pod, ...] | None = None
-    control_plane_pods: tuple[Pod, ...] | None = None
-    deployments: tuple[Workload, ...] | None = None
-    daemonsets: tuple[Workload, ...] | None = None
-    webhooks: tuple[WebhookConfiguration, ...] | None = None
-    flow_schemas: tuple[FlowSchema, ...] | None = None
-    api_services: tuple[ApiService, ...] | None = None
-    config_maps: Mapping[str, ConfigMap] = field(default_factory=dict[str, ConfigMap])
+    nodes: tuple[SeenNode, ...] | None = None
+    control_plane_nodes: tuple[SeenNode, ...] | None = None
+    dns_pods: tuple[SeenPod, ...] | None = None
+    control_plane_pods: tuple[SeenPod, ...] | None = None
+    deployments: tuple[SeenWorkload, ...] | None = None
+    daemonsets: tuple[SeenWorkload, ...] | None = None
+    webhooks: tuple[SeenWebhookConfiguration, ...] | None = None
+    flow_schemas: tuple[SeenFlowSchema, ...] | None = None
+    api_services: tuple[SeenApiService, ...] | None = None
+    config_maps: Mapping[str, SeenConfigMap] = field(default_factory=dict[str, SeenConfigMap])

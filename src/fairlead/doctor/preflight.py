@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.doctor.audit.cost import SHARE_MAX, Model, bytes_per_request, seats
-from fairlead.doctor.audit.summary import GROWS_WITH_NODES, AuditSummary, Caller
+from fairlead.doctor.audit.cost import SHARE_MAX, CostModel, bytes_per_request, seats
+from fairlead.doctor.audit.summary import GROWS_WITH_NODES, AuditSummary, CallerCost
 
 WRITES = frozenset(("create", "update", "patch", "delete"))
 SHARE_WARNING = 0.1
@@ -20,7 +20,7 @@ KINDS = ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet")
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class PlannedAgent:
     """A workload of a manifest; `replicas` is None for one on every node."""
 
     namespace: str
@@ -33,7 +33,7 @@ class Agent:
         """The user that its requests come from."""
         return f"system:serviceaccount:{self.namespace}:{self.service_account}"
 
-    def sends(self, caller: Caller) -> bool:
+    def sends(self, caller: CallerCost) -> bool:
         """True when the caller is this agent."""
         return caller.workload == f"{self.namespace}/{self.name}" or (
             caller.principal == self.principal
@@ -41,7 +41,7 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class RequestForecast:
     """One kind of request at the planned size. `seats` are those held on average."""
 
     does: str
@@ -60,11 +60,11 @@ class Preflight:
     `burst` is the number of requests when it starts on all nodes at once.
     """
 
-    agent: Agent
+    agent: PlannedAgent
     nodes: int
     instances: int
     seen_instances: int
-    forecasts: tuple[Forecast, ...]
+    forecasts: tuple[RequestForecast, ...]
     capacity_seats: int
     burst: int
 
@@ -80,9 +80,9 @@ class Preflight:
         return 2 if self.share > SHARE_MAX else 1 if self.share > SHARE_WARNING else 0
 
 
-def agents_of(objects: Sequence[Mapping[str, Any]], namespace: str) -> tuple[Agent, ...]:
+def agents_of(objects: Sequence[Mapping[str, Any]], namespace: str) -> tuple[PlannedAgent, ...]:
     """Return the workloads of a manifest; `namespace` is for those that name none."""
-    found: list[Agent] = []
+    found: list[PlannedAgent] = []
     for each in objects:
         kind = each.get("kind")
         metadata, spec = _mapping(each, "metadata"), _mapping(each, "spec")
@@ -92,8 +92,8 @@ def agents_of(objects: Sequence[Mapping[str, Any]], namespace: str) -> tuple[Age
         account = pod.get("serviceAccountName") or pod.get("serviceAccount") or "default"
         replicas = spec.get("replicas", 1)
         found.append(
-            Agent(str(metadata.get("namespace") or namespace), str(metadata.get("name") or ""),
-                  str(account), None if kind == "DaemonSet" else
+            PlannedAgent(str(metadata.get("namespace") or namespace),
+                  str(metadata.get("name") or ""), str(account), None if kind == "DaemonSet" else
                   replicas if isinstance(replicas, int) else 1)
         )  # fmt: skip
     return tuple(found)
@@ -104,7 +104,7 @@ def _mapping(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return inner if isinstance(inner, dict) else {}
 
 
-def forecast(agent: Agent, trace: AuditSummary, model: Model, nodes: int) -> Preflight:
+def forecast(agent: PlannedAgent, trace: AuditSummary, model: CostModel, nodes: int) -> Preflight:
     """Return what the agent will cost at `nodes` nodes.
 
     `model` has the objects and the nodes of the traced cluster; nodes that it lacks come from the
@@ -127,15 +127,15 @@ def forecast(agent: Agent, trace: AuditSummary, model: Model, nodes: int) -> Pre
 
 
 def _forecast(
-    caller: Caller, trace: AuditSummary, model: Model, *, growth: float, copies: float,
+    caller: CallerCost, trace: AuditSummary, model: CostModel, *, growth: float, copies: float,
     is_everywhere: bool,
-) -> Forecast:  # fmt: skip
+) -> RequestForecast:  # fmt: skip
     plain = caller.resource.partition("/")[0]
     is_larger = plain in GROWS_WITH_NODES and caller.scope == "cluster"
     reads_all = caller.verb in ("list", "watch") and "spec.nodeName" not in caller.shape
     grows = is_larger and reads_all
     pages = "limit=" in caller.shape and "rv=0" not in caller.shape
-    larger = Model(
+    larger = CostModel(
         int((model.nodes or trace.nodes) * growth),
         {**model.objects, plain: int(model.count(plain) * growth)} if is_larger else model.objects,
         model.object_bytes, model.capacity_seats,
@@ -153,13 +153,13 @@ def _forecast(
     else:
         each = bytes_per_request(caller.key, larger)
         sent = None if each is None else each * rate
-    return Forecast(
+    return RequestForecast(
         caller.does, caller.shape, rate, held, sent, int(is_everywhere) + int(grows),
         caller.seat_seconds / max(trace.span_seconds, 1.0),
     )  # fmt: skip
 
 
-def _watched(caller: Caller, trace: AuditSummary, model: Model, growth: float) -> float:
+def _watched(caller: CallerCost, trace: AuditSummary, model: CostModel, growth: float) -> float:
     """Return the bytes per second that one watch is sent."""
     plain = caller.resource.partition("/")[0]
     writes = sum(each.requests_per_second for each in trace.callers

@@ -21,7 +21,7 @@ Match = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class PromQuery:
     """`value` in PromQL, one sample per instance and group of the labels `by`.
 
     Of groups where `count` is below `count_min` it says nothing. `seen` has samples where the

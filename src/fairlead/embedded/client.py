@@ -28,18 +28,18 @@ from fairlead.embedded.storage.records import Record
 from fairlead.embedded.verbs.options import (
     DeleteOptions,
     ListOptions,
-    Page,
+    ListPage,
     WatchOptions,
     WriteOptions,
 )
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.verbs.watches import Watch, WatchItem
 from fairlead.runtime.client import (
     Client,
     ObjectList,
     Request,
+    RequestVerb,
     Unreadable,
-    Verb,
     WatchEvent,
     WatchRequest,
 )
@@ -48,7 +48,7 @@ from fairlead.runtime.unreadable import UNDECODABLE, unreadable_of
 T = TypeVar("T")
 A = TypeVar("A")
 #: Python 3.11 takes 0.4 us to read a member from an Enum, a tenth of a whole `get`.
-_GET, _LIST, _CREATE, _PATCH, _DELETE, _DELETE_COLLECTION, _READ = Verb
+_GET, _LIST, _CREATE, _PATCH, _DELETE, _DELETE_COLLECTION, _READ = RequestVerb
 PARTS_MAX, PARTS_FEW = 65_536, 1_024
 #: Parts that are dropped at a time: each is hashed, which takes up to 3 us.
 DROPPED_MAX = 2_048
@@ -122,7 +122,7 @@ class PodSharing:
 class InProcessClient(Client):
     """The client of a service in this process."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ApiService) -> None:
         self._service = service
         self._is_open = True
         self._sharing = PodSharing()
@@ -218,7 +218,7 @@ class InProcessClient(Client):
             raise NotFound("the server could not find the requested resource")
         return info
 
-    def _typed_list(self, page: Page, type_: type[T]) -> ObjectList[T]:
+    def _typed_list(self, page: ListPage, type_: type[T]) -> ObjectList[T]:
         items: list[T] = []
         unreadable: list[Unreadable] = []
         for record in page.records:
@@ -243,7 +243,7 @@ class InProcessClient(Client):
         return obj
 
 
-def read_path(service: Service, path: str, query: Mapping[str, str]) -> bytes:
+def read_path(service: ApiService, path: str, query: Mapping[str, str]) -> bytes:
     """Return what the API answers to GET of a path, for readers in this process; ApiError.
 
     Objects and pages of lists, as over HTTP; of the query: labelSelector, fieldSelector, limit,

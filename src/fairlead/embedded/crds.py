@@ -15,7 +15,7 @@ import msgspec
 from fairlead.embedded.resource_info import PrinterColumn, ResourceInfo, ScalePaths, SelectableField
 from fairlead.embedded.schema.schema import Schema, SchemaError, compile_schema
 from fairlead.embedded.schema.values import as_map
-from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
+from fairlead.embedded.verbs.errors import FieldProblem, Finding, ProblemType
 
 _META = {"metadata.name": SelectableField(("metadata", "name"))}
 _NAMESPACED_META = {**_META, "metadata.namespace": SelectableField(("metadata", "namespace"))}
@@ -93,7 +93,7 @@ def problems(crd: Mapping[str, Any]) -> list[Finding]:
         ("spec.versions", spec.get("versions")),
     ):
         if not value:
-            found.append(Problem(path, ProblemType.REQUIRED))
+            found.append(FieldProblem(path, ProblemType.REQUIRED))
     if found:
         return found
     try:
@@ -101,23 +101,23 @@ def problems(crd: Mapping[str, Any]) -> list[Finding]:
     except msgspec.ValidationError as error:
         why, _, where = str(error).partition(" - at `$")
         path = f"spec{where.rstrip('`')}"
-        return [Problem(path, ProblemType.INVALID, why[:1].lower() + why[1:])]
+        return [FieldProblem(path, ProblemType.INVALID, why[:1].lower() + why[1:])]
     wanted = f"{names['plural']}.{group}"
     if crd["metadata"].get("name") != wanted:
         why = 'must be spec.names.plural+"."+spec.group'
         name = crd["metadata"].get("name")
-        found.append(Problem("metadata.name", ProblemType.INVALID, why, name))
+        found.append(FieldProblem("metadata.name", ProblemType.INVALID, why, name))
     if "." not in str(group):
         why = "should be a domain with at least one dot"
-        found.append(Problem("spec.group", ProblemType.INVALID, why, group))
+        found.append(FieldProblem("spec.group", ProblemType.INVALID, why, group))
     if spec["scope"] not in ("Namespaced", "Cluster"):
         why = 'supported values: "Cluster", "Namespaced"'
-        found.append(Problem("spec.scope", ProblemType.NOT_SUPPORTED, why, spec["scope"]))
+        found.append(FieldProblem("spec.scope", ProblemType.NOT_SUPPORTED, why, spec["scope"]))
     strategy = as_map(spec.get("conversion")).get("strategy", "None")
     if strategy != "None":
         why = 'this server converts nothing; supported values: "None"'
         path = "spec.conversion.strategy"
-        found.append(Problem(path, ProblemType.NOT_SUPPORTED, why, strategy))
+        found.append(FieldProblem(path, ProblemType.NOT_SUPPORTED, why, strategy))
     return [*found, *_version_problems(_list(spec["versions"]))]
 
 
@@ -125,15 +125,15 @@ def _version_problems(versions: list[Any]) -> Iterable[Finding]:
     storage = sum(as_map(version).get("storage") is True for version in versions)
     if storage != 1:
         why = "must have exactly one version marked as storage version"
-        yield Problem("spec.versions", ProblemType.INVALID, why, storage)
+        yield FieldProblem("spec.versions", ProblemType.INVALID, why, storage)
     for i, version in enumerate(versions):
         path = f"spec.versions[{i}]"
         if not as_map(version).get("name"):
-            yield Problem(f"{path}.name", ProblemType.REQUIRED)
+            yield FieldProblem(f"{path}.name", ProblemType.REQUIRED)
         openapi = as_map(as_map(version).get("schema")).get("openAPIV3Schema")
         if openapi is None:
             why = "schemas are required"
-            yield Problem(f"{path}.schema.openAPIV3Schema", ProblemType.REQUIRED, why)
+            yield FieldProblem(f"{path}.schema.openAPIV3Schema", ProblemType.REQUIRED, why)
             continue
         try:
             compile_schema(openapi, f"{path}.schema.openAPIV3Schema")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from fairlead.input.yamlmarks import DEPTH_MAX, TooLarge, read_documents, to_plain
+from fairlead.input.yamlmarks import DEPTH_MAX, YamlTooLarge, read_documents, to_plain
 
 
-class Unreadable(ValueError):
+class UnreadableText(ValueError):
     """The text cannot be read; the message names the line of each mistake."""
 
 
@@ -20,10 +20,10 @@ def yaml_documents(text: str) -> list[Any]:
     """Return the documents of a text, empty ones left out; Unreadable."""
     try:
         documents, mistakes = read_documents(text)
-    except TooLarge as error:
-        raise Unreadable(str(error)) from error
+    except YamlTooLarge as error:
+        raise UnreadableText(str(error)) from error
     if mistakes:
-        raise Unreadable("; ".join(
+        raise UnreadableText("; ".join(
             f"line {each.mark.line}, column {each.mark.column}: {each.message}"
             + (f" ({each.help})" if each.help else "")
             for each in mistakes[:3]
@@ -35,22 +35,22 @@ def yaml_document(text: str) -> Any:
     """Return the only document of a text, None when it is empty; Unreadable."""
     documents = yaml_documents(text)
     if len(documents) > 1:
-        raise Unreadable("the file is one document, not several")
+        raise UnreadableText("the file is one document, not several")
     return documents[0] if documents else None
 
 
 def json_document(text: str | bytes) -> Any:
     """Return the value of a JSON text; Unreadable."""
-    too_deep = Unreadable(f"nested more than {DEPTH_MAX} levels deep")
+    too_deep = UnreadableText(f"nested more than {DEPTH_MAX} levels deep")
     try:
         value: Any = json.loads(text)
     except RecursionError as error:
         raise too_deep from error
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise Unreadable(f"{place}: not JSON: {error.msg}") from error
+        raise UnreadableText(f"{place}: not JSON: {error.msg}") from error
     except ValueError as error:  # bytes that are no text, numbers of thousands of digits
-        raise Unreadable(f"not JSON: {error}") from error
+        raise UnreadableText(f"not JSON: {error}") from error
     level = [value]
     for _ in range(DEPTH_MAX + 1):
         level = [inner for each in level for inner in _inner(each)]

@@ -19,9 +19,9 @@ from fairlead.input.errors import CliError, Code, Problem
 from fairlead.input.suggest import nearest
 from fairlead.input.yamlmarks import (
     BYTES_MAX,
-    Mark,
-    TooLarge,
-    Value,
+    YamlMark,
+    YamlTooLarge,
+    YamlValue,
     locate,
     read_documents,
     to_plain,
@@ -105,29 +105,29 @@ def parse(
     source: str,
 ) -> S:
     """Read the text of a file, which problems call `source`; see `load`."""
-    reader = Reader(source)
+    reader = SectionReader(source)
     documents = reader.documents(text)
     for extra in documents[1:]:
         reader.add(Code.MANIFEST_SYNTAX, extra.mark, "", "the file is one document, not several")
     if documents or not reader.problems:
-        empty = Value(Mark(1, 1), mapping={})
+        empty = YamlValue(YamlMark(1, 1), mapping={})
         values = reader.values(documents[0] if documents else empty, type_)
         for field_path, message in conflicts(values) if values is not None else ():
-            mark = locate(documents[0], field_path)[0] if documents else Mark(1, 1)
+            mark = locate(documents[0], field_path)[0] if documents else YamlMark(1, 1)
             reader.add(Code.BAD_FIELD, mark, field_path, message)
         if values is not None and not reader.problems:
             return values
     raise reader.error()
 
 
-class Reader:
+class SectionReader:
     """Walks a file along the types and collects what is wrong."""
 
     def __init__(self, file: str) -> None:
-        self.problems: list[tuple[Mark, Problem]] = []
+        self.problems: list[tuple[YamlMark, Problem]] = []
         self._file = file
 
-    def add(self, code: Code, mark: Mark, path: str, message: str, *, help_: str = "") -> None:
+    def add(self, code: Code, mark: YamlMark, path: str, message: str, *, help_: str = "") -> None:
         """Note one mistake."""
         where = f"{self._file}:{mark.line}:{mark.column}"
         help_lines = (help_,) if help_ else ()
@@ -138,11 +138,11 @@ class Reader:
         """Return all that was found, in the order of the lines; not for none."""
         return CliError([problem for _, problem in sorted(self.problems, key=lambda one: one[0])])
 
-    def documents(self, text: str) -> list[Value]:
+    def documents(self, text: str) -> list[YamlValue]:
         """Return the documents of a text; CliError when it is over a limit."""
         try:
             documents, mistakes = read_documents(text)
-        except TooLarge as error:
+        except YamlTooLarge as error:
             problem = Problem(Code.MANIFEST_TOO_LARGE, f"'{self._file}': {error}")
             raise CliError(problem) from error
         for mistake in mistakes:
@@ -150,13 +150,13 @@ class Reader:
             self.add(code, mistake.mark, mistake.key, mistake.message)
         return documents
 
-    def values(self, document: Value, type_: type[S]) -> S | None:
+    def values(self, document: YamlValue, type_: type[S]) -> S | None:
         """Return a document as its type; None when a field is not as the type says."""
         before = len(self.problems)
         read = self.section(document, type_, "")
         return None if len(self.problems) > before else msgspec.convert(read, type_)
 
-    def section(self, value: Value, type_: type[Section], path: str) -> Tree:
+    def section(self, value: YamlValue, type_: type[Section], path: str) -> Tree:
         """Return the plain form of a section."""
         if value.mapping is None:
             self.add(Code.BAD_FIELD, value.mark, path, "must be a mapping of fields")
@@ -189,7 +189,7 @@ class Reader:
                 read[key] = self._checked(given, entry, known[key], here)
         return read
 
-    def _checked(self, given: Any, entry: Value, type_: Any, path: str) -> Any:
+    def _checked(self, given: Any, entry: YamlValue, type_: Any, path: str) -> Any:
         try:
             msgspec.convert(given, type_)
         except msgspec.ValidationError as error:

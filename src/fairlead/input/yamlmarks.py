@@ -35,7 +35,7 @@ Scalar: TypeAlias = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Mark:
+class YamlMark:
     """A place in a file, both counted from 1."""
 
     line: int
@@ -43,14 +43,14 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Value:
+class YamlValue:
     """A value and its mark; `keys` are the marks of a mapping's keys."""
 
-    mark: Mark
+    mark: YamlMark
     scalar: Scalar = None
-    mapping: dict[str, Value] | None = None
-    sequence: list[Value] | None = None
-    keys: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    mapping: dict[str, YamlValue] | None = None
+    sequence: list[YamlValue] | None = None
+    keys: dict[str, YamlMark] = field(default_factory=dict[str, YamlMark])
     size: int = 1  # values in it, aliases counted as often as they are used
     height: int = 0  # levels below it
 
@@ -64,13 +64,13 @@ class Value:
 class Mistake:
     """Something wrong with the text itself. `key` is set when a key is given twice."""
 
-    mark: Mark
+    mark: YamlMark
     message: str
     help: str = ""
     key: str = ""
 
 
-class TooLarge(Exception):
+class YamlTooLarge(Exception):
     """A limit was passed; the message names it."""
 
 
@@ -78,10 +78,10 @@ class TooLarge(Exception):
 class _Frame:
     """A collection being read; `key` is the key whose value comes next."""
 
-    value: Value
+    value: YamlValue
     anchor: str | None
     key: str | None = None
-    key_mark: Mark | None = None
+    key_mark: YamlMark | None = None
     has_key: bool = False
 
 
@@ -89,27 +89,27 @@ class _Builder:
     """Turns parser events into documents."""
 
     def __init__(self) -> None:
-        self.documents: list[Value] = []
+        self.documents: list[YamlValue] = []
         self.mistakes: list[Mistake] = []
         self._frames: list[_Frame] = []
-        self._anchors: dict[str, Value] = {}
+        self._anchors: dict[str, YamlValue] = {}
         self._count = 0
 
     def feed(self, event: Any) -> None:
         """Take one event; TooLarge when a limit is passed."""
-        mark = Mark(event.start_mark.line + 1, event.start_mark.column + 1)
+        mark = YamlMark(event.start_mark.line + 1, event.start_mark.column + 1)
         if isinstance(event, yaml.DocumentStartEvent):
             self._anchors = {}
         elif isinstance(event, yaml.AliasEvent):
             self._alias(str(event.anchor), mark)
         elif isinstance(event, yaml.ScalarEvent):
-            value = Value(mark, scalar=self._scalar(event, mark))
+            value = YamlValue(mark, scalar=self._scalar(event, mark))
             if event.anchor:
                 self._anchors[event.anchor] = value
             self._add(value, 1, event.value)
         elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             is_mapping = isinstance(event, yaml.MappingStartEvent)
-            value = Value(mark, mapping={}) if is_mapping else Value(mark, sequence=[])
+            value = YamlValue(mark, mapping={}) if is_mapping else YamlValue(mark, sequence=[])
             self._check_depth(mark, 1)
             self._frames.append(_Frame(value, event.anchor))
         elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
@@ -118,26 +118,26 @@ class _Builder:
                 self._anchors[frame.anchor] = frame.value
             self._add(frame.value, 1, "")
 
-    def _alias(self, anchor: str, mark: Mark) -> None:
+    def _alias(self, anchor: str, mark: YamlMark) -> None:
         target = self._anchors.get(anchor)
         if target is None:
             self.mistakes.append(Mistake(mark, f"alias '*{anchor}' refers to no anchor before it"))
-            target = Value(mark)
+            target = YamlValue(mark)
         self._check_depth(mark, target.height)
         self._add(target, target.size, str(target.scalar))
 
-    def _check_depth(self, mark: Mark, levels: int) -> None:
+    def _check_depth(self, mark: YamlMark, levels: int) -> None:
         if len(self._frames) + levels > DEPTH_MAX:
-            raise TooLarge(f"line {mark.line}: nested more than {DEPTH_MAX} levels deep")
+            raise YamlTooLarge(f"line {mark.line}: nested more than {DEPTH_MAX} levels deep")
 
-    def _add(self, value: Value, new: int, text: str) -> None:
+    def _add(self, value: YamlValue, new: int, text: str) -> None:
         """Put a finished value, which adds `new` to the count, where it belongs."""
         self._count += new
         if self._count > NODES_MAX:
-            raise TooLarge(f"more than {NODES_MAX:,} values, aliases counted as often as used")
+            raise YamlTooLarge(f"more than {NODES_MAX:,} values, aliases counted as often as used")
         if not self._frames:
             if len(self.documents) >= DOCUMENTS_MAX:
-                raise TooLarge(f"more than {DOCUMENTS_MAX:,} documents")
+                raise YamlTooLarge(f"more than {DOCUMENTS_MAX:,} documents")
             self.documents.append(value)
             return
         frame = self._frames[-1]
@@ -150,7 +150,7 @@ class _Builder:
         else:
             self._entry(frame, value)
 
-    def _key(self, frame: _Frame, value: Value, text: str | None) -> None:
+    def _key(self, frame: _Frame, value: YamlValue, text: str | None) -> None:
         frame.has_key = True
         frame.key_mark = value.mark
         frame.key = text
@@ -162,7 +162,7 @@ class _Builder:
                 Mistake(value.mark, "merge keys ('<<') are not supported", "write the fields out")
             )
 
-    def _entry(self, frame: _Frame, value: Value) -> None:
+    def _entry(self, frame: _Frame, value: YamlValue) -> None:
         key, mark = frame.key, frame.key_mark
         frame.has_key = False
         assert frame.value.mapping is not None
@@ -178,7 +178,7 @@ class _Builder:
         frame.value.keys[key] = mark
         _grow(frame.value, value)
 
-    def _scalar(self, event: Any, mark: Mark) -> Scalar:
+    def _scalar(self, event: Any, mark: YamlMark) -> Scalar:
         text: str = event.value
         tag = str(event.tag or "")
         if tag and tag not in ("!", f"{_TAG}str", f"{_TAG}int", f"{_TAG}float", f"{_TAG}bool",
@@ -190,7 +190,7 @@ class _Builder:
         return plain_scalar(text)
 
 
-def _grow(parent: Value, child: Value) -> None:
+def _grow(parent: YamlValue, child: YamlValue) -> None:
     parent.size += child.size
     parent.height = max(parent.height, child.height + 1)
 
@@ -216,7 +216,7 @@ def _events(text: str) -> Iterator[Any]:
     return iter(yaml.parse(text, Loader=loader))
 
 
-def read_documents(text: str) -> tuple[list[Value], list[Mistake]]:
+def read_documents(text: str) -> tuple[list[YamlValue], list[Mistake]]:
     """Return the documents of a text, empty ones left out, and what is wrong with the text.
 
     After a mistake of syntax the rest cannot be read; duplicate keys and the like are all
@@ -235,15 +235,15 @@ def read_documents(text: str) -> tuple[list[Value], list[Mistake]]:
 
 def _syntax(error: yaml.MarkedYAMLError, text: str) -> Mistake:
     at = error.problem_mark or error.context_mark
-    mark = Mark(at.line + 1, at.column + 1) if at else Mark(1, 1)
+    mark = YamlMark(at.line + 1, at.column + 1) if at else YamlMark(1, 1)
     lines = text.splitlines()
     line = lines[mark.line - 1] if mark.line <= len(lines) else ""
     indent = line[: len(line) - len(line.lstrip())]
     if "\t" in indent:
         column = indent.index("\t") + 1
-        return Mistake(Mark(mark.line, column), "a tab indents this line", "indent with spaces")
+        return Mistake(YamlMark(mark.line, column), "a tab indents this line", "indent with spaces")
     if "nesting" in str(error.problem) or "depth" in str(error.problem):
-        raise TooLarge(f"line {mark.line}: nested more than {DEPTH_MAX} levels deep")
+        raise YamlTooLarge(f"line {mark.line}: nested more than {DEPTH_MAX} levels deep")
     context = f" {error.context}" if error.context else ""
     return Mistake(mark, f"not YAML: {error.problem}{context}".replace("\n", " "))
 
@@ -254,11 +254,11 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Mistake:
         before = text[:position]
         line = before.count("\n") + 1
         column = position - (before.rfind("\n") + 1) + 1
-        return Mistake(Mark(line, column), "a control character, which YAML does not allow")
-    return Mistake(Mark(1, 1), f"not YAML: {str(error).splitlines()[0]}")
+        return Mistake(YamlMark(line, column), "a control character, which YAML does not allow")
+    return Mistake(YamlMark(1, 1), f"not YAML: {str(error).splitlines()[0]}")
 
 
-def to_plain(value: Value) -> Any:
+def to_plain(value: YamlValue) -> Any:
     """Return the value as dict, list and scalars."""
     if value.mapping is not None:
         return {key: to_plain(item) for key, item in value.mapping.items()}
@@ -270,7 +270,7 @@ def to_plain(value: Value) -> Any:
 _STEP = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)|\.?\[\"?'?([^\]\"']+)'?\"?\]")
 
 
-def locate(value: Value, path: str) -> tuple[Mark, Value | None]:
+def locate(value: YamlValue, path: str) -> tuple[YamlMark, YamlValue | None]:
     """Return where a field path such as `spec.roles[0].count` stands, and the value there.
 
     For a mapping's entry the place is its key's, for a list's the item's. When there is no such

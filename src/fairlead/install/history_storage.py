@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from fairlead.api.status import ApiError
-from fairlead.install.installer import Found, State
-from fairlead.install.values import History, HistoryKind
+from fairlead.install.installer import InstalledObject, ObjectState
+from fairlead.install.values import HistoryKind, HistoryValues
 from fairlead.kube.blocking import BlockingClient
 
 PATH = "/apis/storage.k8s.io/v1/storageclasses"
@@ -50,7 +50,7 @@ def read_storage_classes(api: BlockingClient) -> StorageClasses | None:
     return StorageClasses(tuple(names), defaults[0] if defaults else "")
 
 
-def missing_class(history: History, classes: StorageClasses | None) -> Found | None:
+def missing_class(history: HistoryValues, classes: StorageClasses | None) -> InstalledObject | None:
     """Return the StorageClass that the volume of the history lacks; None when it lacks none."""
     if history.kind is not HistoryKind.SQLITE or classes is None:
         return None
@@ -58,10 +58,12 @@ def missing_class(history: History, classes: StorageClasses | None) -> Found | N
     if wanted in classes.names or (not wanted and classes.default):
         return None
     label = f"StorageClass {wanted or '(the default)'}"
-    return Found(label, State.MISSING, f"the history's volume stays Pending; {_remedy(classes)}")
+    return InstalledObject(
+        label, ObjectState.MISSING, f"the history's volume stays Pending; {_remedy(classes)}"
+    )
 
 
-def advice(history: History, classes: StorageClasses | None) -> str:
+def advice(history: HistoryValues, classes: StorageClasses | None) -> str:
     """Return what becomes of the history with these values, and what to set; "": all is well."""
     missing = missing_class(history, classes)
     if missing is not None and classes is not None:

@@ -45,7 +45,7 @@ _MISSING_HELP = {
 }
 
 
-class State(Enum):
+class ObjectState(Enum):
     """How an object stands to its manifest."""
 
     MISSING = "missing"
@@ -66,29 +66,29 @@ class Done(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class InstalledObject:
     """One object, and how it stands; `note` says more about one that is the same but not well."""
 
     label: str
-    state: State
+    state: ObjectState
     note: str = ""
 
     @property
     def is_well(self) -> bool:
         """True when nothing is to be done."""
-        return self.state is State.SAME and not self.note
+        return self.state is ObjectState.SAME and not self.note
 
 
-def look(api: BlockingClient, manifest: Manifest) -> Found:
+def look(api: BlockingClient, manifest: Manifest) -> InstalledObject:
     """Compare one object with its manifest; changes nothing."""
     label = label_of(manifest)
     before = get(api, manifest)
     if before is None:
-        return Found(label, State.MISSING)
+        return InstalledObject(label, ObjectState.MISSING)
     after = _apply(api, manifest, is_dry=True)
     if _essence(before) != _essence(after):
-        return Found(label, State.DIFFERS)
-    return Found(label, State.SAME, _trouble(before))
+        return InstalledObject(label, ObjectState.DIFFERS)
+    return InstalledObject(label, ObjectState.SAME, _trouble(before))
 
 
 def apply(api: BlockingClient, manifest: Manifest) -> Done:
@@ -102,7 +102,7 @@ def apply(api: BlockingClient, manifest: Manifest) -> Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class NeededObject:
     """An object that the values name and that somebody else has to make."""
 
     label: str
@@ -110,7 +110,7 @@ class Need:
     remedy: str
 
 
-def needs(install: Install) -> Iterator[Need]:
+def needs(install: Install) -> Iterator[NeededObject]:
     """Yield what the values name and an installation does not make."""
     values, space = install.values, install.namespace
     if values.history.kind is HistoryKind.POSTGRES:
@@ -122,32 +122,34 @@ def needs(install: Install) -> Iterator[Need]:
     if name := values.priority_class_name:
         path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"
         remedy = f"kubectl create priorityclass {name} --value=1000000"
-        yield Need(f"PriorityClass {name}", path, remedy)
+        yield NeededObject(f"PriorityClass {name}", path, remedy)
 
 
-def _secret(namespace: str, name: str, arguments: str) -> Need:
+def _secret(namespace: str, name: str, arguments: str) -> NeededObject:
     path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
     remedy = f"kubectl -n {namespace} create secret {arguments}"
-    return Need(f"Secret {namespace}/{name}", path, remedy)
+    return NeededObject(f"Secret {namespace}/{name}", path, remedy)
 
 
-def look_need(api: BlockingClient, need: Need) -> Found:
+def look_need(api: BlockingClient, need: NeededObject) -> InstalledObject:
     """Say whether something that others make is there; its content is not looked at."""
     try:
         api.request("GET", need.path)
     except NotFound:
-        return Found(need.label, State.MISSING, need.remedy)
+        return InstalledObject(need.label, ObjectState.MISSING, need.remedy)
     except Forbidden:
-        return Found(need.label, State.SAME, "may not be looked at: whether it is there is unknown")
-    return Found(need.label, State.SAME)
+        return InstalledObject(
+            need.label, ObjectState.SAME, "may not be looked at: whether it is there is unknown"
+        )
+    return InstalledObject(need.label, ObjectState.SAME)
 
 
-def look_unwanted(api: BlockingClient, manifest: Manifest) -> Found | None:
+def look_unwanted(api: BlockingClient, manifest: Manifest) -> InstalledObject | None:
     """Return an object that is there though it was not chosen; None when there is none of ours."""
     found = get(api, manifest)
     if found is None or not is_ours(found):
         return None
-    return Found(label_of(manifest), State.UNWANTED)
+    return InstalledObject(label_of(manifest), ObjectState.UNWANTED)
 
 
 def remove(api: BlockingClient, manifest: Manifest) -> Done:

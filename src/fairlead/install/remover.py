@@ -92,7 +92,7 @@ class UninstallOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class InstalledInventory:
     """What is on the cluster now."""
 
     objects: tuple[Manifest, ...]  # ours, in the order in which they are created
@@ -111,14 +111,14 @@ class Inventory:
         return tuple(_key(job) for job, state in states if state not in ended)
 
 
-def take_inventory(api: BlockingClient, options: UninstallOptions) -> Inventory:
+def take_inventory(api: BlockingClient, options: UninstallOptions) -> InstalledInventory:
     """Read everything that an uninstallation concerns; changes nothing."""
     ours: list[Manifest] = []
     for manifest, _ in all_objects(Install(options.namespace)):
         found = get(api, manifest)
         if found is not None and is_ours(found):
             ours.append({**found, "kind": manifest["kind"]})
-    return Inventory(
+    return InstalledInventory(
         objects=tuple(ours),
         jobs=tuple(_jobs(api, of_groups=False)),
         group_jobs=tuple(_jobs(api, of_groups=True)),
@@ -183,7 +183,7 @@ def _key(thing: Manifest) -> str:
     return f"{namespace}/{name}" if namespace else name
 
 
-def steps(inventory: Inventory, options: UninstallOptions) -> Iterator[str]:
+def steps(inventory: InstalledInventory, options: UninstallOptions) -> Iterator[str]:
     """Yield what an uninstallation would do, a line each."""
     for job in inventory.jobs:
         if not options.is_keeping_kinds:
@@ -217,7 +217,7 @@ def _in_order(objects: tuple[Manifest, ...]) -> list[Manifest]:
     return backwards
 
 
-def _kept(manifest: Manifest, inventory: Inventory, options: UninstallOptions) -> str:
+def _kept(manifest: Manifest, inventory: InstalledInventory, options: UninstallOptions) -> str:
     """Return why an object stays; "" when it does not."""
     match manifest["kind"]:
         case "CustomResourceDefinition" if options.is_keeping_kinds:

@@ -51,14 +51,14 @@ class AccessMode(Enum):
     ONCE_POD = "ReadWriteOncePod"
 
 
-class LogLevel(Enum):
+class LogLevelValue(Enum):
     """How much the controllers say."""
 
     INFO = "info"
     DEBUG = "debug"
 
 
-class Image(Section, frozen=True):
+class ImageValues(Section, frozen=True):
     """Image of the controllers."""
 
     repository: Annotated[str, Meta(min_length=1, description="Registry and name.")] = "fairlead"
@@ -100,7 +100,7 @@ class Postgres(Section, frozen=True):
     ] = "url"  # noqa: S105 - a name, not a secret
 
 
-class History(Section, frozen=True):
+class HistoryValues(Section, frozen=True):
     """Jobs that have ended."""
 
     kind: Annotated[
@@ -150,7 +150,7 @@ class Dashboards(Section, frozen=True):
     )
 
 
-class Metrics(Section, frozen=True):
+class MetricsValues(Section, frozen=True):
     """How the metrics are reached, and what makes use of them."""
 
     service: MetricsService = MetricsService()
@@ -192,14 +192,14 @@ class CertManager(Section, frozen=True):
     issuer_ref: Annotated[Tree, about("Who signs it: {name: ..., kind: ...}.")] = _EMPTY
 
 
-class Webhook(Section, frozen=True):
+class WebhookValues(Section, frozen=True):
     """Webhook that holds pods which opt in back until their gang has its place."""
 
     enabled: Annotated[bool, about("Serve it, and have API servers ask it.")] = True
     cert_manager: CertManager = CertManager()
 
 
-class AdmissionPolicies(Section, frozen=True):
+class AdmissionPolicyValues(Section, frozen=True):
     """Rules about teams' nodes and adopted pods that API servers hold without the webhook."""
 
     enabled: Annotated[bool, about("Install them; needs Kubernetes 1.30 or newer.")] = True
@@ -234,7 +234,7 @@ class DoctorSecrets(Section, frozen=True):
 class Values(Section, frozen=True):
     """Everything that may be chosen."""
 
-    image: Image = Image()
+    image: ImageValues = ImageValues()
     image_pull_secrets: Annotated[
         tuple[Tree, ...], about("Secrets for a private registry: [{name: ...}].")
     ] = ()
@@ -245,19 +245,19 @@ class Values(Section, frozen=True):
         about("native, pinned: kube-scheduler binds, small gangs as its own where it has those "
               "(native); direct: Fairlead; a node's label wins."),
     ] = Binding.NATIVE  # fmt: skip
-    log_level: Annotated[LogLevel, about("How much the controllers say.")] = LogLevel.INFO
+    log_level: Annotated[LogLevelValue, about("How much the controllers say.")] = LogLevelValue.INFO
     checkpoint_root: Annotated[
         str,
         about("Directory of the nodes under which jobs get checkpoints; with mode 1777 members of "
               "any user may write there."),
     ] = ""  # fmt: skip
-    history: History = History()
-    metrics: Metrics = Metrics()
+    history: HistoryValues = HistoryValues()
+    metrics: MetricsValues = MetricsValues()
     doctor: DoctorSecrets = DoctorSecrets()
     pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
     network_policy: NetworkPolicy = NetworkPolicy()
-    webhook: Webhook = Webhook()
-    admission_policies: AdmissionPolicies = AdmissionPolicies()
+    webhook: WebhookValues = WebhookValues()
+    admission_policies: AdmissionPolicyValues = AdmissionPolicyValues()
     service_account: ServiceAccount = ServiceAccount()
     crds: Crds = Crds()
     settings: ControllerSettings = ControllerSettings()
@@ -279,7 +279,7 @@ class Values(Section, frozen=True):
     ] = ()
 
 
-def with_image(image: Image, reference: str) -> Image:
+def with_image(image: ImageValues, reference: str) -> ImageValues:
     """Return the image named by `REPOSITORY[:TAG][@DIGEST]`, with the pull policy kept."""
     named, _, digest = reference.partition("@")
     head, _, last = named.rpartition("/")

@@ -22,7 +22,14 @@ import msgspec
 from fairlead.api.resources import Resource
 from fairlead.api.status import ApiError, InternalError, Unavailable
 from fairlead.kube.decoding import DecodersByType
-from fairlead.kube.http1 import Answer, AnswerReader, ConnectError, Origin, RequestError, encode
+from fairlead.kube.http1 import (
+    AnswerReader,
+    ConnectError,
+    HttpRequestError,
+    HttpResponse,
+    ServerOrigin,
+    encode,
+)
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
 from fairlead.kube.protocol import (
     JSON,
@@ -41,7 +48,7 @@ from fairlead.runtime.client import (
     ObjectList,
     Propagation,
     Request,
-    Verb,
+    RequestVerb,
     WatchEvent,
     WatchRequest,
 )
@@ -68,7 +75,7 @@ class BlockingClient:
         """`options.request_seconds` is how long the server may be silent during a request."""
         self.connection = connection
         self.options = options or HttpOptions()
-        self._origin = Origin.of(connection.server)
+        self._origin = ServerOrigin.of(connection.server)
         self._connect = connect or connect_to
         self._kept: _Line | None = None
         self._decoders = DecodersByType()
@@ -98,7 +105,7 @@ class BlockingClient:
         body: object = None,
         content_type: str = JSON,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> HttpResponse:
         """Send one request with a JSON body and return its successful answer."""
         encoded = None if body is None else msgspec.json.encode(body)
         more = tuple((headers or {}).items())
@@ -106,7 +113,7 @@ class BlockingClient:
             HttpRequest(method, quote(path), query, encoded, content_type, headers=more)
         )
 
-    def send(self, asked: HttpRequest) -> Answer:
+    def send(self, asked: HttpRequest) -> HttpResponse:
         """Send one request and return its successful answer."""
         data = self._encode(asked)
         try:
@@ -180,7 +187,7 @@ class BlockingClient:
 
     def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         """Return one object; NotFound."""
-        return self.call(Request(Verb.GET, resource, namespace, name))
+        return self.call(Request(RequestVerb.GET, resource, namespace, name))
 
     def list(
         self,
@@ -192,7 +199,7 @@ class BlockingClient:
     ) -> tuple[T, ...]:
         """Return all matching objects; InternalError when one of them cannot be decoded."""
         request: Request[ObjectList[T]] = Request(
-            Verb.LIST, resource, namespace,
+            RequestVerb.LIST, resource, namespace,
             label_selector=label_selector, field_selector=field_selector,
         )  # fmt: skip
         found = self.call(request)
@@ -210,19 +217,21 @@ class BlockingClient:
         dry_run: bool = False,
     ) -> T:
         """Create an object and return it as stored; AlreadyExists, Invalid, Forbidden."""
-        return self.call(Request(Verb.CREATE, resource, namespace, body=body, dry_run=dry_run))
+        return self.call(
+            Request(RequestVerb.CREATE, resource, namespace, body=body, dry_run=dry_run)
+        )
 
     def patch(
         self, resource: Resource[T], name: str, patch: Mapping[str, Any], *, namespace: str = ""
     ) -> T:
         """Merge-patch an object and return it; NotFound, Conflict, Invalid."""
-        return self.call(Request(Verb.PATCH, resource, namespace, name, body=patch))
+        return self.call(Request(RequestVerb.PATCH, resource, namespace, name, body=patch))
 
     def delete(self, resource: Resource[Any], name: str, *, namespace: str = "") -> None:
         """Delete an object, dependents in the background; NotFound."""
         background = Propagation.BACKGROUND
         request: Request[None] = Request(
-            Verb.DELETE, resource, namespace, name, propagation=background
+            RequestVerb.DELETE, resource, namespace, name, propagation=background
         )
         self.call(request)
 
@@ -262,14 +271,14 @@ class BlockingClient:
         headers = headers_of(asked, self.connection, token, self.options.user_agent)
         try:
             return encode(asked.method, asked.target, headers, origin=self._origin, body=asked.body)
-        except RequestError as error:
+        except HttpRequestError as error:
             raise network_error(error, asked.place, self.connection) from error
 
     def _open(self) -> _Line:
         made = self._connect(self.connection, self.options)
         return _Line(made, self.options.answer_bytes_max)
 
-    def _exchange(self, method: str, data: bytes) -> Answer:
+    def _exchange(self, method: str, data: bytes) -> HttpResponse:
         kept, self._kept = self._kept, None
         if kept is not None and kept.is_silent():
             try:
@@ -282,7 +291,7 @@ class BlockingClient:
             kept.close()
         return self._answer(self._open(), data)
 
-    def _answer(self, line: _Line, data: bytes) -> Answer:
+    def _answer(self, line: _Line, data: bytes) -> HttpResponse:
         try:
             answer = line.exchange(data)
         except BaseException:
@@ -294,7 +303,7 @@ class BlockingClient:
             line.close()
         return answer
 
-    def _refusal(self, asked: HttpRequest, answer: Answer) -> ApiError:
+    def _refusal(self, asked: HttpRequest, answer: HttpResponse) -> ApiError:
         error = error_of(answer, asked.place, self.options)
         return naming_credentials(error, self.connection)
 
@@ -323,7 +332,7 @@ class _Line:
         is_read = not isinstance(self._socket, ssl.SSLSocket) or self._socket.pending() == 0
         return is_read and not poll.poll(0)
 
-    def exchange(self, data: bytes) -> Answer:
+    def exchange(self, data: bytes) -> HttpResponse:
         """Send a request and return its answer; OSError."""
         self._send(data)
         while True:
@@ -331,7 +340,7 @@ class _Line:
             if answer is not None:
                 return answer
 
-    def parts(self, data: bytes) -> Iterator[Answer]:
+    def parts(self, data: bytes) -> Iterator[HttpResponse]:
         """Send a request and yield its answer in parts as they come, each with the head."""
         self._send(data)
         while True:
@@ -354,7 +363,7 @@ class _Line:
         self.has_begun = False
         self._socket.sendall(data)
 
-    def _receive(self) -> Answer | None:
+    def _receive(self) -> HttpResponse | None:
         received = self._socket.recv(RECEIVED_BYTES_MAX)
         if not received:
             return self._reader.end()
@@ -368,7 +377,7 @@ def connect_to(connection: Connection, options: HttpOptions) -> socket.socket:
         raise KubeconfigError(
             f"{connection.source} uses proxy-url, which the command line does not support"
         )
-    origin = Origin.of(connection.server)
+    origin = ServerOrigin.of(connection.server)
     tls = tls_context(connection) if connection.server.startswith("https:") else None
     try:
         made = socket.create_connection((origin.host, origin.port), options.connect_seconds)
@@ -395,7 +404,7 @@ def _with_plugin_credential(connection: Connection) -> Connection:
     )
 
 
-def _joined(first: Answer, rest: Iterator[Answer], bytes_max: int) -> Answer:
+def _joined(first: HttpResponse, rest: Iterator[HttpResponse], bytes_max: int) -> HttpResponse:
     """Return an answer that comes in parts, with at most about `bytes_max` of its body."""
     body = first.body
     while len(body) < bytes_max and (part := next(rest, None)) is not None:

@@ -30,12 +30,12 @@ class ConnectError(OSError):
     """No connection was made; the cause says why."""
 
 
-class RequestError(ValueError):
+class HttpRequestError(ValueError):
     """This would be no HTTP request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """A whole answer. Names of headers are in lower case; of two of a name the last is kept."""
 
     status: int
@@ -45,7 +45,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ServerOrigin:
     """Where a server's URL leads to."""
 
     host: str
@@ -56,7 +56,7 @@ class Origin:
     base: str
 
     @classmethod
-    def of(cls, server: str) -> Origin:
+    def of(cls, server: str) -> ServerOrigin:
         """Read `http(s)://host[:port][/path]`."""
         parts = urlsplit(server)
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -69,7 +69,7 @@ def encode(
     target: str,
     headers: Iterable[tuple[str, str]],
     *,
-    origin: Origin,
+    origin: ServerOrigin,
     body: bytes | None,
 ) -> bytes:
     """Return the bytes of a request; `target` is path and query, quoted. RequestError."""
@@ -78,7 +78,7 @@ def encode(
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
     if method not in METHODS or lines[0].count(" ") != 2 or not "".join(lines).isprintable():
-        raise RequestError("a path or a header holds a space or a control character")
+        raise HttpRequestError("a path or a header holds a space or a control character")
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + (body or b"")
 
 
@@ -163,7 +163,7 @@ class AnswerReader(_Incoming):
         #: False once the connection may carry no other request.
         self.is_reusable = True
 
-    def feed(self, data: bytes) -> Answer | None:
+    def feed(self, data: bytes) -> HttpResponse | None:
         """Take what came and return the answer once it is whole.
 
         ConnectionError when it is no answer within the limits; the reader is of no use then.
@@ -188,7 +188,7 @@ class AnswerReader(_Incoming):
         self.is_reusable = is_last and self._is_kept
         return self._whole()
 
-    def take(self) -> Answer | None:
+    def take(self) -> HttpResponse | None:
         """Return what came of an answer, for one that is streamed; None before its head is whole.
 
         What was taken is not part of the answer, nor of its limit, any more.
@@ -199,23 +199,23 @@ class AnswerReader(_Incoming):
         self._body, self._body_bytes = [], 0
         return self._answer(taken)
 
-    def end(self) -> Answer:
+    def end(self) -> HttpResponse:
         """Return the answer that the end of the connection completes; ConnectionError for none."""
         self.is_reusable = False
         if not self._has_head or _has_length(self._headers):
             raise ConnectionError("the server closed the connection")
         return self._whole()
 
-    def _whole(self) -> Answer:
+    def _whole(self) -> HttpResponse:
         if self._inflate is not None and self._has_body and not self._inflate.eof:
             raise ConnectionError("the answer's compression is broken: it is cut off")
         answer = self._answer(b"".join(self._body))
         self._reset()
         return answer
 
-    def _answer(self, body: bytes) -> Answer:
+    def _answer(self, body: bytes) -> HttpResponse:
         status, reason = self._parser.get_status_code(), self._reason.decode("latin-1")
-        return Answer(status, reason, self._headers, body)
+        return HttpResponse(status, reason, self._headers, body)
 
 
 def _refusal(error: Exception) -> ConnectionError:

@@ -29,7 +29,7 @@ class KubeconfigError(Exception):
     """The configuration cannot be used; the message says what, where, and what to do."""
 
 
-class Section(Enum):
+class KubeconfigSection(Enum):
     """The named lists of a kubeconfig, with the name of their inner record."""
 
     CLUSTERS = "cluster"
@@ -43,7 +43,7 @@ class Section(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NamedRecord:
     """One named record as it stands in a file; `place` is such as `/home/x/config: users[2]`."""
 
     name: str
@@ -58,11 +58,11 @@ class Kubeconfig:
 
     files: tuple[Path, ...]
     current_context: str = ""
-    entries: Mapping[Section, Mapping[str, Entry]] = field(
-        default_factory=dict[Section, Mapping[str, Entry]]
+    entries: Mapping[KubeconfigSection, Mapping[str, NamedRecord]] = field(
+        default_factory=dict[KubeconfigSection, Mapping[str, NamedRecord]]
     )
 
-    def names(self, section: Section) -> tuple[str, ...]:
+    def names(self, section: KubeconfigSection) -> tuple[str, ...]:
         """Return the names of a section, sorted."""
         return tuple(sorted(self.entries.get(section, {})))
 
@@ -146,11 +146,13 @@ def load(paths: Sequence[Path]) -> Kubeconfig:
             "or set KUBECONFIG to the file of an existing one"
         )
     current = ""
-    merged: dict[Section, dict[str, Entry]] = {section: {} for section in Section}
+    merged: dict[KubeconfigSection, dict[str, NamedRecord]] = {
+        section: {} for section in KubeconfigSection
+    }
     for path in found:
         document = _read(path)
         current = current or _text(document, "current-context", f"{path}")
-        for section in Section:
+        for section in KubeconfigSection:
             for entry in _entries(document, section, path):
                 merged[section].setdefault(entry.name, entry)
     return Kubeconfig(files=found, current_context=current, entries=merged)
@@ -163,13 +165,19 @@ def resolve(config: Kubeconfig, context: str = "") -> Connection:
     if not name:
         raise KubeconfigError(
             f"{files}: no current-context is set; choose one with `--context NAME` or "
-            f"`kubectl config use-context NAME`; {_accepted(config, Section.CONTEXTS)}"
+            f"`kubectl config use-context NAME`; {_accepted(config, KubeconfigSection.CONTEXTS)}"
         )
-    chosen = _find(config, Section.CONTEXTS, name, "--context" if context else "current-context")
+    chosen = _find(
+        config, KubeconfigSection.CONTEXTS, name, "--context" if context else "current-context"
+    )
     cluster_name = _text(chosen.values, "cluster", chosen.place)
     user_name = _text(chosen.values, "user", chosen.place)
-    cluster = _find(config, Section.CLUSTERS, cluster_name, f"{chosen.place}.cluster")
-    user = _find(config, Section.USERS, user_name, f"{chosen.place}.user") if user_name else None
+    cluster = _find(config, KubeconfigSection.CLUSTERS, cluster_name, f"{chosen.place}.cluster")
+    user = (
+        _find(config, KubeconfigSection.USERS, user_name, f"{chosen.place}.user")
+        if user_name
+        else None
+    )
     server = _text(cluster.values, "server", cluster.place).rstrip("/")
     if not server.startswith(("http://", "https://")):
         raise KubeconfigError(
@@ -222,15 +230,17 @@ def _parse(text: str, path: Path) -> object:
             return json.loads(text)
         except (ValueError, RecursionError):  # YAML begins so, too; and it says what is wrong
             pass
-    from fairlead.input.plain import Unreadable, yaml_document  # loads what reads YAML
+    from fairlead.input.plain import UnreadableText, yaml_document  # loads what reads YAML
 
     try:
         return yaml_document(text)
-    except Unreadable as error:
+    except UnreadableText as error:
         raise KubeconfigError(f"{path}: {error}") from error
 
 
-def _entries(document: Mapping[str, Any], section: Section, path: Path) -> list[Entry]:
+def _entries(
+    document: Mapping[str, Any], section: KubeconfigSection, path: Path
+) -> list[NamedRecord]:
     listed: object = document.get(section.plural)
     if listed is None:
         return []
@@ -238,7 +248,7 @@ def _entries(document: Mapping[str, Any], section: Section, path: Path) -> list[
         raise KubeconfigError(
             f"{path}: {section.plural}: want a list, got a {type(listed).__name__}"
         )
-    out: list[Entry] = []
+    out: list[NamedRecord] = []
     for number, item in enumerate(cast("list[object]", listed)):
         place = f"{path}: {section.plural}[{number}]"
         record = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
@@ -249,11 +259,11 @@ def _entries(document: Mapping[str, Any], section: Section, path: Path) -> list[
                 f"{place}: want a mapping with 'name' (text) and '{section.value}' (a mapping)"
             )
         inner = f"{place}.{section.value}"
-        out.append(Entry(name, cast("dict[str, Any]", values), path, inner))
+        out.append(NamedRecord(name, cast("dict[str, Any]", values), path, inner))
     return out
 
 
-def _find(config: Kubeconfig, section: Section, name: str, place: str) -> Entry:
+def _find(config: Kubeconfig, section: KubeconfigSection, name: str, place: str) -> NamedRecord:
     entry = config.entries.get(section, {}).get(name)
     if entry is not None:
         return entry
@@ -262,7 +272,7 @@ def _find(config: Kubeconfig, section: Section, name: str, place: str) -> Entry:
     )
 
 
-def _accepted(config: Kubeconfig, section: Section) -> str:
+def _accepted(config: Kubeconfig, section: KubeconfigSection) -> str:
     names = config.names(section)
     files = ", ".join(str(file) for file in config.files)
     if not names:
@@ -279,7 +289,7 @@ def _text(values: Mapping[str, Any], key: str, place: str) -> str:
     return value
 
 
-def _bytes(entry: Entry, key: str) -> bytes:
+def _bytes(entry: NamedRecord, key: str) -> bytes:
     """Return `key-data` (base64) or the content of the file `key`; b"" when neither is set."""
     data = _text(entry.values, f"{key}-data", entry.place)
     if data:
@@ -300,7 +310,7 @@ def _bytes(entry: Entry, key: str) -> bytes:
         ) from error
 
 
-def _proxy(cluster: Entry) -> str:
+def _proxy(cluster: NamedRecord) -> str:
     proxy = _text(cluster.values, "proxy-url", cluster.place)
     if proxy and not proxy.startswith(("http://", "https://")):
         raise KubeconfigError(
@@ -321,7 +331,7 @@ _REFUSED = {
 _BEFORE_PLUGIN = ("token", "tokenFile", "client-certificate", "client-certificate-data")
 
 
-def _credentials(user: Entry | None) -> dict[str, Any]:
+def _credentials(user: NamedRecord | None) -> dict[str, Any]:
     """Return the keyword arguments of Connection that come from a user; refuse what we can't do."""
     if user is None:
         return {}
@@ -348,7 +358,7 @@ def _credentials(user: Entry | None) -> dict[str, Any]:
     }
 
 
-def _impersonation(user: Entry) -> dict[str, Any]:
+def _impersonation(user: NamedRecord) -> dict[str, Any]:
     """Return the keyword arguments of Connection that say on whose behalf requests are made."""
     values, place = user.values, user.place
     extra = _mapping(values.get("as-user-extra") or {}, f"{place}.as-user-extra")
@@ -367,7 +377,7 @@ def _impersonation(user: Entry) -> dict[str, Any]:
     return out
 
 
-def _exec_plugin(user: Entry | None, cluster: Entry) -> ExecPlugin | None:
+def _exec_plugin(user: NamedRecord | None, cluster: NamedRecord) -> ExecPlugin | None:
     """Return the user's credential plugin; None without one, or where others go before it."""
     found: object = user.values.get("exec") if user is not None else None
     if user is None or not found or any(user.values.get(key) for key in _BEFORE_PLUGIN):
@@ -427,7 +437,7 @@ def _variables(values: Mapping[str, Any], place: str) -> list[tuple[str, str]]:
     return out
 
 
-def _exec_config(cluster: Entry) -> Any:
+def _exec_config(cluster: NamedRecord) -> Any:
     for item in _listed(cluster.values, "extensions", cluster.place):
         if isinstance(item, dict):
             extension = cast("dict[str, Any]", item)

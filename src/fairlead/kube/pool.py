@@ -18,7 +18,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from fairlead.kube.http1 import Answer, AnswerReader, ConnectError, Origin, encode
+from fairlead.kube.http1 import AnswerReader, ConnectError, HttpResponse, ServerOrigin, encode
 from fairlead.kube.protocol import HttpOptions
 
 
@@ -38,7 +38,7 @@ class Http1Pool:
 
         `prepare` sets the options of a new connection's socket.
         """
-        self._origin = Origin.of(server)
+        self._origin = ServerOrigin.of(server)
         self._tls = tls
         self._server_name = (server_name or self._origin.host) if tls else None
         self._options = options
@@ -54,7 +54,7 @@ class Http1Pool:
         target: str,
         headers: Iterable[tuple[str, str]],
         body: bytes | None,
-    ) -> Answer:
+    ) -> HttpResponse:
         """Send a request; `target` is path and query, quoted. No time limit but for connecting.
 
         ConnectError; ConnectionError when the connection breaks or what comes is not one answer
@@ -87,7 +87,7 @@ class Http1Pool:
             connection.close()
         return None
 
-    async def _exchange(self, connection: _Connection, data: bytes) -> Answer:
+    async def _exchange(self, connection: _Connection, data: bytes) -> HttpResponse:
         try:
             answer = await connection.exchange(data)
         except BaseException:
@@ -123,10 +123,10 @@ class _Connection(asyncio.Protocol):
         #: True when something of the current answer has come.
         self.has_begun = False
         self._reader = AnswerReader(body_bytes_max)
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[HttpResponse] | None = None
         self._poll = select.poll()
 
-    async def exchange(self, data: bytes) -> Answer:
+    async def exchange(self, data: bytes) -> HttpResponse:
         """Send a request and return its answer; ConnectionError."""
         if not self.is_open:
             raise ConnectionResetError("the server has closed the connection")
@@ -201,6 +201,6 @@ class _Connection(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
 
-    def _finish(self, answer: Answer) -> None:
+    def _finish(self, answer: HttpResponse) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)

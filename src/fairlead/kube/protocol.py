@@ -36,9 +36,9 @@ from fairlead.api.status import (
     error_from_status,
 )
 from fairlead.kube.decoding import Decoders
-from fairlead.kube.http1 import Answer, ConnectError, RequestError
+from fairlead.kube.http1 import ConnectError, HttpRequestError, HttpResponse
 from fairlead.kube.kubeconfig import Connection
-from fairlead.runtime.client import ObjectList, Request, Unreadable, Verb, WatchRequest
+from fairlead.runtime.client import ObjectList, Request, RequestVerb, Unreadable, WatchRequest
 
 JSON = "application/json"
 _ONLY_METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
@@ -144,24 +144,24 @@ Steps = Generator[HttpRequest, bytes, Any]
 def steps(request: Request[Any], decoders: Decoders[Any], page_size: int) -> Steps:
     """Carry out a request; an ApiError is thrown in where its HTTP request was yielded."""
     match request.verb:
-        case Verb.PATCH:
+        case RequestVerb.PATCH:
             return decoders.object((yield _patch(request)))
-        case Verb.CREATE:
+        case RequestVerb.CREATE:
             return decoders.object((yield _create(request)))
-        case Verb.GET:
+        case RequestVerb.GET:
             path = _named_path(request)
             body = yield HttpRequest("GET", path, accept=_accept(request.resource))
             return decoders.object(body)
-        case Verb.LIST:
+        case RequestVerb.LIST:
             try:
                 return (yield from _pages(request, decoders, page_size))
             except Expired:
                 return (yield from _pages(request, decoders, page_size))
-        case Verb.READ:
+        case RequestVerb.READ:
             return (yield HttpRequest("GET", request.name, request.body))
-        case Verb.DELETE:
+        case RequestVerb.DELETE:
             yield _delete(request, _named_path(request))
-        case Verb.DELETE_COLLECTION:
+        case RequestVerb.DELETE_COLLECTION:
             namespaces = [request.namespace]
             if request.resource.namespaced and not request.namespace:
                 # The API has no such verb for all namespaces.
@@ -328,7 +328,7 @@ class LineSplitter:
         return b"".join(self._parts)
 
 
-def error_of(answer: Answer, place: str, options: HttpOptions) -> ApiError:
+def error_of(answer: HttpResponse, place: str, options: HttpOptions) -> ApiError:
     """Return the exception for an answer that is no success; `place` is method and path."""
     body = answer.body[: options.error_bytes_max]
     try:
@@ -367,7 +367,7 @@ def network_error(error: Exception, place: str, connection: Connection) -> ApiEr
             return Unavailable(f"cannot reach {server}: no connection in time")
         case TimeoutError():
             return Timeout(f"{place}: no answer from {server} in time")
-        case RequestError():
+        case HttpRequestError():
             return BadRequest(f"{place}: not to be sent: {error}")
         case ConnectError(__cause__=ssl.SSLCertVerificationError() as cause):
             return Unavailable(
@@ -385,7 +385,7 @@ def _reason(error: OSError) -> str:
     return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
-def _plain_status(answer: Answer, place: str, body: bytes) -> Status:
+def _plain_status(answer: HttpResponse, place: str, body: bytes) -> Status:
     """Return a Status for an answer without one (a proxy's, a load balancer's)."""
     text = " ".join(body[:200].decode(errors="replace").split())
     code = answer.status

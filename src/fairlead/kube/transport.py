@@ -23,7 +23,7 @@ from yarl import URL
 
 from fairlead.api.status import ApiError, Unauthorized, Unavailable
 from fairlead.kube.exec_auth import Credential, PluginCredentials, PluginError
-from fairlead.kube.http1 import Answer, ConnectError, RequestError
+from fairlead.kube.http1 import ConnectError, HttpRequestError, HttpResponse
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
 from fairlead.kube.pool import Http1Pool
 from fairlead.kube.protocol import (
@@ -38,11 +38,11 @@ from fairlead.kube.protocol import (
 from fairlead.kube.sockets import probe, read_token, tls_context
 from fairlead.runtime.clock import SystemClock
 
-R = TypeVar("R", Answer, aiohttp.ClientResponse)
+R = TypeVar("R", HttpResponse, aiohttp.ClientResponse)
 
 Headers: TypeAlias = list[tuple[str, str]]
 #: What goes wrong between us and a server, as the libraries raise it.
-_BROKEN = (TimeoutError, aiohttp.ClientError, OSError, RequestError)
+_BROKEN = (TimeoutError, aiohttp.ClientError, OSError, HttpRequestError)
 _GRACE_SECONDS = 30.0  # for a server to end a stream that it was asked to end
 
 
@@ -129,7 +129,7 @@ class Transport:
 
     # Inside
 
-    async def _send(self, asked: HttpRequest, headers: Headers) -> Answer:
+    async def _send(self, asked: HttpRequest, headers: Headers) -> HttpResponse:
         if self._pool is None:
             self._pool = Http1Pool(
                 self.connection.server, self._tls, self.options, self._probe,
@@ -137,7 +137,7 @@ class Transport:
             )  # fmt: skip
         return await self._pool.request(asked.method, asked.target, headers, asked.body)
 
-    async def _send_by_proxy(self, asked: HttpRequest, headers: Headers) -> Answer:
+    async def _send_by_proxy(self, asked: HttpRequest, headers: Headers) -> HttpResponse:
         if self._proxied is None:
             self._proxied = self._session(self.options.connections_max)
         limits = aiohttp.ClientTimeout(sock_connect=self.options.connect_seconds)
@@ -161,7 +161,7 @@ class Transport:
             timeout=limits,
         )
 
-    async def _whole(self, response: aiohttp.ClientResponse) -> Answer:
+    async def _whole(self, response: aiohttp.ClientResponse) -> HttpResponse:
         """Read an answer to its end; ClientPayloadError when it is longer than one may be."""
         parts: list[bytes] = []
         bytes_left = self.options.answer_bytes_max
@@ -172,7 +172,7 @@ class Transport:
                     raise aiohttp.ClientPayloadError("the answer is too long")
                 parts.append(part)
         headers = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(response.status, response.reason or "", headers, b"".join(parts))
+        return HttpResponse(response.status, response.reason or "", headers, b"".join(parts))
 
     def _stream_session(self) -> aiohttp.ClientSession:
         if self._streams is None:
@@ -229,7 +229,9 @@ class Transport:
                     answer = await send(headers)
                     if answer.status < 300:
                         return answer
-                    whole = answer if isinstance(answer, Answer) else await self._whole(answer)
+                    whole = (
+                        answer if isinstance(answer, HttpResponse) else await self._whole(answer)
+                    )
             except _BROKEN as error:
                 raise self._api_error(asked, error) from error
             error = error_of(whole, asked.place, self.options)
@@ -283,7 +285,7 @@ class Transport:
                 translated = ConnectError()
                 translated.__cause__ = cause
             case aiohttp.InvalidURL():
-                translated = RequestError(str(error))
+                translated = HttpRequestError(str(error))
             case _:
                 pass
         return network_error(translated, asked.place, self.connection)

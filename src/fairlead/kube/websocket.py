@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import aiohttp
 
 from fairlead.api.status import Unavailable
-from fairlead.kube.http1 import Answer
+from fairlead.kube.http1 import HttpResponse
 from fairlead.kube.kubeconfig import Connection
 from fairlead.kube.protocol import (
     HttpOptions,
@@ -32,7 +32,7 @@ PING_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class SocketServer:
     """Where sockets lead, and the credential of now; "" for none."""
 
     connection: Connection
@@ -70,7 +70,7 @@ class PodSocket:
 
 @asynccontextmanager
 async def pod_socket(
-    server: Server,
+    server: SocketServer,
     path: str,
     query: Sequence[tuple[str, str]],
     protocols: Sequence[str],
@@ -78,7 +78,7 @@ async def pod_socket(
     """Open a WebSocket to the sub-resource of a pod; ApiError, with the server's words."""
     options, connection = HttpOptions(), server.connection
     place = HttpRequest("GET", path)
-    refused = list[Answer]()
+    refused = list[HttpResponse]()
 
     async def keep_refusal(
         _session: aiohttp.ClientSession,
@@ -88,7 +88,7 @@ async def pod_socket(
         if end.response.status != 101:
             body = await end.response.content.read(options.error_bytes_max)
             headers = {name.lower(): value for name, value in end.response.headers.items()}
-            answer = Answer(end.response.status, end.response.reason or "", headers, body)
+            answer = HttpResponse(end.response.status, end.response.reason or "", headers, body)
             refused.append(answer)
 
     trace = aiohttp.TraceConfig()

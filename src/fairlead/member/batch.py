@@ -163,14 +163,14 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedTasks:
     """What was asked for of a script beside its command."""
 
     warning: EndSignal | None = None
     copies: Copies = Copies()  # frozen
 
 
-async def _first(gang: Gang, command: list[str], asked: Asked) -> int:
+async def _first(gang: Gang, command: list[str], asked: AskedTasks) -> int:
     """Run the script in the first member; return its exit code, or -N for signal N."""
     steps = Steps(int(os.environ.get("SLURM_CPUS_ON_NODE", "1")))
     async with spawning() as spawn:
@@ -304,7 +304,7 @@ async def _other(gang: Gang) -> int:
             link.close()
 
 
-def run(command: list[str], asked: Asked) -> int:
+def run(command: list[str], asked: AskedTasks) -> int:
     """Run this member's part of the script; return the exit code."""
     gang, lock = gang_of_environment(), AttemptLock.of_this_member()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -340,7 +340,7 @@ def main(argv: list[str]) -> int:
             given.get("--output", ""), given.get("--error", ""),
             given.get("--open-mode") == "append",
         )  # fmt: skip
-        return run(command, Asked(warning, copies))
+        return run(command, AskedTasks(warning, copies))
     except Superseded:
         sys.stderr.write("fairlead batch: a later attempt of the job has begun\n")
         return EXIT_STOPPED

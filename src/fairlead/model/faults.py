@@ -54,7 +54,7 @@ class Identity(msgspec.Struct, frozen=True, order=True, rename="camel"):
     codes: tuple[str, ...] = ()
 
 
-class Verdict(msgspec.Struct, frozen=True, rename="camel"):
+class FaultVerdict(msgspec.Struct, frozen=True, rename="camel"):
     """What is to be thought of a fault. `stable_seconds` counts for Recovery.STABLE_TIME only."""
 
     severity: Severity
@@ -72,7 +72,7 @@ class Observation(msgspec.Struct, frozen=True):
     """One sight of a fault."""
 
     identity: Identity
-    verdict: Verdict
+    verdict: FaultVerdict
     evidence: str
     at: Moment
 
@@ -86,7 +86,7 @@ class Fault(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     identity: Identity
-    verdict: Verdict
+    verdict: FaultVerdict
     evidence: str
     first_seen: float
     last_seen: float
@@ -132,11 +132,11 @@ def identity(check: str, component: str, codes: Iterable[str] = ()) -> Identity:
     return Identity(check, component[:COMPONENT_MAX], tuple(code[:CODE_MAX] for code in kept))
 
 
-def observed(of: Identity, verdict: Verdict, evidence: str, at: Moment) -> Observation:
+def observed(of: Identity, verdict: FaultVerdict, evidence: str, at: Moment) -> Observation:
     """Return an observation whose evidence has a bounded size."""
     return Observation(of, verdict, evidence[:EVIDENCE_MAX], at)
 
 
-def steady(severity: Severity, action: Action, stable_seconds: int) -> Verdict:
+def steady(severity: Severity, action: Action, stable_seconds: int) -> FaultVerdict:
     """Return the verdict on a state that is over once it was not seen for so long."""
-    return Verdict(severity, action, Recovery.STABLE_TIME, stable_seconds)
+    return FaultVerdict(severity, action, Recovery.STABLE_TIME, stable_seconds)

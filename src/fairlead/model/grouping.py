@@ -4,7 +4,7 @@ A group is named by the key of the Job that represents it, which follows from th
 look-up, so it is the same after every restart and for every replica. Conventions are tried from the
 most explicit to the least: a group that a user named, then tools that make other controllers'
 objects, then controllers, then the pod by itself. How large a group is, the pod may say, or the
-object that it names (`Source`) when it is read (`decide/adoption/sources.py`).
+object that it names (`GroupSource`) when it is read (`decide/adoption/sources.py`).
 
 Labels say which group a pod means; its controller owner reference says whether it belongs. A pod
 that its tool's controller does not control is no member of the tool's group, whatever it says. A
@@ -49,7 +49,7 @@ class Tool(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class GroupSource:
     """The object that says how many belong to a group. `uid` is "" where the pod does not say."""
 
     api_version: str
@@ -66,7 +66,7 @@ class Group:
     tool: Tool
     #: What people call it.
     name: str
-    source: Source | None = None
+    source: GroupSource | None = None
 
     @property
     def words(self) -> str:
@@ -115,7 +115,7 @@ def membership_of(pod: Pod) -> Membership:
 def alone(pod: Pod) -> Membership:
     """Return the membership of a pod that is a gang by itself."""
     meta = pod.metadata
-    source = Source("v1", "Pod", meta.name, meta.uid)
+    source = GroupSource("v1", "Pod", meta.name, meta.uid)
     return Membership(_group(pod, Tool.POD, source, meta.name), index=0, size=1)
 
 
@@ -167,7 +167,7 @@ def _pod_group(pod: Pod) -> Membership | None:
     name = pod.metadata.labels.get("scheduling.x-k8s.io/pod-group", "")
     if not name:
         return None
-    source = Source("scheduling.x-k8s.io/v1alpha1", "PodGroup", name)
+    source = GroupSource("scheduling.x-k8s.io/v1alpha1", "PodGroup", name)
     group = _group(pod, Tool.POD_GROUP, source, name, *_owner_of(pod))
     return Membership(group, _own_role(pod), size=_size(pod))
 
@@ -176,7 +176,7 @@ def _volcano(pod: Pod) -> Membership | None:
     name = _said(pod, "scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
     if not name:
         return None
-    source = Source("scheduling.volcano.sh/v1beta1", "PodGroup", name)
+    source = GroupSource("scheduling.volcano.sh/v1beta1", "PodGroup", name)
     return Membership(
         _group(pod, Tool.VOLCANO, source, name, *_owner_of(pod)),
         role_name(_said(pod, "volcano.sh/task-spec") or _own_role(pod)),
@@ -199,7 +199,7 @@ def _job_set(pod: Pod) -> Membership | None:
     if job != f"{name}-{role}" or not number.isdecimal():
         return None
     uid = _said(pod, "jobset.sigs.k8s.io/jobset-uid")
-    source = Source("jobset.x-k8s.io/v1alpha2", "JobSet", name, uid)
+    source = GroupSource("jobset.x-k8s.io/v1alpha2", "JobSet", name, uid)
     return Membership(_group(pod, Tool.JOB_SET, source, name), role_name(role), size=_size(pod))
 
 
@@ -213,7 +213,7 @@ def _leader_worker_set(pod: Pod) -> Membership | None:
     is_leader = index == 0
     if not controller_of(pod, "apps", "StatefulSet", name if is_leader else f"{name}-{number}"):
         return None
-    source = Source("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", name)
+    source = GroupSource("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", name)
     return Membership(
         _group(pod, Tool.LEADER_WORKER_SET, source, f"{name}-{number}"),
         "leader" if is_leader else "worker",
@@ -235,7 +235,7 @@ def _kubeflow(pod: Pod) -> Membership | None:
     return Membership(group, role_name(role), index, _size(pod))
 
 
-def _kubeflow_source(pod: Pod, name: str) -> Source | None:
+def _kubeflow_source(pod: Pod, name: str) -> GroupSource | None:
     """Return the job of this name that controls a pod, itself or by the Job of its launcher.
 
     The MPI operator's job goes without its uid, which its launcher does not say.
@@ -244,9 +244,9 @@ def _kubeflow_source(pod: Pod, name: str) -> Source | None:
         is_member = controller_of(pod, "kubeflow.org", "MPIJob", name) or controller_of(
             pod, "batch", "Job", f"{name}-launcher"
         )
-        return Source("kubeflow.org/v2beta1", "MPIJob", name) if is_member else None
+        return GroupSource("kubeflow.org/v2beta1", "MPIJob", name) if is_member else None
     owner = controller_of(pod, "kubeflow.org", name=name)
-    return Source(owner.api_version, owner.kind, owner.name, owner.uid) if owner else None
+    return GroupSource(owner.api_version, owner.kind, owner.name, owner.uid) if owner else None
 
 
 def _ray(pod: Pod) -> Membership | None:
@@ -255,7 +255,7 @@ def _ray(pod: Pod) -> Membership | None:
     node_type = _said(pod, "ray.io/node-type")
     if not name or owner is None or node_type not in ("head", "worker"):
         return None
-    source = Source(owner.api_version, owner.kind, owner.name, owner.uid)
+    source = GroupSource(owner.api_version, owner.kind, owner.name, owner.uid)
     role = "head" if node_type == "head" else _said(pod, "ray.io/group")
     return Membership(_group(pod, Tool.RAY, source, name), role_name(role), size=_size(pod))
 
@@ -267,7 +267,7 @@ def _job(pod: Pod) -> Membership | None:
     owner = controller_of(pod, "batch", "Job")
     if owner is None:
         return None
-    source = Source(owner.api_version, owner.kind, owner.name, owner.uid)
+    source = GroupSource(owner.api_version, owner.kind, owner.name, owner.uid)
     index = label_number(_said(pod, "batch.kubernetes.io/job-completion-index"))
     return Membership(_group(pod, Tool.JOB, source, owner.name), "worker", index, _size(pod))
 
@@ -276,7 +276,7 @@ def _stateful_set(pod: Pod) -> Membership | None:
     owner = controller_of(pod, "apps", "StatefulSet")
     if owner is None:
         return None
-    source = Source(owner.api_version, owner.kind, owner.name, owner.uid)
+    source = GroupSource(owner.api_version, owner.kind, owner.name, owner.uid)
     index = label_number(_said(pod, "apps.kubernetes.io/pod-index"))
     if index is None:
         index = label_number(pod.metadata.name.rpartition("-")[2])
@@ -289,7 +289,7 @@ def _owned(pod: Pod) -> Membership | None:
     owner, size = controller_of(pod), _size(pod)
     if owner is None or size is None:
         return None
-    source = Source(owner.api_version, owner.kind, owner.name, owner.uid)
+    source = GroupSource(owner.api_version, owner.kind, owner.name, owner.uid)
     return Membership(_group(pod, Tool.OWNED, source, owner.name), _own_role(pod), size=size)
 
 
@@ -344,7 +344,7 @@ def _own_role(pod: Pod) -> str:
     return role_name(pod.metadata.labels.get(names.ROLE, "worker"))
 
 
-def _group(pod: Pod, tool: Tool, source: Source | None, name: str, *more: str) -> Group:
+def _group(pod: Pod, tool: Tool, source: GroupSource | None, name: str, *more: str) -> Group:
     space = pod.metadata.namespace
     kind = (_api_group(source.api_version), source.kind, source.uid) if source else ()
     text = "\0".join((tool.value, name, *kind, *more))

@@ -32,7 +32,7 @@ from fairlead.model.requests import (
     CARRIED,
     NAME_COLUMN,
     SHUNNED,
-    Mark,
+    NeighbourMark,
     Neighbours,
     Request,
     RequestError,
@@ -52,7 +52,7 @@ _AFFINITY = "affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecu
 class Term:
     """Pods that match a selector, in these namespaces (None: in all), by domain of a key."""
 
-    mark: Mark
+    mark: NeighbourMark
     namespaces: tuple[str, ...] | None
     selector: Selector
 
@@ -66,7 +66,7 @@ class Term:
 class Rules:
     """What one pod spec says of its neighbours."""
 
-    ports: tuple[tuple[Mark, ...], tuple[Mark, ...]] = ((), ())
+    ports: tuple[tuple[NeighbourMark, ...], tuple[NeighbourMark, ...]] = ((), ())
     shuns: tuple[Term, ...] = ()
     spreads: tuple[tuple[Term, TopologySpreadConstraint], ...] = ()
 
@@ -193,32 +193,32 @@ def _term(
     column = NAME_COLUMN if key == HOSTNAME else key
     spaces = "*" if namespaces is None else ",".join(namespaces)
     wanted = ";".join(f"{r.key} {r.operator.value} {','.join(r.values)}" for r in found)
-    return Term(Mark(column, f"{column}|{spaces}|{wanted}"), namespaces, selector)
+    return Term(NeighbourMark(column, f"{column}|{spaces}|{wanted}"), namespaces, selector)
 
 
-def is_port(mark: Mark) -> bool:
+def is_port(mark: NeighbourMark) -> bool:
     """True for the mark of a port of the node."""
     return mark.name.startswith(_PORT)
 
 
-def _port_marks(spec: PodSpec) -> tuple[tuple[Mark, ...], tuple[Mark, ...]]:
+def _port_marks(spec: PodSpec) -> tuple[tuple[NeighbourMark, ...], tuple[NeighbourMark, ...]]:
     """Return the marks of the ports of the node: those that are carried, those that are shunned.
 
     A port on one address conflicts with the same one, and with that port on all addresses.
     """
-    carried, shunned = dict[Mark, None](), dict[Mark, None]()
+    carried, shunned = dict[NeighbourMark, None](), dict[NeighbourMark, None]()
     sidecars = [c for c in spec.init_containers if c.restart_policy == "Always"]
     for container in (*spec.containers, *sidecars):
         for port in container.ports:
             number = port.host_port or (port.container_port if spec.host_network else 0)
             if not number:
                 continue
-            everywhere = Mark(NAME_COLUMN, f"{_PORT}{port.protocol}/{number}")
+            everywhere = NeighbourMark(NAME_COLUMN, f"{_PORT}{port.protocol}/{number}")
             carried[everywhere] = None
             if port.host_ip in _ANY_ADDRESS:
                 shunned[everywhere] = None
             else:
-                own = Mark(NAME_COLUMN, f"{_PORT}{port.protocol}/{number} {port.host_ip}")
+                own = NeighbourMark(NAME_COLUMN, f"{_PORT}{port.protocol}/{number} {port.host_ip}")
                 carried[own] = shunned[own] = None
     return tuple(carried), tuple(shunned)
 
@@ -270,7 +270,7 @@ class TermTable:
         self.version += bool(new or gone)
         return new, gone
 
-    def carried(self, namespace: str, labels: Mapping[str, str]) -> tuple[Mark, ...]:
+    def carried(self, namespace: str, labels: Mapping[str, str]) -> tuple[NeighbourMark, ...]:
         """Return the marks that a pod with these labels carries for its labels."""
         found = (t.mark for t in self._terms.values() if t.selects(namespace, labels))
         return tuple(sorted(found)) if self._terms else ()

@@ -68,7 +68,7 @@ class NodeState(Enum):
         return self in (NodeState.READY, NodeState.VALIDATING)
 
 
-class Request(Wire, frozen=True):
+class NodeRequest(Wire, frozen=True):
     """What the agent of the node is asked to do, once: `id` tells it from every other request."""
 
     id: str
@@ -97,7 +97,7 @@ class NodeRecord(Wire, frozen=True):
     session: int = 0
     deadline: Instant | None = None
     drain: str = ""
-    request: Request | None = None
+    request: NodeRequest | None = None
     tries: tuple[Try, ...] = ()
 
     @property

@@ -25,7 +25,7 @@ _COMPUTE = (CPU, MEMORY, EPHEMERAL_STORAGE)
 
 
 @dataclass(frozen=True, slots=True)
-class Excess:
+class QuotaExcess:
     """The first limit that a gang exceeds, in base units (milli-CPU, bytes, counts)."""
 
     quota: str
@@ -56,11 +56,11 @@ class Memo(NamedTuple):
     quotas: tuple[ResourceQuota, ...]
     #: Of what jobs held.
     version: int
-    excess: Excess | None
+    excess: QuotaExcess | None
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuotaQuestion:
     """What the answer about a gang depends on, besides the quotas."""
 
     namespace: str
@@ -71,7 +71,7 @@ class Asked:
     is_adopted: bool = False
 
     @classmethod
-    def of(cls, job: Job) -> Asked:
+    def of(cls, job: Job) -> QuotaQuestion:
         """Return it of a job."""
         pods = [role.template.spec for role in job.spec.roles]
         return cls(
@@ -85,7 +85,7 @@ class Asked:
 class Held:
     """What a job of the namespace holds beyond its pods."""
 
-    asked: Asked
+    asked: QuotaQuestion
     gang: GangRequest
     amounts: Mapping[str, int]
 
@@ -131,9 +131,9 @@ class QuotaTable:
         self,
         job: Job,
         gang: GangRequest,
-        memos: dict[Asked, Memo],
+        memos: dict[QuotaQuestion, Memo],
         places: Places = NO_PLACES,
-    ) -> Excess | None:
+    ) -> QuotaExcess | None:
         """Return the limit that a job without pods exceeds, if all of its pods were created now.
 
         The pods that a job stands for exist and are counted: of such a job it is asked whether
@@ -144,7 +144,7 @@ class QuotaTable:
         quotas = self._quotas.get(namespace)
         if quotas is None:
             return None
-        asked = Asked.of(job)
+        asked = QuotaQuestion.of(job)
         known = memos.get(asked)
         if known is None or known.quotas is not quotas or known.version != places.version:
             others = tuple(places.held)
@@ -157,8 +157,8 @@ class QuotaTable:
 
 
 def _excess(
-    quota: ResourceQuota, asked: Asked, gang: GangRequest, others: Iterable[Held]
-) -> Excess | None:
+    quota: ResourceQuota, asked: QuotaQuestion, gang: GangRequest, others: Iterable[Held]
+) -> QuotaExcess | None:
     requested: Counter[str] = Counter()
     for role in _counted(quota, asked, gang):
         for resource, amount in role.member.request:
@@ -177,11 +177,11 @@ def _excess(
         if asked.is_adopted:
             used -= amount
         if amount and used + more + amount > hard and (more or not asked.is_adopted):
-            return Excess(quota.metadata.name, name, amount, used + more, hard, more)
+            return QuotaExcess(quota.metadata.name, name, amount, used + more, hard, more)
     return None
 
 
-def _counted(quota: ResourceQuota, asked: Asked, gang: GangRequest) -> list[RoleRequest]:
+def _counted(quota: ResourceQuota, asked: QuotaQuestion, gang: GangRequest) -> list[RoleRequest]:
     """Return the roles whose pods a quota counts."""
     classes = asked.classes
     found: list[RoleRequest] = []

@@ -68,7 +68,7 @@ class Constraints(Struct, frozen=True, cache_hash=True):
 ANY_NODE = Constraints()
 
 
-class Mark(Struct, frozen=True, order=True, cache_hash=True):
+class NeighbourMark(Struct, frozen=True, order=True, cache_hash=True):
     """What pods may carry and shun (`model/neighbours.py`), by domain of a label of the nodes."""
 
     key: str
@@ -78,7 +78,7 @@ class Mark(Struct, frozen=True, order=True, cache_hash=True):
 class Spread(Struct, frozen=True, order=True, cache_hash=True):
     """Domains may differ by `max_skew` carriers of the mark; counted where the pod may go."""
 
-    mark: Mark
+    mark: NeighbourMark
     max_skew: int
     min_domains: int
     honors_affinity: bool = True
@@ -88,12 +88,12 @@ class Spread(Struct, frozen=True, order=True, cache_hash=True):
 class Neighbours(Struct, frozen=True, cache_hash=True):
     """The marks that a member carries and shuns, and those that it is spread by, each sorted."""
 
-    carries: tuple[Mark, ...] = ()
-    shuns: tuple[Mark, ...] = ()
+    carries: tuple[NeighbourMark, ...] = ()
+    shuns: tuple[NeighbourMark, ...] = ()
     spreads: tuple[Spread, ...] = ()
 
     @property
-    def apart(self) -> tuple[Mark, ...]:
+    def apart(self) -> tuple[NeighbourMark, ...]:
         """The marks that keep two such members apart."""
         return tuple(mark for mark in self.shuns if mark in self.carries)
 

@@ -20,7 +20,7 @@ from fairlead.node.readers import Reader
 from fairlead.node.report import report_of
 from fairlead.node.source import AnySource
 from fairlead.node.state import State, StateError
-from fairlead.node.watch import Watch
+from fairlead.node.watch import MachineWatch
 from fairlead.runtime.logs import SILENT, Logger
 
 TICK_SECONDS = 1.0
@@ -40,7 +40,7 @@ class Agent:
         self._report = report
         self._read_seconds_max = read_seconds_max
         self._report_seconds = report_seconds
-        self._watch = Watch(sources, state.load(), boot_id=host.boot_id(), now=host.now())
+        self._watch = MachineWatch(sources, state.load(), boot_id=host.boot_id(), now=host.now())
         self._machine_id = host.machine_id()
         self._stop = asyncio.Event()
         self._not_kept = state.replaced

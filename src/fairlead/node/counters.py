@@ -19,7 +19,7 @@ class Counter(msgspec.Struct, frozen=True):
     samples: tuple[tuple[float, int], ...] = ()
 
 
-class Growth(msgspec.Struct, frozen=True):
+class CounterGrowth(msgspec.Struct, frozen=True):
     """How a counter has changed.
 
     `since_last` is None at the first look and after a reset. `in_window` is the growth over the
@@ -33,11 +33,13 @@ class Growth(msgspec.Struct, frozen=True):
     was_reset: bool
 
 
-def grown(before: Counter | None, value: int, uptime: float, window_seconds: float) -> Growth:
+def grown(
+    before: Counter | None, value: int, uptime: float, window_seconds: float
+) -> CounterGrowth:
     """Return how a counter has changed since it was looked at last."""
     was_reset = before is not None and value < before.value
     if before is None or was_reset:
-        return Growth(Counter(value, ((uptime, value),)), None, None, 0.0, was_reset)
+        return CounterGrowth(Counter(value, ((uptime, value),)), None, None, 0.0, was_reset)
     samples = before.samples
     if not samples or uptime - samples[-1][0] >= window_seconds / SAMPLES:
         samples = (*samples, (uptime, value))
@@ -46,12 +48,12 @@ def grown(before: Counter | None, value: int, uptime: float, window_seconds: flo
     samples = samples[whole[-1] :] if whole else samples
     first_at, first = samples[0]
     in_window = value - first if whole else None
-    return Growth(
+    return CounterGrowth(
         Counter(value, samples), value - before.value, in_window, uptime - first_at, False
     )
 
 
-def per_hour(growth: Growth) -> float | None:
+def per_hour(growth: CounterGrowth) -> float | None:
     """Return the rate over the whole window; None before there is one."""
     if growth.in_window is None or growth.seconds <= 0:
         return None

@@ -32,7 +32,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProgramOutcome:
     """How a run ended. `code` is None for one that was killed, or could not be started (`why`)."""
 
     code: int | None
@@ -50,7 +50,7 @@ def adopt_orphans() -> None:
 
 def run(
     path: Path, timeout_seconds: float, *arguments: str, inherit: Sequence[str] = ()
-) -> Outcome:
+) -> ProgramOutcome:
     """Run a program to its end; its first line of output is kept.
 
     `inherit`: variables of this process that it has beside its own few.
@@ -63,7 +63,7 @@ def run(
             close_fds=True,
         )  # fmt: skip
     except OSError as error:
-        return Outcome(None, why=f"cannot be started: {error.strerror or error}")
+        return ProgramOutcome(None, why=f"cannot be started: {error.strerror or error}")
     assert process.stdout is not None
     with process.stdout as output:
         try:
@@ -72,14 +72,14 @@ def run(
             _end_group(process)
     if process.returncode is None:
         why = "hangs in the kernel and cannot be killed"
-        return Outcome(None, why=why, leftover=process, is_late=True)
+        return ProgramOutcome(None, why=why, leftover=process, is_late=True)
     if not has_ended:
-        return Outcome(None, why=f"killed after {timeout_seconds:.4g} s", is_late=True)
+        return ProgramOutcome(None, why=f"killed after {timeout_seconds:.4g} s", is_late=True)
     if process.returncode < 0:
         name = signal.strsignal(-process.returncode) or "unknown"
-        return Outcome(None, why=f"ended by signal {-process.returncode} ({name})")
+        return ProgramOutcome(None, why=f"ended by signal {-process.returncode} ({name})")
     line = head.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
-    return Outcome(process.returncode, line)
+    return ProgramOutcome(process.returncode, line)
 
 
 def _watch(

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from fairlead.model.faults import Moment
 from fairlead.node.host import Absent, Host
 from fairlead.node.source import AnySource
-from fairlead.node.watch import Watch
+from fairlead.node.watch import MachineWatch
 
 _BUSY_SECONDS = 0.05
 Answer = tuple[object, Exception | None]
@@ -32,7 +32,7 @@ class Reader:
         self._asked_at = 0.0
         self._thread: threading.Thread | None = None
 
-    async def look(self, watch: Watch, host: Host, seconds_max: float) -> None:
+    async def look(self, watch: MachineWatch, host: Host, seconds_max: float) -> None:
         """Read once and report to the watch. Returns after so many seconds at the latest."""
         loop = asyncio.get_running_loop()
         if self._pending is None:
@@ -78,7 +78,7 @@ def _set(request: asyncio.Future[Answer], answer: Answer) -> None:
         request.set_result(answer)
 
 
-def report(source: AnySource, watch: Watch, answer: Answer, now: Moment) -> None:
+def report(source: AnySource, watch: MachineWatch, answer: Answer, now: Moment) -> None:
     """Give what a read brought to the watch. What is neither Absent nor OSError is our fault."""
     facts, error = answer
     if isinstance(error, Absent):
@@ -92,7 +92,7 @@ def report(source: AnySource, watch: Watch, answer: Answer, now: Moment) -> None
 
 
 async def look_once(
-    sources: Sequence[AnySource], watch: Watch, host: Host, seconds_max: float
+    sources: Sequence[AnySource], watch: MachineWatch, host: Host, seconds_max: float
 ) -> None:
     """Read every source once, side by side, and again while it is busy."""
 

@@ -11,8 +11,8 @@ from fairlead.model.faults import EndedFault, Fault, Moment
 from fairlead.node.source import SkippedCheck, SourceHealth
 from fairlead.node.sources import tuning
 from fairlead.node.sources.tuning import TuningMemory
-from fairlead.node.traffic.usage import Usage
-from fairlead.node.watch import Watch
+from fairlead.node.traffic.usage import TrafficUsage
+from fairlead.node.watch import MachineWatch
 
 VERSION = 1
 
@@ -76,12 +76,12 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     not_kept: str = ""
     machine_id: str = ""
     tuning: TuningMemory | None = None
-    traffic: Usage | None = None
+    traffic: TrafficUsage | None = None
 
 
 def report_of(
-    watch: Watch, now: Moment, *, not_kept: str = "", machine_id: str = "",
-    traffic: Usage | None = None,
+    watch: MachineWatch, now: Moment, *, not_kept: str = "", machine_id: str = "",
+    traffic: TrafficUsage | None = None,
 ) -> Report:  # fmt: skip
     """Return the report of this instant; `machine_id` names the hardware."""
     return Report(
@@ -102,7 +102,7 @@ def report_of(
     )
 
 
-def _tuning(watch: Watch) -> TuningMemory | None:
+def _tuning(watch: MachineWatch) -> TuningMemory | None:
     found = watch.memory(tuning.SOURCE)
     return found if isinstance(found, TuningMemory) and found.profile else None
 

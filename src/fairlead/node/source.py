@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.api.node_report import SourceState
 from fairlead.model.faults import Identity, Moment, Observation
-from fairlead.node.traffic.usage import Usage
+from fairlead.node.traffic.usage import TrafficUsage
 
 F = TypeVar("F")
 M = TypeVar("M")
@@ -63,7 +63,7 @@ def _no_usage() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Source(Generic[F, M]):
+class SignalSource(Generic[F, M]):
     """A kind of signal.
 
     `read` runs in a thread of its own; Absent when there is nothing to look at, OSError. `judge`
@@ -80,10 +80,10 @@ class Source(Generic[F, M]):
     period_seconds: int
     is_log: bool = False
     is_busy: Callable[[], bool] = bool
-    usage: Callable[[], Usage | None] = _no_usage
+    usage: Callable[[], TrafficUsage | None] = _no_usage
 
 
-AnySource = Source[Any, Any]
+AnySource = SignalSource[Any, Any]
 
 
 def skipped(checks: Iterable[tuple[str, bool]], why: str) -> tuple[SkippedCheck, ...]:

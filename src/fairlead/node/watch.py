@@ -37,7 +37,7 @@ class Kept:
     dropped: int = 0
 
 
-class Watch:
+class MachineWatch:
     """All that is known of one machine; a source reports by one of the methods `read` to `hung`."""
 
     def __init__(self, sources: Sequence[AnySource], kept: Kept, *, boot_id: str, now: Moment):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.model.faults import Action, Recovery, Severity, Verdict
+from fairlead.model.faults import Action, FaultVerdict, Recovery, Severity
 from fairlead.node.settings import Architecture, CodeVerdict, GpuSettings
 
 FELL_OFF = 79
@@ -45,15 +45,15 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sxid: tuple[Row, ...]
 
 
-class Code(msgspec.Struct, frozen=True):
+class XidCode(msgspec.Struct, frozen=True):
     """The verdict on one line."""
 
     meaning: str
-    verdict: Verdict
+    verdict: FaultVerdict
     follows: bool
 
 
-class Table:
+class XidTable:
     """Verdicts on lines."""
 
     def __init__(self, settings: GpuSettings) -> None:
@@ -70,7 +70,7 @@ class Table:
         """The Xid codes that are listed."""
         return tuple(sorted(self._xids))
 
-    def xid(self, code: int, text: str) -> Code:
+    def xid(self, code: int, text: str) -> XidCode:
         """Return the verdict on the line of an Xid."""
         row = self._xids.get(code, self._unlisted)
         ours = self._settings.architecture
@@ -78,24 +78,24 @@ class Table:
             row = self._unlisted
         return self._code(row, text, self._settings.xid.get(str(code)))
 
-    def sxid(self, code: int, text: str) -> Code:
+    def sxid(self, code: int, text: str) -> XidCode:
         """Return the verdict on the line of an SXid."""
         row = self._sxids.get(code, self._unlisted_sxid)
         return self._code(row, text, self._settings.sxid.get(str(code)))
 
-    def consequence(self) -> Verdict:
+    def consequence(self) -> FaultVerdict:
         """Return the verdict on a code that follows another one."""
         return self._verdict(Severity.INFO, Action.NONE)
 
-    def _code(self, row: Row, text: str, override: CodeVerdict | None) -> Code:
+    def _code(self, row: Row, text: str, override: CodeVerdict | None) -> XidCode:
         chosen = override or next((each for each in row.when if each.text in text), row)
         verdict = self._verdict(chosen.severity, chosen.action)
-        return Code(row.meaning, verdict, row.follows and not override)
+        return XidCode(row.meaning, verdict, row.follows and not override)
 
-    def _verdict(self, severity: Severity, action: Action) -> Verdict:
+    def _verdict(self, severity: Severity, action: Action) -> FaultVerdict:
         steady = action.recovery is Recovery.STABLE_TIME
         seconds = self._settings.stable_seconds if steady else 0
-        return Verdict(severity, action, action.recovery, seconds)
+        return FaultVerdict(severity, action, action.recovery, seconds)
 
 
 @cache

@@ -83,7 +83,7 @@ class ObjectList(Generic[T]):
     unreadable: tuple[Unreadable, ...] = ()
 
 
-class Verb(StrEnum):
+class RequestVerb(StrEnum):
     """What a request does; the value is the verb of the API's access rules, in lower case.
 
     READ is a GET of any path, for readers of what has no type here; it is no verb of the API.
@@ -98,7 +98,7 @@ class Verb(StrEnum):
     READ = "read"
 
 
-_GET, _LIST, _CREATE, _PATCH, _DELETE, _DELETE_COLLECTION, _READ = Verb
+_GET, _LIST, _CREATE, _PATCH, _DELETE, _DELETE_COLLECTION, _READ = RequestVerb
 #: Of requests for paths. It is no resource of an API.
 PATHS = Resource("", "", "paths", "Path", bytes, namespaced=False)
 
@@ -110,7 +110,7 @@ class Request(msgspec.Struct, Generic[A], frozen=True):
     much to make.
     """
 
-    verb: Verb
+    verb: RequestVerb
     resource: Resource[Any]
     namespace: str = ""
     name: str = ""

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairlead.api.cluster_report import Severity
+from fairlead.api.cluster_report import FindingSeverity
 from fairlead.decide.doctor.examination import Examination
 
 #: Returns the latest examination; None: there was none yet. Reading must not wait.
@@ -41,7 +41,7 @@ class DoctorMetrics(Collector):
             "fairlead_doctor_findings", "Findings of the latest examination by severity.",
             labels=["severity"],
         )  # fmt: skip
-        for severity in Severity:
+        for severity in FindingSeverity:
             findings.add_metric([severity.value.lower()], by_severity[severity])
         by_check = Counter((each.check, each.severity.value) for each in examination.found)
         checks = GaugeMetricFamily(

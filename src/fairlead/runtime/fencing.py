@@ -38,7 +38,7 @@ from fairlead.model.phase import PLACEABLE, phase_of
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.barrier import Barrier, Written
 from fairlead.runtime.client import Client, ClientWrapper, Request
-from fairlead.runtime.leader import LeaderOptions, Term
+from fairlead.runtime.leader import LeaderOptions, LeaderTerm
 from fairlead.runtime.mirror import Mirror
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def needs_fence(job: Job) -> bool:
 async def fence(
     client: Client,
     mirror: Mirror[Job],
-    term: Term,
+    term: LeaderTerm,
     *,
     rng: random.Random,
     options: LeaderOptions | None = None,
@@ -113,7 +113,7 @@ class LeaderClient(ClientWrapper):
     To be used by what the elector runs for that term: nothing else is cancelled at its end.
     """
 
-    def __init__(self, inner: Client, term: Term) -> None:
+    def __init__(self, inner: Client, term: LeaderTerm) -> None:
         super().__init__(inner)
         self._term = term
 

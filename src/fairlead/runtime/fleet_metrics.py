@@ -19,8 +19,8 @@ from fairlead.api.fleet import Fleet
 from fairlead.api.meta import is_true
 from fairlead.api.node_pool import VALID, NodePool, NodePoolStatus, ProviderType
 from fairlead.decide.rails.ledger import AT_ONCE, DAY, HOUR, MINUTES_5
-from fairlead.decide.rails.removals import Outcome, Rule, Ruling
-from fairlead.decide.rails.sight import Blindness, Finding
+from fairlead.decide.rails.removals import RemovalOutcome, RemovalRule, Ruling
+from fairlead.decide.rails.sight import Blindness, SightFinding
 
 #: Pools with series of their own.
 _POOLS_MAX = 500
@@ -30,7 +30,7 @@ _CALL_SECONDS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0)
 _DEMAND_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
 
-class Call(Enum):
+class ProviderCall(Enum):
     """What a provider is asked."""
 
     LIST = "list"
@@ -39,7 +39,7 @@ class Call(Enum):
     MAINTAIN = "maintain"
 
 
-class Answer(Enum):
+class ProviderAnswer(Enum):
     """How a call to a provider ended."""
 
     DONE = "done"
@@ -58,7 +58,7 @@ class FleetSource:
     fleet: Callable[[], Fleet | None]
     #: Of the latest decision; `blind` is None before the first one.
     rulings: Callable[[], Sequence[Ruling]]
-    blind: Callable[[], Sequence[Finding] | None]
+    blind: Callable[[], Sequence[SightFinding] | None]
 
 
 def _of_pools(pools: Sequence[NodePool]) -> Iterable[Metric]:
@@ -131,7 +131,7 @@ def _phases(status: NodePoolStatus) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _of_rails(fleet: Fleet | None, findings: Sequence[Finding] | None) -> Iterable[Metric]:
+def _of_rails(fleet: Fleet | None, findings: Sequence[SightFinding] | None) -> Iterable[Metric]:
     """Return what holds removals back: while etcd is full, no status can say so."""
     yield GaugeMetricFamily(
         "fairlead_fleet_frozen", "1 while a person has frozen the fleet.",
@@ -159,7 +159,7 @@ def _held(rulings: Sequence[Ruling]) -> Metric:
     )
     counts: dict[tuple[str, str, str], int] = {}
     for ruling in rulings:
-        if ruling.outcome is Outcome.WAIT:
+        if ruling.outcome is RemovalOutcome.WAIT:
             key = (ruling.removal.charge.pool, ruling.rule.value, _budget(ruling))
             counts[key] = counts.get(key, 0) + 1
     for key, count in sorted(counts.items())[:_POOLS_MAX]:
@@ -169,7 +169,7 @@ def _held(rulings: Sequence[Ruling]) -> Metric:
 
 def _budget(ruling: Ruling) -> str:
     """Return the budget that holds a removal, such as "pool 5m"; "" when it is none."""
-    if ruling.rule not in (Rule.CEILING, Rule.POOL_BUDGET, Rule.CAUSE_BUDGET):
+    if ruling.rule not in (RemovalRule.CEILING, RemovalRule.POOL_BUDGET, RemovalRule.CAUSE_BUDGET):
         return ""
     scope = str(ruling.facts["scope"]).partition("/")[0]
     return f"{scope} {_WINDOWS[int(ruling.facts['window'])]}"
@@ -215,11 +215,13 @@ class FleetMetrics(Collector):
         rails = _of_rails(fleet, self._source.blind())
         return (*_of_pools(pools), *rails, _held(self._source.rulings()))
 
-    def called(self, provider: ProviderType, call: Call, answer: Answer, seconds: float) -> None:
+    def called(
+        self, provider: ProviderType, call: ProviderCall, answer: ProviderAnswer, seconds: float
+    ) -> None:
         """Note a call to a provider."""
         self._calls.labels(provider.value, call.value, answer.value).observe(seconds)
 
-    def refused(self, pool: str, answer: Answer) -> None:
+    def refused(self, pool: str, answer: ProviderAnswer) -> None:
         """Note a launch that was refused."""
         self._refusals.labels(pool, answer.value).inc()
 

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from fairlead.decide.health.cycle import HealthReport
-from fairlead.decide.rails.removals import Outcome, Rule
+from fairlead.decide.rails.removals import RemovalOutcome, RemovalRule
 from fairlead.decide.rails.sight import Blindness
 from fairlead.model.node_record import NodeState
 
@@ -60,7 +60,9 @@ class HealthMetrics(Collector):
             "Sick nodes that stay in service, by the rule of the rails that holds them there.",
             labels=["rule"],
         )
-        counts = Counter(each.rule for each in report.rulings if each.outcome is Outcome.WAIT)
-        for rule in Rule:
+        counts = Counter(
+            each.rule for each in report.rulings if each.outcome is RemovalOutcome.WAIT
+        )
+        for rule in RemovalRule:
             held.add_metric([rule.value], counts[rule])
         return (states, holds, held)

@@ -20,7 +20,7 @@ from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.runtime.clock import loop_time
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.queue import KeyQueue
-from fairlead.runtime.set_aside import Entry, SetAside, Stage
+from fairlead.runtime.set_aside import AsideEntry, AsideStage, SetAside
 
 A = TypeVar("A")
 #: A clock that is set back by less only delays what is due.
@@ -48,7 +48,7 @@ class KeyedDecider(Generic[A]):
         decide_one: Callable[[ObjectKey, float], Decision[A] | None],
         *,
         set_aside: SetAside,
-        on_fault: Callable[[Entry, float], Sequence[A]] | None = None,
+        on_fault: Callable[[AsideEntry, float], Sequence[A]] | None = None,
         options: KeyedOptions | None = None,
         instant: Callable[[], float] | None = None,
     ) -> None:
@@ -119,12 +119,12 @@ class KeyedDecider(Generic[A]):
         except Exception as error:  # noqa: BLE001 - over one object, so it is that object's
             found = self._mirror.get(*key)
             metadata = found.metadata if found is not None else ObjectMeta(key[1], namespace=key[0])
-            entry = self._set_aside.note(resource, metadata, Stage.DECIDE, error)
+            entry = self._set_aside.note(resource, metadata, AsideStage.DECIDE, error)
             delay = min(2.0 ** min(entry.count, 20), self._options.retry_seconds_max)
             reports = self._on_fault(entry, now) if self._on_fault is not None else ()
             return Decision(tuple(reports), wake_at=now + delay)
         if decision is not None:
-            self._set_aside.clear(resource, key, Stage.DECIDE)
+            self._set_aside.clear(resource, key, AsideStage.DECIDE)
         return decision
 
 

@@ -31,7 +31,7 @@ from fairlead.decide.lease import (
     CreateLease,
     LeaseTimes,
     LeaveLease,
-    Seen,
+    SeenLease,
     TakeLease,
     campaign,
     release,
@@ -67,7 +67,7 @@ class LeaderOptions:
     fence_seen_seconds: float = 5.0
 
 
-class Term:
+class LeaderTerm:
     """One leadership: `token` is unique to it, `deadline` moves on with each renewal."""
 
     def __init__(self, lease: Lease, deadline: float) -> None:
@@ -87,7 +87,7 @@ class Term:
         self.deadline = float("-inf")
 
 
-Lead = Callable[[Term], Coroutine[Any, Any, None]]
+Lead = Callable[[LeaderTerm], Coroutine[Any, Any, None]]
 
 
 class LeaderElector:
@@ -104,13 +104,13 @@ class LeaderElector:
         log: Logger = SILENT,
     ) -> None:
         self.identity = identity
-        self.term: Term | None = None
+        self.term: LeaderTerm | None = None
         self._client = client
         self._clock = clock
         self._rng = rng
         self._options = options or LeaderOptions()
         self._log = log
-        self._seen: Seen | None = None
+        self._seen: SeenLease | None = None
         self._looked_at: float | None = None
 
     @property
@@ -150,7 +150,7 @@ class LeaderElector:
 
     # Campaigning
 
-    async def _acquire(self) -> Term:
+    async def _acquire(self) -> LeaderTerm:
         failures = 0
         while True:
             began_at = loop_time()
@@ -160,7 +160,7 @@ class LeaderElector:
                     lease, wait = await self._try_to_acquire()
                 failures = 0
                 if lease is not None:
-                    return Term(lease, began_at + self._options.times.renew_seconds_max)
+                    return LeaderTerm(lease, began_at + self._options.times.renew_seconds_max)
             except (ApiError, TimeoutError) as error:
                 self._log.warning("Cannot reach the lease", error=str(error) or "no answer in time")
                 wait = delay_seconds(self._rng, failures, BackoffOptions(wait, 4 * wait))
@@ -213,7 +213,7 @@ class LeaderElector:
 
     # Leading
 
-    async def _lead(self, term: Term, lead: Lead) -> bool:
+    async def _lead(self, term: LeaderTerm, lead: Lead) -> bool:
         """Run `lead` for this term; True when it ended by itself."""
         ended = WakeUp()
 
@@ -235,7 +235,7 @@ class LeaderElector:
             await self._release(term)
         return is_finished
 
-    async def _renew_until_over(self, term: Term, ended: WakeUp) -> None:
+    async def _renew_until_over(self, term: LeaderTerm, ended: WakeUp) -> None:
         """Renew until the term's deadline has passed, the lease is another's, or work has ended."""
         wait = self._options.times.renew_every_seconds
         while not term.is_over:
@@ -244,7 +244,7 @@ class LeaderElector:
             wait = await self._renew(term)
         self._log.error("Lost the lease", identity=self.identity, holder=self.holder)
 
-    async def _renew(self, term: Term) -> float:
+    async def _renew(self, term: LeaderTerm) -> float:
         """Try once to renew; return how long to wait for the next time."""
         times = self._options.times
         began_at = loop_time()
@@ -261,7 +261,7 @@ class LeaderElector:
         term.deadline = began_at + times.renew_seconds_max
         return times.renew_every_seconds
 
-    async def _judge_conflict(self, term: Term) -> float:
+    async def _judge_conflict(self, term: LeaderTerm) -> float:
         """The lease is not as we wrote it: ours all the same (a lost answer), or another's."""
         try:
             async with asyncio.timeout_at(term.deadline):
@@ -275,7 +275,7 @@ class LeaderElector:
         term.lease = seen.lease
         return 0.0
 
-    async def _release(self, term: Term) -> None:
+    async def _release(self, term: LeaderTerm) -> None:
         """Give the lease away if it is still ours; never fails."""
         if term.is_over:
             return

@@ -40,7 +40,7 @@ from fairlead.runtime.backoff import Backoff, BackoffOptions
 from fairlead.runtime.client import Client, EventType, ObjectList, Unreadable, WatchEvent
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.runtime.set_aside import SetAside, Stage
+from fairlead.runtime.set_aside import AsideStage, SetAside
 
 
 class HasMetadata(Protocol):
@@ -358,7 +358,7 @@ class Mirror(Generic[T]):
                 self._set(key, None, obj)
             elif old.metadata.resource_version != obj.metadata.resource_version:
                 self._set(key, old, obj)
-            self.set_aside.clear(self.resource, key, Stage.READ)
+            self.set_aside.clear(self.resource, key, AsideStage.READ)
             if yielding and count % self.options.batch_max == 0:
                 await asyncio.sleep(0)
         for unreadable in listed.unreadable:
@@ -415,7 +415,7 @@ class Mirror(Generic[T]):
                 if old is not None and old.metadata.version <= version:
                     self._set(key, old, None)
             elif old is None or old.metadata.version < version:
-                self.set_aside.clear(self.resource, key, Stage.READ)
+                self.set_aside.clear(self.resource, key, AsideStage.READ)
                 self._set(key, old, obj)
         elif event.unreadable is not None:
             old = self._objects.get(event.unreadable.metadata.key)
@@ -436,7 +436,7 @@ class Mirror(Generic[T]):
         elif old is not None and old.metadata.version < metadata.version:
             self._set(metadata.key, old, cast("T", replace(cast("Any", old), metadata=metadata)))
         error = ValueError(unreadable.why)
-        self.set_aside.note(self.resource, metadata, Stage.READ, error)
+        self.set_aside.note(self.resource, metadata, AsideStage.READ, error)
 
     def _set(self, key: ObjectKey, old: T | None, new: T | None) -> None:
         if new is None:

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar, cast
 from fairlead.api.resources import Resource
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.mirror import Change, HasMetadata, Mirror
-from fairlead.runtime.set_aside import STRICT, SetAside, Stage
+from fairlead.runtime.set_aside import STRICT, AsideStage, SetAside
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -72,12 +72,12 @@ class _Contained(Generic[T]):
         except Exception as error:  # noqa: BLE001 - over one object, so it is that object's
             self._leave_alone(change, new, error)
         else:
-            self._set_aside.clear(self._resource, key, Stage.OBSERVE, Stage.ACT)
+            self._set_aside.clear(self._resource, key, AsideStage.OBSERVE, AsideStage.ACT)
 
     def _leave_alone(self, change: Change[T], new: T, error: Exception) -> None:
         """Set the object aside, and give the handler what it had of it."""
         old = change.old
-        self._set_aside.note(self._resource, new.metadata, Stage.OBSERVE, error)
+        self._set_aside.note(self._resource, new.metadata, AsideStage.OBSERVE, error)
         bare: T = cast("Any", self._resource.type)(metadata=new.metadata)
         self._handler(Change(bare if old is None else old, None))
         if old is not None:

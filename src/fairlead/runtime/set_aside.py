@@ -31,7 +31,7 @@ _TEXT_LENGTH_MAX = 300
 _Id: TypeAlias = tuple[str, ObjectKey]
 
 
-class Stage(Enum):
+class AsideStage(Enum):
     """What was being done with the object."""
 
     READ = "read"
@@ -41,12 +41,12 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AsideEntry:
     """One object that is set aside. `count`: how often in a row."""
 
     resource: Resource[Any]
     metadata: ObjectMeta
-    stage: Stage
+    stage: AsideStage
     fault: str
     count: int
 
@@ -63,21 +63,21 @@ class SetAside:
         self._events = events
         self._log = log
         #: By kind and key. Only to be read by others.
-        self.entries: dict[_Id, Entry] = {}
-        self._news: dict[_Id, Entry] = {}
+        self.entries: dict[_Id, AsideEntry] = {}
+        self._news: dict[_Id, AsideEntry] = {}
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def note(
-        self, resource: Resource[Any], metadata: ObjectMeta, stage: Stage, error: Exception
-    ) -> Entry:
+        self, resource: Resource[Any], metadata: ObjectMeta, stage: AsideStage, error: Exception
+    ) -> AsideEntry:
         """Set an object aside; call it while handling `error`."""
         id_ = (resource.name, metadata.key)
         before = self.entries.pop(id_, None)
         is_same = before is not None and before.metadata.uid == metadata.uid
         count = before.count + 1 if before is not None and is_same else 1
-        entry = Entry(resource, metadata, stage, describe(error), count)
+        entry = AsideEntry(resource, metadata, stage, describe(error), count)
         self.entries[id_] = self._news[id_] = entry
         if len(self.entries) > ENTRIES_MAX:
             del self.entries[next(iter(self.entries))]
@@ -87,7 +87,7 @@ class SetAside:
             self._report(entry, error)
         return entry
 
-    def _report(self, entry: Entry, error: Exception) -> None:
+    def _report(self, entry: AsideEntry, error: Exception) -> None:
         namespace, name = entry.metadata.key
         self._log.error(
             "Set object aside",
@@ -105,7 +105,7 @@ class SetAside:
                 reason=Reason.SET_ASIDE.value, message=text,
             )  # fmt: skip
 
-    def clear(self, resource: Resource[Any], key: ObjectKey, *stages: Stage) -> None:
+    def clear(self, resource: Resource[Any], key: ObjectKey, *stages: AsideStage) -> None:
         """Note that an object has passed these stages (none named: that it is gone)."""
         if not self.entries:
             return
@@ -120,11 +120,11 @@ class SetAside:
             if name == resource.name and key not in keys:
                 self.clear(resource, key)
 
-    def find(self, resource: Resource[Any], key: ObjectKey) -> Entry | None:
+    def find(self, resource: Resource[Any], key: ObjectKey) -> AsideEntry | None:
         """Return the note on an object, or None."""
         return self.entries.get((resource.name, key)) if self.entries else None
 
-    def pop_news(self, resource: Resource[Any]) -> list[Entry]:
+    def pop_news(self, resource: Resource[Any]) -> list[AsideEntry]:
         """Take the notes on objects of this kind that were made since the last call."""
         if not self._news:
             return []
@@ -145,8 +145,8 @@ class _Strict(SetAside):
     is_strict = True
 
     def note(
-        self, resource: Resource[Any], metadata: ObjectMeta, stage: Stage, error: Exception
-    ) -> Entry:
+        self, resource: Resource[Any], metadata: ObjectMeta, stage: AsideStage, error: Exception
+    ) -> AsideEntry:
         """Raise the error."""
         raise error
 

@@ -39,7 +39,7 @@ class ServiceState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class SupervisedService:
     """A named thing that runs. `start` is called once per start and returns what runs until then.
 
     `is_ready` is asked while the service runs; without it, running is ready.
@@ -90,7 +90,7 @@ class Health:
 class _Running:
     """A service and what became of it."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: SupervisedService) -> None:
         self.service = service
         self.state = ServiceState.STOPPED
         self.crash_count = 0
@@ -115,7 +115,7 @@ class Supervisor:
 
     def __init__(
         self,
-        services: Sequence[Service],
+        services: Sequence[SupervisedService],
         *,
         clock: Clock,
         rng: random.Random,

@@ -19,7 +19,7 @@ from fairlead.api.meta import to_wire
 from fairlead.api.names import REPAIRED
 from fairlead.api.node_report import (
     Action,
-    Answer,
+    AgentAnswer,
     NodeReportStatus,
     ReportedFault,
     RequestAnswer,
@@ -171,7 +171,7 @@ class Agents(Observer):
                 await self._tell(name)
                 continue
             refuses = self._rng.random() < 0.2
-            answer = Answer.REFUSED if refuses else Answer.DONE
+            answer = AgentAnswer.REFUSED if refuses else AgentAnswer.DONE
             self._answers[name] = RequestAnswer(record.request.id, answer)
             if record.request.action is Action.REBOOT and not refuses:
                 self._boots[name] = self._boots.get(name, 0) + 1

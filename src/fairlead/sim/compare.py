@@ -30,7 +30,7 @@ _OF_POOLS = frozenset(("machine_seconds", "idle_machine_seconds"))
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RunGroup:
     """Runs of one scenario with different seeds. `mean` and `spread` (standard deviation of the
     sample, 0 for one run) are by figure; a figure that a run lacks is left out.
     """
@@ -41,7 +41,7 @@ class Group:
     spread: dict[str, float]
 
 
-def compare(folders: Sequence[Path]) -> list[Group]:
+def compare(folders: Sequence[Path]) -> list[RunGroup]:
     """Return the groups in the order in which their first run was named."""
     found: dict[bytes, list[tuple[Path, Scenario, dict[str, Any]]]] = {}
     for folder in folders:
@@ -50,7 +50,7 @@ def compare(folders: Sequence[Path]) -> list[Group]:
             msgspec.structs.replace(scenario, seed=0, name="", description="")
         )
         found.setdefault(key, []).append((folder, scenario, summary))
-    groups: list[Group] = []
+    groups: list[RunGroup] = []
     for runs in found.values():
         mean: dict[str, float] = {}
         spread: dict[str, float] = {}
@@ -63,11 +63,11 @@ def compare(folders: Sequence[Path]) -> list[Group]:
                 spread[figure] = statistics.stdev(values) if len(values) > 1 else 0.0
         folder, scenario, _ = runs[0]
         name = scenario.name or folder.name
-        groups.append(Group(name, tuple(str(path) for path, _, _ in runs), mean, spread))
+        groups.append(RunGroup(name, tuple(str(path) for path, _, _ in runs), mean, spread))
     return groups
 
 
-def cells(groups: Sequence[Group]) -> list[tuple[str, ...]]:
+def cells(groups: Sequence[RunGroup]) -> list[tuple[str, ...]]:
     """Return the table: a row per figure, a column per group; later ones relative to the first."""
     rows: list[tuple[str, ...]] = []
     for figure, title, is_share in FIGURES:

@@ -21,7 +21,7 @@ from fairlead.runtime.client import Client, Propagation
 from fairlead.sim.disturbances import Disturbances
 from fairlead.sim.jobs_checker import JobsChecker
 from fairlead.sim.machines import pool_body
-from fairlead.sim.workload import Submission
+from fairlead.sim.workload import WorkloadSubmission
 from fairlead.sim.world_options import DAY_SECONDS, PoolShape, WorldOptions
 
 #: Of the deleted jobs, the share that comes back, and after how long on average.
@@ -43,7 +43,7 @@ class Deletions:
 
     options: WorldOptions
     client: Client
-    submission: Submission
+    submission: WorkloadSubmission
     users: Disturbances
     checker: JobsChecker
     streams: Streams

@@ -22,7 +22,7 @@ from fairlead.api.times import format_time
 from fairlead.app.context import Streams
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.verbs.options import DeleteOptions
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.nodes import STALLED, VirtualNodes
 from fairlead.runtime.client import Client
 from fairlead.sim.checkers import Checkers
@@ -51,7 +51,7 @@ class Disturbances(Observer):
         self,
         options: WorldOptions,
         client: Client,
-        service: Service,
+        service: ApiService,
         virtual: VirtualNodes,
         *,
         checkers: Checkers,

@@ -25,7 +25,7 @@ from fairlead.runtime.worker_process import end_with_parent
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.loop import run
-from fairlead.sim.outcome import Outcome
+from fairlead.sim.outcome import SimulationOutcome
 from fairlead.sim.world import World
 
 #: A world that takes longer than this, in real time, counts as one that does not end.
@@ -37,7 +37,7 @@ _ALARM_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WorldResult:
     """What one world came to: `broken` is "" when every promise held.
 
     `unfit` counts the jobs that no empty cluster of its size could hold; `budgeted` the starts of
@@ -68,7 +68,7 @@ class _CutOff(KeyboardInterrupt):
     """The time of a world is up. asyncio lets no exception but interrupts pass from a callback."""
 
 
-def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
+def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> WorldResult:
     """Run the world that a number names, for so much real time at most.
 
     Faults of our own code count as broken promises.
@@ -76,7 +76,7 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
     options = options_of(number)
     world: World | None = None
 
-    async def main() -> Outcome:
+    async def main() -> SimulationOutcome:
         nonlocal world
         world = World(options, number)
         return await world.run()
@@ -91,7 +91,7 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
     except BaseException as error:  # whatever it is, it is what was looked for
         if _is_cut_off(error):
             if seconds_max < _WORLD_SECONDS_MAX:
-                return Found(number, is_cut_off=True)
+                return WorldResult(number, is_cut_off=True)
             broken = f"3: the world has not ended after {_WORLD_SECONDS_MAX:g} s of real time"
         elif isinstance(error, KeyboardInterrupt | SystemExit):
             raise
@@ -102,7 +102,7 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> Found:
         if getcoroutinestate(begun) == CORO_CREATED:  # the time was up before it ran
             begun.close()
     assert world is not None
-    found = Found(
+    found = WorldResult(
         number, broken, unfit=len(world.unfit), budgeted=world.budgets.judged,
         bound=world.topology.checked, dated=world.maintenance.judged, moved=world.preemptions.moves,
         emptied=world.preemptions.consolidation.requests,
@@ -145,16 +145,16 @@ def _first(error: BaseException) -> str:
     return text if isinstance(error, PromiseBroken) else f"{type(error).__name__}: {text}"
 
 
-def explore(minutes: float, processes: int, first: int) -> list[Found]:
+def explore(minutes: float, processes: int, first: int) -> list[WorldResult]:
     """Run worlds until the time is up; print those that break a promise at once. Return all."""
     clock = SystemClock()
     until = clock.now() + 60 * minutes
-    done: list[Found] = []
+    done: list[WorldResult] = []
     number = first
     with ProcessPoolExecutor(
         processes, initializer=end_with_parent, max_tasks_per_child=50
     ) as pool:
-        under_way = set[Future[Found]]()
+        under_way = set[Future[WorldResult]]()
         while under_way or clock.now() < until:
             while len(under_way) < processes and clock.now() < until:
                 left = until - clock.now() + max(60 * minutes, _REST_SECONDS_MIN)
@@ -168,7 +168,7 @@ def explore(minutes: float, processes: int, first: int) -> list[Found]:
     return done
 
 
-def broken_text(found: Found) -> str:
+def broken_text(found: WorldResult) -> str:
     """Return what people read of a broken promise: which, and how to see it again."""
     return (
         f"A PROMISE IS BROKEN: {found.broken}\n"
@@ -176,7 +176,7 @@ def broken_text(found: Found) -> str:
     )
 
 
-def summary(done: list[Found]) -> str:
+def summary(done: list[WorldResult]) -> str:
     """Return the counts: worlds, writes, and how often each fault met each kind of call."""
     met = sum((found.met for found in done), Counter[str]())
     lines = [f"{met[what]:>9}  {what}" for what in sorted(met)]

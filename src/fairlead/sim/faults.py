@@ -34,7 +34,7 @@ from fairlead.runtime.client import (
     Client,
     ClientWrapper,
     Request,
-    Verb,
+    RequestVerb,
     WatchEvent,
     WatchRequest,
 )
@@ -171,10 +171,12 @@ class FaultyClient(ClientWrapper):
             await asyncio.sleep(self._rng.expovariate(1 / rates.latency_seconds_mean))
         if self._rng.random() < rates.refused:
             raise self._refusal(what)
-        if verb is Verb.PATCH and self._rng.random() < rates.conflict:
+        if verb is RequestVerb.PATCH and self._rng.random() < rates.conflict:
             self._switch.met[f"conflict {what}"] += 1
             raise Conflict("injected: the object has been modified")
-        may_stall = verb is Verb.PATCH or (verb is Verb.CREATE and rates.stalls_creates)
+        may_stall = verb is RequestVerb.PATCH or (
+            verb is RequestVerb.CREATE and rates.stalls_creates
+        )
         if may_stall and self._is_stalled(rates):
             self._switch.met[f"late {what}"] += 1
             now = asyncio.get_running_loop().time()

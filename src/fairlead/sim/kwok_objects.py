@@ -15,7 +15,7 @@ API_VERSION = "kwok.x-k8s.io/v1alpha1"
 _Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
 
 
-class Operator(Enum):
+class KwokOperator(Enum):
     """How a value is compared."""
 
     IN = "In"
@@ -24,23 +24,23 @@ class Operator(Enum):
     DOES_NOT_EXIST = "DoesNotExist"
 
 
-class Requirement(Section, frozen=True):
+class KwokRequirement(Section, frozen=True):
     """One condition on a path in jq's language."""
 
     key: str
-    operator: Operator
+    operator: KwokOperator
     values: tuple[str, ...] = ()
 
 
-class Selector(Section, frozen=True):
+class KwokSelector(Section, frozen=True):
     """Which pods; all conditions hold."""
 
     match_labels: dict[str, str] = {}
     match_annotations: dict[str, str] = {}
-    match_expressions: tuple[Requirement, ...] = ()
+    match_expressions: tuple[KwokRequirement, ...] = ()
 
 
-class Source(Section, frozen=True):
+class KwokSource(Section, frozen=True):
     """A path in jq's language that a number comes from."""
 
     expression_from: str
@@ -50,9 +50,9 @@ class StageDelay(Section, frozen=True):
     """Evenly drawn between both durations."""
 
     duration_milliseconds: _Milliseconds = 0
-    duration_from: Source | None = None
+    duration_from: KwokSource | None = None
     jitter_duration_milliseconds: _Milliseconds | None = None
-    jitter_duration_from: Source | None = None
+    jitter_duration_from: KwokSource | None = None
 
 
 class Finalizers(Section, frozen=True):
@@ -63,7 +63,7 @@ class Finalizers(Section, frozen=True):
     empty: bool = False
 
 
-class Next(Section, frozen=True):
+class KwokNext(Section, frozen=True):
     """What a stage does."""
 
     status_template: str = ""
@@ -78,10 +78,10 @@ class StageSpec(Section, frozen=True):
     """The stage proper."""
 
     resource_ref: dict[str, str]
-    next: Next
-    selector: Selector | None = None
+    next: KwokNext
+    selector: KwokSelector | None = None
     weight: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
-    weight_from: Source | None = None
+    weight_from: KwokSource | None = None
     delay: StageDelay = StageDelay()
     immediate_next_stage: bool = False
 
@@ -112,7 +112,7 @@ _STEPS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KwokEntry:
     """A value of a template. `offset` counts lines from the template's first, which is 0.
 
     `text` is None when it cannot be known; `annotation` names one that replaces it on a pod.
@@ -127,15 +127,15 @@ class Entry:
 class StatusText:
     """What the lines of a template say."""
 
-    phases: list[Entry] = field(default_factory=list[Entry])
+    phases: list[KwokEntry] = field(default_factory=list[KwokEntry])
     #: Top-level keys, and `SECTION.STATE` for each state of a container.
     keys: set[str] = field(default_factory=set[str])
     #: Types of the conditions that become true; "" for one that the template computes.
     true_conditions: set[str] = field(default_factory=set[str])
     #: Exit codes, reasons and messages of ended containers, and of the pod itself.
-    exit_codes: list[Entry] = field(default_factory=list[Entry])
-    reasons: list[Entry] = field(default_factory=list[Entry])
-    messages: list[Entry] = field(default_factory=list[Entry])
+    exit_codes: list[KwokEntry] = field(default_factory=list[KwokEntry])
+    reasons: list[KwokEntry] = field(default_factory=list[KwokEntry])
+    messages: list[KwokEntry] = field(default_factory=list[KwokEntry])
 
 
 def read_template(text: str) -> StatusText:
@@ -185,11 +185,11 @@ def _code(text: str) -> str | None:
     return text[2:-2].strip("- \t") if is_action else None
 
 
-def _entry(offset: int, value: str, variables: dict[str, str]) -> Entry:
+def _entry(offset: int, value: str, variables: dict[str, str]) -> KwokEntry:
     text, annotation = _code(value), ""
     if text is None:
         is_literal = "{{" not in value
-        return Entry(offset, value.strip("\"'") if is_literal else None)
+        return KwokEntry(offset, value.strip("\"'") if is_literal else None)
     for _ in range(_STEPS_MAX):
         text = text.removesuffix("| Quote").strip()
         if (match := _ANNOTATION.fullmatch(text)) is not None:
@@ -198,8 +198,8 @@ def _entry(offset: int, value: str, variables: dict[str, str]) -> Entry:
             text = variables[text]
         else:
             is_literal = text.isdigit() or (text[:1] == text[-1:] == '"' and text.count('"') == 2)
-            return Entry(offset, text.strip('"') if is_literal else None, annotation)
-    return Entry(offset, None)
+            return KwokEntry(offset, text.strip('"') if is_literal else None, annotation)
+    return KwokEntry(offset, None)
 
 
 # How far a pod has come where a condition of a KWOK Stage holds, without running jq (pure)

@@ -21,8 +21,8 @@ from fairlead.api.core import GRACE_SECONDS_DEFAULT as GRACE_SECONDS
 from fairlead.api.names import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
 from fairlead.embedded.virtual.profile import NEXT_STATES, STAGES_MAX, PodState, parse_profile
 from fairlead.input.errors import CliError, Code
-from fairlead.input.sections import Reader
-from fairlead.input.yamlmarks import Mark, Value, locate
+from fairlead.input.sections import SectionReader
+from fairlead.input.yamlmarks import YamlMark, YamlValue, locate
 from fairlead.input.yamlwrite import to_yaml
 from fairlead.sim.kwok_objects import (
     ALL,
@@ -31,13 +31,13 @@ from fairlead.sim.kwok_objects import (
     PENDING,
     PHASES,
     RUNNING,
-    Entry,
+    KwokEntry,
+    KwokNext,
+    KwokOperator,
+    KwokRequirement,
+    KwokSelector,
     KwokStage,
     Levels,
-    Next,
-    Operator,
-    Requirement,
-    Selector,
     StageSpec,
     StatusText,
     levels_of,
@@ -67,7 +67,7 @@ class _Step:
     """A stage while it is read. Times in milliseconds."""
 
     name: str
-    document: Value
+    document: YamlValue
     weight: int
     levels: Levels = ALL
     is_terminating: bool | None = None
@@ -89,7 +89,7 @@ class _Step:
 
 def convert(text: str, *, source: str, name: str) -> Conversion:
     """Return the profile `name` of a file's stages; CliError E708 with all mistakes."""
-    file = _File(Reader(source), source, text.splitlines())
+    file = _File(SectionReader(source), source, text.splitlines())
     for document in file.reader.documents(text):
         items = locate(document, "items")[1]
         is_list = items is not None and locate(document, "spec")[1] is None
@@ -108,17 +108,17 @@ def convert(text: str, *, source: str, name: str) -> Conversion:
 class _File:
     """Collects the stages of a file by what they become."""
 
-    def __init__(self, reader: Reader, source: str, lines: list[str]) -> None:
+    def __init__(self, reader: SectionReader, source: str, lines: list[str]) -> None:
         self.reader = reader
-        self.assumed: list[tuple[Mark, str]] = []
-        self.left_out: list[tuple[Mark, str]] = []
+        self.assumed: list[tuple[YamlMark, str]] = []
+        self.left_out: list[tuple[YamlMark, str]] = []
         self._source, self._lines = source, lines
         self._steps: list[_Step] = []
         self._on_the_way: list[_Step] = []  # their delays become part of others
-        self._names: dict[str, Mark] = {}
+        self._names: dict[str, YamlMark] = {}
         self._added_finalizers: set[str] = set()
 
-    def noted(self, notes: list[tuple[Mark, str]]) -> tuple[str, ...]:
+    def noted(self, notes: list[tuple[YamlMark, str]]) -> tuple[str, ...]:
         """Return what was assumed, or left out, in the order of the lines."""
         return tuple(f"{self._source}:{at.line}:{at.column}: {text}" for at, text in sorted(notes))
 
@@ -129,17 +129,23 @@ class _File:
         self.left_out.append((locate(step.document, path)[0], f"{step.name}: {message}"))
 
     def _wrong(
-        self, step: _Step, path: str, message: str, help_: str = "", *, line: Entry | None = None
+        self,
+        step: _Step,
+        path: str,
+        message: str,
+        help_: str = "",
+        *,
+        line: KwokEntry | None = None,
     ) -> None:
         mark, value = locate(step.document, path)
         if line is not None and value is not None:
             mark = value.mark
             if self._lines[mark.line - 1][mark.column - 1 : mark.column] in ("|", ">"):
                 text = self._lines[mark.line + line.offset]
-                mark = Mark(mark.line + 1 + line.offset, len(text) - len(text.lstrip()) + 1)
+                mark = YamlMark(mark.line + 1 + line.offset, len(text) - len(text.lstrip()) + 1)
         self.reader.add(Code.PROFILE, mark, path, f"{step.name}: {message}", help_=help_)
 
-    def take(self, document: Value) -> None:
+    def take(self, document: YamlValue) -> None:
         """Read one object; others than stages of pods are left out."""
         fields = {key: value.scalar for key, value in (document.mapping or {}).items()}
         kind = fields.get("kind")
@@ -171,13 +177,13 @@ class _File:
 
     # Where a stage starts from
 
-    def _read_selector(self, step: _Step, selector: Selector) -> None:
+    def _read_selector(self, step: _Step, selector: KwokSelector) -> None:
         step.annotations |= selector.match_annotations
         for key, value in selector.match_labels.items():
             self._add_label(step, "spec.selector.matchLabels", f"{key}={value}")
         for i, each in enumerate(selector.match_expressions):
             path = f"spec.selector.matchExpressions[{i}]"
-            takes_values = each.operator in (Operator.IN, Operator.NOT_IN)
+            takes_values = each.operator in (KwokOperator.IN, KwokOperator.NOT_IN)
             if takes_values == bool(each.values):
                 self._require(step, each, path)
             else:
@@ -193,20 +199,20 @@ class _File:
         except selectors.SelectorError as error:
             self._wrong(step, path, str(error))
 
-    def _require(self, step: _Step, test: Requirement, path: str) -> None:
+    def _require(self, step: _Step, test: KwokRequirement, path: str) -> None:
         """Take one condition into account."""
-        is_positive = test.operator in (Operator.IN, Operator.EXISTS)
+        is_positive = test.operator in (KwokOperator.IN, KwokOperator.EXISTS)
         key, values = "".join(test.key.split()).replace(".[]", "[]"), set(test.values)
         match = _META.fullmatch(test.key.strip())
         if match and match[1] == "labels":
             joined = ",".join(test.values)
             forms = {
-                Operator.IN: f"{match[2]} in ({joined})", Operator.EXISTS: match[2],
-                Operator.NOT_IN: f"{match[2]} notin ({joined})",
-                Operator.DOES_NOT_EXIST: f"!{match[2]}",
+                KwokOperator.IN: f"{match[2]} in ({joined})", KwokOperator.EXISTS: match[2],
+                KwokOperator.NOT_IN: f"{match[2]} notin ({joined})",
+                KwokOperator.DOES_NOT_EXIST: f"!{match[2]}",
             }  # fmt: skip
             self._add_label(step, path, forms[test.operator])
-        elif match and test.operator is Operator.IN and len(test.values) == 1:
+        elif match and test.operator is KwokOperator.IN and len(test.values) == 1:
             step.annotations[match[2]] = test.values[0]
         elif match:
             message = f"annotation {match[2]}: a profile compares it with one value only"
@@ -262,7 +268,7 @@ class _File:
 
     # What it leads to
 
-    def _place(self, step: _Step, next_: Next) -> None:
+    def _place(self, step: _Step, next_: KwokNext) -> None:
         """Put the stage where it belongs, or say why it has no place in a profile."""
         if next_.event:
             self._leave_out(step, "spec.next.event", "the event is not written")
@@ -343,7 +349,7 @@ class _File:
             if any(each.annotation for each in entries):
                 self._leave_out(step, _TEMPLATE, f"the annotation for the {name}")
 
-    def _place_deletion(self, step: _Step, next_: Next) -> None:
+    def _place_deletion(self, step: _Step, next_: KwokNext) -> None:
         step.state = PodState.TERMINATING
         if step.levels != ALL:
             self._assume(step, "spec.selector", "for deleted pods in every phase")
@@ -388,7 +394,7 @@ class _File:
                 self._wrong(step, "spec.selector", message, "leave one of the two out")
         if len({min(step.levels) for step in self._steps if step.state is PodState.BOUND}) > 1:
             message = "what a start leads to is drawn once, when it begins, not again at each step"
-            self.assumed.append((Mark(1, 1), message))
+            self.assumed.append((YamlMark(1, 1), message))
         added = {id(step): self._part_of(step) for step in self._on_the_way}
         for step in self._steps:
             parts = [part for part in self._on_the_way if step in added[id(part)]]
@@ -442,7 +448,7 @@ class _File:
 
     def _what_is_missing(self) -> Iterator[dict[str, Any]]:
         """Yield an end for pods that no stage ends; say what happens without the others."""
-        start, ends = Mark(1, 1), [s for s in self._steps if s.state is PodState.RUNNING]
+        start, ends = YamlMark(1, 1), [s for s in self._steps if s.state is PodState.RUNNING]
         if not any(step.next["state"] == "Running" for step in self._steps):
             if not self.reader.problems:
                 self.reader.add(Code.PROFILE, start, "", "no stage leads pods to the phase Running",

@@ -27,7 +27,7 @@ from fairlead.api.job import Job
 from fairlead.api.node_pool import DeletionPolicy, NodePool
 from fairlead.api.placement import nodes_of
 from fairlead.api.status import Unavailable
-from fairlead.cloud.provider import CloudError, LaunchRequest, Provider
+from fairlead.cloud.provider import CloudError, LaunchRequest, MachineProvider
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.cloud.simulated import CloudRates, SimulatedCloud, SimulatedProvider
 from fairlead.decide.verdict import ObjectKey
@@ -72,7 +72,7 @@ def provider_of_process(
 ) -> ProviderFactory:
     """Return what makes the providers of one process. `step` raises once the process is dead."""
 
-    def make(pool: NodePool) -> Provider:
+    def make(pool: NodePool) -> MachineProvider:
         assert cloud is not None, "a world with pools has a cloud"
         return _Watched(SimulatedProvider(cloud, pool.metadata.name), step)
 
@@ -80,7 +80,7 @@ def provider_of_process(
 
 
 class _Watched:
-    def __init__(self, inner: Provider, step: Callable[[str], None]) -> None:
+    def __init__(self, inner: MachineProvider, step: Callable[[str], None]) -> None:
         self._inner = inner
         self._step = step
 

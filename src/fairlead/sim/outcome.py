@@ -8,7 +8,7 @@ from fairlead.sim.machines import MachineUse
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationOutcome:
     """What a simulation came to."""
 
     seed: int

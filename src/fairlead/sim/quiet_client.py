@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import EVENTS
 from fairlead.embedded.client import InProcessClient
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import Request, WatchEvent, WatchRequest
 
 #: Longer than any run.
@@ -28,7 +28,7 @@ A = TypeVar("A")
 class QuietClient(InProcessClient):
     """Answers writes of Events without storing them; watches last unless they are renewed."""
 
-    def __init__(self, service: Service, *, renews_watches: bool, keeps_events: bool) -> None:
+    def __init__(self, service: ApiService, *, renews_watches: bool, keeps_events: bool) -> None:
         super().__init__(service)
         self._renews_watches = renews_watches
         self._keeps_events = keeps_events

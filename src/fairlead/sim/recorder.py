@@ -1,6 +1,6 @@
 """What happened in a simulated run, as users and operators would measure it.
 
-`Recorder` is fed with every committed write of a Job, Pod or Node and keeps one small record per
+`RunRecorder` is fed with every committed write of a Job, Pod or Node and keeps one small record per
 job, exact integrals of the GPU use, and samples on a fixed grid for the plots. Its memory grows
 with the number of jobs and of samples, not with the number of writes.
 """
@@ -24,7 +24,7 @@ REASONS_MAX = 32
 
 
 @dataclass(slots=True)
-class JobRecord:
+class SimulatedJob:
     """One job. Instants are seconds since the start of the run; None: it did not happen."""
 
     name: str
@@ -51,7 +51,7 @@ class JobRecord:
 
 
 @dataclass(slots=True)
-class Sample:
+class ClusterSample:
     """The state of the cluster at one point of the grid."""
 
     at: float
@@ -65,13 +65,13 @@ class Sample:
     waiting_gpus_by_reason: dict[str, int] = field(default_factory=dict)
 
 
-class Recorder(Observer):
+class RunRecorder(Observer):
     """Feed it with `job` and `node`; read `jobs`, `samples` and the integrals at the end."""
 
     def __init__(self, epoch: float, *, sample_seconds: float, tenants: dict[str, str]) -> None:
         """`tenants` maps the name of a job to its tenant; `epoch` is the instant of second 0."""
-        self.jobs: dict[str, JobRecord] = {}
-        self.samples: list[Sample] = []
+        self.jobs: dict[str, SimulatedJob] = {}
+        self.samples: list[ClusterSample] = []
         self.lost_by_cause: Counter[str] = Counter()
         self.writes_by_kind: Counter[str] = Counter()
         #: Set at the end: calls by (service, verb and kind), and decisions by controller.
@@ -91,7 +91,7 @@ class Recorder(Observer):
         self._busy = 0
         self._held = 0
         self._running = 0
-        self._waiting: dict[str, JobRecord] = {}
+        self._waiting: dict[str, SimulatedJob] = {}
         self._waiting_gpus: defaultdict[str, int] = defaultdict(int)
 
     # Changes
@@ -147,17 +147,17 @@ class Recorder(Observer):
         waits = not new.is_finished and not placed
         self._hold(record, holds=placed, runs=runs, reason=reason if waits else "")
 
-    def _new(self, job: Job, name: str) -> JobRecord:
+    def _new(self, job: Job, name: str) -> SimulatedJob:
         members, gpus = job.member_count, gpu_count(job)
-        return JobRecord(name, self._tenants.get(name, ""), members, gpus, submitted=self._at)
+        return SimulatedJob(name, self._tenants.get(name, ""), members, gpus, submitted=self._at)
 
-    def _started_of(self, record: JobRecord, job: Job) -> None:
+    def _started_of(self, record: SimulatedJob, job: Job) -> None:
         """Take the start from the status when no write showed the job running."""
         begins = [a.started_at for a in job.status.attempts if a.started_at]
         if record.started is None and begins:
             record.started = max(parse_time(begins[0]) - self._epoch, record.submitted)
 
-    def _attempts(self, record: JobRecord, job: Job) -> None:
+    def _attempts(self, record: SimulatedJob, job: Job) -> None:
         """Count the work of attempts that ended without success as lost."""
         for attempt in job.status.attempts:
             if attempt.number <= record.attempts_seen or attempt.finished_at is None:
@@ -171,7 +171,7 @@ class Recorder(Observer):
             cause = attempt.cause.value if attempt.cause is not None else attempt.reason
             self.lost_by_cause[cause or "Unknown"] += round(lost)
 
-    def _hold(self, record: JobRecord, *, holds: bool, runs: bool, reason: str) -> None:
+    def _hold(self, record: SimulatedJob, *, holds: bool, runs: bool, reason: str) -> None:
         if record.holds != holds:
             self._held += record.gpus if holds else -record.gpus
             record.holds = holds
@@ -207,9 +207,9 @@ class Recorder(Observer):
         """End the record at `now`."""
         self._advance(now)
 
-    def _sample(self, at: float) -> Sample:
+    def _sample(self, at: float) -> ClusterSample:
         reasons = {reason: gpus for reason, gpus in self._waiting_gpus.items() if gpus > 0}
-        return Sample(
+        return ClusterSample(
             at=at, gpus=self._gpus, busy_gpus=self._busy, held_gpus=self._held,
             running_jobs=self._running, waiting_jobs=len(self._waiting),
             waiting_gpus=sum(reasons.values()), nodes_out=len(self._nodes_out),

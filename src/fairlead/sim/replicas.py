@@ -32,7 +32,7 @@ from fairlead.app.controllers import Policies
 from fairlead.app.replica import Replica, ReplicaSettings
 from fairlead.cloud.simulated import SimulatedCloud
 from fairlead.decide.lease import LeaseTimes
-from fairlead.runtime.client import Client, ClientWrapper, Request, Verb
+from fairlead.runtime.client import Client, ClientWrapper, Request, RequestVerb
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.history import History
 from fairlead.runtime.leader import LeaderOptions
@@ -48,7 +48,7 @@ from fairlead.sim.world_options import DAY_SECONDS
 
 A = TypeVar("A")
 #: What changes nothing. The checker says so by itself: the fence asks the request.
-_READS = (Verb.GET, Verb.LIST, Verb.READ)
+_READS = (RequestVerb.GET, RequestVerb.LIST, RequestVerb.READ)
 #: Of the ends of processes, the share that is in order.
 _STOPPED_SHARE = 0.2
 #: Calls about the lease come all the time: few of them count, so that processes end amid work.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fairlead.charts import (
     STYLE,
-    Look,
+    ChartLook,
     Series,
     distribution_chart,
     line_chart,
@@ -16,7 +16,7 @@ from fairlead.charts import (
     percent,
 )
 from fairlead.decide.words import duration
-from fairlead.sim.recorder import Recorder
+from fairlead.sim.recorder import RunRecorder
 from fairlead.sim.scenario import LoadReport, Scenario, faults_of
 from fairlead.sim.summary import PerPod, Summary
 
@@ -38,7 +38,7 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; }
 
 
 def render_report(
-    scenario: Scenario, load: LoadReport, summary: Summary, recorder: Recorder
+    scenario: Scenario, load: LoadReport, summary: Summary, recorder: RunRecorder
 ) -> str:
     """Return the page; it loads nothing from elsewhere."""
     title = scenario.name or f"{load.source.rsplit('/', 1)[-1]}, policy {scenario.policy}"
@@ -165,7 +165,7 @@ def _figures(summary: Summary) -> str:
     return f"<table>{rows}</table>"
 
 
-def _charts(recorder: Recorder) -> list[str]:
+def _charts(recorder: RunRecorder) -> list[str]:
     samples = recorder.samples
     at = [sample.at for sample in samples]
     reasons = sorted({reason for sample in samples for reason in sample.waiting_gpus_by_reason})
@@ -184,9 +184,9 @@ def _charts(recorder: Recorder) -> list[str]:
     out = Series("nodes out", [float(s.nodes_out) for s in samples])
     return [
         "<h2>Over time</h2>",
-        line_chart("GPU utilization", at, use, Look(high=1.0, form=percent)),
+        line_chart("GPU utilization", at, use, ChartLook(high=1.0, form=percent)),
         line_chart("Jobs", at, jobs),
-        line_chart("Waiting GPUs by reason", at, by_reason, Look(is_stacked=True)),
+        line_chart("Waiting GPUs by reason", at, by_reason, ChartLook(is_stacked=True)),
         line_chart("Nodes out", at, [out]) if any(out.values) else "",
         "<h2>Waiting times</h2>",
         distribution_chart("By GPUs of the job", _by_size(recorder)),
@@ -194,7 +194,7 @@ def _charts(recorder: Recorder) -> list[str]:
     ]
 
 
-def _by_size(recorder: Recorder) -> list[tuple[str, Sequence[float]]]:
+def _by_size(recorder: RunRecorder) -> list[tuple[str, Sequence[float]]]:
     groups: dict[str, list[float]] = {name: [] for _, name in SIZES}
     for record in recorder.jobs.values():
         wait = record.wait_seconds
@@ -203,7 +203,7 @@ def _by_size(recorder: Recorder) -> list[tuple[str, Sequence[float]]]:
     return [(f"{name} ({len(waits):,} jobs)", waits) for name, waits in groups.items() if waits]
 
 
-def _by_tenant(recorder: Recorder) -> list[tuple[str, Sequence[float]]]:
+def _by_tenant(recorder: RunRecorder) -> list[tuple[str, Sequence[float]]]:
     groups: defaultdict[str, list[float]] = defaultdict(list)
     for record in recorder.jobs.values():
         if record.wait_seconds is not None:
@@ -240,7 +240,7 @@ def _requests(summary: Summary) -> str:
     return f"<h2>API requests by controller</h2><table>{head}{cells}</table>"
 
 
-def _decisions(recorder: Recorder) -> str:
+def _decisions(recorder: RunRecorder) -> str:
     """Return the table of what the decisions of each controller took, in real time."""
     if not recorder.decision_times:
         return ""

@@ -22,13 +22,13 @@ from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, GPU, MEMORY, PODS
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.embedded.virtual.profile import NodeShape, Profile, ProgressSpec, load_profile
-from fairlead.input.plain import Unreadable, json_document
+from fairlead.input.plain import UnreadableText, json_document
 from fairlead.sim.checkers import unwrap_broken
 from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.loop import run
 from fairlead.sim.observer import Observer
 from fairlead.sim.pod_autoscaler import run_per_pod
-from fairlead.sim.recorder import Recorder
+from fairlead.sim.recorder import RunRecorder
 from fairlead.sim.report import render_report
 from fairlead.sim.scenario import (
     POLICIES,
@@ -63,7 +63,7 @@ _clock = time.perf_counter
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """How far a run is. `speed` is simulated seconds per second."""
 
     simulated_seconds: float
@@ -83,16 +83,16 @@ class RunResult:
     scenario: Scenario
     load: LoadReport
     summary: Summary
-    recorder: Recorder
+    recorder: RunRecorder
 
 
-class Run:
+class ScenarioRun:
     """One run of a scenario. `stop` may be called by a signal handler."""
 
     def __init__(
         self,
         scenario: Scenario,
-        progress: Callable[[Progress], None] = lambda _: None,
+        progress: Callable[[RunProgress], None] = lambda _: None,
         *,
         observers: Sequence[Observer] = (),
         until: float | None = None,
@@ -110,7 +110,7 @@ class Run:
         self._teams = team_changes_of(scenario, tenants)
         self._seconds = self._arrivals[-1].at + 1.0 if self._arrivals else 1.0
         sample_seconds = max(self._seconds * 1.2 / _SAMPLES, 1.0)
-        self._recorder = Recorder(EPOCH, sample_seconds=sample_seconds, tenants=tenants)
+        self._recorder = RunRecorder(EPOCH, sample_seconds=sample_seconds, tenants=tenants)
         self._world: World | None = None
         self._begun = self._shown_at = _clock()
 
@@ -156,10 +156,10 @@ class Run:
             self._shown_at = now
             self._progress(self._state())
 
-    def _state(self) -> Progress:
+    def _state(self) -> RunProgress:
         recorder = self._recorder
         wall = max(_clock() - self._begun, 1e-9)
-        return Progress(
+        return RunProgress(
             simulated_seconds=recorder.seconds, speed=recorder.seconds / wall,
             submitted=len(recorder.jobs), jobs=len(self._arrivals), running=recorder.running_jobs,
             waiting=recorder.waiting_jobs, busy_share=recorder.busy_share,
@@ -372,7 +372,7 @@ def read_results(folder: Path) -> tuple[Scenario, dict[str, Any]]:
         facts = json_document((folder / "scenario.json").read_bytes())
         summary: dict[str, Any] = json_document((folder / "summary.json").read_bytes())
         return msgspec.convert(facts["scenario"], Scenario), summary
-    except (OSError, Unreadable, msgspec.MsgspecError, KeyError, TypeError) as error:
+    except (OSError, UnreadableText, msgspec.MsgspecError, KeyError, TypeError) as error:
         message = f"is not the directory of a run (fairlead sim run --out): {error}"
         raise ScenarioError(str(folder), [message]) from error
 

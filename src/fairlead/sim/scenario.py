@@ -25,8 +25,8 @@ import msgspec
 from fairlead.api.quantity import CPU, MEMORY, QuantityError, to_base
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.embedded.virtual.profile import PROFILE_DEFAULT, shipped_profiles
-from fairlead.input.plain import Unreadable, yaml_document
-from fairlead.sim.traces.trace import Problem
+from fairlead.input.plain import UnreadableText, yaml_document
+from fairlead.sim.traces.trace import TraceProblem
 from fairlead.sim.world_options import DAY_SECONDS
 
 T = TypeVar("T")
@@ -239,7 +239,7 @@ def _document(path: Path) -> Any:
         raise ScenarioError(str(path), [f"larger than {SCENARIO_BYTES_MAX} bytes"])
     try:
         return yaml_document(text) or {}
-    except Unreadable as error:
+    except UnreadableText as error:
         raise ScenarioError(str(path), [str(error)]) from error
 
 
@@ -414,5 +414,5 @@ class LoadReport:
     format: str
     jobs: int
     assumptions: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[TraceProblem, ...] = ()
     problem_count: int = 0

@@ -15,7 +15,7 @@ from fairlead.api.status import Conflict, NotFound
 from fairlead.decide.pinning import pinned_node
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.verbs.options import WriteOptions
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.status import pod_requests
 from fairlead.model.labels import tolerates
 from fairlead.runtime.client import Client
@@ -27,7 +27,7 @@ _BIND_SECONDS = 0.2
 class StockScheduler(Observer):
     """Binds what is pending, soon after something has changed. An `Observer` of the world."""
 
-    def __init__(self, service: Service, client: Client) -> None:
+    def __init__(self, service: ApiService, client: Client) -> None:
         self._service = service
         self._client = client
         self._nodes: dict[str, Node] = {}

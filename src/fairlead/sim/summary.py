@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.sim.pod_autoscaler import PodPolicyResult
-from fairlead.sim.recorder import JobRecord, Recorder
+from fairlead.sim.recorder import RunRecorder, SimulatedJob
 from fairlead.sim.world import World
 
 JOB_COLUMNS = (
@@ -88,7 +88,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def summarize(
-    recorder: Recorder,
+    recorder: RunRecorder,
     world: World,
     *,
     violations: tuple[str, ...],
@@ -139,7 +139,7 @@ def _per_pod(result: PodPolicyResult) -> PerPod:
     )  # fmt: skip
 
 
-def write_jobs(records: Sequence[JobRecord], path: Path) -> None:
+def write_jobs(records: Sequence[SimulatedJob], path: Path) -> None:
     """Write `jobs.csv`: one row a job, instants in seconds since the start, empty for never."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

@@ -34,7 +34,7 @@ _PREFIX = "training.kubeflow.org"
 _TEND_SECONDS = 1.0
 
 
-class Owner(Wire, frozen=True):
+class ReplicaOwner(Wire, frozen=True):
     """What the tool makes pods for."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -47,7 +47,7 @@ class Owner(Wire, frozen=True):
         return sum(each["replicas"] for each in self.spec["pytorchReplicaSpecs"].values())
 
 
-OWNERS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob", Owner)
+OWNERS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob", ReplicaOwner)
 OWNER_DEFINITION: dict[str, Any] = {
     "metadata": {"name": "pytorchjobs.kubeflow.org"},
     "spec": {
@@ -128,7 +128,7 @@ class TrainingOperator(Observer):
                 except ApiError:
                     self._woken.set()
 
-    async def _tend(self, owner: Owner) -> None:
+    async def _tend(self, owner: ReplicaOwner) -> None:
         name, done = owner.metadata.name, 0
         mine = {p.metadata.name: p for p in self.pods.values() if owner_name(p) == name}
         for role, each in owner.spec["pytorchReplicaSpecs"].items():
@@ -155,7 +155,7 @@ class TrainingOperator(Observer):
         return any(taint.effect == "NoExecute" for taint in node.spec.taints)
 
 
-def _owned_pod(owner: Owner, role: str, index: int, pod: dict[str, Any]) -> dict[str, Any]:
+def _owned_pod(owner: ReplicaOwner, role: str, index: int, pod: dict[str, Any]) -> dict[str, Any]:
     amounts = {"cpu": "1", GPU: str(POD_GPUS)}
     container = {"name": "main", "image": "train:1", "resources": {"limits": amounts}}
     return {

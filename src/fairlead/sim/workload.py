@@ -224,7 +224,7 @@ _REFUSED_SECONDS, _TAKEN_SECONDS = 60.0, 1.0
 
 
 @dataclass(slots=True)
-class Submission:
+class WorkloadSubmission:
     """`elapsed` returns the seconds since the world began."""
 
     client: Client

@@ -41,12 +41,12 @@ from fairlead.api.resources import (
 )  # fmt: skip
 from fairlead.api.team import Team
 from fairlead.cloud.simulated import SimulatedCloud
-from fairlead.decide.reasons import Outcome as VerdictOutcome
+from fairlead.decide.reasons import Outcome
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Store, StoreEvent
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.history.memory import MemoryHistory
@@ -68,7 +68,7 @@ from fairlead.sim.jobs_checker import JobsChecker
 from fairlead.sim.loop import run
 from fairlead.sim.machines import FleetChecker, MachineUse, pool_body, stop_failing
 from fairlead.sim.observer import Observer, ObserverCalls
-from fairlead.sim.outcome import Outcome
+from fairlead.sim.outcome import SimulationOutcome
 from fairlead.sim.own_nodes_checker import OwnNodesChecker
 from fairlead.sim.placement_checkers import MaintenanceChecker, NeighbourChecker, TopologyChecker
 from fairlead.sim.preemption_checker import PreemptionChecker
@@ -84,7 +84,7 @@ from fairlead.sim.training_operator import OWNER_DEFINITION, GateChecker, Traini
 from fairlead.sim.volumes import KINDS as VOLUME_KINDS
 from fairlead.sim.volumes import VolumeChecker, VolumeWorld
 from fairlead.sim.working_time import WorkingTime
-from fairlead.sim.workload import HIGH, Arrival, Submission, generate
+from fairlead.sim.workload import HIGH, Arrival, WorkloadSubmission, generate
 from fairlead.sim.world_options import EPOCH, WorldOptions
 
 _PARTIAL_SECONDS = 120.0
@@ -134,7 +134,7 @@ class World:
         self._store = Store.open(None)
         ids, registry = self._rng("uid"), Registry.with_builtins()
         registry.add(_QUOTAS)
-        self._service = Service(
+        self._service = ApiService(
             self._store, registry, self.clock,
             ids=lambda: f"{ids.getrandbits(128):032x}", rng=self._rng("names"),
         )  # fmt: skip
@@ -188,7 +188,7 @@ class World:
         )  # fmt: skip
         #: The values of the PriorityClasses, by name; who creates another one adds it.
         priorities = self.priorities = {HIGH["metadata"]["name"]: HIGH["value"]}
-        self.submission = Submission(self.client, self._elapsed)
+        self.submission = WorkloadSubmission(self.client, self._elapsed)
         self.job_checker = JobsChecker(self._working)
         self.deleting = Deletions(options, self.client, self.submission, self.disturbances,
                                   self.job_checker, self._rng)  # fmt: skip
@@ -288,7 +288,7 @@ class World:
 
     # The parts
 
-    async def run(self) -> Outcome:
+    async def run(self) -> SimulationOutcome:
         """Run both phases; PromiseBroken at the write that breaks one."""
         await self._service.bootstrap()
         for manifest in crd.manifests():
@@ -407,7 +407,7 @@ class World:
         for key in self._waiting_unfit():
             job = await self.client.get(JOBS, key[1], namespace=key[0])
             verdict = job.status.verdict
-            if verdict is None or verdict.outcome != VerdictOutcome.IMPOSSIBLE.value:
+            if verdict is None or verdict.outcome != Outcome.IMPOSSIBLE.value:
                 silent.append(key)
         return silent
 
@@ -439,9 +439,9 @@ class World:
         """How many calls of controllers failed."""
         return self.switch.injected
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> SimulationOutcome:
         states = [job.status.state for job in self.checkers.finished.values()]
-        return Outcome(
+        return SimulationOutcome(
             seed=self.seed,
             log_hash=self.log_hash,
             writes=self.writes,
@@ -472,10 +472,10 @@ def _holding(job: Job | None) -> Job | None:
     return replace(job, status=replace(job.status, placement=None))
 
 
-def simulate(options: WorldOptions, seed: int) -> Outcome:
+def simulate(options: WorldOptions, seed: int) -> SimulationOutcome:
     """Run a world to its end; equal arguments give equal hashes. PromiseBroken says the replay."""
 
-    async def main() -> Outcome:
+    async def main() -> SimulationOutcome:
         return await World(options, seed).run()
 
     try:

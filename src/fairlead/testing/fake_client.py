@@ -37,8 +37,8 @@ from fairlead.runtime.client import (
     ObjectList,
     PatchType,
     Request,
+    RequestVerb,
     Unreadable,
-    Verb,
     WatchEvent,
     WatchRequest,
 )
@@ -71,7 +71,7 @@ class _Watcher:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FakeCall:
     """One call that was made: its verb, the resource's plural and the object."""
 
     verb: str
@@ -92,7 +92,7 @@ class FakeClient(Client):
         now: Callable[[], float] | None = None,
         is_graceful: bool = False,
     ) -> None:
-        self.calls: deque[Call] = deque(maxlen=HISTORY_MAX)
+        self.calls: deque[FakeCall] = deque(maxlen=HISTORY_MAX)
         self.version = 0
         self._latency_seconds = latency_seconds
         self._now = now
@@ -158,26 +158,26 @@ class FakeClient(Client):
         """Carry the request out on the dictionary; only merge patches."""
         wire = to_wire(request.body)
         key = (request.namespace, request.name)
-        if request.verb is Verb.CREATE:
+        if request.verb is RequestVerb.CREATE:
             metadata = wire.get("metadata", {})
             key = (request.namespace or metadata.get("namespace", ""), metadata["name"])
         await self._begin(request.verb.value, request.resource, key)
         answer: Any = None
         match request.verb:
-            case Verb.GET:
+            case RequestVerb.GET:
                 self._require(request.resource, key)
                 answer = self._decode(request.resource, key)
-            case Verb.LIST:
+            case RequestVerb.LIST:
                 answer = self._list(request)
-            case Verb.CREATE:
+            case RequestVerb.CREATE:
                 answer = self._create(request, key, wire)
-            case Verb.PATCH:
+            case RequestVerb.PATCH:
                 answer = self._patch(request, key, wire)
-            case Verb.READ:
+            case RequestVerb.READ:
                 raise NotFound(f"{request.name}: no paths are served here")
-            case Verb.DELETE:
+            case RequestVerb.DELETE:
                 self._delete(request, key)
-            case Verb.DELETE_COLLECTION:
+            case RequestVerb.DELETE_COLLECTION:
                 for each in self._keys(request):
                     await self.delete(request.resource, each[1], namespace=each[0])
         return answer
@@ -295,7 +295,7 @@ class FakeClient(Client):
         await asyncio.sleep(self._latency_seconds)
         if self._closed:
             raise Unavailable("the client is closed")
-        self.calls.append(Call(verb, resource.plural, key))
+        self.calls.append(FakeCall(verb, resource.plural, key))
         failures = self._failures.get(verb)
         if failures:
             error = failures.popleft()

@@ -41,7 +41,7 @@ from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.mirror import Change, HasMetadata, Mirror, MirrorOptions
-from fairlead.runtime.supervisor import Service
+from fairlead.runtime.supervisor import SupervisedService
 
 T = TypeVar("T", bound=HasMetadata)
 V = TypeVar("V")
@@ -112,7 +112,7 @@ class PerJob(Generic[V]):
         self._values.pop(change.key, None)
 
 
-class Cluster:
+class WebMirrors:
     """Mirrors of what the pages show; `services` run them."""
 
     def __init__(
@@ -129,7 +129,7 @@ class Cluster:
         self.version = 0
         self._own: list[Mirror[Any]] = []
         self._waiters: set[asyncio.Future[None]] = set()
-        self._facts: Facts | None = None
+        self._facts: PageFacts | None = None
         self._pods: dict[tuple[str, int], tuple[float, tuple[Pod, ...]]] = {}
         self._step: asyncio.TimerHandle | None = None
         self._stepped_at = 0.0
@@ -155,10 +155,12 @@ class Cluster:
                    (self.others, rights.pods), (self.teams, rights.teams))  # fmt: skip
         self._own += [mirror for mirror, may in is_open if may]
 
-    def services(self) -> list[Service]:
+    def services(self) -> list[SupervisedService]:
         """Return what keeps the mirrors current."""
         return [
-            Service(f"mirror-{each.resource.plural}", each.run, is_ready=partial(_synced, each))
+            SupervisedService(
+                f"mirror-{each.resource.plural}", each.run, is_ready=partial(_synced, each)
+            )
             for each in self._own
         ]
 
@@ -176,11 +178,11 @@ class Cluster:
         known = [age for age in ages if age is not None]
         return max(known) if len(known) == len(ages) else None
 
-    def facts(self) -> Facts:
+    def facts(self) -> PageFacts:
         """Return what follows from all objects as they are now."""
         now = self.clock.now()
         if self._facts is None or self._facts.version != self.version:
-            self._facts = Facts(self, self.version, now)
+            self._facts = PageFacts(self, self.version, now)
         return self._facts
 
     async def changed(self, since: int) -> None:
@@ -228,10 +230,10 @@ class Cluster:
                 waiter.set_result(None)
 
 
-class Facts:
+class PageFacts:
     """What follows from all objects of one version of the mirrors; each part on demand."""
 
-    def __init__(self, cluster: Cluster, version: int, now: float) -> None:
+    def __init__(self, cluster: WebMirrors, version: int, now: float) -> None:
         self.version, self.now = version, now
         self._cluster = cluster
 

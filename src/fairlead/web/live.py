@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-from fairlead.web.pages import Asked, Site, make_page
+from fairlead.web.pages import AskedPath, Site, make_page
 from fairlead.web.render import Page, render_main
 
 #: How many times as long as making a page took the processor it is left alone.
@@ -45,9 +45,9 @@ class Pages:
         """
         self.site = site
         self._stopwatch, self._cpu = stopwatch, cpu
-        self._kept: dict[Asked, Made] = {}
+        self._kept: dict[AskedPath, Made] = {}
 
-    async def make(self, asked: Asked) -> Made:
+    async def make(self, asked: AskedPath) -> Made:
         """Return a page as things are now; NoSuchPage."""
         kept, version = self._kept.get(asked), self.site.cluster.version
         now = self._stopwatch()
@@ -64,7 +64,7 @@ class Pages:
         self._kept[asked] = made
         return made
 
-    async def changes(self, asked: Asked, seen: str) -> AsyncGenerator[Made | None]:
+    async def changes(self, asked: AskedPath, seen: str) -> AsyncGenerator[Made | None]:
         """Yield a page whenever it differs from what was seen, None where it was looked at again
         and does not; NoSuchPage once it is gone.
         """

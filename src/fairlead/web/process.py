@@ -22,7 +22,7 @@ from fairlead.model.topology import Level
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.supervisor import Supervisor
-from fairlead.web.cluster import Cluster, Rights, rights_of
+from fairlead.web.cluster import Rights, WebMirrors, rights_of
 from fairlead.web.live import Pages
 from fairlead.web.pages import Site
 from fairlead.web.questions import Questions
@@ -65,7 +65,7 @@ async def serve_web(
     questions = Questions(replace(common, quiet=True), connection, clock)
     try:
         rights = await _rights(client, options, connection.namespace)
-        cluster = Cluster(client, rights, clock=clock, rng=rng, log=log)
+        cluster = WebMirrors(client, rights, clock=clock, rng=rng, log=log)
         questions.answered = cluster.touch
         site = Site(
             cluster, questions, options.user, connection.namespace, common.where(rights.namespace),
@@ -98,7 +98,7 @@ async def _rights(client: HttpClient, options: WebOptions, namespace: str) -> Ri
 
 
 async def _serve(
-    server: WebServer, cluster: Cluster, options: WebOptions, ready: Callable[[WebServer], None]
+    server: WebServer, cluster: WebMirrors, options: WebOptions, ready: Callable[[WebServer], None]
 ) -> None:
     """Listen once everything has been listed, until cancelled."""
     await cluster.ready()

@@ -19,11 +19,11 @@ from typing import Any
 
 from fairlead.api.status import ApiError
 from fairlead.cli.archive import Archive
-from fairlead.cli.arrays import Reference
-from fairlead.cli.commands.change import Change, change_reference
+from fairlead.cli.arrays import ArrayReference
+from fairlead.cli.commands.change import ChangeVerb, change_reference
 from fairlead.cli.commands.why import Asking, JobAnswer
 from fairlead.cli.common import Common, Format
-from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
+from fairlead.cli.embedded import LogPart, is_embedded, stream_logs
 from fairlead.cli.memberlogs import MemberLogs
 from fairlead.cli.text import wrapped
 from fairlead.cli.transport import Api
@@ -125,18 +125,18 @@ class Questions:
         text = wrapped(answer.text({}, at), _COLUMNS, FACT_INDENT)
         return Answered(text, at, answer if isinstance(answer, JobAnswer) else None)
 
-    async def change(self, change: Change, key: ObjectKey) -> str:
+    async def change(self, change: ChangeVerb, key: ObjectKey) -> str:
         """Make a change as the command of its name does; return why it was refused, "" if not."""
         loop = asyncio.get_running_loop()
         self._answers.pop(key, None)
         return await loop.run_in_executor(self._asking, self._change, change, key)
 
-    def _change(self, change: Change, key: ObjectKey) -> str:
+    def _change(self, change: ChangeVerb, key: ObjectKey) -> str:
         # As data, the command prints nothing by the way.
         common = replace(self._common, namespace=key[0], format=Format.JSON)
         api = Api(self._connection)
         try:
-            reference = Reference(key[1])
+            reference = ArrayReference(key[1])
             _, problem = change_reference(common, api, change, space=key[0], reference=reference)
         except (CliError, ApiError) as error:
             return str(error)
@@ -144,7 +144,7 @@ class Questions:
             api.close()
         return "" if problem is None else "; ".join((problem.message, *problem.help))
 
-    async def logs(self, key: ObjectKey, query: LogQuery) -> AsyncGenerator[bytes]:
+    async def logs(self, key: ObjectKey, query: LogPart) -> AsyncGenerator[bytes]:
         """Yield what a job's members write, as `fairlead logs` has it; TooManyLogs."""
         if len(self._feeds) >= FOLLOWED_MAX:
             raise TooManyLogs
@@ -169,7 +169,7 @@ class _Feed:
         self._sockets: list[socket.socket] = []
         self._is_stopped = False
 
-    def run(self, key: ObjectKey, query: LogQuery) -> None:
+    def run(self, key: ObjectKey, query: LogPart) -> None:
         """Read to the end, in a thread."""
         api = Api(self._connection, connect=self._connect)
         try:
@@ -190,7 +190,7 @@ class _Feed:
         for each in tuple(self._sockets):
             _cut(each)
 
-    def _chunks(self, api: Api, key: ObjectKey, query: LogQuery) -> Iterator[bytes]:
+    def _chunks(self, api: Api, key: ObjectKey, query: LogPart) -> Iterator[bytes]:
         if is_embedded(api):
             return stream_logs(api, key, query)
         return MemberLogs(api, Archive(api, ""), key, query, self._note).stream()

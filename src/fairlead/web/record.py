@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.app.run_file import Identity, identity, write_private
+from fairlead.app.run_file import ProcessIdentity, identity, write_private
 
 _BYTES_MAX = 64 * 1024
 
@@ -50,7 +50,7 @@ def read_record(path: Path) -> WebRecord | None:
             return None
     except (OSError, msgspec.DecodeError):
         return None
-    lives = identity(record.pid) == Identity(record.start_ticks, record.boot_id)
+    lives = identity(record.pid) == ProcessIdentity(record.start_ticks, record.boot_id)
     return record if lives else None
 
 

@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from fairlead.cli.embedded import LogQuery
+from fairlead.cli.embedded import LogPart
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import Logger
 from fairlead.web.live import Pages, event
-from fairlead.web.pages import Asked, NoSuchPage
+from fairlead.web.pages import AskedPath, NoSuchPage
 from fairlead.web.pages.change import change_page, changed_work, place_of
 from fairlead.web.program_text import ProgramText
 from fairlead.web.questions import TooManyLogs
 from fairlead.web.render import ROOT, Page, environment, render_main, render_whole
-from fairlead.web.session import Session, Sessions, is_own_host, is_own_request, is_token
+from fairlead.web.session import BrowserSession, Sessions, is_own_host, is_own_request, is_token
 
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
@@ -186,7 +186,7 @@ class WebServer:
         """The cookie's name: ports of one host share their cookies."""
         return f"fairlead-web-{self.port}"
 
-    def _session(self, request: web.BaseRequest) -> Session:
+    def _session(self, request: web.BaseRequest) -> BrowserSession:
         cookie = request.cookies.get(self._cookie, "")
         session = self.sessions.find(cookie, self._clock.now())
         if session is None:
@@ -211,12 +211,12 @@ class WebServer:
 
     # Answers
 
-    async def _page(self, session: Session, asked: Asked) -> web.Response:
+    async def _page(self, session: BrowserSession, asked: AskedPath) -> web.Response:
         made = await self._pages.make(asked)
         return self._html(render_whole(made.page, made.main, self._frame(made.digest, session)))
 
     async def _change(
-        self, request: web.BaseRequest, session: Session, asked: Asked
+        self, request: web.BaseRequest, session: BrowserSession, asked: AskedPath
     ) -> web.Response:
         """Show what a change would do; once that was confirmed on our page, make it."""
         site, refusal = self._pages.site, ""
@@ -262,7 +262,7 @@ class WebServer:
         answer.force_close()
         return answer
 
-    def _frame(self, digest: str, session: Session | None) -> dict[str, object]:
+    def _frame(self, digest: str, session: BrowserSession | None) -> dict[str, object]:
         site = self._pages.site
         return {
             "assets": self._assets, "digest": digest, "user": site.user if session else "",
@@ -293,7 +293,7 @@ class WebServer:
         finally:
             self._streams.discard(task)
 
-    async def _live(self, request: web.BaseRequest, asked: Asked) -> web.StreamResponse:
+    async def _live(self, request: web.BaseRequest, asked: AskedPath) -> web.StreamResponse:
         """Send a page's content whenever it has changed, and in between that we are here."""
         path, _, query = asked.text("of", _QUERY_MAX).partition("?")
         shown, seen = _asked(path, query), asked.text("seen")
@@ -316,12 +316,12 @@ class WebServer:
             answer.force_close()
         return answer
 
-    async def _logs(self, request: web.BaseRequest, asked: Asked) -> web.StreamResponse:
+    async def _logs(self, request: web.BaseRequest, asked: AskedPath) -> web.StreamResponse:
         """Send what a job's members write: lines of HTML as they come, or a file of text."""
         key = asked.path[1], asked.path[2]
         is_file = asked.text("download") != ""
         tail = asked.number("tail", 100_000)
-        wanted = LogQuery(follow=not is_file, task=asked.text("task") or None, tail=tail or None)
+        wanted = LogPart(follow=not is_file, task=asked.text("task") or None, tail=tail or None)
         chunks = self._pages.site.questions.logs(key, wanted)
         answer = _download(key[1]) if is_file else _event_stream()
         try:
@@ -364,10 +364,10 @@ class WebServer:
             await answer.write(data)
 
 
-def _asked(path: str, query: str) -> Asked:
+def _asked(path: str, query: str) -> AskedPath:
     """Return what a path and a query ask for; Refused for a query of too many parts."""
     try:
-        return Asked.of(path, query)
+        return AskedPath.of(path, query)
     except ValueError as error:
         raise Refused(400, "the query cannot be read") from error
 

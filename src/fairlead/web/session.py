@@ -33,7 +33,7 @@ _OWN_SITES = ("", "same-origin", "none")
 
 
 @dataclass(slots=True)
-class Session:
+class BrowserSession:
     """One browser that has used a link. `csrf` is in its pages, and in nothing that is sent by
     itself.
     """
@@ -47,7 +47,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._links: dict[bytes, float] = {}
-        self._sessions: dict[bytes, Session] = {}
+        self._sessions: dict[bytes, BrowserSession] = {}
 
     def link(self, now: float) -> str:
         """Return a new code, good for one use."""
@@ -67,10 +67,10 @@ class Sessions:
             oldest = min(self._sessions, key=lambda each: self._sessions[each].used_at)
             self._sessions.pop(oldest)
         cookie = secrets.token_urlsafe(_TOKEN_BYTES)
-        self._sessions[_digest(cookie)] = Session(secrets.token_urlsafe(_TOKEN_BYTES), now)
+        self._sessions[_digest(cookie)] = BrowserSession(secrets.token_urlsafe(_TOKEN_BYTES), now)
         return cookie
 
-    def find(self, cookie: str, now: float) -> Session | None:
+    def find(self, cookie: str, now: float) -> BrowserSession | None:
         """Return the session of a cookie, which lasts again from now on; None for no such."""
         session = self._sessions.get(_digest(cookie))
         if session is None or now - session.used_at > SESSION_SECONDS_MAX:

@@ -22,9 +22,9 @@ from fairlead.decide.admission.jobs import refusal_of
 from fairlead.decide.admission.limits import member_of, submitter_to_set
 from fairlead.decide.admission.pod_gates import (
     GateDecision,
+    GateRules,
     OptIn,
-    PodShape,
-    Rules,
+    PodGateShape,
     judge_pod,
     map_operations,
     opt_in_of,
@@ -43,7 +43,7 @@ TEXT = "text/plain"
 LOGGED_FIELDS_MAX = 10
 
 
-class Outcome(Enum):
+class RequestOutcome(Enum):
     """How a request ended."""
 
     GATED = "gated"
@@ -59,10 +59,10 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """An HTTP answer. Anything but 200 is a failed call, to which the failure policy applies."""
 
-    outcome: Outcome
+    outcome: RequestOutcome
     body: bytes
     status: int = 200
 
@@ -72,9 +72,9 @@ class Answer:
         return JSON if self.status == 200 else TEXT
 
 
-def failed(outcome: Outcome, status: int, message: str) -> Answer:
+def failed(outcome: RequestOutcome, status: int, message: str) -> HttpAnswer:
     """Return the answer to what cannot be answered."""
-    return Answer(outcome, f"{message}\n".encode(), status)
+    return HttpAnswer(outcome, f"{message}\n".encode(), status)
 
 
 def path_of(text: str) -> Path:
@@ -85,7 +85,7 @@ def path_of(text: str) -> Path:
 _PATHS = {path.value: path for path in Path if path is not Path.OTHER}
 
 
-class Answers:
+class AdmissionAnswers:
     """Answers requests about objects that are about to be stored.
 
     `classes` returns the PriorityClasses, None while they are not known: priorities are then left
@@ -96,7 +96,7 @@ class Answers:
 
     def __init__(
         self,
-        rules: Rules,
+        rules: GateRules,
         *,
         classes: Callable[[], PriorityTable | None] = lambda: None,
         teams: Callable[[], TeamTable | None] = lambda: None,
@@ -113,15 +113,15 @@ class Answers:
         self._terms = terms or JobTerms()
         self._log = log
 
-    def answer(self, path: Path, body: bytes) -> Answer:
+    def answer(self, path: Path, body: bytes) -> HttpAnswer:
         """Return the answer; never fails for what is in a body."""
         try:
             return self._method(path)(body)
         except review.BadReview as error:
             self._log.warning("Review not understood", path=path.value, error=str(error))
-            return failed(Outcome.MALFORMED, 400, str(error))
+            return failed(RequestOutcome.MALFORMED, 400, str(error))
 
-    def _method(self, path: Path) -> Callable[[bytes], Answer]:
+    def _method(self, path: Path) -> Callable[[bytes], HttpAnswer]:
         match path:
             case Path.PODS:
                 return partial(self._pod, OptIn.NONE)
@@ -148,14 +148,14 @@ class Answers:
             case _:
                 assert_never(path)
 
-    def _pod(self, inherits: OptIn, body: bytes) -> Answer:
+    def _pod(self, inherits: OptIn, body: bytes) -> HttpAnswer:
         """Gate a pod; `inherits` is how one opts in that says nothing itself."""
         asked = review.decode_pod(body)
-        pod = asked.object or PodShape()
+        pod = asked.object or PodGateShape()
         own = opt_in_of(pod, {})
         opt_in = inherits if own is OptIn.NONE else own
         if asked.operation != "CREATE":  # the gates of a pod that exists can only be taken away
-            return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
+            return HttpAnswer(RequestOutcome.LEFT_ALONE, review.allow(asked.uid))
         space = asked.namespace or pod.metadata.namespace
         judged = judge_pod(pod, space, opt_in, self._rules)
         self._log.debug(
@@ -163,19 +163,19 @@ class Answers:
             dry_run=bool(asked.dry_run),
         )  # fmt: skip
         is_gated = judged.ruling is GateDecision.GATED
-        outcome = Outcome.GATED if is_gated else Outcome.LEFT_ALONE
-        return Answer(outcome, review.allow(asked.uid, judged.patch, judged.warnings))
+        outcome = RequestOutcome.GATED if is_gated else RequestOutcome.LEFT_ALONE
+        return HttpAnswer(outcome, review.allow(asked.uid, judged.patch, judged.warnings))
 
-    def _pod_team(self, body: bytes) -> Answer:
+    def _pod_team(self, body: bytes) -> HttpAnswer:
         asked = review.decode_pod(body)
-        pod, teams = asked.object or PodShape(), self._teams()
+        pod, teams = asked.object or PodGateShape(), self._teams()
         space, old = asked.namespace or pod.metadata.namespace, asked.old_object
         is_new = asked.operation == "CREATE"
         waits = asked.operation == "UPDATE" and old is not None and not old.spec.node_name
         if not (is_new or waits) or teams is None:
-            return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
+            return HttpAnswer(RequestOutcome.LEFT_ALONE, review.allow(asked.uid))
         if is_left_alone(asked.user, space, teams, self._rules):
-            return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
+            return HttpAnswer(RequestOutcome.LEFT_ALONE, review.allow(asked.uid))
         own, node = pod.spec.tolerations or (), pod.spec.node_name or ""
         judged = judge_team(
             own, pod.metadata.labels or {}, teams,
@@ -190,15 +190,15 @@ class Answers:
                 operation=asked.operation, dry_run=bool(asked.dry_run),
             )  # fmt: skip
             message = f'pods "{pod.shown_name}" is forbidden: {judged.refusal}'
-            return Answer(Outcome.REFUSED, review.forbid(asked.uid, message))
+            return HttpAnswer(RequestOutcome.REFUSED, review.forbid(asked.uid, message))
         patch = () if node else judged.patch(own)
-        outcome = Outcome.DEFAULTED if patch else Outcome.LEFT_ALONE
-        return Answer(outcome, review.allow(asked.uid, patch))
+        outcome = RequestOutcome.DEFAULTED if patch else RequestOutcome.LEFT_ALONE
+        return HttpAnswer(outcome, review.allow(asked.uid, patch))
 
-    def _defaults(self, resource: Resource[Any], body: bytes) -> Answer:
+    def _defaults(self, resource: Resource[Any], body: bytes) -> HttpAnswer:
         asked = review.decode_object(body, resource.plural)
         if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
-            return Answer(Outcome.LEFT_ALONE, review.allow(asked.uid))
+            return HttpAnswer(RequestOutcome.LEFT_ALONE, review.allow(asked.uid))
         old = asked.old_object if asked.operation == "UPDATE" else None
         own = self._rules.own_namespace
         fill, _ = WORK_KINDS[resource.name]
@@ -221,15 +221,15 @@ class Answers:
                 {key: value for key, value in notes.items() if value is not None},
             ),
         )
-        outcome = Outcome.DEFAULTED if patch else Outcome.LEFT_ALONE
-        return Answer(outcome, review.allow(asked.uid, patch))
+        outcome = RequestOutcome.DEFAULTED if patch else RequestOutcome.LEFT_ALONE
+        return HttpAnswer(outcome, review.allow(asked.uid, patch))
 
     def _work(
         self, resource: Resource[Any], body: bytes, *, is_administrator: bool = False
-    ) -> Answer:
+    ) -> HttpAnswer:
         asked = review.decode_object(body, resource.plural)
         if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
-            return Answer(Outcome.ALLOWED, review.allow(asked.uid))
+            return HttpAnswer(RequestOutcome.ALLOWED, review.allow(asked.uid))
         old = asked.old_object if asked.operation == "UPDATE" else None
         teams, submitted = self._teams(), self._submitted()
         count = None if teams is None or submitted is None else partial(submitted.count, teams)
@@ -242,28 +242,31 @@ class Answers:
         )  # fmt: skip
         return self._validated(asked, causes, resource.kind)
 
-    def _cluster_object(self, resource: Resource[Any], body: bytes) -> Answer:
+    def _cluster_object(self, resource: Resource[Any], body: bytes) -> HttpAnswer:
         asked = review.decode_object(body, resource.plural)
         if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
-            return Answer(Outcome.ALLOWED, review.allow(asked.uid))
+            return HttpAnswer(RequestOutcome.ALLOWED, review.allow(asked.uid))
         old = asked.old_object if asked.operation == "UPDATE" else None
         causes = judge_cluster_object(resource.name, asked.object, old)
         return self._validated(asked, causes, resource.kind)
 
     def _validated(
-        self, asked: review.Request[dict[str, Any]], causes: Sequence[StatusCause], kind: str
-    ) -> Answer:
+        self,
+        asked: review.AdmissionRequest[dict[str, Any]],
+        causes: Sequence[StatusCause],
+        kind: str,
+    ) -> HttpAnswer:
         if not causes:
-            return Answer(Outcome.ALLOWED, review.allow(asked.uid))
+            return HttpAnswer(RequestOutcome.ALLOWED, review.allow(asked.uid))
         message, details = refusal_of(asked.name, causes, kind)
         self._log.info(
             f"Refused {kind.lower()}", namespace=asked.namespace, job=asked.name,
             operation=asked.operation, dry_run=bool(asked.dry_run),
             fields=[cause.field for cause in causes[:LOGGED_FIELDS_MAX]], mistakes=len(causes),
         )  # fmt: skip
-        return Answer(Outcome.REFUSED, review.refuse(asked.uid, message, details))
+        return HttpAnswer(RequestOutcome.REFUSED, review.refuse(asked.uid, message, details))
 
 
-def _unknown(_body: bytes) -> Answer:
+def _unknown(_body: bytes) -> HttpAnswer:
     paths = ", ".join(_PATHS)
-    return failed(Outcome.MALFORMED, 404, f"no such path; accepted: {paths}")
+    return failed(RequestOutcome.MALFORMED, 404, f"no such path; accepted: {paths}")

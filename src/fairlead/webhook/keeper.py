@@ -53,7 +53,7 @@ _RESOURCES: tuple[Resource[Any], ...] = (MUTATING, VALIDATING)
 
 
 @dataclass(frozen=True, slots=True)
-class KeeperOptions:
+class CertificateKeeperOptions:
     """Which Secret, for which hosts, and how often it is looked at.
 
     A look must come several times within `times.overlap_seconds`.
@@ -86,7 +86,7 @@ class CertificateKeeper:
     def __init__(
         self,
         client: Client,
-        options: KeeperOptions,
+        options: CertificateKeeperOptions,
         serve: Serve,
         *,
         clock: Clock,

@@ -15,8 +15,8 @@ import msgspec
 
 from fairlead.api.meta import Wire
 from fairlead.api.status import StatusDetails
-from fairlead.decide.admission.pod_gates import Operation, PodShape
-from fairlead.decide.admission.teams import User
+from fairlead.decide.admission.pod_gates import Operation, PodGateShape
+from fairlead.decide.admission.teams import RequestSender
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -36,14 +36,14 @@ class AskedResource(Wire, frozen=True):
     resource: str = ""
 
 
-class UserInfo(Wire, frozen=True):
+class RequestUser(Wire, frozen=True):
     """Who sends the request, as the API server authenticated it."""
 
     username: str = ""
     groups: tuple[str, ...] | None = None
 
 
-class Request(Wire, Generic[T], frozen=True):
+class AdmissionRequest(Wire, Generic[T], frozen=True):
     """One request that is to be admitted."""
 
     uid: str
@@ -53,37 +53,39 @@ class Request(Wire, Generic[T], frozen=True):
     namespace: str = ""
     name: str = ""
     dry_run: bool | None = None
-    user_info: UserInfo = UserInfo()
+    user_info: RequestUser = RequestUser()
     object: T | None = None
     old_object: T | None = None
 
     @property
-    def user(self) -> User:
+    def user(self) -> RequestSender:
         """The user as admission judges it."""
-        return User(self.user_info.username, self.user_info.groups or ())
+        return RequestSender(self.user_info.username, self.user_info.groups or ())
 
 
 class _Review(Wire, Generic[T], frozen=True):
     api_version: str = ""
     kind: str = ""
-    request: Request[T] | None = None
+    request: AdmissionRequest[T] | None = None
 
 
-_PODS = msgspec.json.Decoder(_Review[PodShape])
+_PODS = msgspec.json.Decoder(_Review[PodGateShape])
 _OBJECTS = msgspec.json.Decoder(_Review[dict[str, Any]])
 
 
-def decode_pod(body: bytes) -> Request[PodShape]:
+def decode_pod(body: bytes) -> AdmissionRequest[PodGateShape]:
     """Return the request about a pod; BadReview."""
     return _decode(_PODS, body, "pods")
 
 
-def decode_object(body: bytes, plural: str) -> Request[dict[str, Any]]:
+def decode_object(body: bytes, plural: str) -> AdmissionRequest[dict[str, Any]]:
     """Return the request about an object of a kind, as plain JSON; BadReview."""
     return _decode(_OBJECTS, body, plural)
 
 
-def _decode(decoder: msgspec.json.Decoder[_Review[T]], body: bytes, plural: str) -> Request[T]:
+def _decode(
+    decoder: msgspec.json.Decoder[_Review[T]], body: bytes, plural: str
+) -> AdmissionRequest[T]:
     try:
         review = decoder.decode(body)
     except msgspec.DecodeError as error:

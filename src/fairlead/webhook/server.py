@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.webhook.answers import Answer, Answers, Outcome, failed, path_of
+from fairlead.webhook.answers import AdmissionAnswers, HttpAnswer, RequestOutcome, failed, path_of
 from fairlead.webhook.certificates import Pair, validity_of
 from fairlead.webhook.configuration import Path
 from fairlead.webhook.tls import load_pair, server_context
@@ -36,7 +36,7 @@ Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLimits:
+class WebhookServerLimits:
     """Bounds. An API server sends at most a few hundred requests at a time, of 3 MiB and a half."""
 
     body_bytes_max: int = 8 << 20
@@ -77,7 +77,7 @@ class WebhookMetrics:
         )
         expiry.set_function(ends_at)
 
-    def answered(self, path: Path, outcome: Outcome, seconds: float) -> None:
+    def answered(self, path: Path, outcome: RequestOutcome, seconds: float) -> None:
         """Note one answer."""
         self._requests.labels(path.name.lower(), outcome.value).observe(seconds)
 
@@ -85,7 +85,7 @@ class WebhookMetrics:
 class _NotRead(Exception):
     """A body that is not read to its end; carries the answer."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: HttpAnswer) -> None:
         super().__init__(answer.outcome.value)
         self.answer = answer
 
@@ -95,9 +95,9 @@ class WebhookServer:
 
     def __init__(
         self,
-        answers: Answers,
+        answers: AdmissionAnswers,
         *,
-        limits: ServerLimits | None = None,
+        limits: WebhookServerLimits | None = None,
         log: Logger = SILENT,
         others: Mapping[str, Handler] | None = None,
     ) -> None:
@@ -105,7 +105,7 @@ class WebhookServer:
         self._answers = answers
         self._others = dict(others or {})
         self._metrics: WebhookMetrics | None = None
-        self._limits = limits or ServerLimits()
+        self._limits = limits or WebhookServerLimits()
         self._log = log
         self._context = server_context()
         self._ends_at = 0.0
@@ -170,7 +170,7 @@ class WebhookServer:
             answer = await self._answer(request, path)
         except Exception as error:  # noqa: BLE001 # the one place where faults of ours are caught
             self._log.error("Webhook fault", path=path.value, exc_info=error)
-            answer = failed(Outcome.FAULT, 500, "a fault of fairlead; its log says more")
+            answer = failed(RequestOutcome.FAULT, 500, "a fault of fairlead; its log says more")
         if self._metrics is not None:
             self._metrics.answered(path, answer.outcome, loop.time() - began_at)
         response = web.Response(
@@ -180,16 +180,22 @@ class WebhookServer:
             response.force_close()
         return response
 
-    async def _answer(self, request: web.BaseRequest, path: Path) -> Answer:
+    async def _answer(self, request: web.BaseRequest, path: Path) -> HttpAnswer:
         limits = self._limits
         if path is not Path.OTHER and request.method != "POST":
-            return failed(Outcome.MALFORMED, 405, "accepted: POST")
+            return failed(RequestOutcome.MALFORMED, 405, "accepted: POST")
         if path is not Path.OTHER and FORWARDED in request.headers:
-            return failed(Outcome.MALFORMED, 403, "accepted: reviews of API servers themselves")
+            return failed(
+                RequestOutcome.MALFORMED, 403, "accepted: reviews of API servers themselves"
+            )
         if request.headers.get("Content-Encoding", "identity") != "identity":
-            return failed(Outcome.MALFORMED, 415, "accepted: bodies without Content-Encoding")
+            return failed(
+                RequestOutcome.MALFORMED, 415, "accepted: bodies without Content-Encoding"
+            )
         if self._requests_count >= limits.requests_max:
-            return failed(Outcome.OVERLOADED, 503, f"{limits.requests_max} requests at a time")
+            return failed(
+                RequestOutcome.OVERLOADED, 503, f"{limits.requests_max} requests at a time"
+            )
         self._requests_count += 1
         try:
             body = b"" if path is Path.OTHER else await self._read(request)
@@ -205,7 +211,9 @@ class WebhookServer:
         """Return the body; _NotRead when it is too long, comes too slowly, or breaks off."""
         limits = self._limits
         most = limits.body_bytes_max
-        too_large = failed(Outcome.TOO_LARGE, 413, f"accepted: bodies of {most} bytes at most")
+        too_large = failed(
+            RequestOutcome.TOO_LARGE, 413, f"accepted: bodies of {most} bytes at most"
+        )
         if (request.content_length or 0) > most:
             raise _NotRead(too_large)
         chunks: list[bytes] = []
@@ -218,13 +226,15 @@ class WebhookServer:
                     if size > most:
                         raise _NotRead(too_large)
                     if self._held_bytes > limits.bodies_bytes_max:
-                        raise _NotRead(failed(Outcome.OVERLOADED, 503, "too many bodies at a time"))
+                        raise _NotRead(
+                            failed(RequestOutcome.OVERLOADED, 503, "too many bodies at a time")
+                        )
                     chunks.append(chunk)
         except TimeoutError as error:
             message = f"the body did not come within {limits.body_seconds_max:g} s"
-            raise _NotRead(failed(Outcome.TIMED_OUT, 408, message)) from error
+            raise _NotRead(failed(RequestOutcome.TIMED_OUT, 408, message)) from error
         except (ConnectionError, ClientError, HttpProcessingError) as error:
-            raise _NotRead(failed(Outcome.MALFORMED, 400, "the body broke off")) from error
+            raise _NotRead(failed(RequestOutcome.MALFORMED, 400, "the body broke off")) from error
         finally:
             self._held_bytes -= size
         return b"".join(chunks)

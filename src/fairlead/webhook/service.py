@@ -15,7 +15,7 @@ from fairlead.api.core import PriorityClass
 from fairlead.api.job_defaults import JobTerms
 from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.team import Team
-from fairlead.decide.admission.pod_gates import Rules, system_with
+from fairlead.decide.admission.pod_gates import GateRules, system_with
 from fairlead.model.node_teams import NODE_OUTLINES
 from fairlead.model.priorities import PriorityTable
 from fairlead.model.submitted import JOB_OUTLINES, JobOutline, SubmittedTable
@@ -24,10 +24,10 @@ from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.mirror import Change, Mirror
-from fairlead.webhook.answers import Answers
+from fairlead.webhook.answers import AdmissionAnswers
 from fairlead.webhook.certificates import Times
 from fairlead.webhook.configuration import PORT, SERVICE
-from fairlead.webhook.keeper import CertificateFiles, CertificateKeeper, KeeperOptions
+from fairlead.webhook.keeper import CertificateFiles, CertificateKeeper, CertificateKeeperOptions
 from fairlead.webhook.server import Handler, WebhookMetrics, WebhookServer
 
 
@@ -88,7 +88,7 @@ class Webhook:
             teams.on_change(self._team_changed)
         self._options = options
         self._clock = clock
-        rules = Rules(
+        rules = GateRules(
             own_namespace=options.namespace,
             system_namespaces=system_with(options.system_namespaces),
         )
@@ -100,7 +100,7 @@ class Webhook:
         #: Followed from when there is a first team.
         self._nodes = Mirror(client, NODE_OUTLINES, clock=clock, rng=rng, log=log)
         self._has_teams = asyncio.Event()
-        answers = Answers(
+        answers = AdmissionAnswers(
             rules, classes=self._classes, teams=self._known_teams,
             submitted=lambda: self._submitted if self._jobs.synced else None,
             node_team=self._node_team, terms=options.terms, log=log,
@@ -111,7 +111,7 @@ class Webhook:
         if options.directory is not None:
             self._keeper = CertificateFiles(options.directory, self._server.use, log=log)
         else:
-            keeping = KeeperOptions(
+            keeping = CertificateKeeperOptions(
                 namespace=options.namespace, secret=SERVICE, hosts=options.all_hosts,
                 times=options.times, look_seconds=options.look_seconds,
             )  # fmt: skip

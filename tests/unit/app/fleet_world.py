@@ -23,7 +23,7 @@ from fairlead.api.resources import CRDS, FLEETS, JOBS, NODE_POOLS, NODES
 from fairlead.api.status import InternalError
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
-from fairlead.cloud.provider import Provider
+from fairlead.cloud.provider import MachineProvider
 from fairlead.cloud.registry import provider_of
 from fairlead.cloud.simulated import CloudRates, SimulatedCloud
 from fairlead.decide.fleet.view import FleetPolicy
@@ -31,12 +31,12 @@ from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.rails.sight import SightLimits
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import HardwareSpec, load_profile
 from fairlead.history.memory import MemoryHistory
-from fairlead.runtime.client import Request, Verb
+from fairlead.runtime.client import Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.history import FleetQuery, FleetRecord, History
 from fairlead.runtime.metrics import Metrics
@@ -56,7 +56,7 @@ class PagedClient(QuietClient):
     async def call(self, request: Request[A]) -> A:
         if self.is_full and request.is_write:
             raise InternalError("etcdserver: mvcc: database space exceeded")
-        if request.verb is Verb.READ and request.name in self.pages:
+        if request.verb is RequestVerb.READ and request.name in self.pages:
             answer: Any = self.pages[request.name]()
             return answer
         return await super().call(request)
@@ -95,7 +95,7 @@ class FleetWorld:
         self.history: History = MemoryHistory()
         self.rng = rng
         #: What makes providers of a test's own, by pool: for each life of the controllers.
-        self.provider_makers: dict[str, Callable[[], Provider]] = {}
+        self.provider_makers: dict[str, Callable[[], MachineProvider]] = {}
         self.supervisor: Supervisor | None = None
 
     @classmethod
@@ -144,7 +144,7 @@ class FleetWorld:
         self.supervisor = Supervisor(controllers.services(), clock=self.clock, rng=self.rng)
         await self.supervisor.run()
 
-    def _provider_of(self, pool: NodePool) -> Provider:
+    def _provider_of(self, pool: NodePool) -> MachineProvider:
         own = self.provider_makers.get(pool.metadata.name)
         return own() if own is not None else provider_of(pool, simulated=self.cloud)
 

@@ -32,14 +32,14 @@ from fairlead.api.node_pool import (
 from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.team import JobLimits
 from fairlead.api.times import format_time
-from fairlead.app.answers import Answers, Known, fitted_of_namespace, of_namespace
+from fairlead.app.answers import KnownState, PlannerAnswers, fitted_of_namespace, of_namespace
 from fairlead.app.answers_api import QUESTION_BYTES_MAX, AnswersApi
 from fairlead.app.archive_api import QUESTIONS_MAX
 from fairlead.app.archive_guard import to_read_history
 from fairlead.app.messages import Explained, ExplainQuestion, FitQuestion, Fitted
 from fairlead.cli.answers import ask_fit, ask_why
 from fairlead.cli.transport import Api
-from fairlead.decide.explanation import Forecast, Preemption, Unknown
+from fairlead.decide.explanation import Forecast, PreemptionAhead, UnknownBound
 from fairlead.decide.forecast import Forecasts
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.cycle import decide
@@ -67,15 +67,15 @@ NOW = EPOCH + 100.0
 EARLIER = format_time(EPOCH - 3600)
 
 
-def answers_on(state: ClusterState, **known: Any) -> Answers:
+def answers_on(state: ClusterState, **known: Any) -> PlannerAnswers:
     planner = PlacementState(state, order=FairShareOrder(state))
-    return Answers(
-        planner, Known(**known), PlacementPolicy(), JobsPolicy(node_lost_grace_seconds=7.0),
+    return PlannerAnswers(
+        planner, KnownState(**known), PlacementPolicy(), JobsPolicy(node_lost_grace_seconds=7.0),
         stopwatch=lambda: 0.0, seconds=lambda: 1.0,
     )  # fmt: skip
 
 
-def two_tenants(**known: Any) -> Answers:
+def two_tenants(**known: Any) -> PlannerAnswers:
     """A job of a waits for one of b, whose limit is an hour."""
     running = make_job("secret", namespace="b", count=2, time_limit_seconds=3600,
                        placement=make_placement(["node-0000", "node-0001"]))  # fmt: skip
@@ -216,8 +216,8 @@ def test_a_forecast_answers_for_a_time_that_grows_with_what_it_took(
             return super().of(key)
 
     monkeypatch.setattr("fairlead.app.answers.Forecasts", Counted)
-    answers = Answers(
-        two_tenants().state, Known(), PlacementPolicy(), JobsPolicy(),
+    answers = PlannerAnswers(
+        two_tenants().state, KnownState(), PlacementPolicy(), JobsPolicy(),
         stopwatch=lambda: sum(spent), seconds=lambda: 1.0,
     )  # fmt: skip
     for seconds in (0.0, 0.1, 0.5, 0.6, *(0.6 + n / 10 for n in range(60))):
@@ -227,8 +227,8 @@ def test_a_forecast_answers_for_a_time_that_grows_with_what_it_took(
 
 def test_what_takes_too_long_is_left_out_and_the_verdict_is_not() -> None:
     ticks = iter(range(1_000))
-    answers = Answers(
-        two_tenants().state, Known(), PlacementPolicy(), JobsPolicy(),
+    answers = PlannerAnswers(
+        two_tenants().state, KnownState(), PlacementPolicy(), JobsPolicy(),
         stopwatch=lambda: float(next(ticks)), seconds=lambda: 0.5,
     )  # fmt: skip
     whole = two_tenants().explain(("a", "mine"), NOW).explanation
@@ -238,7 +238,7 @@ def test_what_takes_too_long_is_left_out_and_the_verdict_is_not() -> None:
     assert (found.verdict, found.arithmetic, found.ahead) == (
         whole.verdict, whole.arithmetic, whole.ahead,
     )  # fmt: skip
-    assert (found.forecast, found.suggestions) == (Unknown.TOO_LONG, ())
+    assert (found.forecast, found.suggestions) == (UnknownBound.TOO_LONG, ())
     assert isinstance(whole.forecast, Forecast)
 
 
@@ -256,14 +256,14 @@ def test_who_sees_one_namespace_is_shown_no_job_of_another() -> None:
     assert own.explanation is not None
     assert found.explanation is not None
     assert own.explanation.arithmetic == found.explanation.arithmetic
-    victims = Preemption(NOW, (("b", "secret"), ("a", "other")))
+    victims = PreemptionAhead(NOW, (("b", "secret"), ("a", "other")))
     preempting = replace(found, explanation=_with_forecast(found, victims))
     left = of_namespace(preempting, "a").explanation
     assert left is not None
-    assert left.forecast == Preemption(NOW, (("a", "other"),))
+    assert left.forecast == PreemptionAhead(NOW, (("a", "other"),))
 
 
-def _with_forecast(found: Explained, forecast: Preemption) -> Any:
+def _with_forecast(found: Explained, forecast: PreemptionAhead) -> Any:
     from msgspec.structs import replace as with_
 
     assert found.explanation is not None
@@ -272,7 +272,7 @@ def _with_forecast(found: Explained, forecast: Preemption) -> Any:
 
 @asynccontextmanager
 async def served(
-    answers: Callable[[], Answers | None], reviewer: Reviewer | None = None
+    answers: Callable[[], PlannerAnswers | None], reviewer: Reviewer | None = None
 ) -> AsyncGenerator[str]:
     questions = AnswersApi(answers, clock=SystemClock(), stopwatch=lambda: 0.0)
     async with archive(reviewer or Reviewer(), questions=questions) as url:
@@ -335,7 +335,7 @@ def test_of_victims_and_taints_a_user_of_one_namespace_is_told_nothing_of_others
     answers = answers_on(ClusterState.of(make_nodes(1), [began]))
     high = make_job("high", namespace="a", priority=9)
     found = answers.fit(high, NOW)
-    assert isinstance(found.forecast, Preemption)
+    assert isinstance(found.forecast, PreemptionAhead)
     assert found.forecast.victims == (("b", "low"),)
     assert b"low" not in msgspec.json.encode(fitted_of_namespace(found, "a"))
     tainted = make_node("n", gpus=8, taints=[Taint("secret", "NoSchedule")])

@@ -16,7 +16,7 @@ from fairlead.api.times import format_time, parse_time
 from fairlead.app.collector import CONFIRM_SECONDS, WRITE_SECONDS_MIN, Collector
 from fairlead.node.report import Report, report_of
 from fairlead.node.settings import AgentSettings
-from fairlead.runtime.client import Verb
+from fairlead.runtime.client import RequestVerb
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_node
 
@@ -60,7 +60,7 @@ def test_what_changes_is_written_at_once_and_the_rest_confirmed_rarely(tmp_path:
 
             async def counted(request: object) -> object:
                 if getattr(request, "resource", None) is NODE_REPORTS and (
-                    getattr(request, "verb", None) is Verb.PATCH
+                    getattr(request, "verb", None) is RequestVerb.PATCH
                 ):
                     writes.append(fleet.clock.now())
                 return await call(request)  # type: ignore[arg-type] # any request

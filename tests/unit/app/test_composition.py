@@ -19,20 +19,20 @@ from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.app.embedded import Cluster
 from fairlead.app.nodes import Nodes
-from fairlead.app.operator import Operator, OperatorSettings
+from fairlead.app.operator import OperatorSettings, ReplicaRun
 from fairlead.app.replica import Replica, ReplicaSettings
-from fairlead.app.settings import Asked, settle
+from fairlead.app.settings import UpFlags, settle
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.volume_binder import VolumeBinder
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.leader import Term
+from fairlead.runtime.leader import LeaderTerm
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.runtime.metrics import Metrics
@@ -88,7 +88,7 @@ def taken(composed: Composed) -> Composed:
 
 
 async def run_embedded(directory: Any) -> None:
-    settings = settle(directory, Asked(listen="127.0.0.1:0"))
+    settings = settle(directory, UpFlags(listen="127.0.0.1:0"))
     cluster = Cluster(settings, "token", clock=SystemClock(), log=SILENT, say=lambda _: None)
     async with asyncio.timeout(60):
         await cluster.run(lambda _: cluster.stop())
@@ -98,7 +98,7 @@ async def run_embedded(directory: Any) -> None:
 async def test_a_cluster_that_is_stopped_during_its_start_ends_without_being_announced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opens: bool
 ) -> None:
-    settings = settle(tmp_path, Asked(listen="127.0.0.1:0"))
+    settings = settle(tmp_path, UpFlags(listen="127.0.0.1:0"))
     cluster = Cluster(settings, "token", clock=SystemClock(), log=SILENT, say=lambda _: None)
     if opens:  # in the middle of it
         monkeypatch.setattr(ApiService, "bootstrap", _stopping(cluster, ApiService.bootstrap))
@@ -140,7 +140,7 @@ async def run_operator(composed: Composed) -> None:
     client = InProcessClient(service)
     policies = Policies(JobsPolicy(binding=Binding.DIRECT))
     settings = OperatorSettings(ReplicaSettings("one", policies=policies), "127.0.0.1", 0)
-    operator = Operator(settings, client, MemoryHistory(), clock=SystemClock(), log=SILENT)
+    operator = ReplicaRun(settings, client, MemoryHistory(), clock=SystemClock(), log=SILENT)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         running = group.create_task(operator.run(lambda _: None))
         serving = group.create_task(service.run())
@@ -199,7 +199,7 @@ async def test_virtual_nodes_are_not_ready_again_before_they_have_started_again(
     pods, nodes = (
         Mirror(client, kind, clock=clock, rng=random.Random(1)) for kind in (PODS, NODES)
     )
-    settings = settle(tmp_path, Asked(listen="127.0.0.1:0"))
+    settings = settle(tmp_path, UpFlags(listen="127.0.0.1:0"))
     composed = Nodes(settings, client, clock, pods=pods, nodes=nodes, log=SILENT)
     virtual = composed.services()[0]
     is_ready = virtual.is_ready
@@ -222,9 +222,9 @@ async def test_virtual_nodes_are_not_ready_again_before_they_have_started_again(
 
 async def test_a_leader_whose_controllers_have_not_started_is_not_ready() -> None:
     settings = OperatorSettings(ReplicaSettings("one"), "127.0.0.1", 0)
-    operator = Operator(settings, FakeClient(), MemoryHistory(), clock=SystemClock(), log=SILENT)
+    operator = ReplicaRun(settings, FakeClient(), MemoryHistory(), clock=SystemClock(), log=SILENT)
     request: Any = None
     operator.elector._note(Lease())
     assert (await operator._readyz(request)).status == 200
-    operator.elector.term = Term(Lease(), float("inf"))
+    operator.elector.term = LeaderTerm(Lease(), float("inf"))
     assert (await operator._readyz(request)).status == 503

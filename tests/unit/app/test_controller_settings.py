@@ -27,12 +27,12 @@ from fairlead.app.controller_settings import (
     load_settings,
 )
 from fairlead.app.controllers import Controllers, Policies
-from fairlead.app.settings import Asked, remember, settle
+from fairlead.app.settings import UpFlags, remember, settle
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.history.memory import MemoryHistory
 from fairlead.input.errors import CliError, Code
 from fairlead.input.sections import description_of, fields_of, plain
@@ -42,7 +42,7 @@ from fairlead.install.values import Values
 from fairlead.model.topology import Level
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.metrics import Metrics
-from fairlead.runtime.supervisor import Service, Supervisor
+from fairlead.runtime.supervisor import SupervisedService, Supervisor
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job, make_node
 
@@ -217,7 +217,7 @@ async def _placed(settings: ControllerSettings) -> list[str]:
         settings.policies(JobsPolicy()), client, MemoryHistory(),
         context=ProcessContext(clock, Metrics(CollectorRegistry(), version="test")),
     )  # fmt: skip
-    services = [Service("api", service.run), *controllers.services()]
+    services = [SupervisedService("api", service.run), *controllers.services()]
     async with asyncio.TaskGroup() as group:
         task = group.create_task(Supervisor(services, clock=clock, rng=random.Random(4)).run())
         for name, count in (("first", 1), ("head", 2), ("later", 1)):
@@ -239,11 +239,11 @@ def test_the_planner_of_a_cluster_in_this_process_follows_the_settings(tmp_path:
 def test_a_cluster_of_this_machine_continues_with_its_settings(tmp_path: Path) -> None:
     read(tmp_path, "jobs: {startSecondsMax: 60}\n")
     file = str(tmp_path / "settings.yaml")
-    chosen = settle(tmp_path, Asked(settings_file=file))
+    chosen = settle(tmp_path, UpFlags(settings_file=file))
     assert chosen.controllers == ControllerSettings(jobs=JobsSettings(start_seconds_max=60))
     remember(chosen, 7443)
-    assert settle(tmp_path, Asked()).controllers == chosen.controllers
-    assert settle(tmp_path, Asked(settings_file="")).controllers == ControllerSettings()
+    assert settle(tmp_path, UpFlags()).controllers == chosen.controllers
+    assert settle(tmp_path, UpFlags(settings_file="")).controllers == ControllerSettings()
 
 
 def _made(settings: ControllerSettings) -> dict[str, dict[str, Any]]:

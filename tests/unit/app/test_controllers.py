@@ -22,11 +22,11 @@ from fairlead.controllers import scheduler
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.metrics import Metrics
-from fairlead.runtime.supervisor import Service, Supervisor
+from fairlead.runtime.supervisor import SupervisedService, Supervisor
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job, make_node
 
@@ -47,7 +47,7 @@ class Cluster:
             context=ProcessContext(self.clock, self.metrics),
         )  # fmt: skip
         self.supervisor = Supervisor(
-            [Service("api", self.service.run), *self.controllers.services()],
+            [SupervisedService("api", self.service.run), *self.controllers.services()],
             clock=self.clock, rng=rng,
         )  # fmt: skip
 

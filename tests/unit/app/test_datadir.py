@@ -14,7 +14,7 @@ import pytest
 
 from fairlead.app import datadir
 from fairlead.app.datadir import TOKEN_FILE, prepare, read_token, size_bytes
-from fairlead.app.run_file import Running, open_log
+from fairlead.app.run_file import RunningCluster, open_log
 from fairlead.history.sqlite import SqliteHistory, SqliteLogs
 from fairlead.input.errors import CliError, Code
 
@@ -178,7 +178,7 @@ def test_a_directory_that_others_could_read_is_made_private_with_all_in_it(
 def test_the_index_of_a_history_that_a_cluster_uses_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = Running(os.getpid(), 0, "", "https://127.0.0.1:1", "", 0.0)
+    running = RunningCluster(os.getpid(), 0, "", "https://127.0.0.1:1", "", 0.0)
     monkeypatch.setattr(datadir, "read_running", lambda _: running)
     data = tmp_path / "data"
     data.mkdir(mode=0o755)

@@ -15,7 +15,7 @@ from fairlead.app.embedded import install_crds
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job
@@ -35,7 +35,7 @@ def test_an_older_version_brings_its_definitions_and_a_later_field_goes_with_the
 ):
     async def main() -> None:
         numbers = itertools.count(1)
-        service = Service(
+        service = ApiService(
             Store.open(None), Registry.with_builtins(), LoopClock(1.8e9),
             ids=lambda: f"uid-{next(numbers)}", rng=random.Random(1),
         )  # fmt: skip

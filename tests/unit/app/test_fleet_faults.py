@@ -17,7 +17,7 @@ from fairlead.controllers import fleet as fleet_module
 from fairlead.controllers.fleet import FleetController
 from fairlead.decide.fleet import purchases
 from fairlead.decide.fleet.actions import Action, Terminate
-from fairlead.decide.fleet.census import Census
+from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.demand import Offer
 from fairlead.decide.fleet.view import FleetView
 from fairlead.decide.rails import books
@@ -133,7 +133,7 @@ def test_a_pool_that_code_of_ours_raises_over_is_left_alone_until_it_changes(
 ) -> None:
     plan = purchases._offers_of
 
-    def broken(view: FleetView, census: Census, spares: int) -> list[Offer]:
+    def broken(view: FleetView, census: PoolCensus, spares: int) -> list[Offer]:
         is_bad = census.view.name == "bad" and not census.view.pool.spec.headroom_nodes
         if is_bad and not census.view.mistakes:
             raise ValueError("planted")

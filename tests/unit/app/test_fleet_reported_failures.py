@@ -17,10 +17,10 @@ from fairlead.api.meta import to_wire
 from fairlead.api.quantity import GPU
 from fairlead.api.resources import NODES, PODS, TEAMS
 from fairlead.api.status import InternalError
-from fairlead.cloud.provider import Provider
+from fairlead.cloud.provider import MachineProvider
 from fairlead.cloud.simulated import CloudRates, SimulatedProvider
 from fairlead.model.machines import Inventory
-from fairlead.runtime.client import Request, Verb
+from fairlead.runtime.client import Request, RequestVerb
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_pod, make_team
 
@@ -62,7 +62,7 @@ def test_nothing_is_removed_while_the_pods_have_not_been_listed() -> None:
             call = world.client.call
 
             async def no_pods(request: Request[Any]) -> Any:
-                if request.verb is Verb.LIST and request.resource is PODS:
+                if request.verb is RequestVerb.LIST and request.resource is PODS:
                     raise InternalError("the list of pods fails")
                 return await call(request)
 
@@ -234,7 +234,7 @@ def test_each_group_is_listed_at_most_once_in_a_loop_however_many_nodes_it_has()
                     calls.append(world.clock.now())
                     return await super().instances()
 
-            def make() -> Provider:
+            def make() -> MachineProvider:
                 return Counting(world.cloud, "h100")
 
             world.provider_makers["h100"] = make

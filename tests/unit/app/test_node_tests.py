@@ -13,10 +13,10 @@ from tests.unit.app.test_health import HealthWorld
 
 from fairlead.api import names
 from fairlead.api.core import Node, Pod
-from fairlead.api.machine_result import Measured, Outcome, SuiteResult, encode_result
+from fairlead.api.machine_result import MachineFinding, MachineOutcome, SuiteResult, encode_result
 from fairlead.api.node_report import Action
 from fairlead.api.node_suites import suites
-from fairlead.api.node_test import Cause, NodeTest, Phase
+from fairlead.api.node_test import NodeTest, NodeTestCause, NodeTestPhase
 from fairlead.api.placement import nodes_of
 from fairlead.api.resources import NODE_POOLS, NODE_TESTS, NODES, PODS
 from fairlead.cloud.simulated import CloudRates
@@ -48,7 +48,9 @@ def fleet_with(quality: Quality, count: int = 4) -> tuple[HardwareSpec, str]:
 
 def good_result() -> str:
     """Return what a machine says that passes the quick suite."""
-    measured = tuple(Measured(name, Outcome.PASSED) for name in suites()["quick"].tests)
+    measured = tuple(
+        MachineFinding(name, MachineOutcome.PASSED) for name in suites()["quick"].tests
+    )
     return encode_result(SuiteResult("quick", measured)).decode()
 
 
@@ -128,7 +130,10 @@ def test_new_nodes_are_tested_and_no_machine_is_bought_twice_meanwhile() -> None
             assert not any(map(is_closed, nodes))
             for node in nodes:
                 (test,) = await history_of(fleet, node.metadata.name)
-                assert (test.spec.cause, test.status.outcome) == (Cause.GATE, Outcome.PASSED)
+                assert (test.spec.cause, test.status.outcome) == (
+                    NodeTestCause.GATE,
+                    MachineOutcome.PASSED,
+                )
                 assert test.status.attempts == 1
                 assert [each.test for each in test.status.measured] == list(suites()["quick"].tests)
             assert await pods_of_tests(fleet) == []
@@ -148,7 +153,7 @@ def test_a_node_that_computes_wrong_never_takes_work_and_its_pool_replaces_it() 
 
             async def failed() -> bool:
                 tests = await history_of(fleet, bad)
-                return bool(tests) and tests[0].status.outcome is Outcome.FAILED
+                return bool(tests) and tests[0].status.outcome is MachineOutcome.FAILED
 
             await fleet.until(failed, 900)
             (test,) = await history_of(fleet, bad)
@@ -200,7 +205,7 @@ def test_a_node_that_says_nothing_until_the_deadline_is_out_of_service() -> None
 
             await fleet.until(out, 7200)
             (test,) = await history_of(fleet, bad)
-            assert (test.status.outcome, test.status.reason) == (Outcome.ERROR, "Silent")
+            assert (test.status.outcome, test.status.reason) == (MachineOutcome.ERROR, "Silent")
             assert test.status.attempts >= 2
             assert is_closed(await node_of(fleet, bad))
 
@@ -228,7 +233,7 @@ def test_a_test_that_leaves_nothing_is_tried_again_and_an_evicted_one_too() -> N
             for name in evicted:
                 assert (await history_of(fleet, name))[0].status.attempts == 2
             (test,) = await history_of(fleet, bad)
-            assert test.status.outcome is Outcome.PASSED
+            assert test.status.outcome is MachineOutcome.PASSED
 
     run(main())
 
@@ -248,7 +253,7 @@ def test_nothing_that_others_write_lifts_a_taint() -> None:
 
             async def begun() -> bool:
                 tests = await history_of(fleet, bad)
-                return bool(tests) and tests[0].status.phase is Phase.RUNNING
+                return bool(tests) and tests[0].status.phase is NodeTestPhase.RUNNING
 
             await fleet.until(begun, 900)
             (test,) = await history_of(fleet, bad)
@@ -321,7 +326,7 @@ def test_whatever_instant_the_controllers_die_at_each_node_is_tested_and_let_in(
             assert not any(map(is_closed, nodes))
             for node in nodes:
                 tests = await history_of(fleet, node.metadata.name)
-                assert [t.status.outcome for t in tests] == [Outcome.PASSED]
+                assert [t.status.outcome for t in tests] == [MachineOutcome.PASSED]
             assert await pods_of_tests(fleet) == []
 
     run(main())
@@ -375,7 +380,7 @@ def test_a_node_that_was_repaired_passes_the_same_gate() -> None:
 
             await fleet.until(back, 900)
             tests = await history_of(fleet, name)
-            assert [each.status.outcome for each in tests] == [Outcome.PASSED] * 2
+            assert [each.status.outcome for each in tests] == [MachineOutcome.PASSED] * 2
 
     run(main())
 
@@ -390,8 +395,9 @@ def test_a_repair_that_did_not_help_is_found_by_the_gate() -> None:
             await world.tell(name, world.fault(action=Action.ASK_PERSON))
             await asyncio.sleep(60)
             await world.tell(name)
+            lies = (MachineOutcome.PASSED, MachineOutcome.FAILED)
             bad = encode_result(SuiteResult("quick", tuple(
-                Measured(test, Outcome.FAILED if test == "disk" else Outcome.PASSED, "it lies")
+                MachineFinding(test, lies[test == "disk"], "it lies")
                 for test in suites()["quick"].tests
             ))).decode()  # fmt: skip
 

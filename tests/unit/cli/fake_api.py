@@ -16,7 +16,7 @@ from fairlead.app.messages import ClusterStatus, NodeCounts
 from fairlead.cli.common import Common
 from fairlead.cli.embedded import STATUS_PATH
 from fairlead.cli.transport import Api
-from fairlead.kube.http1 import Answer
+from fairlead.kube.http1 import HttpResponse
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import Request
 from fairlead.testing.fake_client import FakeClient
@@ -33,7 +33,7 @@ class Unanswered:
         """Return no token."""
         return ""
 
-    def request(self, *_: Any, **__: Any) -> Answer:
+    def request(self, *_: Any, **__: Any) -> HttpResponse:
         """Raise NotFound, as there is no such path."""
         raise NotFound("404 page not found")
 
@@ -54,11 +54,11 @@ class FakeApi(Api):
         """Carry the request out."""
         return asyncio.run(self.client.call(request))
 
-    def request(self, method: str, path: str, **_: Any) -> Answer:
+    def request(self, method: str, path: str, **_: Any) -> HttpResponse:
         """Return the cluster's own status, the only path that there is."""
         if not self.is_embedded or path != STATUS_PATH:
             raise NotFound("404 page not found")
-        return Answer(200, "OK", {}, msgspec.json.encode(STATUS))
+        return HttpResponse(200, "OK", {}, msgspec.json.encode(STATUS))
 
     def chunks(
         self, path: str, query: Mapping[str, str], *, headers: Mapping[str, str] | None = None

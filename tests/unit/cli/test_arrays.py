@@ -11,7 +11,7 @@ from fairlead.api.job import JobSpec, VerdictStatus
 from fairlead.api.job_array import ElementCounts, JobArray, JobArraySpec, JobArrayStatus
 from fairlead.api.meta import Condition, ObjectMeta
 from fairlead.api.times import format_time
-from fairlead.cli.arrays import Elements, Reference, cancelled_with, parse_reference, select
+from fairlead.cli.arrays import ArrayReference, Elements, cancelled_with, parse_reference, select
 from fairlead.cli.commands.wait import For, array_reached
 from fairlead.cli.lookup import clean_reference
 from fairlead.cli.views.arrays import array_row, array_words, choose_arrays
@@ -34,36 +34,36 @@ def array(
 @pytest.mark.parametrize(
     ("text", "reference", "job"),
     [
-        ("sweep", Reference("sweep"), "sweep"),
-        ("job/sweep", Reference("sweep"), "sweep"),
-        ("sweep[7]", Reference("sweep", "7"), "sweep-7"),
-        ("sweep[3-9,12]", Reference("sweep", "3-9,12"), "sweep[3-9,12]"),
-        ("sweep[", Reference("sweep["), "sweep["),
+        ("sweep", ArrayReference("sweep"), "sweep"),
+        ("job/sweep", ArrayReference("sweep"), "sweep"),
+        ("sweep[7]", ArrayReference("sweep", "7"), "sweep-7"),
+        ("sweep[3-9,12]", ArrayReference("sweep", "3-9,12"), "sweep[3-9,12]"),
+        ("sweep[", ArrayReference("sweep["), "sweep["),
     ],
 )
 def test_an_element_is_named_by_its_array_and_one_of_them_is_a_job(
-    text: str, reference: Reference, job: str
+    text: str, reference: ArrayReference, job: str
 ) -> None:
     assert parse_reference(text) == reference
     assert clean_reference(text) == job
 
 
 def test_elements_are_those_of_the_array_and_none_is_an_error_that_says_which_there_are() -> None:
-    assert select(array("0-8:2"), Reference("sweep", "3-8")).positions == 0b11100
-    assert select(array("0-8:2"), Reference("sweep")).positions == 0b11111
+    assert select(array("0-8:2"), ArrayReference("sweep", "3-8")).positions == 0b11100
+    assert select(array("0-8:2"), ArrayReference("sweep")).positions == 0b11111
     with pytest.raises(CliError) as none:
-        select(array("0-8:2"), Reference("sweep", "3"))
+        select(array("0-8:2"), ArrayReference("sweep", "3"))
     [problem] = none.value.problems
     assert problem.message == "array 'sweep' has no element 3"
     assert problem.help == ("its indices are 0-8:2",)
     with pytest.raises(CliError) as wrong:
-        select(array(), Reference("sweep", "5-2"))
+        select(array(), ArrayReference("sweep", "5-2"))
     assert wrong.value.problems[0].message == "'sweep[5-2]' range \"5-2\" descends; write 2-5"
 
 
 def test_what_is_cancelled_adds_up_and_is_bounded() -> None:
     found = array("0-8:2", cancel="2,77")
-    assert cancelled_with(found, select(found, Reference("sweep", "4-6"))) == "2-6"
+    assert cancelled_with(found, select(found, ArrayReference("sweep", "4-6"))) == "2-6"
     wide = array("0-99999")
     every_second = Elements(wide, int("01" * 50_000, 2))
     with pytest.raises(CliError) as refused:
@@ -124,7 +124,7 @@ def test_arrays_are_chosen_like_jobs() -> None:
 def test_waiting_ends_when_the_elements_have(
     indices: str | None, status: dict[str, Any], wanted: dict[For, bool]
 ) -> None:
-    elements = select(array(**status), Reference("sweep", indices))
+    elements = select(array(**status), ArrayReference("sweep", indices))
     assert {goal: array_reached(elements, goal) for goal in For} == {
         goal: wanted.get(goal) for goal in For
     }

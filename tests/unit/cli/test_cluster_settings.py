@@ -22,8 +22,8 @@ from fairlead.decide.explanation import Forecast
 from fairlead.decide.placement.state import PlacementState
 from fairlead.input.sections import plain
 from fairlead.install.manifests import Install, manifests
-from fairlead.install.values import Values, Webhook
-from fairlead.kube.http1 import Answer
+from fairlead.install.values import Values, WebhookValues
+from fairlead.kube.http1 import HttpResponse
 from fairlead.testing.builders import EPOCH, make_job, make_nodes, make_placement
 
 STRICT = ControllerSettings(placement=PlacementSettings(starvation_seconds=0))
@@ -43,11 +43,11 @@ def _api(answer: object, installed: Sequence[dict[str, Any]] = ()) -> Any:
             raise answer
         return ConfigMap(ObjectMeta(name), {SETTINGS_FILE: str(answer)})
 
-    def request(method: str, path: str) -> Answer:
+    def request(method: str, path: str) -> HttpResponse:
         kind, name = path.split("/")[-2:]
         for each in installed:
             if (f"{each['kind'].lower()}s", each["metadata"]["name"]) == (kind, name):
-                return Answer(200, "OK", {}, msgspec.json.encode(each))
+                return HttpResponse(200, "OK", {}, msgspec.json.encode(each))
         raise Forbidden(f"may not {method} {path}")
 
     installed_in = namespace
@@ -81,7 +81,7 @@ def test_they_are_found_in_whatever_namespace_fairlead_was_installed_in() -> Non
 
 def test_every_user_may_read_what_names_the_namespace() -> None:
     kind, name = BINDING_PATH.split("/")[-2:]
-    objects = manifests(Install("ml-platform", Values(webhook=Webhook(enabled=False))))
+    objects = manifests(Install("ml-platform", Values(webhook=WebhookValues(enabled=False))))
     (role,) = (
         each["metadata"]["name"] for each in objects if each["kind"] == "ClusterRole"
         and {"apiGroups": ["rbac.authorization.k8s.io"], "resources": [kind], "verbs": ["get"],

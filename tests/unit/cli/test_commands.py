@@ -22,8 +22,8 @@ from fairlead.cli.commands.uninstall import _refuse
 from fairlead.cli.common import Common, Format
 from fairlead.cli.follow import follow_job
 from fairlead.input.errors import CliError
-from fairlead.install.remover import Inventory, UninstallOptions
-from fairlead.kube.http1 import Answer
+from fairlead.install.remover import InstalledInventory, UninstallOptions
+from fairlead.kube.http1 import HttpResponse
 from fairlead.kube.kubeconfig import write_kubeconfig
 from fairlead.runtime.client import EventType, WatchEvent
 from fairlead.testing.builders import make_job, make_node
@@ -100,7 +100,9 @@ def test_a_replica_in_a_pod_works_in_the_namespace_of_the_pod_and_leaves_slowly(
 
 
 def test_jobs_that_have_ended_are_not_deleted_unasked_either() -> None:
-    inventory = Inventory((), jobs=(to_wire(failed("a", 1)),), group_jobs=(), pools=(), gated=())
+    inventory = InstalledInventory(
+        (), jobs=(to_wire(failed("a", 1)),), group_jobs=(), pools=(), gated=()
+    )
     with pytest.raises(CliError, match="1 jobs are there, 0 of them have not ended"):
         _refuse(inventory, UninstallOptions("fairlead-system"), is_deleting=False)
     _refuse(inventory, UninstallOptions("fairlead-system"), is_deleting=True)
@@ -153,11 +155,11 @@ def test_a_dry_run_of_an_installation_over_helm_s_is_refused_as_the_installation
     class Helm(FakeApi):
         """Has all that is asked for, from a release."""
 
-        def request(self, method: str, path: str, **_: Any) -> Answer:
+        def request(self, method: str, path: str, **_: Any) -> HttpResponse:
             labels = {"app.kubernetes.io/managed-by": "Helm"}
             annotations = {"meta.helm.sh/release-name": "mine"}
             found = {"metadata": {"labels": labels, "annotations": annotations}}
-            return Answer(200, "OK", {}, json.dumps(found).encode())
+            return HttpResponse(200, "OK", {}, json.dumps(found).encode())
 
     serve(monkeypatch, Helm())
     for flags in (["--dry-run"], []):

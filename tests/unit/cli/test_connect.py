@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from fairlead.app.run_file import (
-    Running,
+    RunningCluster,
     clear_running,
     identity,
     read_running,
     write_running,
 )
-from fairlead.app.settings import Asked, parse_listen, remember, settle
+from fairlead.app.settings import UpFlags, parse_listen, remember, settle
 from fairlead.cli.connect import (
     Choice,
     default_data_directory,
@@ -26,11 +26,11 @@ from fairlead.input.errors import CliError, Code
 from fairlead.kube.kubeconfig import write_kubeconfig
 
 
-def running(pid: int) -> Running:
+def running(pid: int) -> RunningCluster:
     """Return the record that a process of that number would leave now."""
     mine = identity(pid)
     assert mine is not None
-    return Running(pid, mine.start_ticks, mine.boot_id, "http://own", "0.1.0", 1.0)
+    return RunningCluster(pid, mine.start_ticks, mine.boot_id, "http://own", "0.1.0", 1.0)
 
 
 class Home:
@@ -89,7 +89,7 @@ def test_a_stopped_cluster_is_named_when_there_is_nothing_else(home: Home) -> No
 
 def test_an_explicit_kubeconfig_of_a_stopped_cluster_says_how_to_start_it(home: Home) -> None:
     elsewhere = home.config(home.root / "elsewhere" / "kubeconfig", "http://dead")
-    remember(settle(elsewhere.parent, Asked()), 7443)
+    remember(settle(elsewhere.parent, UpFlags()), 7443)
     assert home.server(kubeconfig=str(elsewhere)) == "http://dead", "another program's files"
     (elsewhere.parent / "store").mkdir()
     with pytest.raises(CliError) as caught:
@@ -101,7 +101,7 @@ def test_a_kubeconfig_variable_that_names_a_stopped_cluster_is_as_good_as_the_fl
     home: Home,
 ) -> None:
     own = home.config(home.data / "kubeconfig", "http://own")
-    remember(settle(home.data, Asked()), 7443)
+    remember(settle(home.data, UpFlags()), 7443)
     (home.data / "store").mkdir()
     home.environment["KUBECONFIG"] = str(own)
     with pytest.raises(CliError) as caught:
@@ -129,7 +129,9 @@ def test_a_record_counts_only_while_its_very_process_lives(tmp_path: Path) -> No
     write_running(tmp_path, mine)
     assert read_running(tmp_path) == mine
     assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
-    reused = Running(mine.pid, mine.start_ticks + 1, mine.boot_id, "http://own", "0.1.0", 1.0)
+    reused = RunningCluster(
+        mine.pid, mine.start_ticks + 1, mine.boot_id, "http://own", "0.1.0", 1.0
+    )
     write_running(tmp_path, reused)
     assert read_running(tmp_path) is None
     (tmp_path / "run.json").write_text("{half")
@@ -169,16 +171,16 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 def test_a_plain_up_continues_with_what_was_given_before(tmp_path: Path) -> None:
-    first = settle(tmp_path, Asked(nodes=200, gpus=4, profile="training"))
+    first = settle(tmp_path, UpFlags(nodes=200, gpus=4, profile="training"))
     assert (first.host, first.port, first.is_port_asked) == ("127.0.0.1", 7443, False)
     remember(first, 50_123)
-    again = settle(tmp_path, Asked())
+    again = settle(tmp_path, UpFlags())
     assert (again.nodes, again.gpus, again.profile, again.port) == (200, 4, "training", 50_123)
     assert not again.is_port_asked, "a remembered port may be replaced when it is busy"
-    changed = settle(tmp_path, Asked(nodes=0, listen="127.0.0.1:1"))
+    changed = settle(tmp_path, UpFlags(nodes=0, listen="127.0.0.1:1"))
     assert (changed.nodes, changed.gpus, changed.port, changed.is_port_asked) == (0, 4, 1, True)
 
 
 def test_a_damaged_memory_is_forgotten(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text("{")
-    assert settle(tmp_path, Asked()).nodes == 0
+    assert settle(tmp_path, UpFlags()).nodes == 0

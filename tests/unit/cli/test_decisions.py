@@ -22,7 +22,7 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.snapshot import Carried, Snapshot
 from fairlead.decide.placement.state import PlacementState
-from fairlead.kube.http1 import Answer
+from fairlead.kube.http1 import HttpResponse
 from fairlead.kube.kubeconfig import Connection
 from fairlead.model.objects import Objects
 from fairlead.testing.builders import EPOCH, make_job, make_nodes
@@ -46,7 +46,7 @@ class Server(Api):
     def token(self) -> str:
         return "token"
 
-    def request(self, *_: object, **__: object) -> Answer:
+    def request(self, *_: object, **__: object) -> HttpResponse:
         raise Forbidden("may not get clusterrolebindings")
 
     def lines(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli.app import run
-from fairlead.input.plain import Unreadable, json_document, yaml_document, yaml_documents
+from fairlead.input.plain import UnreadableText, json_document, yaml_document, yaml_documents
 
 DEEP = "[" * 100_000
 FLOW = "{a: " * 5_000 + "1" + "}" * 5_000
@@ -60,28 +60,28 @@ def test_a_file_of_many_levels_is_an_error_of_the_file(
 
 
 def test_bounds_come_with_their_lines() -> None:
-    with pytest.raises(Unreadable, match="line 1: nested more than 64 levels"):
+    with pytest.raises(UnreadableText, match="line 1: nested more than 64 levels"):
         yaml_document(DEEP)
-    with pytest.raises(Unreadable, match="line 65: nested more than 64 levels"):
+    with pytest.raises(UnreadableText, match="line 65: nested more than 64 levels"):
         yaml_document(BLOCK)
-    with pytest.raises(Unreadable, match="more than 200,000 values"):
+    with pytest.raises(UnreadableText, match="more than 200,000 values"):
         yaml_document(BOMB)
-    with pytest.raises(Unreadable, match="more than 200,000 values"):
+    with pytest.raises(UnreadableText, match="more than 200,000 values"):
         yaml_document(WIDE)
     for text in (DEEP, "[" * 66 + "]" * 66):
-        with pytest.raises(Unreadable, match="nested more than 64 levels"):
+        with pytest.raises(UnreadableText, match="nested more than 64 levels"):
             json_document(text)
     assert json_document("[" * 64 + "]" * 64)
 
 
 def test_mistakes_have_their_places() -> None:
-    with pytest.raises(Unreadable, match=r"line 2, column 1: .*given twice.*keep one"):
+    with pytest.raises(UnreadableText, match=r"line 2, column 1: .*given twice.*keep one"):
         yaml_document("a: 1\na: 2")
-    with pytest.raises(Unreadable, match="not several"):
+    with pytest.raises(UnreadableText, match="not several"):
         yaml_document("a: 1\n---\nb: 2")
-    with pytest.raises(Unreadable, match="line 2, column 3: not JSON"):
+    with pytest.raises(UnreadableText, match="line 2, column 3: not JSON"):
         json_document('{"a": 1,\n  b}')
-    with pytest.raises(Unreadable, match="not JSON"):
+    with pytest.raises(UnreadableText, match="not JSON"):
         json_document(b"\xff")
     assert yaml_document("") is None
     assert yaml_documents("a: 1\n---\n---\n[b]") == [{"a": 1}, ["b"]]

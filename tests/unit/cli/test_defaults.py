@@ -20,7 +20,7 @@ from fairlead.cli.app import run
 from fairlead.cli.views.defaults import defaults_words
 from fairlead.cli.views.teams import quota_text
 from fairlead.cli.views.why import why_text
-from fairlead.runtime.client import Request, Verb
+from fairlead.runtime.client import Request, RequestVerb
 from fairlead.testing.builders import make_job, make_nodes, make_placement, make_team
 
 NOTE = "image=team/vision,mounts=team/vision,env=cluster,timeLimitSeconds=cluster"
@@ -44,7 +44,7 @@ class Defaulting(FakeApi):
 
     def call(self, request: Request[Any]) -> Any:
         body: Any = request.body
-        if request.verb is Verb.CREATE and request.resource.name == JOBS.name:
+        if request.verb is RequestVerb.CREATE and request.resource.name == JOBS.name:
             body["spec"]["roles"][0]["template"]["spec"]["containers"][0]["image"] = "torch:1"
             body["metadata"]["annotations"] = {DEFAULTS: "image=team/vision"}
         return super().call(request)

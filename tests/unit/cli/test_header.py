@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.cli.flags import Flag, FlagValue, merge
 from fairlead.cli.header import Beside, Header, parse_header
-from fairlead.cli.slurm_options import LONG, OPTIONS, SHORT, Option, Treatment
+from fairlead.cli.slurm_options import LONG, OPTIONS, SHORT, Option, OptionTreatment
 
 NOTHING = Beside()
 
@@ -79,11 +79,11 @@ def test_harmless_options_are_noted() -> None:
     assert any("--account has no effect" in note for note in header.notes)
 
 
-def _of(treatment: Treatment) -> list[Option]:
+def _of(treatment: OptionTreatment) -> list[Option]:
     return [option for option in OPTIONS if option.treatment is treatment]
 
 
-@pytest.mark.parametrize("option", _of(Treatment.REFUSED), ids=lambda option: option.name)
+@pytest.mark.parametrize("option", _of(OptionTreatment.REFUSED), ids=lambda option: option.name)
 def test_options_that_would_change_the_result_are_refused_with_an_equivalent(
     option: Option,
 ) -> None:
@@ -94,7 +94,7 @@ def test_options_that_would_change_the_result_are_refused_with_an_equivalent(
     assert problem.help == (option.words,)
 
 
-@pytest.mark.parametrize("option", _of(Treatment.NOTED), ids=lambda option: option.name)
+@pytest.mark.parametrize("option", _of(OptionTreatment.NOTED), ids=lambda option: option.name)
 def test_options_that_name_a_place_or_a_wish_are_noted(option: Option) -> None:
     header = read(f"#SBATCH {option.shown}=1", "#SBATCH --mem=1G")
     assert header.problems == ()

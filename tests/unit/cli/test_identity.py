@@ -11,7 +11,7 @@ from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.cli import identity
 from fairlead.cli.identity import submitter_name
 from fairlead.cli.transport import Api
-from fairlead.kube.http1 import Answer
+from fairlead.kube.http1 import HttpResponse
 
 
 class _Api:
@@ -21,12 +21,12 @@ class _Api:
         self.status = {"userInfo": {"username": name, "groups": groups}}
         self.refusal: ApiError | None = None
 
-    def request(self, method: str, path: str, *, body: Any) -> Answer:
+    def request(self, method: str, path: str, *, body: Any) -> HttpResponse:
         assert (method, path.rpartition("/")[2]) == ("POST", "selfsubjectreviews")
         assert body["kind"] == "SelfSubjectReview"
         if self.refusal is not None:
             raise self.refusal
-        return Answer(201, "Created", {}, msgspec.json.encode({"status": self.status}))
+        return HttpResponse(201, "Created", {}, msgspec.json.encode({"status": self.status}))
 
 
 def name_of(api: _Api) -> str:

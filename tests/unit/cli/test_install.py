@@ -60,10 +60,12 @@ def test_an_image_is_named_by_tag_digest_or_neither_behind_a_registry_with_a_por
 def test_the_arguments_of_the_pods_are_known_to_the_command() -> None:
     from fairlead.cli.app import cli
     from fairlead.cli.commands.controller import controller
-    from fairlead.install.values import History, HistoryKind, LogLevel
+    from fairlead.install.values import HistoryKind, HistoryValues, LogLevelValue
 
-    history = History(kind=HistoryKind.SQLITE)
-    values = Values(replicas=1, history=history, log_level=LogLevel.DEBUG, checkpoint_root="/ckpt")
+    history = HistoryValues(kind=HistoryKind.SQLITE)
+    values = Values(
+        replicas=1, history=history, log_level=LogLevelValue.DEBUG, checkpoint_root="/ckpt"
+    )
     for chosen in (Values(), values):
         deployment = manifests(Install(values=chosen))[-1]
         arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -78,9 +80,9 @@ def test_the_arguments_of_the_pods_are_known_to_the_command() -> None:
 
 
 def test_a_history_on_a_volume_has_one_writer() -> None:
-    from fairlead.install.values import History, HistoryKind, conflicts
+    from fairlead.install.values import HistoryKind, HistoryValues, conflicts
 
-    values = Values(history=History(kind=HistoryKind.SQLITE))
+    values = Values(history=HistoryValues(kind=HistoryKind.SQLITE))
     assert [path for path, _ in conflicts(values)] == ["replicas"]
     deployment = manifests(Install(values=msgspec.structs.replace(values, replicas=1)))[-1]
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
@@ -88,9 +90,9 @@ def test_a_history_on_a_volume_has_one_writer() -> None:
 
 def test_the_url_of_a_database_comes_from_a_secret_into_the_variable_that_is_read() -> None:
     from fairlead.cli.commands.controller import controller
-    from fairlead.install.values import History, HistoryKind
+    from fairlead.install.values import HistoryKind, HistoryValues
 
-    values = Values(history=History(kind=HistoryKind.POSTGRES))
+    values = Values(history=HistoryValues(kind=HistoryKind.POSTGRES))
     container = manifests(Install(values=values))[-1]["spec"]["template"]["spec"]["containers"][0]
     (variable,) = [each for each in container["env"] if "secretKeyRef" in each["valueFrom"]]
     assert variable["valueFrom"]["secretKeyRef"] == {"name": "fairlead-history", "key": "url"}
@@ -143,10 +145,10 @@ def _of_kind(kind: str, values: Values) -> list[dict[str, Any]]:
 
 
 def test_logs_are_kept_with_every_kind_of_history() -> None:
-    from fairlead.install.values import History, HistoryKind
+    from fairlead.install.values import HistoryKind, HistoryValues
 
     for kind in HistoryKind:
-        values = Values(replicas=1, history=History(kind=kind))
+        values = Values(replicas=1, history=HistoryValues(kind=kind))
         (role,) = [
             each
             for each in _of_kind("ClusterRole", values)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairlead.api.resources import CONFIG_MAPS, JOBS
 from fairlead.cli.common import Format, dump
 from fairlead.cli.manifest import parse_manifest
-from fairlead.input.yamlmarks import Mark, locate, plain_scalar, read_documents, to_plain
+from fairlead.input.yamlmarks import YamlMark, locate, plain_scalar, read_documents, to_plain
 from fairlead.input.yamlwrite import to_yaml
 
 GOOD = """\
@@ -78,12 +78,12 @@ def test_a_file_that_is_too_large_is_not_even_parsed() -> None:
 def test_paths_lead_to_their_places() -> None:
     ((first, _), mistakes) = read_documents(GOOD)
     assert mistakes == []
-    assert locate(first, "spec.roles[0].count")[0] == Mark(9, 7)
+    assert locate(first, "spec.roles[0].count")[0] == YamlMark(9, 7)
     mark, value = locate(first, "spec.roles[0].template.spec.containers[0].command[1]")
-    assert mark == Mark(14, 33)
+    assert mark == YamlMark(14, 33)
     assert value is not None
     assert value.scalar == "train.py"
-    assert locate(first, "spec.roles[7].count") == (Mark(7, 3), None)
+    assert locate(first, "spec.roles[7].count") == (YamlMark(7, 3), None)
 
 
 @pytest.mark.parametrize(

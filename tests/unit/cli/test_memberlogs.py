@@ -11,7 +11,7 @@ from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound, StatusDetails
 from fairlead.app.messages import ArchivedLog
 from fairlead.cli.archive import NoArchive
-from fairlead.cli.embedded import LogQuery
+from fairlead.cli.embedded import LogPart
 from fairlead.cli.memberlogs import MemberLogs
 from fairlead.input.errors import CliError
 from fairlead.testing.builders import make_job
@@ -44,7 +44,7 @@ class _Archive:
 def _read(job: Job | None, *logs: ArchivedLog, **query: Any) -> bytes:
     api: Any = _Api(job)
     archive: Any = _Archive(*logs)
-    asked = LogQuery(uid="earlier", **query)
+    asked = LogPart(uid="earlier", **query)
     notes: list[str] = []
     found = MemberLogs(api, archive, ("default", "train"), asked, notes.append)
     return b"".join(found.stream())

@@ -7,8 +7,8 @@ import pytest
 from fairlead.cli.flags import FlagValue
 from fairlead.cli.node_kinds import (
     ConstraintError,
-    Kind,
     KnownNodes,
+    NamedNodes,
     What,
     features_of,
     kinds_of,
@@ -21,7 +21,7 @@ GIVEN = FlagValue("", "--constraint")
 
 
 def found(what: What, *names: str, labels: list[dict[str, str]]) -> list[str]:
-    result = resolve(Kind(what, names, GIVEN), KnownNodes(labels, {}))
+    result = resolve(NamedNodes(what, names, GIVEN), KnownNodes(labels, {}))
     if result.problem is not None:
         return [result.problem.message, *result.problem.help]
     return [f"{r.key} {r.operator} {','.join(r.values)}" for r in result.requirements]
@@ -75,8 +75,8 @@ def test_the_label_of_most_nodes_is_taken() -> None:
 
 def test_where_nodes_cannot_be_listed_a_place_is_noted_and_a_type_is_refused() -> None:
     known = KnownNodes(None, {})
-    assert resolve(Kind(What.PARTITION, ("gpu",), GIVEN), known).note
-    assert resolve(Kind(What.GPU_TYPE, ("a100",), GIVEN), known).problem is not None
+    assert resolve(NamedNodes(What.PARTITION, ("gpu",), GIVEN), known).note
+    assert resolve(NamedNodes(What.GPU_TYPE, ("a100",), GIVEN), known).problem is not None
 
 
 @pytest.mark.parametrize(

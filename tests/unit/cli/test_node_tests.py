@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.machine_result import Figure, Measured, Outcome
+from fairlead.api.machine_result import Figure, MachineFinding, MachineOutcome
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_suites import suites
-from fairlead.api.node_test import NodeTest, NodeTestSpec, NodeTestStatus, Phase
+from fairlead.api.node_test import NodeTest, NodeTestPhase, NodeTestSpec, NodeTestStatus
 from fairlead.api.times import format_time
 from fairlead.cli.options_of_tests import options_of
 from fairlead.cli.views.node_tests import compared_rows, figure_text, rows_of_tests
@@ -53,10 +53,10 @@ def test_figures_have_three_digits_and_their_unit(value: float, unit: str, text:
 
 def _test(node: str, value: float, *, number: int = 1, shape: str = "a") -> NodeTest:
     figure = Figure("copyBytesPerSecond", value, limit=9e9)
-    measured = (Measured("memory", Outcome.PASSED, figures=(figure,)),
-                Measured("gpu-peers", Outcome.SKIPPED, "no GPU"))  # fmt: skip
-    status = NodeTestStatus(Phase.ENDED, Outcome.PASSED, shape=shape, measured=measured,
-                            ended_at=format_time(100.0), attempts=1)  # fmt: skip
+    measured = (MachineFinding("memory", MachineOutcome.PASSED, figures=(figure,)),
+                MachineFinding("gpu-peers", MachineOutcome.SKIPPED, "no GPU"))  # fmt: skip
+    status = NodeTestStatus(NodeTestPhase.ENDED, MachineOutcome.PASSED, shape=shape,
+                            measured=measured, ended_at=format_time(100.0), attempts=1)  # fmt: skip
     meta = ObjectMeta(name=f"{node}-{number}")
     return NodeTest(meta, NodeTestSpec(node, "uid", "quick", number=number), status)
 

@@ -14,14 +14,14 @@ from fairlead.api.job import JobState
 from fairlead.api.meta import Condition
 from fairlead.cli.slurm_tools.columns import parse_percent, parse_sacct, parse_wide, table
 from fairlead.cli.slurm_tools.fields import BY_SACCT, clock, exit_status, long_clock
-from fairlead.cli.slurm_tools.options import Options, ToolError
+from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import parse_ids, record_of_job
 from fairlead.cli.slurm_tools.sshare import shares_of
-from fairlead.cli.slurm_tools.states import State, parse_state, slurm_state
+from fairlead.cli.slurm_tools.states import SlurmState, parse_state, slurm_state
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.testing.builders import EPOCH, make_job, make_placement
 
-OPTIONS = Options("h/noheader o/format= j/jobs= /me ~M/clusters= i/iterate= s/steps?",
+OPTIONS = ToolOptions("h/noheader o/format= j/jobs= /me ~M/clusters= i/iterate= s/steps?",
                   {"iterate": "watch squeue"})  # fmt: skip
 
 
@@ -81,24 +81,24 @@ def test_every_state_of_fairlead_has_one_of_slurm_and_names_and_codes_are_read()
         job = replace(job, status=replace(job.status, state=state.value))
         is_over = state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
         assert slurm_state(job).is_end is is_over, state
-    assert parse_state("pd") is parse_state("Pending") is State.PENDING
+    assert parse_state("pd") is parse_state("Pending") is SlurmState.PENDING
     assert parse_state("nonsense") is None
-    assert len({state.code for state in State}) == len(State)
+    assert len({state.code for state in SlurmState}) == len(SlurmState)
 
 
 @pytest.mark.parametrize(
     ("reason", "code", "state", "status"),
     [
-        (EndReason.EXIT_CODE, 3, State.FAILED, "3:0"),
-        (EndReason.CRASHED, 139, State.FAILED, "0:11"),
-        (EndReason.TIME_LIMIT, None, State.TIMEOUT, "0:15"),
-        (EndReason.OUT_OF_MEMORY, 137, State.OUT_OF_MEMORY, "0:9"),
-        (EndReason.NODE_LOST, None, State.NODE_FAIL, "1:0"),
-        (EndReason.PREEMPTED, None, State.PREEMPTED, "1:0"),
+        (EndReason.EXIT_CODE, 3, SlurmState.FAILED, "3:0"),
+        (EndReason.CRASHED, 139, SlurmState.FAILED, "0:11"),
+        (EndReason.TIME_LIMIT, None, SlurmState.TIMEOUT, "0:15"),
+        (EndReason.OUT_OF_MEMORY, 137, SlurmState.OUT_OF_MEMORY, "0:9"),
+        (EndReason.NODE_LOST, None, SlurmState.NODE_FAIL, "1:0"),
+        (EndReason.PREEMPTED, None, SlurmState.PREEMPTED, "1:0"),
     ],
 )
 def test_ends_are_told_apart(
-    reason: EndReason, code: int | None, state: State, status: str
+    reason: EndReason, code: int | None, state: SlurmState, status: str
 ) -> None:
     job = make_job("train")
     attempt = Attempt(1, cause=reason.cause, reason=reason.value, exit_code=code)

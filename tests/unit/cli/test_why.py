@@ -28,7 +28,7 @@ from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.input.errors import CliError
 from fairlead.model.cluster import ClusterState
-from fairlead.runtime.client import ObjectList, Request, Verb
+from fairlead.runtime.client import ObjectList, Request, RequestVerb
 from fairlead.testing.builders import (
     EPOCH,
     make_job,
@@ -203,7 +203,7 @@ class OneJob(Unanswered, Api):
         """Answer; NotFound, Forbidden."""
         if request.resource.name == NODES.name:
             raise Forbidden('nodes is forbidden: User "ana" cannot list resource "nodes"')
-        if request.verb is Verb.LIST:
+        if request.verb is RequestVerb.LIST:
             return ObjectList((self.job,), "1")
         raise NotFound("no such job", details=StatusDetails(name=request.name, kind="jobs"))
 

@@ -28,8 +28,8 @@ from tests.e2e.rest_server import InProcess
 from fairlead.cloud import azure_api
 from fairlead.cloud.azure import AzureProvider
 from fairlead.cloud.azure_api import WORDS, Azure, Busy
-from fairlead.cloud.azure_launch import TAG_MAX, TAGS_MAX, Ledger, OpenLaunch, ledger_of
-from fairlead.cloud.azure_scale_set import Machine
+from fairlead.cloud.azure_launch import TAG_MAX, TAGS_MAX, OpenLaunch, ScaleSetLaunches, ledger_of
+from fairlead.cloud.azure_scale_set import ScaleSetMachine
 from fairlead.cloud.errors import Stated
 from fairlead.cloud.provider import (
     CloudError,
@@ -692,7 +692,7 @@ def test_a_busy_hour_stays_within_half_of_the_rates() -> None:
 def test_what_azure_says_of_a_machine_is_its_state(
     provisioning: str, power: str, state: InstanceState
 ) -> None:
-    assert Machine("1", "vm", provisioning, power).state is state
+    assert ScaleSetMachine("1", "vm", provisioning, power).state is state
 
 
 @pytest.mark.parametrize(
@@ -731,7 +731,7 @@ def test_a_ledger_is_read_as_it_was_written(
 ) -> None:
     kept = {each: tuple(str(n) for n in sorted(ids)) for each, ids in launched_.items()}
     open_ = OpenLaunch(digest, count, tuple((n, n) for n in sorted(before)))
-    tags = {"Other": "x", **{k.upper(): v for k, v in Ledger(open_, kept).tags().items()}}
+    tags = {"Other": "x", **{k.upper(): v for k, v in ScaleSetLaunches(open_, kept).tags().items()}}
     assert all(len(value) <= TAG_MAX for value in tags.values())
     assert len(tags) <= TAGS_MAX + 1
     found = ledger_of(tags)
@@ -739,7 +739,7 @@ def test_a_ledger_is_read_as_it_was_written(
     assert [*found.launched.items()] == [*kept.items()][len(kept) - len(found.launched) :]
     if sum(map(len, kept.values())) < 100:
         assert found.launched == kept
-    assert ledger_of({"Other": "x"}) == Ledger()
+    assert ledger_of({"Other": "x"}) == ScaleSetLaunches()
 
 
 def test_a_ledger_keeps_the_latest_launches_and_every_machine_that_was_there() -> None:

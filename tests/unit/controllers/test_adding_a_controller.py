@@ -20,7 +20,7 @@ from fairlead.api.resources import CRDS, JOBS, Resource
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.sim.loop import run
@@ -69,7 +69,7 @@ def test_a_job_is_warned_about_once_and_the_warning_goes_when_it_is_placed(
     modules: dict[str, ModuleType],
 ) -> None:
     clock, rng, events = LoopClock(EPOCH), random.Random(1), Events()
-    service = Service(
+    service = ApiService(
         Store.open(None), Registry.with_builtins(), clock,
         ids=lambda: f"{rng.getrandbits(128):032x}", rng=rng,
     )  # fmt: skip

@@ -32,7 +32,7 @@ from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.options import WriteOptions
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.model.pool_nodes import PoolNodes
 from fairlead.runtime.client import Client, ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock
@@ -78,7 +78,7 @@ class Mortal(ClientWrapper):
 class Cluster:
     def __init__(self) -> None:
         self.clock, self.rng = LoopClock(EPOCH), random.Random(1)
-        self.service = Service(
+        self.service = ApiService(
             Store.open(None), Registry.with_builtins(), self.clock,
             ids=lambda: f"{self.rng.getrandbits(128):032x}", rng=self.rng,
         )  # fmt: skip

@@ -20,7 +20,7 @@ from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.placement import state as placement_state
 from fairlead.model.cluster import ClusterState
-from fairlead.runtime.client import Request, Verb
+from fairlead.runtime.client import Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import ControllerLoop, LoopOptions
@@ -181,7 +181,7 @@ class Quick(FakeClient):
         self.placements: list[str] = []
 
     async def call(self, request: Request[Any]) -> Any:
-        if request.verb is Verb.PATCH and request.body.get("status", {}).get("placement"):
+        if request.verb is RequestVerb.PATCH and request.body.get("status", {}).get("placement"):
             self.placements.append(request.name)
             self.hold_watches()
         return await super().call(request)

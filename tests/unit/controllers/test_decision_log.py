@@ -24,7 +24,7 @@ from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import JOBS, NODES, TEAMS
 from fairlead.app.decision_file import (
     DecisionFileError,
-    Recorded,
+    RecordedDecision,
     digest_of,
     read_lines,
     write_lines,
@@ -48,7 +48,7 @@ def file_of(log: DecisionLog, number: int) -> list[bytes]:
     return list(write_lines(*found))
 
 
-def saved(log: DecisionLog, number: int) -> Recorded:
+def saved(log: DecisionLog, number: int) -> RecordedDecision:
     return read_lines(file_of(log, number))
 
 

@@ -13,21 +13,21 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fairlead.api import crd
-from fairlead.api.cluster_report import REPORT_NAME, ClusterReport, Severity
+from fairlead.api.cluster_report import REPORT_NAME, ClusterReport, FindingSeverity
 from fairlead.api.meta import ObjectMeta, find_condition
 from fairlead.api.resources import CLUSTER_REPORTS, CRDS, NODES, Resource
 from fairlead.api.status import NotFound, Unavailable
 from fairlead.api.times import format_time
 from fairlead.controllers.doctor import DoctorController
-from fairlead.decide.doctor.examination import Examination, Found
+from fairlead.decide.doctor.examination import Examination, ExaminationFinding
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.doctor.examiner import Examiner
 from fairlead.doctor.registry import BEHIND
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
-from fairlead.runtime.client import Client, ClientWrapper, Request, Verb
+from fairlead.embedded.verbs.service import ApiService
+from fairlead.runtime.client import Client, ClientWrapper, Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.doctor_metrics import DoctorMetrics
 from fairlead.runtime.events import EventKind
@@ -40,7 +40,9 @@ from fairlead.testing.builders import EPOCH
 
 A = TypeVar("A")
 POLICY = DoctorPolicy(interval_seconds=60, start_seconds=5, confirm_seconds=300, pause_seconds=1)
-FULL = Found("ETCD-04", Severity.CRITICAL, "etcd-0", "close to its quota", "0.91")
+FULL = ExaminationFinding(
+    "ETCD-04", FindingSeverity.CRITICAL, "etcd-0", "close to its quota", "0.91"
+)
 
 
 class Killed(BaseException):
@@ -62,10 +64,10 @@ class Counting(ClientWrapper):
             raise Killed
 
     async def call(self, request: Request[A]) -> A:
-        what = request.name if request.verb is Verb.READ else request.resource.plural
+        what = request.name if request.verb is RequestVerb.READ else request.resource.plural
         self.asked.append((asyncio.get_running_loop().time(), f"{request.verb} {what}"))
         self._step()
-        if request.verb is Verb.READ and request.name in self.pages:
+        if request.verb is RequestVerb.READ and request.name in self.pages:
             answer: Any = self.pages[request.name]
         else:
             answer = await self.inner.call(request)
@@ -80,7 +82,7 @@ class Cluster:
     def __init__(self) -> None:
         self.clock, self.rng = LoopClock(EPOCH), random.Random(1)
         self.events: list[tuple[str, str]] = []
-        service = Service(
+        service = ApiService(
             Store.open(None), Registry.with_builtins(), self.clock,
             ids=lambda: f"{self.rng.getrandbits(128):032x}", rng=self.rng,
         )  # fmt: skip
@@ -129,7 +131,7 @@ class Results:
 
     def __init__(self, clock: LoopClock) -> None:
         self.clock = clock
-        self.found: tuple[Found, ...] = ()
+        self.found: tuple[ExaminationFinding, ...] = ()
         self.count = 0
         self.seconds = 3.0
         self.is_broken = False
@@ -396,8 +398,8 @@ def test_the_metrics_are_those_of_the_latest_examination() -> None:
     registry = CollectorRegistry()
     metrics = DoctorMetrics(registry)
     assert b"fairlead_doctor" not in generate_latest(registry)
-    odd = Found("ETCD-17", Severity.WARNING, "kube-apiserver")
-    other = Found(FULL.check, FULL.severity, "etcd-1")
+    odd = ExaminationFinding("ETCD-17", FindingSeverity.WARNING, "kube-apiserver")
+    other = ExaminationFinding(FULL.check, FULL.severity, "etcd-1")
     examination = Examination(EPOCH, (FULL, other, odd), ("API-01",), ("API-02",), requests=19)
     metrics.watch(lambda: examination)
     text = generate_latest(registry).decode()

@@ -25,7 +25,7 @@ from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Propagation
 from fairlead.runtime.clock import LoopClock
@@ -100,7 +100,7 @@ class Cluster:
         self.clock = LoopClock(EPOCH)
         self.history = MemoryHistory()
         rng = random.Random(1)
-        self.service = Service(
+        self.service = ApiService(
             Store.open(None),
             Registry.with_builtins(),
             self.clock,

@@ -23,7 +23,7 @@ from fairlead.history.memory import MemoryLogs
 from fairlead.model.grouping import membership_of
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.history import LogQuery, LogText
-from fairlead.runtime.leader import Term
+from fairlead.runtime.leader import LeaderTerm
 from fairlead.runtime.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_member_pod, make_placement, make_pod
@@ -82,7 +82,7 @@ async def world(
     if not client.stored(JOBS):
         await make(client, make_job("train", namespace="a", count=101))
     keeper = LogKeeper(reader, store, clock=clock, options=options)
-    term = Term(Lease(), asyncio.get_running_loop().time() + 1e6)
+    term = LeaderTerm(Lease(), asyncio.get_running_loop().time() + 1e6)
     async with asyncio.TaskGroup() as group:
         running = (mirror.run(), jobs.run(), keeper.run(mirror, jobs))
         tasks = [group.create_task(each) for each in running]

@@ -25,10 +25,10 @@ from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.options import WriteOptions
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.model.node_health import is_ready
 from fairlead.model.teams import owner_of
-from fairlead.runtime.client import ClientWrapper, Request, Verb
+from fairlead.runtime.client import ClientWrapper, Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.loop import ControllerLoop
@@ -54,7 +54,7 @@ class Policed(ClientWrapper):
     refused: frozenset[str] = frozenset()
 
     async def call(self, request: Request[A]) -> A:
-        if request.verb is Verb.PATCH and request.name in self.refused:
+        if request.verb is RequestVerb.PATCH and request.name in self.refused:
             raise Forbidden("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no")
         return await super().call(request)
 
@@ -64,7 +64,7 @@ class Cluster:
         self.clock, self.rng = AdjustableClock(EPOCH), random.Random(1)
         self.writes: list[str] = []
         self.loops: list[ControllerLoop[Any]] = []
-        service = Service(
+        service = ApiService(
             Store.open(None), Registry.with_builtins(), self.clock,
             ids=lambda: f"{self.rng.getrandbits(128):032x}", rng=self.rng,
         )  # fmt: skip

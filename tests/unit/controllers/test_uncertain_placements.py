@@ -19,7 +19,7 @@ from fairlead.api.status import (
     Unavailable,
 )
 from fairlead.controllers.uncertain_placements import may_come_late
-from fairlead.runtime.client import Request, Verb
+from fairlead.runtime.client import Request, RequestVerb
 from fairlead.testing.builders import make_job, make_nodes, make_priority_class
 from fairlead.testing.fake_client import FakeClient
 
@@ -36,7 +36,9 @@ class Line(FakeClient):
 
     async def call(self, request: Request[Any]) -> Any:
         send = super().call
-        is_place = request.verb is Verb.PATCH and "placement" in request.body.get("status", {})
+        is_place = request.verb is RequestVerb.PATCH and "placement" in request.body.get(
+            "status", {}
+        )
         if is_place and request.body["status"]["placement"] and request.name == self.swallows:
             self.late.append(lambda: send(request))
             raise Timeout("no answer in time")

@@ -177,7 +177,7 @@ class HealthWorld:
                 self.decided += decided
             case actions.EvictPod(pod):
                 self.evicted.append(pod.metadata.name)
-            case actions.DeletePod(pod):
+            case actions.DeleteOverduePod(pod):
                 self.deleted.append(pod.metadata.name)
             case actions.Note(_, decided):
                 self.decided.append(decided)

@@ -55,7 +55,7 @@ from fairlead.decide.jobs.view import (
     DependencyState,
     JobView,
     NodeOutage,
-    Owned,
+    OwnedObject,
     PodRefusal,
     Probe,
     Refusal,
@@ -81,7 +81,7 @@ class World:
     pods: dict[str, Pod] = field(default_factory=dict)
     config_maps: dict[str, ConfigMap] = field(default_factory=dict)
     services: dict[str, Service] = field(default_factory=dict)
-    pod_groups: dict[str, Owned] = field(default_factory=dict)
+    pod_groups: dict[str, OwnedObject] = field(default_factory=dict)
     troubles: dict[str, NodeOutage] = field(default_factory=dict)
     cordoned: set[str] = field(default_factory=set[str])
     #: Nodes whose provider has announced maintenance, and when it is.
@@ -176,7 +176,7 @@ class World:
             case CreatePodGroup(job):
                 name = group_name(job, job.status.attempt)
                 assert name not in self.pod_groups, "a group twice"
-                self.pod_groups[name] = Owned(name, self._uid(), job.status.attempt)
+                self.pod_groups[name] = OwnedObject(name, self._uid(), job.status.attempt)
             case DeletePodGroup(_, name, _):
                 self.pod_groups.pop(name, None)
             case DeleteConfigMap(_, name, _):
@@ -459,5 +459,5 @@ def _of_scheduler(status: JobStatus) -> tuple[object, ...]:
     return (status.placement, status.nomination, status.preemption, status.verdict, placed)
 
 
-def _owned(obj: ConfigMap | Service) -> Owned:
-    return Owned(obj.metadata.name, obj.metadata.uid, int(obj.metadata.labels[names.ATTEMPT]))
+def _owned(obj: ConfigMap | Service) -> OwnedObject:
+    return OwnedObject(obj.metadata.name, obj.metadata.uid, int(obj.metadata.labels[names.ATTEMPT]))

@@ -13,20 +13,20 @@ from fairlead.api import names
 from fairlead.decide.admission.jobs import judge_job, priority_to_set, refusal_of
 from fairlead.decide.admission.pod_gates import (
     GateDecision,
+    GateRules,
     OptIn,
     PodAnswer,
-    PodShape,
-    Rules,
+    PodGateShape,
     judge_pod,
     opt_in_of,
     reason_of,
 )
-from fairlead.decide.admission.teams import User
+from fairlead.decide.admission.teams import RequestSender
 from fairlead.embedded.patch import apply_json_patch
 from fairlead.model.priorities import PriorityTable
 from fairlead.testing.builders import make_priority_class
 
-RULES = Rules(own_namespace="ours")
+RULES = GateRules(own_namespace="ours")
 ENABLED = {names.GANG_SCHEDULING: "enabled"}
 GATE = {"name": names.GANG_GATE}
 
@@ -34,7 +34,7 @@ GATE = {"name": names.GANG_GATE}
 def judge(
     pod: Mapping[str, Any], namespace: str = "default", labels: Mapping[str, str] = ENABLED
 ) -> PodAnswer:
-    shape = msgspec.convert(pod, PodShape)
+    shape = msgspec.convert(pod, PodGateShape)
     return judge_pod(shape, namespace, opt_in_of(shape, labels), RULES)
 
 
@@ -246,10 +246,12 @@ def test_a_refusal_has_the_form_of_the_servers_own() -> None:
 
 
 def test_only_fairlead_and_administrators_write_jobs_that_stand_for_other_pods() -> None:
-    user, own = User("mallory"), User("system:serviceaccount:ours:fairlead")
+    user, own = RequestSender("mallory"), RequestSender("system:serviceaccount:ours:fairlead")
     adopting = job(adopts={"kind": "StatefulSet", "name": "s", "apiVersion": "apps/v1"})
 
-    def refused(new: dict[str, Any], old: dict[str, Any] | None, who: User | None) -> list[str]:
+    def refused(
+        new: dict[str, Any], old: dict[str, Any] | None, who: RequestSender | None
+    ) -> list[str]:
         return [c.field for c in judge_job(new, old, user=who, own_namespace="ours")]
 
     assert refused(adopting, None, user) == ["spec.adopts"]
@@ -264,8 +266,8 @@ def test_only_fairlead_and_administrators_write_jobs_that_stand_for_other_pods()
 
 
 def test_only_fairlead_and_administrators_say_which_job_is_an_element_of_an_array() -> None:
-    user, own = User("mallory"), User("system:serviceaccount:ours:fairlead")
-    collector = User("system:serviceaccount:kube-system:generic-garbage-collector")
+    user, own = RequestSender("mallory"), RequestSender("system:serviceaccount:ours:fairlead")
+    collector = RequestSender("system:serviceaccount:kube-system:generic-garbage-collector")
     reference = {"apiVersion": "fairlead.dev/v1alpha1", "kind": "JobArray", "name": "a", "uid": "u"}
     plain = job()
     aside = {**plain, "metadata": {**plain["metadata"], "ownerReferences": [reference]}}
@@ -273,7 +275,9 @@ def test_only_fairlead_and_administrators_say_which_job_is_an_element_of_an_arra
     element = {**plain, "metadata": {**plain["metadata"], "ownerReferences": [owner]}}
     other = {**plain, "metadata": {**plain["metadata"], "ownerReferences": [{**owner, "uid": "v"}]}}
 
-    def refused(new: dict[str, Any], old: dict[str, Any] | None, who: User | None) -> list[str]:
+    def refused(
+        new: dict[str, Any], old: dict[str, Any] | None, who: RequestSender | None
+    ) -> list[str]:
         return [c.field for c in judge_job(new, old, user=who, own_namespace="ours")]
 
     for new, old in ((element, None), (element, plain), (plain, element), (other, element)):

@@ -9,16 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.job import JobSpec
-from fairlead.api.job_changes import CHANGES, Change
+from fairlead.api.job_changes import CHANGES, ChangeRule
 from fairlead.api.names import DEFRAGMENT
 from fairlead.api.status import StatusCause
 from fairlead.api.team import Reservation, Subjects
 from fairlead.decide.admission.jobs import judge_job
-from fairlead.decide.admission.teams import User
+from fairlead.decide.admission.teams import RequestSender
 from fairlead.model.teams import TeamTable
 from fairlead.testing.builders import make_team
 
-ANN, EVE = User("ann"), User("eve", ("vision-admins",))
+ANN, EVE = RequestSender("ann"), RequestSender("eve", ("vision-admins",))
 PLACED: dict[str, Any] = {"attempt": 1, "placement": {"attempt": 1, "roles": []}}
 FORBIDDEN = "FieldValueForbidden"
 
@@ -47,7 +47,7 @@ def job(status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
 def judged(
     new: dict[str, Any],
     old: dict[str, Any] | None,
-    user: User | None = ANN,
+    user: RequestSender | None = ANN,
     table: TeamTable | None = None,
 ) -> list[StatusCause]:
     return judge_job(
@@ -59,7 +59,7 @@ def test_every_field_of_a_job_has_a_rule() -> None:
     fields = [field.encode_name for field in msgspec.structs.fields(JobSpec)]
     assert sorted(CHANGES) == sorted(fields)
     schema_says = {"roles", "topology", "checkpoint", "adopts"}
-    assert {name for name, when in CHANGES.items() if when is Change.NEVER} == schema_says
+    assert {name for name, when in CHANGES.items() if when is ChangeRule.NEVER} == schema_says
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_who_answers_for_others_raises_the_limit_of_a_job_with_nodes() -> None:
         "vision, or an administrator, may raise it"
     )
     assert judged(new, old, EVE, teams()) == [], "an admin of the team"
-    own = User("system:serviceaccount:fairlead-system:fairlead")
-    for user in (None, own, User("root", is_administrator=True)):
+    own = RequestSender("system:serviceaccount:fairlead-system:fairlead")
+    for user in (None, own, RequestSender("root", is_administrator=True)):
         assert judged(new, old, user, teams()) == []
 
 
@@ -108,7 +108,7 @@ def test_the_team_and_the_reservation_of_a_job_stay_while_it_holds_nodes() -> No
     old = job(PLACED, team="vision", reservation="one")
     new = job(PLACED, team="speech")
     assert [c.field for c in judged(new, old, ANN, table)] == ["spec.team", "spec.reservation"]
-    assert judged(new, old, User("root", is_administrator=True), table) == []
+    assert judged(new, old, RequestSender("root", is_administrator=True), table) == []
     waiting = job(team="vision", reservation="one")
     assert judged(job(team="vision", reservation="two"), waiting, ANN, table) == []
     [cause] = judged(job(PLACED, team="vision", reservation="two"), old, ANN, table)
@@ -142,6 +142,6 @@ def test_only_administrators_have_the_jobs_of_others_moved(before: str | None) -
     [cause] = judged(annotated("true"), old)
     assert cause.field == f"metadata.annotations[{DEFRAGMENT}]"
     assert "only administrators" in cause.message
-    assert judged(annotated("true"), old, User("root", is_administrator=True)) == []
+    assert judged(annotated("true"), old, RequestSender("root", is_administrator=True)) == []
     assert judged(annotated("true"), annotated("true")) == []
     assert judged(annotated(None), annotated("true")) == [], "a user may do without"

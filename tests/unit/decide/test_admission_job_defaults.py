@@ -18,13 +18,13 @@ from fairlead.api.validate import validate_job
 from fairlead.api.validate_team import validate_team
 from fairlead.decide.admission.job_defaults import ADDED_BYTES_MAX
 from fairlead.decide.admission.jobs import NO_TERMS, fill_job, judge_job
-from fairlead.decide.admission.teams import User
+from fairlead.decide.admission.teams import RequestSender
 from fairlead.model.teams import TeamTable
 from fairlead.testing.builders import make_team
 
 DAY = 86_400
 Obj = dict[str, Any]
-ANN = User("ann")
+ANN = RequestSender("ann")
 OF_TEAM = JobDefaults(
     image="registry/torch:1", image_pull_secrets=("pull",), env={"HTTP_PROXY": "p:1", "A": "team"},
     node_selector={"gpu": "a100", "net": "ib"},
@@ -72,7 +72,7 @@ def note_of(stored: Obj) -> str:
 
 def refusals(
     new: Obj, teams: TeamTable, terms: JobTerms = NO_TERMS, *, old: Obj | None = None,
-    user: User | None = ANN,
+    user: RequestSender | None = ANN,
 ) -> list[str]:  # fmt: skip
     space = new["metadata"]["namespace"]
     found: list[StatusCause] = judge_job(
@@ -194,7 +194,7 @@ def test_more_than_the_maximum_is_refused_with_whose_it_is_and_what_to_write() -
 def test_an_update_may_not_exceed_a_maximum_by_more_than_before_but_an_administrator_may() -> None:
     teams = table(maxima=JobMaxima(DAY))
 
-    def update(was: int | None, wanted: int | None, user: User = ANN) -> bool:
+    def update(was: int | None, wanted: int | None, user: RequestSender = ANN) -> bool:
         before, after = (
             job(**({"timeLimitSeconds": limit} if limit is not None else {}))
             for limit in (was, wanted)
@@ -206,7 +206,7 @@ def test_an_update_may_not_exceed_a_maximum_by_more_than_before_but_an_administr
     assert not update(3 * DAY, 4 * DAY)
     assert update(3 * DAY, 2 * DAY), "it was stored before there was a maximum"
     assert update(None, 2 * DAY)
-    assert update(DAY, 2 * DAY, User("root", is_administrator=True))
+    assert update(DAY, 2 * DAY, RequestSender("root", is_administrator=True))
     cancelled = job(timeLimitSeconds=3 * DAY, cancel=True)
     assert refusals(cancelled, teams, old=job(timeLimitSeconds=3 * DAY)) == []
 

@@ -11,17 +11,17 @@ from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.team import JobLimits
 from fairlead.decide.admission.jobs import judge_job
 from fairlead.decide.admission.limits import acts_for_others, submitter_to_set
-from fairlead.decide.admission.teams import User
+from fairlead.decide.admission.teams import RequestSender
 from fairlead.model.submitted import JobOutline, SubmittedTable
 from fairlead.model.team_use import Account
 from fairlead.model.teams import TeamTable
 from fairlead.testing.builders import make_job, make_team
 
-ANN = User("ann", ("people",))
-ADMIN = User("kubernetes-admin", ("system:masters",))
+ANN = RequestSender("ann", ("people",))
+ADMIN = RequestSender("kubernetes-admin", ("system:masters",))
 OWN = "fairlead-system"
-CONTROLLER = User(f"system:serviceaccount:{OWN}:fairlead-controller")
-ROBOT = User("system:serviceaccount:vision:robot")
+CONTROLLER = RequestSender(f"system:serviceaccount:{OWN}:fairlead-controller")
+ROBOT = RequestSender("system:serviceaccount:vision:robot")
 
 
 def body(user: str = "", *, gpus: int = 0, **spec: Any) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def body(user: str = "", *, gpus: int = 0, **spec: Any) -> dict[str, Any]:
 
 
 def causes(
-    new: dict[str, Any], old: dict[str, Any] | None = None, *, user: User | None = ANN,
+    new: dict[str, Any], old: dict[str, Any] | None = None, *, user: RequestSender | None = ANN,
     teams: TeamTable | None = None, has: int = 0,
 ) -> list[str]:  # fmt: skip
     found = judge_job(new, old, teams=teams, user=user, namespace="vision", own_namespace=OWN,
@@ -50,15 +50,15 @@ def test_a_persons_and_a_robots_name_is_written_whatever_the_job_says() -> None:
         assert submitter_to_set(body(), body(), user, OWN) is None
 
 
-@pytest.mark.parametrize("user", [None, ADMIN, CONTROLLER, User("system:kube-scheduler")])
-def test_who_acts_for_others_says_whose_a_job_is(user: User | None) -> None:
+@pytest.mark.parametrize("user", [None, ADMIN, CONTROLLER, RequestSender("system:kube-scheduler")])
+def test_who_acts_for_others_says_whose_a_job_is(user: RequestSender | None) -> None:
     assert acts_for_others(user, OWN)
     assert submitter_to_set(body("eve"), None, user, OWN) is None
     assert causes(body("eve"), body("ben"), user=user) == []
 
 
 def test_a_name_of_another_user_is_refused_and_so_is_a_change_of_it() -> None:
-    assert not acts_for_others(User("system:anonymous"), OWN)
+    assert not acts_for_others(RequestSender("system:anonymous"), OWN)
     [wrong] = causes(body("eve"))
     assert wrong.endswith('Invalid value: "eve": you are ann: leave it out')
     for later in ("eve", "ann", ""):

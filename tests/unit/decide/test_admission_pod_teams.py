@@ -15,13 +15,13 @@ from fairlead.api.meta import to_wire
 from fairlead.api.names import GANG_GATE, TEAM
 from fairlead.api.resources import CRDS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, TEAMS
 from fairlead.api.status import Forbidden
-from fairlead.decide.admission.pod_gates import Rules
+from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.decide.admission.pod_teams import is_left_alone, judge_team
-from fairlead.decide.admission.teams import User
+from fairlead.decide.admission.teams import RequestSender
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.model.node_teams import NodeOutline
 from fairlead.model.teams import TeamTable
 from fairlead.runtime.clock import LoopClock
@@ -64,7 +64,7 @@ def refusal(
 
 
 def left_alone(name: str, *groups: str, space: str = "vision", **more: bool) -> bool:
-    return is_left_alone(User(name, groups, **more), space, TEAMS_OF_ALL, Rules())
+    return is_left_alone(RequestSender(name, groups, **more), space, TEAMS_OF_ALL, GateRules())
 
 
 def test_a_pod_gets_its_teams_toleration_and_that_of_all_teams_if_it_may_borrow() -> None:
@@ -140,13 +140,13 @@ def test_pods_of_the_cluster_itself_are_left_alone_by_their_author() -> None:
     assert left_alone("system:node:n1", "system:nodes")
     assert not left_alone("ana", "users")
     assert left_alone("ana", space="kube-system")
-    rules = Rules(system_namespaces=frozenset({"calico-system"}))
-    assert is_left_alone(User("ana"), "calico-system", TEAMS_OF_ALL, rules)
+    rules = GateRules(system_namespaces=frozenset({"calico-system"}))
+    assert is_left_alone(RequestSender("ana"), "calico-system", TEAMS_OF_ALL, rules)
 
 
 def test_the_embedded_api_gives_and_refuses_the_same() -> None:
     rng = random.Random(1)
-    service = Service(
+    service = ApiService(
         Store.open(None), Registry.with_builtins(), LoopClock(EPOCH),
         ids=lambda: f"{rng.getrandbits(128):032x}", rng=rng,
     )  # fmt: skip
@@ -197,7 +197,7 @@ async def _patched(client: InProcessClient, name: str, *new: Toleration, **spec:
 
 def test_the_embedded_api_judges_what_is_added_to_a_pod_that_waits() -> None:
     rng = random.Random(1)
-    service = Service(
+    service = ApiService(
         Store.open(None), Registry.with_builtins(), LoopClock(EPOCH),
         ids=lambda: f"{rng.getrandbits(128):032x}", rng=rng,
     )  # fmt: skip

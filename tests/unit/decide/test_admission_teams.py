@@ -11,12 +11,12 @@ from fairlead.api.resources import TEAMS
 from fairlead.api.team import Reservation, Subjects
 from fairlead.decide.admission.cluster_kinds import judge_cluster_object
 from fairlead.decide.admission.jobs import judge_job
-from fairlead.decide.admission.teams import User, team_to_set
+from fairlead.decide.admission.teams import RequestSender, team_to_set
 from fairlead.model.teams import TeamTable
 from fairlead.testing.builders import make_team
 
-ANN = User("ann", ("vision-members",))
-BOB = User("bob")
+ANN = RequestSender("ann", ("vision-members",))
+BOB = RequestSender("bob")
 
 
 def _teams() -> TeamTable:
@@ -33,7 +33,7 @@ def _job(team: str = "", **pod: Any) -> dict[str, Any]:
     return {"metadata": {"name": "job"}, "spec": {**spec, **({"team": team} if team else {})}}
 
 
-def _messages(job: dict[str, Any], namespace: str, user: User | None) -> list[str]:
+def _messages(job: dict[str, Any], namespace: str, user: RequestSender | None) -> list[str]:
     causes = judge_job(job, teams=_teams(), user=user, namespace=namespace)
     return [f"{cause.field}: {cause.message}" for cause in causes]
 
@@ -48,7 +48,7 @@ def test_the_only_team_of_a_namespace_is_filled_in() -> None:
 def test_of_several_teams_the_users_own_is_filled_in() -> None:
     assert team_to_set(_job(), _teams(), "shared", ANN) == "vision"
     assert team_to_set(_job(), _teams(), "shared", BOB) == "speech"
-    assert team_to_set(_job(), _teams(), "shared", User("eve")) is None
+    assert team_to_set(_job(), _teams(), "shared", RequestSender("eve")) is None
     assert team_to_set(_job(), _teams(), "shared", None) is None
 
 
@@ -67,14 +67,14 @@ def test_who_is_no_member_cannot_use_the_team() -> None:
 
 
 def test_a_job_that_names_no_team_among_several_is_refused() -> None:
-    [message] = _messages(_job(), "shared", User("eve"))
+    [message] = _messages(_job(), "shared", RequestSender("eve"))
     assert "belongs to several teams; open to you: none" in message
 
 
 def test_who_acts_for_others_is_not_judged_by_membership() -> None:
-    ours = User("system:serviceaccount:ours:controller", ("system:serviceaccounts:ours",))
-    of_cluster = User("system:serviceaccount:kube-system:job-controller")
-    for user in (ours, of_cluster, None, User("root", ("system:masters",))):
+    ours = RequestSender("system:serviceaccount:ours:controller", ("system:serviceaccounts:ours",))
+    of_cluster = RequestSender("system:serviceaccount:kube-system:job-controller")
+    for user in (ours, of_cluster, None, RequestSender("root", ("system:masters",))):
         causes = judge_job(
             _job("vision"), teams=_teams(), user=user, namespace="vision", own_namespace="ours"
         )
@@ -83,7 +83,7 @@ def test_who_acts_for_others_is_not_judged_by_membership() -> None:
 
 def test_service_accounts_are_members_by_their_name_or_the_group_of_their_namespace() -> None:
     groups = ("system:serviceaccounts", "system:serviceaccounts:vision", "system:authenticated")
-    account = User("system:serviceaccount:vision:ci", groups)
+    account = RequestSender("system:serviceaccount:vision:ci", groups)
     [message] = _messages(_job("vision"), "vision", account)
     assert "you are not a member" in message
     named = (Subjects(users=(account.name,)), Subjects(groups=("system:serviceaccounts:vision",)))

@@ -26,10 +26,10 @@ from fairlead.api.times import format_time
 from fairlead.decide.fleet.actions import WritePool
 from fairlead.decide.fleet.balloons import (
     Action,
+    BalloonEnding,
     BalloonPolicy,
     CreateBalloon,
     EndBalloon,
-    Ending,
     balloon,
     bounded,
     orphans,
@@ -338,7 +338,7 @@ def test_a_pool_that_is_deleted_or_changes_hands_keeps_none() -> None:
         assert [type(action) for action in plan] == [EndBalloon]
     (end,) = orphans(list(scene.nodes.balloons.values()))
     assert isinstance(end, EndBalloon)
-    assert end.why is Ending.POOL_GONE
+    assert end.why is BalloonEnding.POOL_GONE
 
 
 def test_little_changes_at_once_and_real_work_has_its_own_bound() -> None:

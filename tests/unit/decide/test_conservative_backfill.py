@@ -20,7 +20,7 @@ from fairlead.decide.explanation import Forecast
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.first_start import FirstStart
-from fairlead.decide.placement.kept import Kept, Reservation, Start, together
+from fairlead.decide.placement.kept import KeptRoom, QueueReservation, Start, together
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.snapshot import Carried, Snapshot, replay
@@ -316,9 +316,9 @@ def test_an_overdue_job_may_end_at_any_moment() -> None:
 def test_what_is_kept_for_several_is_the_most_of_each_and_all_where_the_room_is_not_known() -> None:
     first, second, whole = (np.array(each) for each in ([1, 1, 0], [0, 1, 1], [0, 0, 1]))
     parts = [
-        Kept(first.astype(np.bool_), np.array([[4, 1, 9]])),
-        Kept(whole.astype(np.bool_)),
-        Kept(second.astype(np.bool_), np.array([[9, 3, 2]])),
+        KeptRoom(first.astype(np.bool_), np.array([[4, 1, 9]])),
+        KeptRoom(whole.astype(np.bool_)),
+        KeptRoom(second.astype(np.bool_), np.array([[9, 3, 2]])),
     ]
     known, unknown = together(parts)
     assert known.nodes.tolist() == [True, True, True]
@@ -350,9 +350,11 @@ def test_a_start_that_is_not_predicted_goes_by_the_limits_of_later_jobs(
     table = PlacementState.of(NODES).cluster.table
     nodes, amounts = table.exists, np.zeros_like(table.free())
     place = ((np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), ((CPU, 1000),)),)
-    first = Reservation(("x", "first"), Kept(nodes, amounts), 800.0, is_predicted, place=place)
-    later = Reservation(
-        ("x", "later"), Kept(nodes), 500.0, is_predicted=True, place=place,
+    first = QueueReservation(
+        ("x", "first"), KeptRoom(nodes, amounts), 800.0, is_predicted, place=place
+    )
+    later = QueueReservation(
+        ("x", "later"), KeptRoom(nodes), 500.0, is_predicted=True, place=place,
         hold_seconds=1000.0, likely_seconds=100.0,
     )  # fmt: skip
     first.beside(table, later)

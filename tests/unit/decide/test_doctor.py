@@ -11,22 +11,26 @@ from fairlead.api.cluster_report import (
     FINDINGS_MAX,
     ClusterReport,
     ClusterReportStatus,
+    FindingSeverity,
     ReportCondition,
-    Severity,
 )
 from fairlead.api.meta import ObjectMeta, find_condition
 from fairlead.api.times import format_time
 from fairlead.decide.doctor.actions import ChangeKind, CreateReport, WriteReport
 from fairlead.decide.doctor.decide import decide_report, report_status
-from fairlead.decide.doctor.examination import Examination, Found
+from fairlead.decide.doctor.examination import Examination, ExaminationFinding
 from fairlead.decide.doctor.policy import DoctorPolicy
-from fairlead.doctor.check import Severity as Harm
+from fairlead.doctor.check import Harm as Harm
 from fairlead.doctor.registry import BEHIND, BY_ID
 from fairlead.testing.builders import EPOCH
 
 POLICY = DoctorPolicy()
-FULL = Found("ETCD-04", Severity.CRITICAL, "etcd-0", "close to its quota", "0.91")
-ODD = Found("ETCD-17", Severity.WARNING, "kube-apiserver", "odd interval", "10m")
+FULL = ExaminationFinding(
+    "ETCD-04", FindingSeverity.CRITICAL, "etcd-0", "close to its quota", "0.91"
+)
+ODD = ExaminationFinding(
+    "ETCD-17", FindingSeverity.WARNING, "kube-apiserver", "odd interval", "10m"
+)
 PASSED = tuple(check for checks in BEHIND.values() for check in checks)
 
 examined = partial(Examination, behind=BEHIND)
@@ -57,7 +61,9 @@ def test_the_report_is_created_before_it_is_written() -> None:
 
 def test_numbers_that_change_are_no_reason_to_write_but_a_confirmation_is_due() -> None:
     report = report_of(examined(EPOCH, (FULL,)))
-    other = Found("ETCD-04", Severity.CRITICAL, "etcd-0", "close to its quota", "0.92")
+    other = ExaminationFinding(
+        "ETCD-04", FindingSeverity.CRITICAL, "etcd-0", "close to its quota", "0.92"
+    )
     assert written(report, examined(EPOCH + 300, (other,))) is None
     late = written(report, examined(EPOCH + 900, (other,)))
     assert late is not None
@@ -82,7 +88,7 @@ def test_a_finding_begins_worsens_and_ends_once_each() -> None:
     assert [(c.kind, c.finding.check) for c in ended.changes] == [
         (ChangeKind.ENDED, "ETCD-04"), (ChangeKind.ENDED, "ETCD-17"),
     ]  # fmt: skip
-    worse = Found("ETCD-17", Severity.CRITICAL, "kube-apiserver")
+    worse = ExaminationFinding("ETCD-17", FindingSeverity.CRITICAL, "kube-apiserver")
     changed = written(report, examined(EPOCH + 300, (worse,)))
     assert changed is not None
     assert changed.changes == ()
@@ -105,7 +111,7 @@ def test_conditions_are_false_only_when_each_of_their_checks_has_passed() -> Non
     assert status_of(examined(EPOCH, passed=PASSED), nearly_full) == "False"
     assert status_of(examined(EPOCH, (FULL,), unknown=("ETCD-08",)), nearly_full) == "True"
     assert status_of(examined(EPOCH, unknown=("ETCD-08",)), nearly_full) == "Unknown"
-    mild = Found("ETCD-04", Severity.WARNING, "etcd-0")
+    mild = ExaminationFinding("ETCD-04", FindingSeverity.WARNING, "etcd-0")
     assert status_of(examined(EPOCH, (mild,), passed=("ETCD-08",)), nearly_full) == "False"
     # A check that is in no result was not evaluated, so nothing is known about it.
     assert status_of(examined(EPOCH), nearly_full) == "Unknown"
@@ -121,14 +127,19 @@ def test_a_condition_keeps_the_instant_of_its_transition() -> None:
 
 def test_the_size_is_bounded_and_what_has_no_room_has_not_ended() -> None:
     many = tuple(
-        Found("API-22", Severity.CRITICAL, f"webhook-{i:04}" + "x" * 900, "t" * 900, "e" * 9000)
+        ExaminationFinding(
+            "API-22", FindingSeverity.CRITICAL, f"webhook-{i:04}" + "x" * 900, "t" * 900, "e" * 9000
+        )
         for i in range(1000)
     )
     report = report_of(examined(EPOCH, many, unknown=tuple(f"X-{i}" for i in range(9999))))
     assert len(report.status.findings) == FINDINGS_MAX
     assert report.status.left_out == 1000 - FINDINGS_MAX
     assert len(msgspec.json.encode(report)) < 100_000
-    before = tuple(Found("API-22", Severity.WARNING, f"old-{i}") for i in range(FINDINGS_MAX))
+    before = tuple(
+        ExaminationFinding("API-22", FindingSeverity.WARNING, f"old-{i}")
+        for i in range(FINDINGS_MAX)
+    )
     crowded = written(report_of(examined(EPOCH, before)), examined(EPOCH + 1, many + before))
     assert crowded is not None
     assert {change.kind for change in crowded.changes} == {ChangeKind.BEGAN}
@@ -136,7 +147,7 @@ def test_the_size_is_bounded_and_what_has_no_room_has_not_ended() -> None:
 
 
 def test_a_finding_that_an_examination_had_no_room_for_has_not_ended() -> None:
-    old = Found("ETCD-04", Severity.CRITICAL, "etcd-1")
+    old = ExaminationFinding("ETCD-04", FindingSeverity.CRITICAL, "etcd-1")
     report = report_of(examined(EPOCH, (FULL, old, ODD)))
     cut = written(report, examined(EPOCH + 300, (FULL,), left_out=1))
     assert cut is not None
@@ -147,7 +158,7 @@ def test_every_condition_has_checks_and_each_can_make_it_true() -> None:
     for condition in ReportCondition:
         for check in BEHIND[condition]:
             assert BY_ID[check].worst is Harm.CRITICAL
-            finding = Found(check, Severity.CRITICAL, "x")
+            finding = ExaminationFinding(check, FindingSeverity.CRITICAL, "x")
             others = tuple(each for each in PASSED if each != check)
             assert status_of(examined(EPOCH, (finding,), passed=others), condition) == "True"
             assert status_of(examined(EPOCH, passed=others), condition) == "Unknown"

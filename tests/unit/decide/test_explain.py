@@ -11,7 +11,7 @@ from fairlead.api.names import FAILURE_TARGET
 from fairlead.api.times import format_time
 from fairlead.cli.views.why import why_text
 from fairlead.decide.explain import explain
-from fairlead.decide.explanation import Explanation, Forecast, OverduePod, Unknown
+from fairlead.decide.explanation import Explanation, Forecast, OverduePod, UnknownBound
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.whatif import fits_empty, would_fit
@@ -98,7 +98,7 @@ def test_it_may_start_when_enough_holders_have_used_their_limit_and_grace() -> N
     three = bound(answer(busy(make_job("j", count=3))))
     assert three.may_start_by == EPOCH + 7230
     assert three.waits_for == (("default", "long"), ("default", "short"))
-    assert answer(busy(make_job("j", count=4))).forecast is Unknown.NO_TIME_LIMIT
+    assert answer(busy(make_job("j", count=4))).forecast is UnknownBound.NO_TIME_LIMIT
 
 
 def test_a_small_job_behind_a_big_one_is_not_promised_the_big_ones_place() -> None:
@@ -113,18 +113,18 @@ def test_a_small_job_behind_a_big_one_is_not_promised_the_big_ones_place() -> No
 
 
 def test_what_may_come_first_without_a_known_time_makes_the_start_unknown() -> None:
-    def forecast_with(*jobs: Job) -> Forecast | Unknown | None:
+    def forecast_with(*jobs: Job) -> Forecast | UnknownBound | None:
         hold = holder("h", "node-0000", limit=2000)
         return answer(PlacementState.of(make_nodes(1), [hold, make_job("j"), *jobs])).forecast
 
     assert isinstance(forecast_with(), Forecast)
     after = make_job("d", attempt=0, created=EPOCH - 1, spec={"after": (After(job="h"),)})
-    assert forecast_with(after) is Unknown.DEPENDENT
+    assert forecast_with(after) is UnknownBound.DEPENDENT
     endless = make_job("e", priority=5)
-    assert forecast_with(endless) is Unknown.NO_TIME_LIMIT
+    assert forecast_with(endless) is UnknownBound.NO_TIME_LIMIT
     other = make_pod("p", node="node-0000", gpus=1)
     state = PlacementState.of(make_nodes(1), [make_job("j")], [other])
-    assert answer(state).forecast is Unknown.NO_ROOM
+    assert answer(state).forecast is UnknownBound.NO_ROOM
 
 
 def test_a_holder_over_its_limit_ends_now_at_the_latest() -> None:

@@ -9,7 +9,7 @@ from tests.unit.decide.health_world import ACTING, HealthWorld, fault
 
 from fairlead.api.node_report import (
     Action,
-    Answer,
+    AgentAnswer,
     ReportedSource,
     RequestAnswer,
     Severity,
@@ -145,7 +145,7 @@ def test_an_empty_node_is_asked_to_reset_and_comes_back_when_that_helped() -> No
     assert (record.request.action, record.request.components) == (
         Action.RESET_GPU, ("0000:3b:00",),
     )  # fmt: skip
-    world.tell("n03", answered=RequestAnswer(record.request.id, Answer.DONE))
+    world.tell("n03", answered=RequestAnswer(record.request.id, AgentAnswer.DONE))
     world.until("n03", NodeState.VALIDATING)
     assert world.is_tainted("n03")
     world.run(55)
@@ -168,7 +168,7 @@ def test_what_a_reset_did_not_help_is_rebooted_twice_replaced_and_then_left_to_a
         record = world.record("n03")
         answered = None
         if record is not None and record.request is not None:
-            answered = RequestAnswer(record.request.id, Answer.ACCEPTED)
+            answered = RequestAnswer(record.request.id, AgentAnswer.ACCEPTED)
             if record.request.action is Action.REBOOT:
                 boot += 1
         world.tell("n03", fault(at=first), boot=f"boot-{boot}", answered=answered)
@@ -197,7 +197,9 @@ def test_a_request_that_the_agent_refuses_leads_to_the_next_rung() -> None:
     world.tell("n03", fault(at=at))
     record = world.until("n03", NodeState.RESETTING)
     assert record.request is not None
-    refused = RequestAnswer(record.request.id, Answer.REFUSED, "persistence mode holds the device")
+    refused = RequestAnswer(
+        record.request.id, AgentAnswer.REFUSED, "persistence mode holds the device"
+    )
     world.tell("n03", fault(at=at), answered=refused)
     record = world.until("n03", NodeState.REBOOTING, seconds=10)
     assert "persistence mode holds the device" in record.reason
@@ -208,7 +210,7 @@ def test_an_answer_to_an_earlier_request_is_none_to_this_one() -> None:
     at = world.now
     world.tell("n03", fault(at=at))
     world.until("n03", NodeState.RESETTING)
-    world.tell("n03", fault(at=at), answered=RequestAnswer("of before", Answer.REFUSED))
+    world.tell("n03", fault(at=at), answered=RequestAnswer("of before", AgentAnswer.REFUSED))
     world.run(60)
     assert world.state("n03") is NodeState.RESETTING
 
@@ -279,7 +281,7 @@ def test_the_end_of_one_session_does_not_end_the_next_one() -> None:
     assert first.request is not None
     assert second.request is not None
     assert second.session == first.session + 1
-    late = RequestAnswer(first.request.id, Answer.DONE)
+    late = RequestAnswer(first.request.id, AgentAnswer.DONE)
     world.tell("n03", fault("ib-port", at=world.now, action=Action.REBOOT), answered=late)
     world.run(60)
     assert world.state("n03") is NodeState.REBOOTING

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from fairlead.api.after import After, AfterFailed, AfterState
 from fairlead.api.job import Restart
 from fairlead.api.times import format_time
-from fairlead.cli.slurm_tools.states import State, slurm_state
+from fairlead.cli.slurm_tools.states import SlurmState, slurm_state
 from fairlead.decide.jobs.gate import admitted_verdict
 from fairlead.decide.jobs.view import DependencyState
 from fairlead.decide.reasons import Reason
@@ -169,7 +169,7 @@ def test_a_job_that_can_no_longer_end_by_its_deadline_is_cancelled_while_it_wait
     assert world.condition("Failed") == ("True", "DeadlineMissed")
     assert world.status.state == "Cancelled"
     assert world.job is not None
-    assert slurm_state(world.job) is State.DEADLINE
+    assert slurm_state(world.job) is SlurmState.DEADLINE
     assert world.records
 
 

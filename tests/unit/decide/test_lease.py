@@ -6,14 +6,16 @@ import pytest
 
 from fairlead.api.core import Lease, LeaseSpec
 from fairlead.api.meta import ObjectMeta
-from fairlead.decide.lease import LeaseTimes, LeaveLease, Seen, TakeLease, campaign
+from fairlead.decide.lease import LeaseTimes, LeaveLease, SeenLease, TakeLease, campaign
 
 TIMES = LeaseTimes()
 
 
-def held(seconds: int) -> Seen:
+def held(seconds: int) -> SeenLease:
     spec = LeaseSpec(holder_identity="other", lease_duration_seconds=seconds)
-    return Seen(Lease(metadata=ObjectMeta(name="l", resource_version="1"), spec=spec), since=100.0)
+    return SeenLease(
+        Lease(metadata=ObjectMeta(name="l", resource_version="1"), spec=spec), since=100.0
+    )
 
 
 @pytest.mark.parametrize(("seconds", "over_after"), [(60, 60.0), (15, 15.0), (1, 15.0)])

@@ -17,11 +17,23 @@ from fairlead.api.core import (
     Pod,
     PodStatus,
 )
-from fairlead.api.machine_result import Figure, Measured, Outcome, SuiteResult, encode_result
+from fairlead.api.machine_result import (
+    Figure,
+    MachineFinding,
+    MachineOutcome,
+    SuiteResult,
+    encode_result,
+)
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_report import Action
 from fairlead.api.node_suites import Better, FigureKind, suites
-from fairlead.api.node_test import Cause, NodeTest, NodeTestSpec, NodeTestStatus, Phase
+from fairlead.api.node_test import (
+    NodeTest,
+    NodeTestCause,
+    NodeTestPhase,
+    NodeTestSpec,
+    NodeTestStatus,
+)
 from fairlead.api.times import format_time
 from fairlead.decide.health.judgement import Peers, fleet_limit, judged, shape_of
 from fairlead.decide.health.policy import HealthPolicy
@@ -44,15 +56,17 @@ POLICY = HealthPolicy(test_suite="quick", test_deadline_seconds=1800)
 START = float("-inf")
 
 
-def memory(value: float, **more: Any) -> Measured:
-    return Measured("memory", Outcome.PASSED, figures=(Figure(HIGHER.name, value),), **more)
+def memory(value: float, **more: Any) -> MachineFinding:
+    return MachineFinding(
+        "memory", MachineOutcome.PASSED, figures=(Figure(HIGHER.name, value),), **more
+    )
 
 
 def peers(*values: float) -> Peers:
     return {f"n{i}": (memory(value),) for i, value in enumerate(values)}
 
 
-def judge(value: float, of: Peers, *, devices: tuple[str, ...] = ()) -> Measured:
+def judge(value: float, of: Peers, *, devices: tuple[str, ...] = ()) -> MachineFinding:
     return judged(SuiteResult("quick", (memory(value),), devices=devices), of)[0]
 
 
@@ -78,32 +92,36 @@ def test_the_limit_of_the_fleet_is_five_deviations_from_the_median_and_a_tenth_a
 
 def test_what_misses_its_limit_has_failed_and_the_limit_is_kept() -> None:
     good, slow = judge(95.0, peers(*[100.0] * 8)), judge(89.0, peers(*[100.0] * 8))
-    assert (good.outcome, good.figures[0].limit) == (Outcome.PASSED, 90.0)
-    assert (slow.outcome, slow.figures[0].limit) == (Outcome.FAILED, 90.0)
+    assert (good.outcome, good.figures[0].limit) == (MachineOutcome.PASSED, 90.0)
+    assert (slow.outcome, slow.figures[0].limit) == (MachineOutcome.FAILED, 90.0)
     assert slow.message == "copyBytesPerSecond 89 is less than 90"
-    assert judge(1.0, peers(100.0)).outcome is Outcome.PASSED, "there is nothing to compare with"
+    assert judge(1.0, peers(100.0)).outcome is MachineOutcome.PASSED, (
+        "there is nothing to compare with"
+    )
 
 
 def test_the_table_and_the_fleet_are_both_held_and_the_stricter_one_counts() -> None:
-    def copies(value: float, of: Peers) -> Measured:
+    def copies(value: float, of: Peers) -> MachineFinding:
         figure = Figure("toDeviceBytesPerSecond", value)
-        one = Measured("gpu-copies", Outcome.PASSED, figures=(figure,))
+        one = MachineFinding("gpu-copies", MachineOutcome.PASSED, figures=(figure,))
         result = SuiteResult("quick", (one,), devices=("NVIDIA H100 80GB HBM3",))
         return judged(result, of)[0]
 
-    assert copies(47e9, {}).outcome is Outcome.FAILED
-    assert copies(49e9, {}).outcome is Outcome.PASSED
-    fast = Measured("gpu-copies", Outcome.PASSED, figures=(Figure("toDeviceBytesPerSecond", 6e10),))
+    assert copies(47e9, {}).outcome is MachineOutcome.FAILED
+    assert copies(49e9, {}).outcome is MachineOutcome.PASSED
+    fast = MachineFinding(
+        "gpu-copies", MachineOutcome.PASSED, figures=(Figure("toDeviceBytesPerSecond", 6e10),)
+    )
     of = {f"n{i}": (fast,) for i in range(8)}
     found = copies(50e9, of)
-    assert (found.outcome, found.figures[0].limit) == (Outcome.FAILED, 54e9)
+    assert (found.outcome, found.figures[0].limit) == (MachineOutcome.FAILED, 54e9)
 
 
 def test_what_the_machine_found_itself_is_not_judged_better() -> None:
-    wrong = replace(memory(1e12), outcome=Outcome.FAILED, message="wrong")
+    wrong = replace(memory(1e12), outcome=MachineOutcome.FAILED, message="wrong")
     found = judged(SuiteResult("quick", (wrong,)), peers(*[100.0] * 8))[0]
-    assert (found.outcome, found.message) == (Outcome.FAILED, "wrong")
-    own = Measured("mine", Outcome.PASSED, figures=(Figure("speed", 1.0),))
+    assert (found.outcome, found.message) == (MachineOutcome.FAILED, "wrong")
+    own = MachineFinding("mine", MachineOutcome.PASSED, figures=(Figure("speed", 1.0),))
     assert judged(SuiteResult("quick", (own,)), {})[0] == own, "a test that nobody knows"
 
 
@@ -124,16 +142,17 @@ def node(boot: str = "boot-1", **notes: str) -> Node:
 
 
 def a_test(
-    outcome: Outcome | None = None, *, number: int = 1, cause: Cause = Cause.GATE,
-    reason: str = "", boot: str = "boot-1", suite: str = "quick", at: float = EPOCH,
+    outcome: MachineOutcome | None = None, *, number: int = 1,
+    cause: NodeTestCause = NodeTestCause.GATE, reason: str = "",
+    boot: str = "boot-1", suite: str = "quick", at: float = EPOCH,
 ) -> NodeTest:  # fmt: skip
     """Return a test: ended, with an outcome; else open."""
     status = NodeTestStatus()
     if outcome is not None:
-        failed = (Measured("disk", outcome, "it lies"),)
+        failed = (MachineFinding("disk", outcome, "it lies"),)
         status = NodeTestStatus(
-            Phase.ENDED, outcome, reason, "it lies", ended_at=format_time(at + 60), boot_id=boot,
-            measured=failed,
+            NodeTestPhase.ENDED, outcome, reason, "it lies", ended_at=format_time(at + 60),
+            boot_id=boot, measured=failed,
         )  # fmt: skip
     meta = ObjectMeta(name=f"n1-{number}", uid=f"t{number}", creation_timestamp=format_time(at))
     return NodeTest(meta, NodeTestSpec("n1", "uid", suite, cause, number), status)
@@ -144,20 +163,22 @@ def a_test(
     [
         ([], None),
         ([a_test()], None),
-        ([a_test(Outcome.PASSED)], None),
-        ([a_test(Outcome.FAILED)], ("disk", Action.REPLACE)),
-        ([a_test(Outcome.FAILED, cause=Cause.PERSON)], ("disk", Action.REPLACE)),
-        ([a_test(Outcome.ERROR, reason="HarnessError")], ("suite quick", Action.ASK_PERSON)),
-        ([a_test(Outcome.ERROR, reason="Silent")], ("suite quick", Action.REBOOT)),
-        ([a_test(Outcome.SKIPPED)], ("suite quick", Action.ASK_PERSON)),
-        ([a_test(Outcome.ERROR, cause=Cause.PERSON)], None),
-        ([a_test(Outcome.FAILED), a_test(Outcome.PASSED, number=2)], None),
-        ([a_test(Outcome.PASSED), a_test(Outcome.FAILED, number=2)], ("disk", Action.REPLACE)),
-        ([a_test(Outcome.FAILED), a_test(Outcome.ERROR, number=2, cause=Cause.PERSON)],
+        ([a_test(MachineOutcome.PASSED)], None),
+        ([a_test(MachineOutcome.FAILED)], ("disk", Action.REPLACE)),
+        ([a_test(MachineOutcome.FAILED, cause=NodeTestCause.PERSON)], ("disk", Action.REPLACE)),
+        ([a_test(MachineOutcome.ERROR, reason="HarnessError")], ("suite quick", Action.ASK_PERSON)),
+        ([a_test(MachineOutcome.ERROR, reason="Silent")], ("suite quick", Action.REBOOT)),
+        ([a_test(MachineOutcome.SKIPPED)], ("suite quick", Action.ASK_PERSON)),
+        ([a_test(MachineOutcome.ERROR, cause=NodeTestCause.PERSON)], None),
+        ([a_test(MachineOutcome.FAILED), a_test(MachineOutcome.PASSED, number=2)], None),
+        ([a_test(MachineOutcome.PASSED), a_test(MachineOutcome.FAILED, number=2)],
          ("disk", Action.REPLACE)),
-        ([a_test(Outcome.FAILED, suite="full"), a_test(Outcome.PASSED, number=2)],
+        ([a_test(MachineOutcome.FAILED),
+          a_test(MachineOutcome.ERROR, number=2, cause=NodeTestCause.PERSON)],
+         ("disk", Action.REPLACE)),
+        ([a_test(MachineOutcome.FAILED, suite="full"), a_test(MachineOutcome.PASSED, number=2)],
          ("disk", Action.REPLACE)),  # a shorter suite does not prove what a longer one found
-        ([a_test(Outcome.FAILED, boot="boot-0")], None),  # it has started again since
+        ([a_test(MachineOutcome.FAILED, boot="boot-0")], None),  # it has started again since
     ],
 )  # fmt: skip
 def test_the_latest_test_that_says_something_of_the_machine_counts(
@@ -168,28 +189,28 @@ def test_the_latest_test_that_says_something_of_the_machine_counts(
 
 
 def test_a_person_ends_the_fault_of_a_test() -> None:
-    tests = [a_test(Outcome.FAILED)]
+    tests = [a_test(MachineOutcome.FAILED)]
     assert fault_of(node(REPAIRED=format_time(EPOCH + 30)), tests) is not None
     assert fault_of(node(REPAIRED=format_time(EPOCH + 90)), tests) is None
 
 
 def test_a_node_at_the_gate_gets_one_test_and_passes_by_one_of_this_boot_and_time() -> None:
-    passed = a_test(Outcome.PASSED)
+    passed = a_test(MachineOutcome.PASSED)
     assert wanted_test(node(), [], "quick", START) == CreateTest(node(), "quick", 1)
     assert wanted_test(node(), [a_test()], "quick", START) is None
     assert wanted_test(node(), [passed], "quick", START) is None
-    assert wanted_test(node(), [a_test(Outcome.FAILED)], "quick", START) is None
+    assert wanted_test(node(), [a_test(MachineOutcome.FAILED)], "quick", START) is None
     assert wanted_test(node(), [], "none such", START) is None
     for tests, of, since in (
         ([passed], node("boot-2"), START), ([passed], node(), EPOCH + 1),
-        ([a_test(Outcome.PASSED, suite="full")], node(), START),
+        ([a_test(MachineOutcome.PASSED, suite="full")], node(), START),
     ):  # fmt: skip
         assert not has_passed(of, tests, "quick", since)
         assert wanted_test(of, tests, "quick", since) == CreateTest(of, "quick", 2)
 
 
 def test_a_few_tests_of_each_node_are_kept() -> None:
-    tests = [a_test(Outcome.PASSED, number=i) for i in range(1, 7)]
+    tests = [a_test(MachineOutcome.PASSED, number=i) for i in range(1, 7)]
     assert [each.spec.number for each in outdated(tests)] == [3, 2, 1]
     assert outdated([a_test(number=i) for i in range(9)]) == [], "open ones stay"
 
@@ -207,7 +228,7 @@ def pod(uid: str = "p1", *, phase: str = "Running", message: str = "", leaves: b
 
 def running(**fields: Any) -> NodeTest:
     status = NodeTestStatus(
-        Phase.RUNNING, pod_uid="p1", attempts=1, started_at=format_time(EPOCH), **fields
+        NodeTestPhase.RUNNING, pod_uid="p1", attempts=1, started_at=format_time(EPOCH), **fields
     )
     return replace(a_test(), status=status)
 
@@ -217,9 +238,9 @@ def step(test: NodeTest, found: Pod | None, now: float = EPOCH + 60, **options: 
     return next_step(test, found, node(), POLICY, now=now, **given)
 
 
-def result(**outcomes: Outcome) -> str:
+def result(**outcomes: MachineOutcome) -> str:
     measured = tuple(
-        Measured(name, outcomes.get(name, Outcome.PASSED), "why" * (name in outcomes))
+        MachineFinding(name, outcomes.get(name, MachineOutcome.PASSED), "why" * (name in outcomes))
         for name in suites()["quick"].tests
     )
     return encode_result(SuiteResult("quick", measured)).decode()
@@ -241,7 +262,7 @@ def test_only_the_pod_whose_uid_is_recorded_is_read() -> None:
         assert step(test, other) == DeleteTestPod(other)
         assert step(test, pod("other", leaves=True)) is None
     done = step(running(), pod(phase="Succeeded", message=result()))
-    assert done.status.outcome is Outcome.PASSED
+    assert done.status.outcome is MachineOutcome.PASSED
     assert done.status.boot_id == "boot-1"
 
 
@@ -249,7 +270,7 @@ def test_a_pod_that_is_not_seen_yet_is_no_pod_that_is_gone() -> None:
     assert step(running(), None, EPOCH + 5) is None
     gone = step(running(), None, EPOCH + 11)
     assert (gone.status.phase, gone.status.pod_uid, gone.status.reason) == (
-        Phase.PENDING, "", "PodGone",
+        NodeTestPhase.PENDING, "", "PodGone",
     )  # fmt: skip
 
 
@@ -265,19 +286,22 @@ def test_a_pod_without_a_result_in_time_is_deleted_and_the_reason_kept() -> None
 
 
 def test_failures_end_a_test_errors_are_tried_again_until_the_deadline() -> None:
-    failed = step(running(), pod(phase="Succeeded", message=result(disk=Outcome.FAILED)))
-    assert (failed.status.phase, failed.status.outcome) == (Phase.ENDED, Outcome.FAILED)
+    failed = step(running(), pod(phase="Succeeded", message=result(disk=MachineOutcome.FAILED)))
+    assert (failed.status.phase, failed.status.outcome) == (
+        NodeTestPhase.ENDED,
+        MachineOutcome.FAILED,
+    )
     assert failed.status.message == "disk: why"
-    error = pod(phase="Succeeded", message=result(disk=Outcome.ERROR))
+    error = pod(phase="Succeeded", message=result(disk=MachineOutcome.ERROR))
     again = step(running(), error)
-    assert (again.status.phase, again.status.outcome) == (Phase.PENDING, None)
+    assert (again.status.phase, again.status.outcome) == (NodeTestPhase.PENDING, None)
     ended = step(running(), error, EPOCH + 1800)
-    assert (ended.status.outcome, ended.status.reason) == (Outcome.ERROR, "HarnessError")
+    assert (ended.status.outcome, ended.status.reason) == (MachineOutcome.ERROR, "HarnessError")
     silent = step(running(), pod(phase="Failed"), EPOCH + 1800)
-    assert (silent.status.outcome, silent.status.reason) == (Outcome.ERROR, "Silent")
+    assert (silent.status.outcome, silent.status.reason) == (MachineOutcome.ERROR, "Silent")
     skipped = step(running(), pod(phase="Succeeded", message=result(
-        **dict.fromkeys(suites()["quick"].tests, Outcome.SKIPPED))))  # fmt: skip
-    assert skipped.status.outcome is Outcome.SKIPPED
+        **dict.fromkeys(suites()["quick"].tests, MachineOutcome.SKIPPED))))  # fmt: skip
+    assert skipped.status.outcome is MachineOutcome.SKIPPED
 
 
 def test_the_waits_between_attempts_double_up_to_five_minutes() -> None:
@@ -292,17 +316,20 @@ def test_the_waits_between_attempts_double_up_to_five_minutes() -> None:
 
 def test_a_node_that_works_meanwhile_is_not_compared_with_idle_ones() -> None:
     slow = tuple(
-        memory(50.0) if name == "memory" else Measured(name, Outcome.PASSED)
+        memory(50.0) if name == "memory" else MachineFinding(name, MachineOutcome.PASSED)
         for name in suites()["quick"].tests
     )
     left = pod(phase="Succeeded", message=encode_result(SuiteResult("quick", slow)).decode())
     alike = {(shape_of(node()), "quick"): peers(*[100.0] * 9)}
-    assert step(running(), left, peers=alike).status.outcome is Outcome.FAILED
-    assert step(running(), left, peers=alike, is_used=True).status.outcome is Outcome.PASSED
+    assert step(running(), left, peers=alike).status.outcome is MachineOutcome.FAILED
+    assert step(running(), left, peers=alike, is_used=True).status.outcome is MachineOutcome.PASSED
 
 
 def test_a_suite_that_nobody_knows_ends_at_once() -> None:
     strange = replace(a_test(), spec=replace(a_test().spec, suite="mine"))
     ended = step(strange, None)
-    assert (ended.status.phase, "no suite 'mine'" in ended.status.message) == (Phase.ENDED, True)
+    assert (ended.status.phase, "no suite 'mine'" in ended.status.message) == (
+        NodeTestPhase.ENDED,
+        True,
+    )
     assert isinstance(ended, SetTest)

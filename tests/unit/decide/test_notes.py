@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from fairlead.decide.attempts.notes import EventReason, Note, event
+from fairlead.decide.attempts.notes import EventReason, PendingEvent, event
 from fairlead.runtime.events import EventKind
 from fairlead.testing.builders import make_job
 
@@ -22,7 +22,7 @@ def test_an_event_has_a_type_that_kubernetes_knows_and_says_what_happened(
     reason: EventReason,
 ) -> None:
     job = make_job("a")
-    made = event(job, Note(reason, "It happened"))
+    made = event(job, PendingEvent(reason, "It happened"))
     assert (made.job, made.reason, made.message) == (job, reason.value, "It happened")
     assert EventKind(made.type) in EventKind
     assert re.fullmatch(r"[A-Z][A-Za-z]{2,127}", reason.value)
@@ -32,4 +32,4 @@ def test_an_event_has_a_type_that_kubernetes_knows_and_says_what_happened(
 
 def test_what_ends_an_attempt_or_a_job_for_worse_is_a_warning() -> None:
     for reason in (EventReason.FAILED, EventReason.MEMBER_LOST, EventReason.PREEMPTED):
-        assert event(make_job("a"), Note(reason, "It happened")).type == "Warning"
+        assert event(make_job("a"), PendingEvent(reason, "It happened")).type == "Warning"

@@ -34,7 +34,7 @@ from fairlead.decide.placement.actions import (
     WriteVerdict,
 )
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.lost_work import Run, silent_seconds
+from fairlead.decide.placement.lost_work import HoldingAttempt, silent_seconds
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.preempt import PotentialRises, check_potential, potential
 from fairlead.decide.placement.state import PlacementState
@@ -365,8 +365,10 @@ def test_of_two_gangs_the_one_that_starts_faster_is_the_victim(slow: str) -> Non
 
 
 def test_the_time_that_silent_jobs_are_charged_is_that_of_the_jobs_that_report() -> None:
-    reporting = [Run(1, EPOCH - HOUR, EPOCH - saved, 0.0) for saved in (30.0, 60.0, 90.0)]
-    silent = [Run(1, EPOCH - i * HOUR, None, 0.0) for i in range(1, 9)]
+    reporting = [
+        HoldingAttempt(1, EPOCH - HOUR, EPOCH - saved, 0.0) for saved in (30.0, 60.0, 90.0)
+    ]
+    silent = [HoldingAttempt(1, EPOCH - i * HOUR, None, 0.0) for i in range(1, 9)]
     assert silent_seconds([*silent, *reporting], EPOCH) == 60.0
     assert silent_seconds(silent, EPOCH) == float("inf")
 
@@ -752,10 +754,10 @@ def expected(jobs: list[Job], name: str = "high", *, nodes: int = 2) -> object:
     return found.forecast
 
 
-def preempts(at: float, victim: Job) -> forecast.Preemption:
+def preempts(at: float, victim: Job) -> forecast.PreemptionAhead:
     """A victim that borrows nothing and has the default grace period."""
     grace = GRACE_SECONDS_DEFAULT
-    return forecast.Preemption(at, (victim.metadata.key,), (0,), at + grace)
+    return forecast.PreemptionAhead(at, (victim.metadata.key,), (0,), at + grace)
 
 
 def test_a_job_says_whom_it_preempts_before_the_scheduler_may_decide_it() -> None:
@@ -765,7 +767,7 @@ def test_a_job_says_whom_it_preempts_before_the_scheduler_may_decide_it() -> Non
     assert expected([young, high]) == later
     old = running("low", ["node-0000", "node-0001"])
     assert expected([old, high]) == preempts(EPOCH, old)
-    assert expected([young, high, make_job("next")], "next") is forecast.Unknown.PREEMPTING
+    assert expected([young, high, make_job("next")], "next") is forecast.UnknownBound.PREEMPTING
 
 
 def test_a_job_that_gets_room_before_it_may_preempt_says_when() -> None:

@@ -23,18 +23,18 @@ from fairlead.decide.rails.bought import (
 from fairlead.decide.rails.ledger import (
     DAY,
     HOUR,
-    Account,
     Budgets,
     Charge,
-    Ledger,
     Peaks,
     PoolBudget,
+    RailsAccount,
+    RemovalLedger,
 )
 from fairlead.decide.rails.removals import (
-    Outcome,
     Permit,
     Removal,
-    Rule,
+    RemovalOutcome,
+    RemovalRule,
     Ruling,
     rule_on,
     rule_words,
@@ -42,11 +42,11 @@ from fairlead.decide.rails.removals import (
 from fairlead.decide.rails.sight import (
     HALF_LIFE_SECONDS,
     Blindness,
-    Finding,
     Listing,
     Pulse,
     Reported,
     Sight,
+    SightFinding,
     SightLimits,
     SightMemory,
     look,
@@ -80,8 +80,8 @@ def removal(number: int, cause: RemovalCause = RemovalCause.IDLE, *, pool: str =
     return Removal(charge, f"i{number}", pool, f"n{number}", f"i{number}", marked_loops=1)
 
 
-def account(ledger: Ledger, **sizes: int) -> Account:
-    return Account(ledger, Peaks().within(0.0, sizes), Budgets())
+def account(ledger: RemovalLedger, **sizes: int) -> RailsAccount:
+    return RailsAccount(ledger, Peaks().within(0.0, sizes), Budgets())
 
 
 def test_a_pools_own_budget_counts_all_causes_and_what_is_under_way() -> None:
@@ -93,11 +93,13 @@ def test_a_pools_own_budget_counts_all_causes_and_what_is_under_way() -> None:
 
     def allowed(budget: PoolBudget, leaving: int = 0) -> tuple[int, dict[str, Any]]:
         peaks = Peaks().within(0.0, {"p": 100, "q": 900})
-        books = Account(Ledger(), peaks, Budgets(), of_pools={"p": budget}, leaving={"p": leaving})
+        books = RailsAccount(
+            RemovalLedger(), peaks, Budgets(), of_pools={"p": budget}, leaving={"p": leaving}
+        )
         rulings = rule_on(wanted, books, (), room=512)
-        held = next(r for r in rulings if r.outcome is Outcome.WAIT)
-        assert held.rule is Rule.POOL_BUDGET
-        return sum(r.outcome is Outcome.REMOVE for r in rulings), dict(held.facts)
+        held = next(r for r in rulings if r.outcome is RemovalOutcome.WAIT)
+        assert held.rule is RemovalRule.POOL_BUDGET
+        return sum(r.outcome is RemovalOutcome.REMOVE for r in rulings), dict(held.facts)
 
     assert allowed(replace(budget, day=None)) == (
         3, {"scope": "pool/p", "window": 0, "used": 3, "allowed": 3}
@@ -110,15 +112,15 @@ def test_a_pools_own_budget_counts_all_causes_and_what_is_under_way() -> None:
 
 
 def rule(
-    removals: Sequence[Removal], ledger: Ledger | None = None, *, size: int = 1000,
-    blind: Sequence[Finding] = (), permits: Sequence[Permit] = (), room: int = 10_000,
+    removals: Sequence[Removal], ledger: RemovalLedger | None = None, *, size: int = 1000,
+    blind: Sequence[SightFinding] = (), permits: Sequence[Permit] = (), room: int = 10_000,
 ) -> tuple[Ruling, ...]:  # fmt: skip
-    books = account(ledger or Ledger(), p=size)
+    books = account(ledger or RemovalLedger(), p=size)
     return rule_on(removals, books, blind, permits=permits, room=room)
 
 
 def removed(rulings: Sequence[Ruling]) -> list[str]:
-    return [r.removal.node for r in rulings if r.outcome is Outcome.REMOVE]
+    return [r.removal.node for r in rulings if r.outcome is RemovalOutcome.REMOVE]
 
 
 # The ancestor's seven defects (one of them, that gangs are unknown, is decide/fleet's)
@@ -127,8 +129,8 @@ def removed(rulings: Sequence[Ruling]) -> list[str]:
 def test_a_backlog_beyond_the_budget_makes_partial_progress() -> None:
     rulings = rule([removal(i) for i in range(300)])
     assert len(removed(rulings)) == 100, "a tenth of 1,000 in five minutes, and not nothing"
-    waiting = [r for r in rulings if r.outcome is Outcome.WAIT]
-    assert {r.rule for r in waiting} == {Rule.CAUSE_BUDGET}
+    waiting = [r for r in rulings if r.outcome is RemovalOutcome.WAIT]
+    assert {r.rule for r in waiting} == {RemovalRule.CAUSE_BUDGET}
     assert waiting[0].facts == {"scope": "fleet", "window": 300, "used": 100, "allowed": 100}
 
 
@@ -137,20 +139,22 @@ def test_instances_that_never_registered_pass_the_same_rails() -> None:
         Removal(Charge("p", "", RemovalCause.FAILED_LAUNCH), f"i{n}", "p", marked_loops=1)
         for n in range(500)
     ]
-    assert 0 < len([r for r in rule(never) if r.outcome is Outcome.REMOVE]) <= 20
+    assert 0 < len([r for r in rule(never) if r.outcome is RemovalOutcome.REMOVE]) <= 20
     sight = Sight(Listing(ids(500)), Listing(ids(1000)), recorded=1000)
     assert findings(sight, clear(1000))[0] is Blindness.LISTS_DIFFER
 
 
 def test_a_tenth_of_what_is_left_again_and_again_ends_at_half_of_the_fleet() -> None:
-    ledger, peaks, left = Ledger(), Peaks(), 1000
+    ledger, peaks, left = RemovalLedger(), Peaks(), 1000
     machines = [removal(i) for i in range(left)]
     for minute in range(24 * 60):
         now = minute * 60.0
         ledger, peaks = ledger.at(now), peaks.at(now, {"p": left})
-        books = Account(ledger, peaks.within(now, {"p": left}), Budgets())
+        books = RailsAccount(ledger, peaks.within(now, {"p": left}), Budgets())
         wanted = machines[: min(left, 200)]  # twice a tenth
-        gone = [r for r in rule_on(wanted, books, (), room=512) if r.outcome is Outcome.REMOVE]
+        gone = [
+            r for r in rule_on(wanted, books, (), room=512) if r.outcome is RemovalOutcome.REMOVE
+        ]
         ledger = ledger.with_removed(r.removal.charge for r in gone)
         left -= len(gone)
     assert left == 500
@@ -158,13 +162,13 @@ def test_a_tenth_of_what_is_left_again_and_again_ends_at_half_of_the_fleet() -> 
 
 def test_merged_removals_count_until_the_last_of_them_is_a_day_old() -> None:
     idle = [Charge("p", "", RemovalCause.IDLE)]
-    ledger = Ledger().with_removed(idle).at(HOUR - 1).with_removed(idle).at(3 * HOUR)
+    ledger = RemovalLedger().with_removed(idle).at(HOUR - 1).with_removed(idle).at(3 * HOUR)
     assert [each.count for each in ledger.removed] == [2]
     assert [each.count for each in ledger.at(DAY + HOUR - 2).removed] == [2]
 
 
 def test_the_clock_of_the_ledger_counts_whole_days() -> None:
-    ledger = Ledger().with_removed([Charge("p", "", RemovalCause.IDLE)] * 500)
+    ledger = RemovalLedger().with_removed([Charge("p", "", RemovalCause.IDLE)] * 500)
     assert not removed(rule([removal(1)], ledger.at(DAY - 1)))
     assert removed(rule([removal(1)], ledger.at(DAY + 1)))
     assert len(ledger.at(DAY - 1).removed) == 1, "what is old is kept, merged"
@@ -178,20 +182,20 @@ def breathe(bought: dict[int, float], *, count: int, hours: float = 6.0) -> list
 
     `bought`: when nodes were bought, by the clock of the ledger, which begins at a day.
     """
-    ledger, peaks, left = Ledger(DAY), Peaks(), list(range(count))
+    ledger, peaks, left = RemovalLedger(DAY), Peaks(), list(range(count))
     hourly: list[list[int]] = []
     for loop in range(int(hours * 12)):
         now = DAY + loop * 300.0
         ledger = ledger.at(now)
         of_pool = {"p": len(left)}, {"p": sum(n in bought for n in left)}
         peaks = peaks.at(now, *of_pool)
-        books = Account(ledger, peaks.within(now, *of_pool), Budgets())
+        books = RailsAccount(ledger, peaks.within(now, *of_pool), Budgets())
         wanted = [
             replace(removal(n), charge=replace(removal(n).charge, bought=bought.get(n)), order=n)
             for n in left
         ]
         gone = [r.removal for r in rule_on(wanted, books, (), room=512)
-                if r.outcome is Outcome.REMOVE]  # fmt: skip
+                if r.outcome is RemovalOutcome.REMOVE]  # fmt: skip
         ledger = ledger.with_removed(each.charge for each in gone)
         if not loop % 12:
             hourly.append([])
@@ -217,20 +221,20 @@ def test_what_was_there_before_goes_as_if_nothing_had_been_bought() -> None:
 
 def test_what_was_bought_counts_again_in_windows_in_which_it_was_there_before() -> None:
     charge = Charge("p", "", RemovalCause.IDLE, bought=100.0)
-    ledger = Ledger(HOUR).with_removed([charge] * 500)
+    ledger = RemovalLedger(HOUR).with_removed([charge] * 500)
     assert removed(rule([removal(1)], ledger.at(2 * HOUR)))
     assert not removed(rule([removal(1)], ledger.at(DAY + 101)))
     early = replace(charge, bought=4000.0)
-    both = Ledger(2 * HOUR).with_removed([charge, early]).at(5 * HOUR)
+    both = RemovalLedger(2 * HOUR).with_removed([charge, early]).at(5 * HOUR)
     assert [(each.count, each.bought) for each in both.removed] == [(1, 100.0), (1, 4000.0)]
     near = replace(charge, bought=50.0)
-    both = Ledger(2 * HOUR).with_removed([charge, near]).at(5 * HOUR)
+    both = RemovalLedger(2 * HOUR).with_removed([charge, near]).at(5 * HOUR)
     assert [(each.count, each.bought) for each in both.removed] == [(2, 50.0)], "the first of them"
 
 
 @pytest.mark.parametrize("bought", [2 * DAY, -DAY], ids=["ahead of the clock", "long ago"])
 def test_a_purchase_of_another_ledger_or_day_exempts_nothing(bought: float) -> None:
-    ledger = Ledger().with_removed([Charge("p", "", RemovalCause.IDLE)] * 500)
+    ledger = RemovalLedger().with_removed([Charge("p", "", RemovalCause.IDLE)] * 500)
     late = removal(1)
     late = replace(late, charge=replace(late.charge, bought=bought))
     assert not removed(rule([late], ledger.at(HOUR)))
@@ -240,7 +244,7 @@ def test_a_purchase_of_another_ledger_or_day_exempts_nothing(bought: float) -> N
 
 @pytest.mark.parametrize("cause", [c for c in RemovalCause if c is not RemovalCause.IDLE])
 def test_only_idle_nodes_go_beyond_the_shares(cause: RemovalCause) -> None:
-    ledger = Ledger().with_removed([Charge("p", "", cause)] * 500)
+    ledger = RemovalLedger().with_removed([Charge("p", "", cause)] * 500)
     new = removal(1, cause)
     assert not removed(rule([replace(new, charge=replace(new.charge, bought=1.0))], ledger))
 
@@ -251,8 +255,12 @@ def test_a_pools_own_limits_count_what_was_bought() -> None:
         for n in range(20)
     ]
     own = {"p": PoolBudget(hour=parse_limit(3))}
-    books = Account(Ledger(HOUR), Peaks().within(0.0, {"p": 100}), Budgets(), of_pools=own)
-    assert sum(r.outcome is Outcome.REMOVE for r in rule_on(wanted, books, (), room=512)) == 3
+    books = RailsAccount(
+        RemovalLedger(HOUR), Peaks().within(0.0, {"p": 100}), Budgets(), of_pools=own
+    )
+    assert (
+        sum(r.outcome is RemovalOutcome.REMOVE for r in rule_on(wanted, books, (), room=512)) == 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,12 +272,12 @@ def test_a_pools_own_limits_count_what_left_within_their_window(
 ) -> None:
     charge = Charge("p", "", RemovalCause.IDLE)
     wanted = [Removal(charge, f"i{n}", "p", marked_loops=1) for n in range(20)]
-    ledger = Ledger().with_removed([charge] * 2)
+    ledger = RemovalLedger().with_removed([charge] * 2)
 
     def may_leave(seconds_later: float) -> int:
         peaks = Peaks().within(0.0, {"p": 100, "q": 900})
-        books = Account(ledger.at(seconds_later), peaks, Budgets(), of_pools={"p": own})
-        return sum(r.outcome is Outcome.REMOVE for r in rule_on(wanted, books, (), room=512))
+        books = RailsAccount(ledger.at(seconds_later), peaks, Budgets(), of_pools={"p": own})
+        return sum(r.outcome is RemovalOutcome.REMOVE for r in rule_on(wanted, books, (), room=512))
 
     assert may_leave(window - 1.0) == 1
     assert may_leave(window) == 3
@@ -316,7 +324,7 @@ def test_a_health_agent_that_calls_all_nodes_sick_loses_a_few_of_them() -> None:
     """kubernetes-sigs/karpenter#2811: a faulty agent marked good nodes, and repair killed them."""
     wanted = [removal(i, RemovalCause.REPAIR) for i in range(1000)]
     assert len(removed(rule(wanted))) == 20, "2 % in five minutes"
-    ledger = Ledger().with_removed([Charge("p", "", RemovalCause.REPAIR)] * 150).at(2 * HOUR)
+    ledger = RemovalLedger().with_removed([Charge("p", "", RemovalCause.REPAIR)] * 150).at(2 * HOUR)
     assert removed(rule(wanted, ledger)) == [], "15 % in a day"
 
 
@@ -330,9 +338,9 @@ def test_pools_of_any_size_are_repaired() -> None:
 
 
 def test_blind_nothing_is_removed_or_marked() -> None:
-    blind = (Finding(Blindness.LISTS_DIFFER, {"only_in_cloud": 99, "only_in_nodes": 0}),)
+    blind = (SightFinding(Blindness.LISTS_DIFFER, {"only_in_cloud": 99, "only_in_nodes": 0}),)
     rulings = rule([removal(1), replace(removal(2), marked_loops=0)], blind=blind)
-    assert {(r.outcome, r.rule) for r in rulings} == {(Outcome.WAIT, Rule.BLIND)}
+    assert {(r.outcome, r.rule) for r in rulings} == {(RemovalOutcome.WAIT, RemovalRule.BLIND)}
 
 
 def test_nodes_that_vanish_while_as_many_join_are_noticed() -> None:
@@ -435,30 +443,32 @@ def test_nodes_that_are_coming_or_going_are_no_difference() -> None:
 
 
 def test_half_of_a_pool_is_the_ceiling_of_all_causes_together() -> None:
-    ledger = Ledger().with_removed([Charge("p", "", RemovalCause.IDLE)] * 500).at(HOUR * 2)
+    ledger = RemovalLedger().with_removed([Charge("p", "", RemovalCause.IDLE)] * 500).at(HOUR * 2)
     rulings = rule([removal(1, RemovalCause.REPAIR)], ledger)
-    assert [(r.outcome, r.rule) for r in rulings] == [(Outcome.WAIT, Rule.CEILING)]
+    assert [(r.outcome, r.rule) for r in rulings] == [(RemovalOutcome.WAIT, RemovalRule.CEILING)]
 
 
 def test_an_override_names_the_nodes_that_may_exceed_a_budget() -> None:
-    ledger = Ledger().with_removed([Charge("p", "", RemovalCause.IDLE)] * 500)
+    ledger = RemovalLedger().with_removed([Charge("p", "", RemovalCause.IDLE)] * 500)
     permit = Permit("move-out", frozenset({"n7"}))
     rulings = rule([removal(7), removal(8)], ledger, permits=[permit])
     assert removed(rulings) == ["n7"]
     assert rulings[0].facts == {"override": "move-out"}
-    assert not removed(rule([removal(7)], permits=[permit], blind=(Finding(Blindness.FROZEN),)))
+    assert not removed(
+        rule([removal(7)], permits=[permit], blind=(SightFinding(Blindness.FROZEN),))
+    )
 
 
 def test_a_removal_is_marked_first_and_carried_out_a_loop_later() -> None:
     rulings = rule([replace(removal(1), marked_loops=0)])
-    assert [(r.outcome, r.rule) for r in rulings] == [(Outcome.MARK, Rule.TWO_PHASES)]
+    assert [(r.outcome, r.rule) for r in rulings] == [(RemovalOutcome.MARK, RemovalRule.TWO_PHASES)]
 
 
 def test_what_is_marked_goes_first_and_marks_are_within_the_budget() -> None:
     wanted = [replace(removal(i), marked_loops=int(i >= 150)) for i in range(300)]
     rulings = rule(wanted)
     assert len(removed(rulings)) == 100
-    assert not any(r.outcome is Outcome.MARK for r in rulings)
+    assert not any(r.outcome is RemovalOutcome.MARK for r in rulings)
 
 
 def test_what_is_marked_goes_before_what_is_more_certain() -> None:
@@ -476,13 +486,15 @@ def test_what_is_marked_goes_before_what_is_more_certain() -> None:
     ],
 )
 def test_only_what_tag_and_provider_id_both_claim_is_touched(foreign: Removal) -> None:
-    assert [(r.outcome, r.rule) for r in rule([foreign])] == [(Outcome.WAIT, Rule.NOT_OWNED)]
+    assert [(r.outcome, r.rule) for r in rule([foreign])] == [
+        (RemovalOutcome.WAIT, RemovalRule.NOT_OWNED)
+    ]
 
 
 def test_no_more_removals_are_on_their_way_than_there_is_room_for() -> None:
     rulings = rule([removal(i) for i in range(5)], room=2)
     assert len(removed(rulings)) == 2
-    assert rulings[-1].rule is Rule.IN_FLIGHT
+    assert rulings[-1].rule is RemovalRule.IN_FLIGHT
 
 
 def test_a_small_pool_may_replace_a_node_but_not_all() -> None:
@@ -492,8 +504,8 @@ def test_a_small_pool_may_replace_a_node_but_not_all() -> None:
 
 def test_the_domain_of_a_repair_has_a_budget_of_its_own() -> None:
     wanted = [removal(i, RemovalCause.REPAIR) for i in range(8)]
-    books = Account(
-        Ledger(), Peaks().within(0.0, {"p": 1000, "p/block-0": 8}), Budgets()
+    books = RailsAccount(
+        RemovalLedger(), Peaks().within(0.0, {"p": 1000, "p/block-0": 8}), Budgets()
     )  # fmt: skip
     rulings = rule_on(wanted, books, (), room=100)
     assert len(removed(rulings)) == 1
@@ -530,4 +542,4 @@ def test_every_reason_to_wait_is_a_sentence_with_its_name() -> None:
         "(EtcdNearlyFull)"
     ) in messages
     assert len({finding.blindness for finding in seen}) >= 9
-    assert all(rule_words(rule).endswith(f" ({rule.value})") for rule in Rule)
+    assert all(rule_words(rule).endswith(f" ({rule.value})") for rule in RemovalRule)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fairlead.api.use import SERIES_MAX, USE_BYTES_MAX, MemberUse, decode_use, encode_use
-from fairlead.decide.use_meter import Reading, UseMeter
+from fairlead.decide.use_meter import UseMeter, UseReading
 
 MIB = 1 << 20
 
@@ -16,7 +16,7 @@ def meter(*looks: tuple[float, int, int]) -> UseMeter:
     """A meter from instant 1,000 on, with looks of (seconds, CPU seconds so far, MiB)."""
     out = UseMeter(1_000.0)
     for seconds, cpu, memory in looks:
-        out.look(1_000.0 + seconds, Reading(cpu * 1000, memory * MIB))
+        out.look(1_000.0 + seconds, UseReading(cpu * 1000, memory * MIB))
     return out
 
 
@@ -49,7 +49,7 @@ def test_a_time_without_looks_is_partial_and_leaves_a_gap_in_the_series() -> Non
 def test_a_meter_goes_on_from_what_an_earlier_process_knew() -> None:
     before = meter((5, 5, 10), (15, 15, 40)).use(1_015.0)
     after = UseMeter(1_000.0, before)
-    after.look(1_020.0, Reading(20_000, 30 * MIB))
+    after.look(1_020.0, UseReading(20_000, 30 * MIB))
     use = after.use(1_020.0)
     assert use.cpu_milliseconds == 20_000
     assert use.memory_peak_bytes == 40 * MIB
@@ -58,7 +58,7 @@ def test_a_meter_goes_on_from_what_an_earlier_process_knew() -> None:
 
 
 def test_the_counters_of_the_end_are_taken_where_all_has_ended() -> None:
-    use = meter((5, 5, 10)).use(1_006.0, Reading(6_100, 0, 4_096, 0))
+    use = meter((5, 5, 10)).use(1_006.0, UseReading(6_100, 0, 4_096, 0))
     assert (use.cpu_milliseconds, use.read_bytes, use.written_bytes) == (6_100, 4_096, 0)
     assert use.memory_peak_bytes == 10 * MIB
 
@@ -73,8 +73,8 @@ def test_the_use_of_the_largest_member_is_bounded_however_long_it_runs(
     cpu, step = 0, max(seconds // 2_000, 1)
     for at in range(step, seconds + 1, step):
         cpu += rng.randrange(step * 1_024_000)
-        out.look(float(at), Reading(cpu, rng.randrange(64 << 40)))
-    use = out.use(float(seconds), Reading(cpu, 0, 1 << 52, 1 << 52))
+        out.look(float(at), UseReading(cpu, rng.randrange(64 << 40)))
+    use = out.use(float(seconds), UseReading(cpu, 0, 1 << 52, 1 << 52))
     text = encode_use(use)
     assert len(text) <= USE_BYTES_MAX
     assert decode_use(text) == use
@@ -84,7 +84,7 @@ def test_the_use_of_the_largest_member_is_bounded_however_long_it_runs(
 def test_merged_steps_keep_the_processor_time_of_the_series() -> None:
     out = UseMeter(0.0)
     for at in range(10, 10_001, 10):
-        out.look(float(at), Reading(at * 500, MIB))
+        out.look(float(at), UseReading(at * 500, MIB))
     use = out.use(10_000.0)
     assert use.step_seconds == 320
     assert {each for each in use.cpu if each is not None} == {500}

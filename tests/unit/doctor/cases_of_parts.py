@@ -7,30 +7,30 @@ from typing import Any
 
 from tests.unit.doctor.facts_of import histogram, scraped, seen
 
-from fairlead.doctor.check import Severity
-from fairlead.doctor.facts import Facts, Reading, Source
-from fairlead.doctor.prometheus.drops import Series
+from fairlead.doctor.check import Harm
+from fairlead.doctor.facts import ClusterFacts, MeasuredValue, Source
+from fairlead.doctor.prometheus.drops import TsdbSeries
 from fairlead.doctor.prometheus.scrape_jobs import parse_scrape_jobs
 
 A, P, S = Source.APISERVER, Source.PROMETHEUS, Source.SCHEDULER
-C, W, I = Severity.CRITICAL, Severity.WARNING, Severity.INFO  # noqa: E741
+C, W, I = Harm.CRITICAL, Harm.WARNING, Harm.INFO  # noqa: E741
 FAST = {"0.5": 990, "1": 1000, "+Inf": 1000}
 LATE = {"0.5": 0, "64": 1000, "+Inf": 1000}
 
 
-def facts(**values: object) -> Facts:
+def facts(**values: object) -> ClusterFacts:
     """A node with these facts of the script."""
-    return Facts(nodes=300, node_facts={
+    return ClusterFacts(nodes=300, node_facts={
         "n": {"fairlead." + key.replace("__", "."): str(value) for key, value in values.items()}
     })  # fmt: skip
 
 
-def recorded(id_: str, value: float) -> Facts:
+def recorded(id_: str, value: float) -> ClusterFacts:
     """What Prometheus answers to one check."""
-    return Facts(nodes=300, answers={id_: (Reading("x", value, "by Prometheus"),)})
+    return ClusterFacts(nodes=300, answers={id_: (MeasuredValue("x", value, "by Prometheus"),)})
 
 
-def pulling(gigabytes: int, **values: object) -> Facts:
+def pulling(gigabytes: int, **values: object) -> ClusterFacts:
     """A node with an image of that size and these facts of the script."""
     image = {"names": ["r/i:1"], "sizeBytes": gigabytes * 10**9}
     return replace(facts(**values), objects=seen(nodes=[{"status": {"images": [image]}}]).objects)
@@ -41,8 +41,8 @@ def gpus(count: int) -> list[dict[str, Any]]:
             for n in range(3)]  # fmt: skip
 
 
-def scheduler(count: int, read: dict[str, Any] | None, **flags: str) -> Facts:
-    return Facts(nodes=3, objects=seen(nodes=gpus(count)).objects, scheduler_config=read,
+def scheduler(count: int, read: dict[str, Any] | None, **flags: str) -> ClusterFacts:
+    return ClusterFacts(nodes=3, objects=seen(nodes=gpus(count)).objects, scheduler_config=read,
                  flags={"kube-scheduler": flags})  # fmt: skip
 
 
@@ -51,24 +51,24 @@ def packing(strategy: str) -> dict[str, Any]:
     return {"profiles": [{"schedulerName": "packs", "pluginConfig": [scoring]}]}
 
 
-def burst(placed: int, waiting: int) -> Facts:
+def burst(placed: int, waiting: int) -> ClusterFacts:
     page = ('scheduler_pending_pods{{queue="active"}} {}\n'
             'scheduler_schedule_attempts_total{{result="scheduled"}} {}\n')  # fmt: skip
     return scraped(S, page.format(waiting, placed * 10), before=page.format(waiting, 0))
 
 
-def defined(*groups: str) -> Facts:
+def defined(*groups: str) -> ClusterFacts:
     return seen(api_services=[{"metadata": {"name": f"v1.{group}"}} for group in groups])
 
 
-def failing(share: float, **flags: str) -> Facts:
+def failing(share: float, **flags: str) -> ClusterFacts:
     page = ('apiserver_request_total{{code="200"}} {}\n'
             'apiserver_request_total{{code="500"}} {}\n')  # fmt: skip
     found = scraped(A, page.format(1000, 1000 * share), before=page.format(0, 0))
     return replace(found, flags={"cluster-autoscaler": flags})
 
 
-def scaled(image: str) -> Facts:
+def scaled(image: str) -> ClusterFacts:
     """An autoscaler, GPU nodes, and a Deployment of an image."""
 
     def deployment(name: str, image: str) -> dict[str, Any]:
@@ -80,43 +80,43 @@ def scaled(image: str) -> Facts:
         deployment("cluster-autoscaler", "r/ca:1"), deployment("other", image)])  # fmt: skip
 
 
-def ranges(nodes: int, cidr: str, **flags: str) -> Facts:
+def ranges(nodes: int, cidr: str, **flags: str) -> ClusterFacts:
     flags = {"cluster-cidr": cidr, "allocate-node-cidrs": "true", **flags}
-    return Facts(nodes=nodes, flags={"kube-controller-manager": flags})
+    return ClusterFacts(nodes=nodes, flags={"kube-controller-manager": flags})
 
 
-def addresses(used: int) -> Facts:
+def addresses(used: int) -> ClusterFacts:
     name = "kube_apiserver_clusterip_allocator"
     return scraped(A, f'{name}_allocated_ips{{cidr="c"}} {used}\n'
                       f'{name}_available_ips{{cidr="c"}} {65_534 - used}\n')  # fmt: skip
 
 
-def plane(taint: str, *zones: str) -> Facts:
+def plane(taint: str, *zones: str) -> ClusterFacts:
     nodes = [{"metadata": {"name": f"p{n}", "labels": {"topology.kubernetes.io/zone": zone}},
               "spec": {"taints": [{"key": "node-role.kubernetes.io/control-plane",
                                    "effect": taint}]}} for n, zone in enumerate(zones)]  # fmt: skip
     return seen(900, control_plane_nodes=nodes)
 
 
-def status(total: int, labels: dict[str, int] | None = None, **metrics: int) -> Facts:
-    return Facts(nodes=300, series=Series(total, metrics, labels or {}))
+def status(total: int, labels: dict[str, int] | None = None, **metrics: int) -> ClusterFacts:
+    return ClusterFacts(nodes=300, series=TsdbSeries(total, metrics, labels or {}))
 
 
-def configured(text: str, targets: int = 0) -> Facts:
+def configured(text: str, targets: int = 0) -> ClusterFacts:
     page = f'prometheus_target_scrape_pool_targets{{scrape_job="nodes"}} {targets}\n'
     return replace(scraped(P, page), scrape_jobs=parse_scrape_jobs(text))
 
 
-def queries(code: int) -> Facts:
+def queries(code: int) -> ClusterFacts:
     page = 'prometheus_http_requests_total{{handler="/api/v1/query",code="{}"}} {}\n'
     return scraped(P, page.format(code, 9), before=page.format(code, 0))
 
 
-def memory(peak: float) -> Facts:
+def memory(peak: float) -> ClusterFacts:
     return scraped(P, f"go_memstats_sys_bytes {peak}\ngo_memstats_heap_inuse_bytes 1e9\n")
 
 
-def upstream(rate: int) -> Facts:
+def upstream(rate: int) -> ClusterFacts:
     page = 'coredns_proxy_request_duration_seconds_count{{proxy_name="forward"}} {}\n'
     return scraped(Source.COREDNS, page.format(rate * 10), before=page.format(0))
 
@@ -127,7 +127,7 @@ LIMITED = "global: {sample_limit: 5000, scrape_interval: 1m}\nscrape_configs: [{
 OPEN = "scrape_configs: [{job_name: nodes, scrape_interval: 15s}]"
 
 #: Check -> (healthy, bad, severity of the bad one).
-CASES: dict[str, tuple[Facts, Facts, Severity]] = {
+CASES: dict[str, tuple[ClusterFacts, ClusterFacts, Harm]] = {
     "ETCD-06": (recorded("ETCD-06", 900), recorded("ETCD-06", 2), C),
     "API-27": (plane("NoSchedule", "a", "b"), plane("PreferNoSchedule", "a", "b"), W),
     "API-27B": (plane("NoSchedule", "a", "b"), plane("NoSchedule", "a", "a"), W),

@@ -6,45 +6,47 @@ from typing import Any
 
 import msgspec
 
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.facts import ClusterFacts, Source
 from fairlead.doctor.metrics import pair, parse_page
 from fairlead.doctor.objects import (
-    ApiService,
-    ConfigMap,
-    FlowSchema,
-    Node,
-    Objects,
-    Pod,
-    WebhookConfiguration,
-    Workload,
+    SeenApiService,
+    SeenConfigMap,
+    SeenFlowSchema,
+    SeenNode,
+    SeenObjects,
+    SeenPod,
+    SeenWebhookConfiguration,
+    SeenWorkload,
 )
 from fairlead.doctor.registry import wanted_samples
 
 TYPES: dict[str, Any] = {
-    "nodes": tuple[Node, ...], "control_plane_nodes": tuple[Node, ...],
-    "dns_pods": tuple[Pod, ...], "control_plane_pods": tuple[Pod, ...],
-    "deployments": tuple[Workload, ...], "daemonsets": tuple[Workload, ...],
-    "webhooks": tuple[WebhookConfiguration, ...], "flow_schemas": tuple[FlowSchema, ...],
-    "api_services": tuple[ApiService, ...], "config_maps": dict[str, ConfigMap],
+    "nodes": tuple[SeenNode, ...], "control_plane_nodes": tuple[SeenNode, ...],
+    "dns_pods": tuple[SeenPod, ...], "control_plane_pods": tuple[SeenPod, ...],
+    "deployments": tuple[SeenWorkload, ...], "daemonsets": tuple[SeenWorkload, ...],
+    "webhooks": tuple[SeenWebhookConfiguration, ...], "flow_schemas": tuple[SeenFlowSchema, ...],
+    "api_services": tuple[SeenApiService, ...], "config_maps": dict[str, SeenConfigMap],
 }  # fmt: skip
 
 
-def scraped(source: Source, page: str, *, before: str | None = None, nodes: int = 10) -> Facts:
+def scraped(
+    source: Source, page: str, *, before: str | None = None, nodes: int = 10
+) -> ClusterFacts:
     """Facts of one instance whose page was `before` ten seconds ago."""
     wanted = wanted_samples()[source]
     now = parse_page(page.encode(), wanted)
     earlier = None if before is None else parse_page(before.encode(), wanted)
     scrapes = pair("a", now, before=earlier, seconds=10.0, at=1000.0)
-    return Facts(nodes=nodes, scrapes={source: (scrapes,)})
+    return ClusterFacts(nodes=nodes, scrapes={source: (scrapes,)})
 
 
-def seen(nodes: int = 10, /, **parts: Any) -> Facts:
+def seen(nodes: int = 10, /, **parts: Any) -> ClusterFacts:
     """Facts of objects, given as on the wire."""
     typed = {
         name: msgspec.convert(value, TYPES[name]) if name in TYPES else value
         for name, value in parts.items()
     }
-    return Facts(nodes=nodes, objects=Objects(**typed))
+    return ClusterFacts(nodes=nodes, objects=SeenObjects(**typed))
 
 
 def histogram(name: str, buckets: dict[str, int], labels: str = "") -> str:

@@ -16,7 +16,7 @@ from tests.unit.doctor.audit_log import Log, cluster_log, with_agent
 
 from fairlead.cli.main import guarded
 from fairlead.doctor.audit import files
-from fairlead.doctor.audit.cost import Model, seats, summarise
+from fairlead.doctor.audit.cost import CostModel, seats, summarise
 from fairlead.doctor.audit.event import owner_of, program_of, seconds_of
 from fairlead.doctor.audit.parallel import read_logs
 from fairlead.doctor.audit.request import parse_uri
@@ -24,7 +24,7 @@ from fairlead.doctor.audit.summary import AuditSummary, Key
 from fairlead.doctor.audit.tally import Distinct, Tally
 from fairlead.doctor.check import Finding, Passed, Unknown, evaluate
 from fairlead.doctor.examine import examine
-from fairlead.doctor.facts import Facts
+from fairlead.doctor.facts import ClusterFacts
 from fairlead.doctor.registry import AUDIT_CHECKS, BY_ID
 
 EVENTS = "/api/v1/events"
@@ -33,11 +33,11 @@ EVENTS = "/api/v1/events"
 def analysed(log: Log | bytes, path: Path, **model: Any) -> AuditSummary:
     data = log if isinstance(log, bytes) else log.text()
     path.write_bytes(data)
-    return summarise(read_logs([str(path)], processes=1), Model(**model))
+    return summarise(read_logs([str(path)], processes=1), CostModel(**model))
 
 
 def found(summary: AuditSummary) -> set[str]:
-    report = examine(AUDIT_CHECKS, Facts(nodes=summary.nodes, audit=summary))
+    report = examine(AUDIT_CHECKS, ClusterFacts(nodes=summary.nodes, audit=summary))
     return {finding.check.id for finding in report.findings}
 
 
@@ -160,8 +160,8 @@ def test_the_pages_of_a_list_are_no_polling(tmp_path: Path) -> None:
 def test_watches_of_endpoints_are_counted_per_node_of_the_cluster(tmp_path: Path) -> None:
     log = _repeated(cluster_log(), 1, "/api/v1/endpoints?watch=true", verb="watch")
     summary = analysed(log, tmp_path / "a.log")
-    assert isinstance(evaluate(BY_ID["AUD-18"], Facts(audit=summary))[0], Finding)
-    assert isinstance(evaluate(BY_ID["AUD-18"], Facts(nodes=900, audit=summary))[0], Passed)
+    assert isinstance(evaluate(BY_ID["AUD-18"], ClusterFacts(audit=summary))[0], Finding)
+    assert isinstance(evaluate(BY_ID["AUD-18"], ClusterFacts(nodes=900, audit=summary))[0], Passed)
 
 
 def test_two_absent_objects_in_a_short_log_are_no_loop(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_the_size_at_which_a_square_takes_the_capacity(tmp_path: Path) -> None:
 def test_seats_follow_the_servers_estimator() -> None:
     def of(shape: str, count: int) -> int:
         key = Key("u", "p", "", "list", "pods", "cluster", shape)
-        return seats(key, Model(objects={"pods": count}))
+        return seats(key, CostModel(objects={"pods": count}))
 
     assert [of("", 50), of("", 450), of("", 10**6)] == [1, 5, 10]
     assert of("limit=100", 10**6) == 2
@@ -276,7 +276,7 @@ def test_rotated_and_compressed_sets_give_the_same_as_one_file(tmp_path: Path) -
     (tmp_path / "b.log.gz").write_bytes(gzip.compress(b"".join(lines[99:200])))
     (tmp_path / "c.log").write_bytes(b"".join(lines[200:]))
     parts = [str(tmp_path / name) for name in ("a.log", "b.log.gz", "c.log")]
-    assert rounded(summarise(read_logs(parts, processes=2), Model())) == rounded(whole)
+    assert rounded(summarise(read_logs(parts, processes=2), CostModel())) == rounded(whole)
 
 
 def test_a_part_without_events_leaves_the_time_that_a_log_covers() -> None:
@@ -301,7 +301,7 @@ def test_a_file_cut_anywhere_gives_the_same(
     data = data.replace(b"x" * (5 << 20), b"x" * 5_000)
     whole = analysed(data, tmp_path / "a.log")
     monkeypatch.setattr(files, "CHUNK_BYTES", chunk)
-    parts = summarise(read_logs([str(tmp_path / "a.log")], processes=1), Model())
+    parts = summarise(read_logs([str(tmp_path / "a.log")], processes=1), CostModel())
     assert parts.events == whole.events
     assert [c.does for c in parts.callers] == [c.does for c in whole.callers]
 
@@ -423,5 +423,7 @@ def test_two_logs_are_compared_by_what_changed_most(
 
 
 def test_an_audit_check_without_a_log_is_unknown() -> None:
-    results = [result for check in AUDIT_CHECKS for result in evaluate(check, Facts(nodes=5))]
+    results = [
+        result for check in AUDIT_CHECKS for result in evaluate(check, ClusterFacts(nodes=5))
+    ]
     assert [type(each) for each in results] == [Unknown] * len(AUDIT_CHECKS)

@@ -15,7 +15,7 @@ import pytest
 from fairlead.doctor import checks
 from fairlead.doctor.check import Finding, evaluate
 from fairlead.doctor.expressions import reads
-from fairlead.doctor.facts import Facts, Reading, Source
+from fairlead.doctor.facts import ClusterFacts, MeasuredValue, Source
 from fairlead.doctor.metrics import Family, Scrapes
 from fairlead.doctor.readers.node_pods import parse_node_facts
 from fairlead.doctor.registry import BY_ID, CHECKS
@@ -162,12 +162,12 @@ def test_the_first_source_of_a_check_over_metrics_is_that_of_its_metric(check: o
 def test_a_function_that_does_not_say_which_samples_it_reads_is_found_out() -> None:
     """What no check says that it reads is dropped from the pages, and would be unknown for ever."""
 
-    def forgetful(facts: Facts) -> Iterator[Reading]:
+    def forgetful(facts: ClusterFacts) -> Iterator[MeasuredValue]:
         for instance, _ in facts.family(Source.ETCD, "etcd_server_version"):
-            yield Reading(instance, 1.0, "")
+            yield MeasuredValue(instance, 1.0, "")
 
     page = Scrapes("etcd-0", {"etcd_server_version": Family({(): 1.0})})
-    facts = Facts(scrapes={Source.ETCD: (page,)})
+    facts = ClusterFacts(scrapes={Source.ETCD: (page,)})
     other = reads(Source.ETCD, gauges=("etcd_debugging_other",))(forgetful)
     for measure in (forgetful, other):
         check = replace(BY_ID["ETCD-07"], measure=measure)

@@ -10,7 +10,7 @@ from tests.unit.doctor import cases_of_parts
 from tests.unit.doctor.facts_of import scraped, seen
 
 from fairlead.doctor.check import Passed, Unknown, evaluate
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.facts import ClusterFacts, Source
 from fairlead.doctor.registry import BY_ID
 
 A, S = Source.APISERVER, Source.SCHEDULER
@@ -20,13 +20,13 @@ QUEUE = 'scheduler_pending_pods{{queue="active"}} {}\nscheduler_schedule_attempt
 GPU_NODES = cases_of_parts.scaled("r/i:1").seen_objects()
 NOWHERE = [{"spec": {}}, {"spec": {}}, {"spec": {"nodeName": "a"}}, {"spec": {"nodeName": "b"}}]
 
-EDGES: dict[str, tuple[str, Facts, type]] = {
+EDGES: dict[str, tuple[str, ClusterFacts, type]] = {
     "API servers that all have the same objects": (
-        "API-19", Facts(nodes=9, scrapes={A: (PODS, PODS)}), Passed),
+        "API-19", ClusterFacts(nodes=9, scrapes={A: (PODS, PODS)}), Passed),
     "one page of two without a metric": (
-        "API-17", Facts(nodes=9, scrapes={A: (PODS, EMPTY)}), Unknown),
+        "API-17", ClusterFacts(nodes=9, scrapes={A: (PODS, EMPTY)}), Unknown),
     "a level for large clusters, and no number of nodes": (
-        "ETCD-16", Facts(flags={"kube-apiserver": {}}), Unknown),
+        "ETCD-16", ClusterFacts(flags={"kube-apiserver": {}}), Unknown),
     "DNS pods that have no node yet": ("DNS-01", seen(dns_pods=NOWHERE), Passed),
     "API services that could not be listed": (
         "CA-05", replace(cases_of_parts.scaled("r/i:1"),

@@ -9,19 +9,19 @@ import pytest
 from tests.unit.doctor import cases_of_parts
 from tests.unit.doctor.facts_of import histogram, scraped, seen
 
-from fairlead.doctor.check import Finding, Passed, Severity, Unknown, evaluate
-from fairlead.doctor.etcd_state import Alarm, EtcdState, Member, Status
-from fairlead.doctor.facts import Facts, NotSeen, Source
-from fairlead.doctor.objects import Image, Node, NodeStatus, Objects
+from fairlead.doctor.check import Finding, Harm, Passed, Unknown, evaluate
+from fairlead.doctor.etcd_state import Alarm, EtcdMember, EtcdState, EtcdStatus
+from fairlead.doctor.facts import ClusterFacts, NotSeen, Source
+from fairlead.doctor.objects import SeenImage, SeenNode, SeenNodeStatus, SeenObjects
 from fairlead.doctor.registry import BY_ID, CHECKS
 
 E, A = Source.ETCD, Source.APISERVER
-C, W, I = Severity.CRITICAL, Severity.WARNING, Severity.INFO  # noqa: E741
+C, W, I = Harm.CRITICAL, Harm.WARNING, Harm.INFO  # noqa: E741
 FAST = {"0.001": 990, "0.008": 1000, "+Inf": 1000}
 
 
-def flags(component: str = "kube-apiserver", nodes: int = 3000, **values: str) -> Facts:
-    return Facts(
+def flags(component: str = "kube-apiserver", nodes: int = 3000, **values: str) -> ClusterFacts:
+    return ClusterFacts(
         nodes=nodes, flags={component: {k.replace("_", "-"): v for k, v in values.items()}}
     )
 
@@ -30,7 +30,7 @@ def slow(bound: str) -> dict[str, int]:
     return {"0.001": 0, bound: 0, "99": 1000, "+Inf": 1000}
 
 
-def counter(source: Source, sample: str, rise: float, **more: Any) -> Facts:
+def counter(source: Source, sample: str, rise: float, **more: Any) -> ClusterFacts:
     return scraped(source, f"{sample} {rise + 5}\n", before=f"{sample} 5\n", **more)
 
 
@@ -61,29 +61,31 @@ def corefile(text: str) -> dict[str, Any]:
     return {"coredns": {"data": {"Corefile": text}}}
 
 
-def gauge(source: Source, page: str, nodes: int = 10) -> Facts:
+def gauge(source: Source, page: str, nodes: int = 10) -> ClusterFacts:
     return scraped(source, page, nodes=nodes)
 
 
-def _images(size: int) -> Facts:
-    node = Node(status=NodeStatus(images=[Image(names=["r/i@sha256:1", "r/i:1"], size_bytes=size)]))
-    return Facts(nodes=3, objects=Objects(nodes=(node,)))
+def _images(size: int) -> ClusterFacts:
+    node = SeenNode(
+        status=SeenNodeStatus(images=[SeenImage(names=["r/i@sha256:1", "r/i:1"], size_bytes=size)])
+    )
+    return ClusterFacts(nodes=3, objects=SeenObjects(nodes=(node,)))
 
 
-def _servers(*rates: int) -> Facts:
+def _servers(*rates: int) -> ClusterFacts:
     """API servers of so many requests a second."""
     found = [counter(A, 'apiserver_request_total{verb="GET"}', rate * 10) for rate in rates]
     named = [replace(each.scrapes[A][0], instance=f"s{n}") for n, each in enumerate(found)]
-    return Facts(nodes=3, scrapes={A: tuple(named)})
+    return ClusterFacts(nodes=3, scrapes={A: tuple(named)})
 
 
-def _leases(rate: int, nodes: int, *, others: int = 0) -> Facts:
+def _leases(rate: int, nodes: int, *, others: int = 0) -> ClusterFacts:
     page = ('apiserver_request_total{{verb="PUT",resource="leases"}} {}\n'
             'apiserver_request_total{{verb="POST",resource="pods"}} {}\n')  # fmt: skip
     return scraped(A, page.format(rate * 10, others * 10), before=page.format(0, 0), nodes=nodes)
 
 
-def _dns_limit(memory: str, *, of_pod: bool = False) -> Facts:
+def _dns_limit(memory: str, *, of_pod: bool = False) -> ClusterFacts:
     limits = {"resources": {"limits": {"memory": memory}}}
     container, pod = {"name": "coredns"}, {}
     (pod if of_pod else container).update(limits)
@@ -91,37 +93,37 @@ def _dns_limit(memory: str, *, of_pod: bool = False) -> Facts:
                 counts={"pods": 100_000, "services": 5_000})  # fmt: skip
 
 
-def _workload(replicas: int, namespace: str = "m", **spec: Any) -> Facts:
+def _workload(replicas: int, namespace: str = "m", **spec: Any) -> ClusterFacts:
     meta = {"name": "w", "namespace": namespace}
     body = {"metadata": meta, "spec": {"replicas": replicas, "template": {"spec": spec}}}
     return seen(900, deployments=[body], daemonsets=[])
 
 
-def _pulled(image: str) -> Facts:
+def _pulled(image: str) -> ClusterFacts:
     return _workload(200, containers=[{"name": "c", "image": image}])
 
 
-def _annotated(annotations: dict[str, str]) -> Facts:
+def _annotated(annotations: dict[str, str]) -> ClusterFacts:
     template = {"metadata": {"annotations": annotations}}
     return seen(daemonsets=[{"metadata": {"name": "w"}, "spec": {"template": template}}],
                 deployments=[])  # fmt: skip
 
 
-def _apart(replicas: int) -> Facts:
+def _apart(replicas: int) -> ClusterFacts:
     terms = {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}
     return _workload(replicas, affinity={"podAntiAffinity": terms})
 
 
-def _system(spec: dict[str, Any]) -> Facts:
+def _system(spec: dict[str, Any]) -> ClusterFacts:
     return _workload(3, "kube-system", **spec)
 
 
-def _replicas(*rates: int) -> Facts:
+def _replicas(*rates: int) -> ClusterFacts:
     """DNS replicas of so many look-ups a second."""
     found = [counter(Source.COREDNS, "coredns_dns_requests_total", rate * 10) for rate in rates]
     scrapes = [each.scrapes[Source.COREDNS][0] for each in found]
     named = [replace(each, instance=f"dns-{number}") for number, each in enumerate(scrapes)]
-    return Facts(nodes=3, scrapes={Source.COREDNS: tuple(named)})
+    return ClusterFacts(nodes=3, scrapes={Source.COREDNS: tuple(named)})
 
 
 SIZE = "etcd_mvcc_db_total_size_in_bytes"
@@ -137,7 +139,7 @@ PROXY = {"kube-proxy": {"data": {"config.conf": 'kind: KubeProxyConfiguration\nm
 NFT = {"kube-proxy": {"data": {"config.conf": "mode: nftables\n"}}}
 
 #: Check -> (healthy, bad, severity of the bad one).
-CASES: dict[str, tuple[Facts, Facts, Severity]] = {
+CASES: dict[str, tuple[ClusterFacts, ClusterFacts, Harm]] = {
     "ETCD-04": (gauge(E, f"{SIZE} 1e9\n{QUOTA} 8e9\n"), gauge(E, f"{SIZE} 7e9\n{QUOTA} 8e9\n"), C),
     "ETCD-08": (gauge(E, "fairlead_etcd_nospace 0\n"), gauge(E, "fairlead_etcd_nospace 1\n"), C),
     "ETCD-09B": (gauge(E, "etcd_server_has_leader 1\n"), gauge(E, "etcd_server_has_leader 0\n"), C),
@@ -246,16 +248,16 @@ CASES: dict[str, tuple[Facts, Facts, Severity]] = {
 }  # fmt: skip
 
 
-def node(**values: str) -> Facts:
+def node(**values: str) -> ClusterFacts:
     facts = {key.replace("__", "."): value for key, value in values.items()}
-    return Facts(nodes=3000, node_facts={"n": facts})
+    return ClusterFacts(nodes=3000, node_facts={"n": facts})
 
 
-def kubelet(nodes: int = 6000, **config: Any) -> Facts:
-    return Facts(nodes=nodes, kubelet_configs={"n": config})
+def kubelet(nodes: int = 6000, **config: Any) -> ClusterFacts:
+    return ClusterFacts(nodes=nodes, kubelet_configs={"n": config})
 
 
-def named(component: str, **values: str) -> Facts:
+def named(component: str, **values: str) -> ClusterFacts:
     return flags(component, **values)
 
 
@@ -345,8 +347,10 @@ CASES |= {
               histogram("scheduler_pod_scheduling_sli_duration_seconds", slow("9"))), W),
     "SCH-03": (gauge(Source.SCHEDULER, 'scheduler_pending_pods{queue="active"} 5\n'),
                gauge(Source.SCHEDULER, 'scheduler_pending_pods{queue="unschedulable"} 50000\n'), W),
-    "SCH-06": (Facts(nodes=3000, flags=QPS),
-               Facts(nodes=3000, flags={"kube-scheduler": {}, "kube-controller-manager": {}}), W),
+    "SCH-06": (ClusterFacts(nodes=3000, flags=QPS),
+               ClusterFacts(
+                   nodes=3000, flags={"kube-scheduler": {}, "kube-controller-manager": {}}
+               ), W),
     "API-29": (
         gauge(A, histogram("apiserver_client_certificate_expiration_seconds",
                            {"3600": 0, "86400": 0, "604800": 0, "31536000": 100, "+Inf": 100})),
@@ -358,28 +362,29 @@ CASES |= {
 CASES |= cases_of_parts.CASES
 
 
-def etcd(**parts: Any) -> Facts:
+def etcd(**parts: Any) -> ClusterFacts:
     """Facts of an etcd of three members whose log was at 10,000, with other `parts`."""
-    three = (Member(1, "a"), Member(2, "b"), Member(3, "c"))
-    ready = Status(raft_index=10_020, raft_applied_index=10_015)
+    three = (EtcdMember(1, "a"), EtcdMember(2, "b"), EtcdMember(3, "c"))
+    ready = EtcdStatus(raft_index=10_020, raft_applied_index=10_015)
     usual: dict[str, Any] = {"statuses": (("a:2379", ready),), "index_before": 10_000,
                              "members": three, "alarms": ()}  # fmt: skip
-    return Facts(nodes=10, etcd=EtcdState(**usual | parts))
+    return ClusterFacts(nodes=10, etcd=EtcdState(**usual | parts))
 
 
 CASES |= {
     "ETCD-08B": (etcd(alarms=(Alarm(1, "NOSPACE"),)), etcd(alarms=(Alarm(1, "CORRUPT"),)), C),
-    "ETCD-11B": (etcd(), etcd(statuses=(("a:2379", Status(raft_index=4_000)),)), C),
-    "ETCD-10B": (etcd(), etcd(members=(Member(1, "a"), Member(2))), W),
-    "ETCD-09C": (etcd(statuses=(("a:2379", Status(errors=("memberID:1 alarm:NOSPACE ",))),)),
-                 etcd(statuses=(("a:2379", Status(errors=("etcdserver: no leader",))),)), W),
-    "ETCD-10C": (etcd(), etcd(members=(Member(1, "a"), Member(2, "b", is_learner=True))), I),
+    "ETCD-11B": (etcd(), etcd(statuses=(("a:2379", EtcdStatus(raft_index=4_000)),)), C),
+    "ETCD-10B": (etcd(), etcd(members=(EtcdMember(1, "a"), EtcdMember(2))), W),
+    "ETCD-09C": (etcd(statuses=(("a:2379", EtcdStatus(errors=("memberID:1 alarm:NOSPACE ",))),)),
+                 etcd(statuses=(("a:2379", EtcdStatus(errors=("etcdserver: no leader",))),)), W),
+    "ETCD-10C": (etcd(),
+                 etcd(members=(EtcdMember(1, "a"), EtcdMember(2, "b", is_learner=True))), I),
 }  # fmt: skip
 
 
 def test_etcd_itself_knows_its_members_better_than_the_flags() -> None:
     known = replace(
-        etcd(members=(Member(1, "a"), Member(2, "b"), Member(3, "c", is_learner=True))),
+        etcd(members=(EtcdMember(1, "a"), EtcdMember(2, "b"), EtcdMember(3, "c", is_learner=True))),
         flags={"kube-apiserver": {"etcd-servers": "https://a,https://b,https://c"}},
     )
     (finding,) = evaluate(BY_ID["ETCD-10"], known)
@@ -411,7 +416,7 @@ def test_a_bad_cluster_is_found_with_its_severity_and_evidence(id_: str) -> None
 
 @pytest.mark.parametrize("id_", CASES)
 def test_a_cluster_that_was_not_seen_is_unknown_with_a_way_to_show_it(id_: str) -> None:
-    results = evaluate(BY_ID[id_], Facts(nodes=3000))
+    results = evaluate(BY_ID[id_], ClusterFacts(nodes=3000))
     assert [type(each) for each in results] == [Unknown], results
     (result,) = results
     assert isinstance(result, Unknown)
@@ -489,7 +494,7 @@ def test_a_check_says_what_and_why_and_how(check: Any) -> None:
 def test_a_slow_disk_that_syncs_seldom_is_found_and_one_slow_sync_is_not() -> None:
     name = "etcd_disk_wal_fsync_duration_seconds"
 
-    def syncs(fast: int, slow: int) -> Facts:
+    def syncs(fast: int, slow: int) -> ClusterFacts:
         return gauge(E, histogram(name, {"0.008": fast, "0.256": fast + slow, "+Inf": fast + slow}))
 
     (seldom,) = evaluate(BY_ID["ETCD-01"], syncs(0, 40))

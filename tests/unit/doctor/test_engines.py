@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.doctor.audit_log import Log, cluster_log, moment, with_agent
 
 from fairlead.doctor.audit import files, parallel
-from fairlead.doctor.audit.files import Batch
+from fairlead.doctor.audit.files import LineBatch
 from fairlead.doctor.audit.lines import LineReader
 from fairlead.doctor.audit.parallel import Engine, read_logs, reader_of
 from fairlead.doctor.audit.tally import Tally
@@ -26,7 +26,7 @@ def read(lines: list[bytes], engine: Engine) -> Tally:
     tally = Tally()
     reader = reader_of(engine, 0)(tally)
     for start in range(0, len(lines), 97):
-        reader.read(Batch.of(b"\n".join(lines[start : start + 97])))
+        reader.read(LineBatch.of(b"\n".join(lines[start : start + 97])))
     reader.flush()
     return tally
 

@@ -12,7 +12,7 @@ from tests.unit.doctor.loopback import Answer, loopback
 
 from fairlead.cli.main import guarded
 from fairlead.doctor.check import Finding, Passed, Unknown, evaluate
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.facts import ClusterFacts, Source
 from fairlead.doctor.readers.etcd import MEMBERS_MAX, EtcdReader
 from fairlead.doctor.readers.web import Web
 from fairlead.doctor.registry import BY_ID
@@ -89,7 +89,7 @@ def test_a_member_that_stands_still_is_behind_and_a_fast_log_makes_no_one_so() -
         urls = [stack.enter_context(loopback(member(each))).url
                 for each in (moving, lambda: stuck, moving)]  # fmt: skip
         state = EtcdReader(urls, Web()).read()
-    results = evaluate(BY_ID["ETCD-11B"], Facts(nodes=10, etcd=state))
+    results = evaluate(BY_ID["ETCD-11B"], ClusterFacts(nodes=10, etcd=state))
     assert [each.subject for each in results if isinstance(each, Finding)] == [
         urls[1].removeprefix("http://")
     ]
@@ -115,7 +115,7 @@ def test_a_member_that_stands_still_is_behind_and_a_fast_log_makes_no_one_so() -
 def test_what_is_no_answer_of_etcd_is_unknown_with_the_reason(answer: Answer, said: str) -> None:
     with loopback(lambda *_: answer) as server:
         reader = EtcdReader([server.url], Web())
-        facts = Facts(nodes=10, etcd=reader.read(), absent=reader.absent())
+        facts = ClusterFacts(nodes=10, etcd=reader.read(), absent=reader.absent())
     for name in ("ETCD-08B", "ETCD-10B", "ETCD-11B", "ETCD-09C"):
         (unknown,) = evaluate(BY_ID[name], facts)
         assert isinstance(unknown, Unknown)
@@ -131,7 +131,7 @@ def test_alarms_that_cannot_be_read_are_unknown_while_the_status_is_judged() -> 
 
     with loopback(answer) as server:
         reader = EtcdReader([server.url], Web())
-        facts = Facts(nodes=10, etcd=reader.read(), absent=reader.absent())
+        facts = ClusterFacts(nodes=10, etcd=reader.read(), absent=reader.absent())
     (alarm,) = evaluate(BY_ID["ETCD-08B"], facts)
     assert isinstance(alarm, Unknown)
     assert "maintenance/alarm: HTTP 403" in alarm.reason
@@ -150,7 +150,7 @@ def test_a_member_that_is_not_there_leaves_the_others() -> None:
     with loopback(member()) as server:
         reader = EtcdReader(["http://127.0.0.1:1", server.url], Web())
         state = reader.read()
-        facts = Facts(nodes=10, etcd=state, absent=reader.absent())
+        facts = ClusterFacts(nodes=10, etcd=state, absent=reader.absent())
         targets = reader.targets(state)
     assert state is not None
     assert [name for name, _ in state.statuses] == [server.url.removeprefix("http://")]

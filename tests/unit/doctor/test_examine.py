@@ -14,36 +14,36 @@ from tests.unit.doctor.facts_of import seen
 
 from fairlead import terminal
 from fairlead.cli.doctor.examination import render
-from fairlead.doctor.check import Check, Level, Reading, Severity, evaluate
+from fairlead.doctor.check import Check, Harm, Limit, MeasuredValue, evaluate
 from fairlead.doctor.configuration import ConfigurationError, parse_baseline, parse_suppressions
-from fairlead.doctor.examine import Options, Report, Suppression, examine, select
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.examine import ExaminationReport, ExamineOptions, Suppression, examine, select
+from fairlead.doctor.facts import ClusterFacts, Source
 from fairlead.doctor.registry import CHECKS
 
 
-def check(id_: str, *readings: float, severity: Severity = Severity.WARNING) -> Check:
+def check(id_: str, *readings: float, severity: Harm = Harm.WARNING) -> Check:
     """A check that reads these values."""
-    found = [Reading(f"s{i}", value, f"value {value}") for i, value in enumerate(readings)]
-    return Check(id_, "Something", (Source.API,), lambda _: found, (Level(severity, 1.0),),
+    found = [MeasuredValue(f"s{i}", value, f"value {value}") for i, value in enumerate(readings)]
+    return Check(id_, "Something", (Source.API,), lambda _: found, (Limit(severity, 1.0),),
                  "Because.", "do <this> & that", "a book", growth=1)  # fmt: skip
 
 
 def blind(id_: str) -> Check:
     """A check that sees nothing."""
 
-    def measure(facts: Facts) -> list[Reading]:
+    def measure(facts: ClusterFacts) -> list[MeasuredValue]:
         raise facts.missing(Source.ETCD)
 
-    return Check(id_, "Hidden", (Source.ETCD,), measure, (Level(Severity.CRITICAL, 1.0),),
+    return Check(id_, "Hidden", (Source.ETCD,), measure, (Limit(Harm.CRITICAL, 1.0),),
                  "Because.", "look", "a book")  # fmt: skip
 
 
-def report(*checks: Check, **options: object) -> Report:
-    return examine(checks, Facts(nodes=10), Options(**options))  # type: ignore[arg-type]
+def report(*checks: Check, **options: object) -> ExaminationReport:
+    return examine(checks, ClusterFacts(nodes=10), ExamineOptions(**options))  # type: ignore[arg-type]
 
 
 def test_findings_come_in_order_of_harm_and_then_of_the_registry() -> None:
-    found = report(check("A-1", 2.0, 5.0), check("B-1", 2.0, severity=Severity.CRITICAL))
+    found = report(check("A-1", 2.0, 5.0), check("B-1", 2.0, severity=Harm.CRITICAL))
     assert [f.key for f in found.findings] == ["B-1/s0", "A-1/s1", "A-1/s0"]
 
 
@@ -52,8 +52,8 @@ def test_findings_come_in_order_of_harm_and_then_of_the_registry() -> None:
     [
         ((check("A-1", 0.5),), 0),
         ((check("A-1", 2.0),), 1),
-        ((check("A-1", 2.0, severity=Severity.INFO),), 0),
-        ((check("A-1", 2.0), check("B-1", 2.0, severity=Severity.CRITICAL), blind("C-1")), 2),
+        ((check("A-1", 2.0, severity=Harm.INFO),), 0),
+        ((check("A-1", 2.0), check("B-1", 2.0, severity=Harm.CRITICAL), blind("C-1")), 2),
         ((check("A-1", 0.5), blind("C-1")), 3),
     ],
 )
@@ -129,10 +129,10 @@ def test_levels_depend_on_the_size_of_the_cluster() -> None:
     (rule,) = select(CHECKS, ("ETCD-16",), ())
 
     def severity(nodes: int) -> object:
-        (result,) = evaluate(rule, Facts(nodes=nodes, flags={"kube-apiserver": {}}))
+        (result,) = evaluate(rule, ClusterFacts(nodes=nodes, flags={"kube-apiserver": {}}))
         return getattr(result, "severity", None)
 
-    assert [severity(n) for n in (500, 501, 2501)] == [None, Severity.WARNING, Severity.CRITICAL]
+    assert [severity(n) for n in (500, 501, 2501)] == [None, Harm.WARNING, Harm.CRITICAL]
 
 
 def test_what_grows_is_projected() -> None:
@@ -191,7 +191,7 @@ def test_the_reference_page_is_up_to_date() -> None:
 @pytest.mark.parametrize("form", ["text", "html", "junit", "json", "yaml"])
 @pytest.mark.parametrize("harm", ["\x1b]0;title\x07", "\x9b2J", "\u202e", "\r", "\x00", "\ufffe"])
 def test_no_format_passes_what_a_terminal_obeys(form: str, harm: str) -> None:
-    reading = Reading(f"caller{harm}", 2.0, f"agent {harm} asked")
+    reading = MeasuredValue(f"caller{harm}", 2.0, f"agent {harm} asked")
     made = replace(check("A-1"), measure=lambda _: [reading])
     text = render(report(made), form)
     text = text if form != "text" else terminal.escaped(text)  # as it is written

@@ -13,7 +13,7 @@ from tests.unit.doctor.audit_log import Log, cluster_log, with_agent
 
 from fairlead.cli.main import guarded
 from fairlead.doctor.audit import follow
-from fairlead.doctor.audit.cost import Model, summarise
+from fairlead.doctor.audit.cost import CostModel, summarise
 from fairlead.doctor.audit.follow import Follower, windows
 from fairlead.doctor.audit.parallel import read_logs
 from fairlead.doctor.audit.policy import policy_text
@@ -148,7 +148,7 @@ def test_a_policy_says_what_it_leaves_out_of_a_log(
     path.write_bytes(log.text())
     assert guarded(["doctor", "audit", "policy", "--nodes", "500", str(path)]) == 0
     text = capsys.readouterr().out
-    total = summarise(read_logs([str(path)]), Model()).events
+    total = summarise(read_logs([str(path)]), CostModel()).events
     assert f"leaves out 200 of {total} requests" in text, "120 heartbeats, 40 events, 40 probes"
     assert text.count("Leaves out 40 of") == 2
     assert "list" not in {verb for rule in yaml.safe_load(text)["rules"]

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.doctor.audit_log import Log
 
 from fairlead.cli.main import guarded
-from fairlead.doctor.audit.cost import Model, summarise
+from fairlead.doctor.audit.cost import CostModel, summarise
 from fairlead.doctor.audit.measured import measured
 from fairlead.doctor.audit.parallel import read_logs
 
@@ -62,7 +62,7 @@ def test_callers_of_one_kind_share_what_was_measured_of_it(tmp_path: Path) -> No
     answers = (("LIST", "pods", 8, 8 * 550_000), ("GET", "pods", 1, 2_500))
     sizes.write_bytes(page(*answers, objects=count))
     known = measured([sizes.read_bytes()])
-    model = Model(objects=known.objects, answer_bytes=known.answer_bytes)
+    model = CostModel(objects=known.objects, answer_bytes=known.answer_bytes)
     found = summarise(read_logs([str(path)], processes=1), model)
     sent = {each.principal: each.bytes for each in found.callers}
     assert sent["whole"] == pytest.approx(4 * 1_000_000), "ten times what a page of 100 is"

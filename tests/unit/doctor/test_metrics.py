@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.unit.doctor.facts_of import scraped
 
-from fairlead.doctor.expressions import Rate
-from fairlead.doctor.facts import Facts, NotSeen, Source
+from fairlead.doctor.expressions import PerSecond
+from fairlead.doctor.facts import ClusterFacts, NotSeen, Source
 from fairlead.doctor.metrics import BadPage, pair, parse_page, quantile
-from fairlead.doctor.readers.pages import PageReader, Target
+from fairlead.doctor.readers.pages import PageReader, PageTarget
 
 PAGE = b"""# HELP a Something.
 # TYPE a counter
@@ -47,17 +47,17 @@ def test_a_quantile_is_interpolated_in_its_bucket() -> None:
 def test_a_counter_that_started_again_counts_from_zero() -> None:
     name = "etcd_server_slow_apply_total"
     facts = scraped(Source.ETCD, f"{name} 30\n", before=f"{name} 500\n")
-    (reading,) = Rate(Source.ETCD, name)(facts)
+    (reading,) = PerSecond(Source.ETCD, name)(facts)
     assert reading.value == pytest.approx(3.0)
 
 
 def test_one_scrape_gives_the_mean_since_the_start_and_none_without_it() -> None:
     name = "etcd_server_slow_apply_total"
     facts = scraped(Source.ETCD, f"{name} 30\nprocess_start_time_seconds 700\n")
-    (reading,) = Rate(Source.ETCD, name)(facts)
+    (reading,) = PerSecond(Source.ETCD, name)(facts)
     assert reading.value == pytest.approx(0.1)
     with pytest.raises(NotSeen):
-        list(Rate(Source.ETCD, name)(scraped(Source.ETCD, f"{name} 30\n")))
+        list(PerSecond(Source.ETCD, name)(scraped(Source.ETCD, f"{name} 30\n")))
 
 
 def test_a_page_that_fails_the_second_time_counts_as_read_once() -> None:
@@ -70,8 +70,8 @@ def test_a_page_that_fails_the_second_time_counts_as_read_once() -> None:
         return pages.pop()
 
     reader = PageReader({Source.ETCD: frozenset((name,))}, lambda: 1000.0)
-    scrapes = reader.read([Target(Source.ETCD, "e", fetch)], lambda: None)
-    (reading,) = Rate(Source.ETCD, name)(Facts(scrapes=scrapes))
+    scrapes = reader.read([PageTarget(Source.ETCD, "e", fetch)], lambda: None)
+    (reading,) = PerSecond(Source.ETCD, name)(ClusterFacts(scrapes=scrapes))
     assert reading.value == pytest.approx(0.1)
     assert "gone" in reader.absent[Source.ETCD]
 
@@ -79,12 +79,12 @@ def test_a_page_that_fails_the_second_time_counts_as_read_once() -> None:
 def test_a_counter_that_appears_with_its_first_event_is_zero_on_a_page_of_its_component() -> None:
     name = "apiserver_terminated_watchers_total"
     known = scraped(Source.APISERVER, 'apiserver_storage_objects{resource="pods"} 3\n')
-    assert list(Rate(Source.APISERVER, name, is_lazy=True)(known)) == []
+    assert list(PerSecond(Source.APISERVER, name, is_lazy=True)(known)) == []
     with pytest.raises(NotSeen):
-        list(Rate(Source.APISERVER, name)(known))
+        list(PerSecond(Source.APISERVER, name)(known))
     stranger = scraped(Source.APISERVER, "process_start_time_seconds 700\nother 1\n")
     with pytest.raises(NotSeen):
-        list(Rate(Source.APISERVER, name, is_lazy=True)(stranger))
+        list(PerSecond(Source.APISERVER, name, is_lazy=True)(stranger))
 
 
 def test_a_pair_of_scrapes_has_their_distance() -> None:

@@ -14,14 +14,22 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.tidy.sources import ROOT
 
-from fairlead.app.operator import Operator, OperatorSettings
+from fairlead.app.operator import OperatorSettings, ReplicaRun
 from fairlead.app.replica import ReplicaSettings
 from fairlead.cli.main import guarded
 from fairlead.decide.doctor.examination import Examination
 from fairlead.decide.health.cycle import HealthReport
-from fairlead.doctor.check import Check, Level, Severity, Side, critical, warning
+from fairlead.doctor.check import Check, Harm, Limit, Side, critical, warning
 from fairlead.doctor.checks.etcd import NOSPACE
-from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Recorded, Value
+from fairlead.doctor.expressions import (
+    CodeShare,
+    Gauge,
+    Increase,
+    PerSecond,
+    Quantile,
+    Ratio,
+    Recorded,
+)
 from fairlead.doctor.facts import Source
 from fairlead.doctor.monitoring.alerts import OWN, groups, of_checks
 from fairlead.doctor.monitoring.boards import boards, control_plane, model
@@ -31,10 +39,10 @@ from fairlead.doctor.registry import CHECKS, wanted_samples
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.history.memory import MemoryHistory
 from fairlead.install.manifests import Install, manifests
-from fairlead.install.values import Alerts, Metrics, Values
+from fairlead.install.values import Alerts, MetricsValues, Values
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.fleet_metrics import FleetSource
 from fairlead.runtime.logs import SILENT
@@ -50,21 +58,21 @@ RECORDED = {
 }  # fmt: skip
 
 
-def make_check(measure: Any, *levels: Level, side: Side = Side.ABOVE) -> Check:
+def make_check(measure: Any, *levels: Limit, side: Side = Side.ABOVE) -> Check:
     return Check("X-1", "A title", (ETCD,), measure, levels, "why", "fix", "reference", side)
 
 
 @pytest.mark.parametrize(
     ("measure", "value", "guard"),
     [
-        (Value(ETCD, "a", ("x",)), 'sum by (instance, x) (a{job=~"the-etcd"})', ""),
+        (Gauge(ETCD, "a", ("x",)), 'sum by (instance, x) (a{job=~"the-etcd"})', ""),
         (
             Ratio(ETCD, "a", "b"),
             'sum by (instance) (a{job=~"the-etcd"}) / (sum by (instance) (b{job=~"the-etcd"}) > 0)',
             "",
         ),
         (
-            Rate(ETCD, "a", match=(("code", ("429", "500")), ("verb", ("GET",)))),
+            PerSecond(ETCD, "a", match=(("code", ("429", "500")), ("verb", ("GET",)))),
             'sum by (instance) (rate(a{job=~"the-etcd", code=~"429|500", verb="GET"}[5m]))',
             "",
         ),
@@ -102,7 +110,7 @@ def test_what_prometheus_does_not_know_has_no_query() -> None:
 def test_each_level_of_a_check_is_an_alert() -> None:
     check = make_check(Quantile(ETCD, "a"), warning(0.01), critical(0.1))
     low, high = of_checks([check], JOBS)
-    assert (low.severity, high.severity) == (Severity.WARNING, Severity.CRITICAL)
+    assert (low.severity, high.severity) == (Harm.WARNING, Harm.CRITICAL)
     assert low.name == high.name == "DoctorX1"
     assert "> 0.01) and (" in low.expression
     assert "> 0.1) and (" in high.expression
@@ -110,7 +118,7 @@ def test_each_level_of_a_check_is_an_alert() -> None:
 
 
 def test_a_limit_from_below_and_one_for_large_clusters() -> None:
-    check = make_check(Value(ETCD, "a"), critical(1, nodes_from=501), side=Side.BELOW)
+    check = make_check(Gauge(ETCD, "a"), critical(1, nodes_from=501), side=Side.BELOW)
     (alert,) = of_checks([check], JOBS)
     assert alert.expression.startswith('(sum by (instance) (a{job=~"the-etcd"}) < 1) and on () (')
     assert alert.expression.endswith(" >= 501)")
@@ -123,7 +131,7 @@ def exported() -> dict[str, set[str]]:
         Store.open(None), Registry.with_builtins(), SystemClock(),
         ids=lambda: "1", rng=random.Random(1),
     )  # fmt: skip
-    operator = Operator(
+    operator = ReplicaRun(
         OperatorSettings(ReplicaSettings("one"), "127.0.0.1", 0), InProcessClient(service),
         MemoryHistory(), clock=SystemClock(), log=SILENT,
     )  # fmt: skip
@@ -194,8 +202,8 @@ def test_panels_lie_beside_each_other_and_have_ids_of_their_own() -> None:
 
 def test_a_panel_shows_the_limits_of_its_check() -> None:
     checks = [
-        make_check(Value(ETCD, "a"), warning(1), critical(2)),
-        make_check(Value(ETCD, "b"), warning(2), critical(1), side=Side.BELOW),
+        make_check(Gauge(ETCD, "a"), warning(1), critical(2)),
+        make_check(Gauge(ETCD, "b"), warning(2), critical(1), side=Side.BELOW),
     ]
     panels = model(control_plane(checks))["panels"][1:]
     thresholds = [panel["fieldConfig"]["defaults"]["thresholds"]["steps"] for panel in panels]
@@ -256,7 +264,7 @@ def test_without_a_place_no_alert_links_anywhere() -> None:
 
 
 def rules_of_chart(place: str) -> dict[str, Any]:
-    values = Values(metrics=Metrics(alerts=Alerts(enabled=True, runbook_url=place)))
+    values = Values(metrics=MetricsValues(alerts=Alerts(enabled=True, runbook_url=place)))
     made = {each["kind"]: each for each in manifests(Install(values=values))}
     return made["PrometheusRule"]["spec"]
 

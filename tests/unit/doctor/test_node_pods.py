@@ -13,7 +13,7 @@ from tests.tidy.sources import ROOT
 
 from fairlead.api.status import Forbidden, NotFound, Unavailable
 from fairlead.api.times import format_time
-from fairlead.doctor.objects import Node
+from fairlead.doctor.objects import SeenNode
 from fairlead.doctor.readers.node_pods import (
     LOG_BYTES_MAX,
     OWNER,
@@ -32,10 +32,12 @@ SETTINGS = PodSettings(1, "tools", "busybox:1.36", "run-1")
 FACTS = b"kernel/pid_max = 32768\nfairlead.arp_table_fulls = 3\n"
 
 
-def node(name: str, kind: str = "large", kernel: str = "6.1", os: str = "linux") -> Node:
+def node(name: str, kind: str = "large", kernel: str = "6.1", os: str = "linux") -> SeenNode:
     labels = {"node.kubernetes.io/instance-type": kind, "kubernetes.io/os": os}
-    return msgspec.convert({"metadata": {"name": name, "labels": labels},
-                            "status": {"nodeInfo": {"kernelVersion": kernel}}}, Node)  # fmt: skip
+    status = {"nodeInfo": {"kernelVersion": kernel}}
+    return msgspec.convert(
+        {"metadata": {"name": name, "labels": labels}, "status": status}, SeenNode
+    )
 
 
 class Server:

@@ -9,9 +9,9 @@ import pytest
 from tests.unit.doctor.audit_log import cluster_log, with_agent
 
 from fairlead.cli.main import guarded
-from fairlead.doctor.audit.cost import Model, summarise
+from fairlead.doctor.audit.cost import CostModel, summarise
 from fairlead.doctor.audit.parallel import read_logs
-from fairlead.doctor.preflight import Agent, forecast
+from fairlead.doctor.preflight import PlannedAgent, forecast
 
 MANIFEST = """kind: DaemonSet
 apiVersion: apps/v1
@@ -86,9 +86,9 @@ def test_an_agent_that_starts_lists_and_watches_at_once(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     log = with_agent(cluster_log(), "/api/v1/pods")
     path.write_bytes(with_agent(log, "/api/v1/pods?watch=true", verb="watch").text())
-    trace = summarise(read_logs([str(path)]), Model())
-    agent = Agent("monitoring", "agent", "agent", None)
-    assert forecast(agent, trace, Model(), 100).burst == 200
+    trace = summarise(read_logs([str(path)]), CostModel())
+    agent = PlannedAgent("monitoring", "agent", "agent", None)
+    assert forecast(agent, trace, CostModel(), 100).burst == 200
 
 
 def test_an_agent_that_the_trace_does_not_show_is_unknown(tmp_path: Path) -> None:

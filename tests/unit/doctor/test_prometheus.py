@@ -17,7 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cli.main import guarded
-from fairlead.doctor.prometheus.drops import Series, drop_rules, large, replay, unfinished, unused
+from fairlead.doctor.prometheus.drops import (
+    TsdbSeries,
+    drop_rules,
+    large,
+    replay,
+    unfinished,
+    unused,
+)
 from fairlead.doctor.prometheus.promql import uses_of
 from fairlead.doctor.prometheus.reader import expressions_of
 
@@ -64,7 +71,7 @@ names = st.sampled_from([f"m{n}" for n in range(12)] + ["up", "a:b", "scrape_sam
 def test_rules_never_drop_what_is_used_and_the_saving_is_what_goes(
     counts: dict[str, int], used: set[str]
 ) -> None:
-    series = Series(sum(counts.values()), counts)
+    series = TsdbSeries(sum(counts.values()), counts)
     uses = uses_of(sorted(used))
     candidates = unused(series, uses)
     jobs = {name: {"a": count - count // 3, "b": count // 3} for name, count in counts.items()}
@@ -78,25 +85,25 @@ def test_rules_never_drop_what_is_used_and_the_saving_is_what_goes(
 
 
 def test_a_rule_that_would_drop_a_used_metric_is_noticed() -> None:
-    series = Series(10, {"a": 4, "b": 6})
+    series = TsdbSeries(10, {"a": 4, "b": 6})
     jobs = {"a": {"x": 4}, "b": {"x": 6}}
     rules = drop_rules({"a": 4, "b": 6}, jobs)
     assert replay(series, jobs, rules, uses_of(["rate(b[5m])"])).broken == ("b",)
 
 
 def test_large_metrics_and_labels_are_named() -> None:
-    series = Series(100_000, {"big": 50_000, "small": 10}, {"id": 20_000, "job": 5})
+    series = TsdbSeries(100_000, {"big": 50_000, "small": 10}, {"id": 20_000, "job": 5})
     assert [each[0] for each in large(series)] == ["big", "id"]
 
 
 def test_queries_that_cannot_finish_are_named_with_their_samples() -> None:
-    series = Series(100, {"big": 60, "small": 9, "big_too": 31}, samples_max=50_000)
+    series = TsdbSeries(100, {"big": 60, "small": 9, "big_too": 31}, samples_max=50_000)
     expressions = ["sum(rate(small[5m]))", "big / small", '{__name__=~"big.*"}', "absent_total"]
     assert unfinished(series, expressions) == [
         ('{__name__=~"big.*"}', 91_000),
         ("big / small", 69_000),
     ]
-    assert unfinished(Series(100, {"big": 60}), expressions) == [], "the limit is not known"
+    assert unfinished(TsdbSeries(100, {"big": 60}), expressions) == [], "the limit is not known"
 
 
 def test_expressions_come_from_dashboards_rules_autoscalers_and_lists(tmp_path: Path) -> None:

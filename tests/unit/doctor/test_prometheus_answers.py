@@ -14,13 +14,13 @@ from tests.unit.doctor.loopback import Answer, loopback
 
 from fairlead.cli.main import guarded
 from fairlead.doctor.check import Check, Finding, Passed, Unknown, evaluate, warning
-from fairlead.doctor.expressions import CodeShare, Increase, Quantile, Rate, Ratio, Value
-from fairlead.doctor.facts import Facts, Reading, Source
-from fairlead.doctor.prometheus.answers import Sample, is_to_answer, readings
+from fairlead.doctor.expressions import CodeShare, Gauge, Increase, PerSecond, Quantile, Ratio
+from fairlead.doctor.facts import ClusterFacts, MeasuredValue, Source
+from fairlead.doctor.prometheus.answers import PromSample, is_to_answer, readings
 from fairlead.doctor.prometheus.api import REQUESTS_MAX
 from fairlead.doctor.query import JOBS
 from fairlead.doctor.readers.prometheus import SECONDS_MAX, PrometheusAnswers
-from fairlead.doctor.readers.web import Access, TooMuch, Web
+from fairlead.doctor.readers.web import TooMuch, Web, WebAccess
 from fairlead.doctor.registry import BY_ID, CHECKS
 
 ETCD = Source.ETCD
@@ -36,8 +36,8 @@ def vector(*samples: dict[str, Any]) -> Answer:
     return Answer(json.dumps({"status": "success", "data": data}).encode())
 
 
-VALUE, RATE, RISE = Value(ETCD, "a", ("x",)), Rate(ETCD, "a"), Increase(ETCD, "a")
-MATCHED = Rate(ETCD, "a", match=(("code", ("429",)),))
+VALUE, RATE, RISE = Gauge(ETCD, "a", ("x",)), PerSecond(ETCD, "a"), Increase(ETCD, "a")
+MATCHED = PerSecond(ETCD, "a", match=(("code", ("429",)),))
 SHARE, SLOW = CodeShare(ETCD, "a", "code", "5", count_min=50), Quantile(ETCD, "a", 0.9)
 
 
@@ -71,9 +71,9 @@ def test_an_answer_to_each_form_gives_readings_with_their_origin(
 ) -> None:
     query = measure.query(JOBS)
     assert query is not None
-    samples = [Sample(**sample(part, value, **labels)) for part, value, labels in parts]
+    samples = [PromSample(**sample(part, value, **labels)) for part, value, labels in parts]
     expected = None if found is None else tuple(
-        Reading(subject, value, f"{text}, from P") for subject, value, text in found
+        MeasuredValue(subject, value, f"{text}, from P") for subject, value, text in found
     )  # fmt: skip
     assert readings(measure, query, samples, "P") == expected
 
@@ -94,14 +94,14 @@ def make_check(measure: Any) -> Check:
 def test_a_page_goes_first_unless_prometheus_sees_more(
     measure: Any, is_seen: bool, instances: int, expected: bool
 ) -> None:
-    direct = (Reading("e1", 1.0, ""),) if is_seen else ()
+    direct = (MeasuredValue("e1", 1.0, ""),) if is_seen else ()
     check = make_check(measure)
     assert is_to_answer(check, direct, pages=1, instances=instances) is expected
 
 
 def run(
-    answer: Callable[[str], Answer], checks: list[Check], facts: Facts | None = None
-) -> tuple[Facts, int]:
+    answer: Callable[[str], Answer], checks: list[Check], facts: ClusterFacts | None = None
+) -> tuple[ClusterFacts, int]:
     """Return the facts with the answers of a server, which is given each query."""
 
     def of_path(path: str, _body: bytes) -> Answer:
@@ -110,11 +110,13 @@ def run(
             return vector({"metric": {"job": "kube-etcd"}, "value": [1.0, "1"]})
         return answer(query)
 
-    known = facts or Facts(nodes=10)
+    known = facts or ClusterFacts(nodes=10)
     with loopback(of_path) as server:
         reader = PrometheusAnswers(server.url, Web(), iter(range(10**6)).__next__)
         answers = reader.read(checks, known)
-        return Facts(nodes=known.nodes, scrapes=known.scrapes, answers=answers), reader.requests
+        return ClusterFacts(
+            nodes=known.nodes, scrapes=known.scrapes, answers=answers
+        ), reader.requests
 
 
 def test_a_finding_of_prometheus_names_the_server() -> None:
@@ -187,7 +189,7 @@ def test_checks_that_compute_are_given_the_series_of_each_instance() -> None:
                          "value": [1, metrics[name]]} for name in names))  # fmt: skip
 
     checks = [BY_ID["ETCD-05"], BY_ID["ETCD-07"]]
-    facts, requests = run(answer, checks, Facts(nodes=900))
+    facts, requests = run(answer, checks, ClusterFacts(nodes=900))
     found = [evaluate(check, facts)[0] for check in checks]
     assert [type(each) for each in found] == [Finding, Finding]
     assert all("from Prometheus" in each.evidence for each in found if isinstance(each, Finding))
@@ -200,12 +202,12 @@ def test_all_checks_together_keep_to_the_bound_of_requests_and_time() -> None:
     ticks = iter([0.0, 1.0, *([SECONDS_MAX + 1] * 1000)])
     with loopback(lambda *_: vector({"metric": {"job": "etcd"}, "value": [1, "1"]})) as server:
         reader = PrometheusAnswers(server.url, Web(), ticks.__next__)
-        answers = reader.read(list(CHECKS), Facts(nodes=10))
+        answers = reader.read(list(CHECKS), ClusterFacts(nodes=10))
     assert len(server.seen) == 1
     assert "are over" in str(answers["ETCD-01"])
 
 
-def status_of(config: Answer) -> tuple[Facts, int]:
+def status_of(config: Answer) -> tuple[ClusterFacts, int]:
     """Return the facts of a server's status, and how many requests that took."""
     tsdb = {"headStats": {"numSeries": 200_000},
             "seriesCountByMetricName": [{"name": "wide", "value": 90_000}]}  # fmt: skip
@@ -221,8 +223,8 @@ def status_of(config: Answer) -> tuple[Facts, int]:
 
     with loopback(answer) as server:
         reader = PrometheusAnswers(server.url, Web(), iter(range(10**6)).__next__)
-        assert reader.with_status([BY_ID["ETCD-04"]], Facts()) == Facts()
-        return reader.with_status([BY_ID["MET-03"]], Facts(nodes=10)), reader.requests
+        assert reader.with_status([BY_ID["ETCD-04"]], ClusterFacts()) == ClusterFacts()
+        return reader.with_status([BY_ID["MET-03"]], ClusterFacts(nodes=10)), reader.requests
 
 
 def test_the_status_and_the_configuration_of_the_server_are_facts() -> None:
@@ -260,7 +262,7 @@ def test_what_only_records_show_is_answered_by_its_query() -> None:
 def test_a_number_of_instances_that_is_none_is_a_reason(count: str) -> None:
     with loopback(lambda *_: vector({"metric": {"job": "etcd"}, "value": [1, count]})) as server:
         reader = PrometheusAnswers(server.url, Web(), iter(range(10**6)).__next__)
-        answers = reader.read([BY_ID["ETCD-01"]], Facts(nodes=10))
+        answers = reader.read([BY_ID["ETCD-01"]], ClusterFacts(nodes=10))
     assert "not a" in str(answers["ETCD-01"])
 
 
@@ -269,7 +271,7 @@ def test_a_job_is_matched_by_its_whole_name() -> None:
     with loopback(lambda *_: answer) as server:
         clock = iter(range(10**6)).__next__
         reader = PrometheusAnswers(server.url, Web(), clock, {ETCD: "etcd", Source.COREDNS: ".*"})
-        answers = reader.read([BY_ID["ETCD-01"]], Facts(nodes=10))
+        answers = reader.read([BY_ID["ETCD-01"]], ClusterFacts(nodes=10))
     assert "no job that is up matches etcd" in str(answers["ETCD-01"])
 
 
@@ -284,9 +286,13 @@ def test_a_server_that_sends_slowly_is_left() -> None:
 
 @pytest.mark.parametrize(
     ("access", "header"),
-    [(Access(token="t"), "Bearer t"), (Access(login="me:x"), "Basic bWU6eA=="), (Access(), None)],
+    [
+        (WebAccess(token="t"), "Bearer t"),
+        (WebAccess(login="me:x"), "Basic bWU6eA=="),
+        (WebAccess(), None),
+    ],
 )
-def test_credentials_are_sent_to_the_server_alone(access: Access, header: str | None) -> None:
+def test_credentials_are_sent_to_the_server_alone(access: WebAccess, header: str | None) -> None:
     def moved(path: str, _: bytes) -> Answer:
         return Answer(b"ok") if path == "/b" else Answer(status=302, headers={"Location": "/b"})
 

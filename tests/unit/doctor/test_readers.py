@@ -12,7 +12,7 @@ from tests.unit.doctor.facts_of import seen
 
 from fairlead.api.status import Forbidden, Unavailable
 from fairlead.doctor.facts import Source
-from fairlead.doctor.objects import Container, Pod, PodSpec
+from fairlead.doctor.objects import SeenContainer, SeenPod, SeenPodSpec
 from fairlead.doctor.readers.budget import BudgetedGet, finished
 from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.flags import (
@@ -118,8 +118,8 @@ def test_the_flags_of_an_autoscaler_come_from_its_deployment() -> None:
 
 
 def test_of_several_pods_of_a_component_the_first_gives_its_flags() -> None:
-    pods = [Pod(spec=PodSpec(containers=[Container(command=["etcd", f"--name={name}"])]))
-            for name in ("a", "b")]  # fmt: skip
+    seen = [SeenContainer(command=["etcd", f"--name={name}"]) for name in ("a", "b")]
+    pods = [SeenPod(spec=SeenPodSpec(containers=[each])) for each in seen]
     assert flags_of_pods(pods) == {"etcd": {"name": "a"}}
 
 

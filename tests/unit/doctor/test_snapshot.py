@@ -12,15 +12,15 @@ from tests.unit.doctor.loopback import Answer, Loopback, loopback
 from tests.unit.doctor.pictured import pictured
 
 from fairlead.cli.main import guarded
-from fairlead.doctor.check import Level, Severity
+from fairlead.doctor.check import Harm, Limit
 from fairlead.doctor.monitoring.boards import Board, Panel, all_boards
 from fairlead.doctor.output import snapshot as drawing
 from fairlead.doctor.output.snapshot import SERIES_MAX, drawn, snapshot_page
 from fairlead.doctor.prometheus import ranges
-from fairlead.doctor.prometheus.api import BadAnswer
-from fairlead.doctor.prometheus.ranges import POINTS_MAX, Line, Window, matrix
+from fairlead.doctor.prometheus.api import BadPrometheusAnswer
+from fairlead.doctor.prometheus.ranges import POINTS_MAX, QueryWindow, RangeSeries, matrix
 
-WINDOW = Window(1_000, 1_080, 20)
+WINDOW = QueryWindow(1_000, 1_080, 20)
 Query = dict[str, str]
 
 
@@ -50,7 +50,7 @@ def served(of_query: Callable[[Query], Answer]) -> Callable[[str, bytes], Answer
 @pytest.mark.parametrize("seconds", [60, 3_600, 7 * 86_400, 400 * 86_400])
 def test_a_window_covers_its_time_in_a_bounded_number_of_points(seconds: int) -> None:
     start = 1_764_000_123.5
-    window = Window.of(start, start + seconds)
+    window = QueryWindow.of(start, start + seconds)
     instants = window.instants
     assert instants[0] <= start
     assert instants[-1] >= start + seconds
@@ -61,7 +61,7 @@ def test_a_window_covers_its_time_in_a_bounded_number_of_points(seconds: int) ->
 def test_values_that_are_absent_or_no_numbers_are_gaps() -> None:
     values = [(1_000, "1"), (1_020.0, "NaN"), (1_060, "+Inf"), (1_080, "0.5")]
     data = {"resultType": "matrix", "result": [{"metric": {"a": "b"}, "values": values}]}
-    assert matrix(data, WINDOW) == (Line({"a": "b"}, (1.0, None, None, None, 0.5)),)
+    assert matrix(data, WINDOW) == (RangeSeries({"a": "b"}, (1.0, None, None, None, 0.5)),)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_values_that_are_absent_or_no_numbers_are_gaps() -> None:
      [{"metric": {}, "values": [[1e400, "1"]]}], [{"metric": {}}] * 120_000],
 )  # fmt: skip
 def test_an_answer_of_another_shape_is_refused(result: Any) -> None:
-    with pytest.raises(BadAnswer):
+    with pytest.raises(BadPrometheusAnswer):
         matrix({"resultType": "matrix", "result": result}, WINDOW)
 
 
@@ -119,16 +119,19 @@ def test_a_panel_without_data_and_one_that_failed_say_so(
 
 def test_labels_and_origin_cannot_break_the_page() -> None:
     panel = Panel("<b>", (("up", "{{x}} {{y}}"),), "why <i>")
-    found = ranges.Answer((Line({"x": "<script>\n"}, (1.0,) * 5),))
+    found = ranges.RangeAnswer((RangeSeries({"x": "<script>\n"}, (1.0,) * 5),))
     page = snapshot_page([Board("u", "T<", (("R<", (panel,)),))], {"up": found}, WINDOW, "<at>")
     for each in ("<script>", "<b>", "<i>", "<at>", "T<<", "R<<"):
         assert each not in page
     assert "&lt;script&gt;" in page
 
 
-def rows(count: int) -> ranges.Answer:
-    return ranges.Answer(
-        tuple(Line({"n": f"{i:03}"}, (float(i), None, float(i), 0.0, 0.0)) for i in range(count))
+def rows(count: int) -> ranges.RangeAnswer:
+    return ranges.RangeAnswer(
+        tuple(
+            RangeSeries({"n": f"{i:03}"}, (float(i), None, float(i), 0.0, 0.0))
+            for i in range(count)
+        )
     )
 
 
@@ -145,8 +148,8 @@ def test_of_many_series_the_largest_are_drawn_and_a_stack_keeps_its_height() -> 
 
 
 def test_gaps_are_no_lines_and_a_single_value_is_a_dot() -> None:
-    found = {"q": ranges.Answer((Line({}, (1.0, None, 3.0, 4.0, None)),))}
-    panel = Panel("p", (("q", "v"),), levels=(Level(Severity.WARNING, 2),))
+    found = {"q": ranges.RangeAnswer((RangeSeries({}, (1.0, None, 3.0, 4.0, None)),))}
+    panel = Panel("p", (("q", "v"),), levels=(Limit(Harm.WARNING, 2),))
     page = snapshot_page([Board("u", "t", (("r", (panel,)),))], found, WINDOW, "here")
     (read,) = pictured(page)
     assert read.text.count("M") == 2

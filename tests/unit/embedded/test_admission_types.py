@@ -16,7 +16,7 @@ from fairlead.api.status import BadRequest, Invalid
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
 
@@ -36,7 +36,7 @@ WRONG: list[tuple[str, Any]] = [
 def cluster(play: Callable[[InProcessClient], Awaitable[None]]) -> None:
     async def main() -> None:
         numbers = itertools.count(1)
-        service = Service(
+        service = ApiService(
             Store.open(None), Registry.with_builtins(), LoopClock(1e9),
             ids=lambda: f"uid-{next(numbers)}", rng=random.Random(1),
         )  # fmt: skip

@@ -26,7 +26,7 @@ from fairlead.embedded.apply import (
     updated,
 )
 from fairlead.embedded.apply import field_set as sets
-from fairlead.embedded.apply.managers import Manager, Owned
+from fairlead.embedded.apply.managers import Manager, OwnedFields
 from fairlead.embedded.apply.types import ABSENT, DEDUCED, LEAF, _table
 from fairlead.embedded.apply.walk import compare, fields_of, merge, reconciled, remove
 from fairlead.embedded.builtins import BUILTINS
@@ -303,7 +303,7 @@ def test_what_was_there_before_the_first_apply_has_a_manager_of_its_own() -> Non
 
 def test_managers_of_versions_that_are_not_served_go() -> None:
     gone = Manager("old", "Update", "v0")
-    managers = updated({}, {"name": "a"}, {gone: Owned({"f:name": {}}, "v0")}, writer("one"))
+    managers = updated({}, {"name": "a"}, {gone: OwnedFields({"f:name": {}}, "v0")}, writer("one"))
     assert [manager.name for manager in managers] == ["one"]
 
 

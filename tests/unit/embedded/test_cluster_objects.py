@@ -16,7 +16,7 @@ from fairlead.embedded.node_leases import LEASE_SECONDS, NAMESPACE, RENEW_SECOND
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.cluster_objects import Address
 from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WriteOptions
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import PatchType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.mirror import Mirror
@@ -27,11 +27,11 @@ from fairlead.testing.fake_client import FakeClient
 HERE = Address("127.0.0.1", 6443, "PEM")
 
 
-def _names(service: Service, info: Any, namespace: str) -> list[str]:
+def _names(service: ApiService, info: Any, namespace: str) -> list[str]:
     return [r.name for r in service.list(info, namespace, ListOptions()).records]
 
 
-def _plain(service: Service, info: Any, namespace: str, name: str) -> dict[str, Any]:
+def _plain(service: ApiService, info: Any, namespace: str, name: str) -> dict[str, Any]:
     return service.get(info, namespace, name).plain()
 
 

@@ -13,23 +13,23 @@ from fairlead.api.status import Conflict, TooManyRequests
 from fairlead.embedded.builtins import BUDGETS, NODES, PODS, SERVICE_ACCOUNTS
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.options import DeleteOptions, WriteOptions
-from fairlead.embedded.verbs.service import Service
-from fairlead.embedded.virtual.status import Phase, PodNow, pod_patch
+from fairlead.embedded.verbs.service import ApiService
+from fairlead.embedded.virtual.status import PodNow, PodPhase, pod_patch
 from fairlead.runtime.client import PatchType
 from fairlead.sim.loop import run
 
 NODE, POD = ("", "n1"), ("default", "p")
 
 
-async def _pod(service: Service, name: str = "p", **spec: Any) -> None:
+async def _pod(service: ApiService, name: str = "p", **spec: Any) -> None:
     await create(service, PODS, name, spec={**pod_spec(), "nodeName": "n1", **spec})
 
 
-def _read(service: Service, name: str = "p") -> Pod:
+def _read(service: ApiService, name: str = "p") -> Pod:
     return service.get(PODS, "default", name).typed(Pod)
 
 
-async def _taint(service: Service, *taints: dict[str, Any]) -> None:
+async def _taint(service: ApiService, *taints: dict[str, Any]) -> None:
     patch = {"spec": {"taints": list(taints)}}
     await service.patch(NODES, NODE, patch, WriteOptions(), patch_type=PatchType.STRATEGIC)
 
@@ -69,7 +69,7 @@ def test_what_the_node_writes_leaves_the_mark_of_the_eviction(disrupted: str) ->
         await service.bootstrap()
         await _pod(service)
         await service.evict(POD, DeleteOptions())
-        now = PodNow(Phase.FAILED, (), "10.0.0.1", "10.0.0.2", EPOCH, EPOCH, disrupted=disrupted)
+        now = PodNow(PodPhase.FAILED, (), "10.0.0.1", "10.0.0.2", EPOCH, EPOCH, disrupted=disrupted)
         patch = pod_patch(_read(service), now)
         await service.patch(
             PODS, POD, patch, WriteOptions(), patch_type=PatchType.MERGE, subresource="status"
@@ -226,7 +226,7 @@ def test_the_taint_of_a_node_that_is_gone_evicts_nobody() -> None:
     run(main())
 
 
-async def _budgeted_pods(service: Service, *pods: str) -> None:
+async def _budgeted_pods(service: ApiService, *pods: str) -> None:
     """Make running pods, one of which must stay."""
     labels = {"app": "x"}
     budget = {"minAvailable": 1, "selector": {"matchLabels": labels}}
@@ -234,7 +234,7 @@ async def _budgeted_pods(service: Service, *pods: str) -> None:
     for name in pods:
         spec = {**pod_spec(), "nodeName": "n1"}
         await create(service, PODS, name, metadata={"labels": labels}, spec=spec)
-        now = PodNow(Phase.RUNNING, (), "10.0.0.1", "10.0.0.2", EPOCH, EPOCH)
+        now = PodNow(PodPhase.RUNNING, (), "10.0.0.1", "10.0.0.2", EPOCH, EPOCH)
         await service.patch(
             PODS, ("default", name), pod_patch(_read(service, name), now), WriteOptions(),
             patch_type=PatchType.MERGE, subresource="status",

@@ -20,7 +20,7 @@ from fairlead.embedded.builtins import CONFIG_MAPS, CRDS, NAMESPACES, PODS
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.options import DeleteOptions, WriteOptions
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import PatchType, Propagation
 from fairlead.sim.loop import run
 
@@ -86,7 +86,7 @@ def test_dependents_stay_until_an_owner_that_is_deleted_in_the_background_is_gon
     run(main())
 
 
-async def define(service: Service) -> ResourceInfo:
+async def define(service: ApiService) -> ResourceInfo:
     """Define widgets, make one, `w`, and return its kind."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {
@@ -103,7 +103,7 @@ async def define(service: Service) -> ResourceInfo:
     return widgets
 
 
-async def _fill(service: Service) -> None:
+async def _fill(service: ApiService) -> None:
     await create(service, NAMESPACES, "team")
     await create(service, CONFIG_MAPS, "m", "team")
 

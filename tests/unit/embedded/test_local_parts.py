@@ -17,7 +17,7 @@ from fairlead.api.resources import CONFIG_MAPS, SECRETS
 from fairlead.embedded.local.config import ConfigData, ConfigMirrors
 from fairlead.embedded.local.containers import (
     ConfigMissing,
-    Mount,
+    ContainerMount,
     Unsupported,
     expand,
     launch_of,
@@ -66,7 +66,10 @@ def test_variables_are_expanded_as_kubernetes_does(text: str, expanded: str) -> 
     ],
 )
 def test_paths_below_a_mount_are_rewritten_the_longest_mount_wins(text: str, real: str) -> None:
-    mounts = [Mount("/etc/fairlead/", "/pod/peers"), Mount("/etc/fairlead/deep", "/pod/deep")]
+    mounts = [
+        ContainerMount("/etc/fairlead/", "/pod/peers"),
+        ContainerMount("/etc/fairlead/deep", "/pod/deep"),
+    ]
     assert rewrite(text, mounts) == real
 
 

@@ -14,9 +14,9 @@ from fairlead.embedded.local.logfiles import LogLimits, live_mark, parts, prune
 from fairlead.embedded.logs.tail import Tail
 
 
-def writer(log: Path, **limits: Any) -> shim.Log:
+def writer(log: Path, **limits: Any) -> shim.RunLog:
     given = {"logBytes": 1_000, "logFiles": 3, "reserveBytes": 0, **limits}
-    return shim.Log({"log": str(log), **given})
+    return shim.RunLog({"log": str(log), **given})
 
 
 def line(number: int) -> bytes:

@@ -16,7 +16,7 @@ from fairlead.embedded.storage.records import Record
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs import pod_shapes, validation
 from fairlead.embedded.verbs.options import WriteOptions
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.verbs.uids import Uids
 from fairlead.runtime.client import PatchType
 from fairlead.runtime.clock import LoopClock
@@ -68,9 +68,9 @@ def test_judging_leaves_the_pod_as_it_is():
     assert msgspec.json.encode(obj) == before
 
 
-async def started() -> Service:
+async def started() -> ApiService:
     clock, rng = LoopClock(1_800_000_000), random.Random(1)
-    service = Service(Store.open(None), Registry.with_builtins(), clock, ids=Uids(), rng=rng)
+    service = ApiService(Store.open(None), Registry.with_builtins(), clock, ids=Uids(), rng=rng)
     await service.bootstrap()
     return service
 

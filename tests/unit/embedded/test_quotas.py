@@ -18,7 +18,7 @@ from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.options import DeleteOptions, WriteOptions
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import PatchType
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
@@ -26,9 +26,9 @@ from fairlead.sim.loop import run
 GPU = "requests.nvidia.com/gpu"
 
 
-async def cluster(directory: Path | None = None) -> Service:
+async def cluster(directory: Path | None = None) -> ApiService:
     numbers = itertools.count(1)
-    service = Service(
+    service = ApiService(
         Store.open(directory), Registry.with_builtins(), LoopClock(0.0),
         ids=lambda: f"uid-{next(numbers)}", rng=random.Random(1),
     )  # fmt: skip
@@ -37,7 +37,7 @@ async def cluster(directory: Path | None = None) -> Service:
 
 
 async def make(
-    service: Service, info: ResourceInfo, name: str, *, dry_run: bool = False, **body: Any
+    service: ApiService, info: ResourceInfo, name: str, *, dry_run: bool = False, **body: Any
 ) -> Any:
     body["metadata"] = {"name": name, **body.get("metadata", {})}
     options = WriteOptions(dry_run=dry_run)
@@ -50,18 +50,18 @@ def spec(requests: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     return {"containers": [main], **more}
 
 
-async def limit(service: Service, name: str = "q", **hard: Any) -> Any:
+async def limit(service: ApiService, name: str = "q", **hard: Any) -> Any:
     more = hard.pop("more", {})
     return await make(service, RESOURCE_QUOTAS, name, spec={"hard": hard.pop("hard", hard), **more})
 
 
-def used(service: Service, name: str = "q") -> dict[str, str]:
+def used(service: ApiService, name: str = "q") -> dict[str, str]:
     record = service.store.latest(RESOURCE_QUOTAS.name, ("default", name))
     assert record is not None
     return record.plain()["status"]["used"]
 
 
-async def settle(service: Service) -> None:
+async def settle(service: ApiService) -> None:
     task = asyncio.create_task(service.run())
     await asyncio.sleep(1)
     task.cancel()
@@ -69,7 +69,7 @@ async def settle(service: Service) -> None:
     assert service.backlog == 0
 
 
-async def delete(service: Service, info: ResourceInfo, name: str) -> None:
+async def delete(service: ApiService, info: ResourceInfo, name: str) -> None:
     await service.delete(info, ("default", name), DeleteOptions(grace_period_seconds=0))
 
 
@@ -185,7 +185,7 @@ def test_a_restart_counts_again() -> None:
             RESOURCE_QUOTAS, ("default", "q"), wrong, WriteOptions(),
             patch_type=PatchType.MERGE, subresource="status",
         )  # fmt: skip
-        again = Service(
+        again = ApiService(
             service.store, Registry.with_builtins(), LoopClock(0.0),
             ids=lambda: "x", rng=random.Random(1),
         )  # fmt: skip

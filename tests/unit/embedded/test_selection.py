@@ -13,7 +13,7 @@ from fairlead.embedded.builtins import CONFIG_MAPS, NODES, PODS
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.options import ListOptions, WatchOptions, WriteOptions
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
 
@@ -90,7 +90,7 @@ def test_a_generated_name_that_is_taken_is_drawn_again() -> None:
     async def main() -> None:
         store = Store.open(None)
         for i in range(3):  # services that draw the same names one after the other
-            service = Service(
+            service = ApiService(
                 store, Registry.with_builtins(), LoopClock(EPOCH),
                 ids=lambda: f"uid-{store.version}", rng=random.Random(3),
             )  # fmt: skip

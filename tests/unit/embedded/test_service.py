@@ -20,7 +20,7 @@ from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.storage.store import Store, StoreOptions
 from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WatchOptions, WriteOptions
-from fairlead.embedded.verbs.service import WATCH_BUFFER_MAX, Service
+from fairlead.embedded.verbs.service import WATCH_BUFFER_MAX, ApiService
 from fairlead.runtime.client import EventType, PatchType, Propagation
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
@@ -28,16 +28,16 @@ from fairlead.sim.loop import run
 EPOCH = 1_700_000_000.0
 
 
-def make(store: Store, watch_buffer_max: int = WATCH_BUFFER_MAX) -> Service:
+def make(store: Store, watch_buffer_max: int = WATCH_BUFFER_MAX) -> ApiService:
     numbers = itertools.count(store.version)
-    return Service(
+    return ApiService(
         store, Registry.with_builtins(), LoopClock(EPOCH),
         ids=lambda: f"uid-{next(numbers)}", rng=random.Random(3), watch_buffer_max=watch_buffer_max,
     )  # fmt: skip
 
 
 @asynccontextmanager
-async def sweeping(service: Service) -> AsyncIterator[Service]:
+async def sweeping(service: ApiService) -> AsyncIterator[ApiService]:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(service.run())
         yield service
@@ -45,14 +45,14 @@ async def sweeping(service: Service) -> AsyncIterator[Service]:
         task.cancel()
 
 
-async def settled(service: Service) -> None:
+async def settled(service: ApiService) -> None:
     """Virtual time moves only when nothing can run; a second of it is thus quiescence."""
     await asyncio.sleep(1)
     assert service.backlog == 0
 
 
 async def create(
-    service: Service, info: ResourceInfo, name: str, namespace: str = "default", **body: Any
+    service: ApiService, info: ResourceInfo, name: str, namespace: str = "default", **body: Any
 ) -> Record:
     metadata = {"name": name, **body.pop("metadata", {})}
     place = namespace if info.namespaced else ""
@@ -71,7 +71,7 @@ def owned_by(*owners: Record, kind: str = "ConfigMap") -> dict[str, Any]:
     }
 
 
-def names(service: Service, info: ResourceInfo, namespace: str = "") -> list[str]:
+def names(service: ApiService, info: ResourceInfo, namespace: str = "") -> list[str]:
     return [record.name for record in service.list(info, namespace, ListOptions()).records]
 
 
@@ -210,7 +210,7 @@ def test_lists_and_watches_agree_whatever_happens() -> None:
     run(main())
 
 
-async def random_write(service: Service, rng: random.Random) -> None:
+async def random_write(service: ApiService, rng: random.Random) -> None:
     name, team = rng.choice("abcdef"), rng.choice(("red", "blue"))
     key = ("default", name)
     try:
@@ -554,10 +554,10 @@ def test_a_bad_update_leaves_the_stored_object_alone() -> None:
 def test_after_the_disk_has_failed_every_write_is_refused_and_reads_go_on(tmp_path: Path) -> None:
     from tests.unit.embedded.test_wal import FullDisk
 
-    from fairlead.embedded.storage.wal import LogOptions
+    from fairlead.embedded.storage.wal import WalOptions
 
     async def main() -> None:
-        store = Store.open(tmp_path, StoreOptions(log=LogOptions(open_file=FullDisk)))
+        store = Store.open(tmp_path, StoreOptions(log=WalOptions(open_file=FullDisk)))
         service = make(store)
         await service.bootstrap()
         owner = await create(service, CONFIG_MAPS, "owner")

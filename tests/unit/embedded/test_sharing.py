@@ -12,7 +12,7 @@ from fairlead.api.resources import CONFIG_MAPS
 from fairlead.embedded.client import InProcessClient, PodSharing
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import WatchRequest
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
@@ -66,7 +66,7 @@ def test_other_kinds_are_left_alone() -> None:
 def test_what_this_process_writes_stays_decoded_only_while_its_kind_is_watched() -> None:
     async def main() -> None:
         store = Store.open(None)
-        service = Service(
+        service = ApiService(
             store, Registry.with_builtins(), LoopClock(0.0), ids=lambda: "uid", rng=random.Random(1)
         )
         await service.bootstrap()

@@ -19,7 +19,7 @@ from fairlead.embedded.storage.wal import (
     DamagedData,
     DirectoryInUse,
     DiskFile,
-    LogOptions,
+    WalOptions,
     WrongFormat,
 )
 
@@ -99,7 +99,7 @@ def test_a_write_is_seen_only_once_it_is_on_disk(tmp_path: Path) -> None:
             super().sync()
 
     async def main() -> None:
-        store = Store.open(tmp_path, StoreOptions(log=LogOptions(open_file=SlowDisk)))
+        store = Store.open(tmp_path, StoreOptions(log=WalOptions(open_file=SlowDisk)))
         events: list[int] = []
         store.subscribe(lambda batch: events.extend(event.version for event in batch))
         record = write(store, "a")
@@ -164,7 +164,7 @@ def test_after_a_cut_the_log_goes_on(tmp_path: Path) -> None:
     assert store.version == 5
 
 
-SMALL = StoreOptions(log=LogOptions(compact_bytes_min=2_000))
+SMALL = StoreOptions(log=WalOptions(compact_bytes_min=2_000))
 
 
 async def churn(store: Store, rounds: int) -> dict[str, bytes]:
@@ -215,7 +215,7 @@ def test_a_compaction_that_fails_is_not_the_end(tmp_path: Path) -> None:
             super().write(data)
 
     async def main() -> dict[str, bytes]:
-        log = LogOptions(compact_bytes_min=2_000, open_file=FullForSnapshots)
+        log = WalOptions(compact_bytes_min=2_000, open_file=FullForSnapshots)
         store = Store.open(tmp_path, StoreOptions(log=log))
         found = await churn(store, 200)
         assert store.failure is None
@@ -300,7 +300,7 @@ class FullDisk(DiskFile):
 
 def test_a_full_disk_refuses_the_write_says_so_and_ends_the_store(tmp_path: Path) -> None:
     async def main() -> dict[str, bytes]:
-        store = Store.open(tmp_path, StoreOptions(log=LogOptions(open_file=FullDisk)))
+        store = Store.open(tmp_path, StoreOptions(log=WalOptions(open_file=FullDisk)))
         failures: list[OSError] = []
         store.on_failure(failures.append)
         acknowledged: dict[str, bytes] = {}
@@ -330,7 +330,7 @@ def test_a_failed_sync_is_fatal_too(tmp_path: Path) -> None:
             raise OSError(errno.EIO, "Input/output error")
 
     async def main() -> None:
-        store = Store.open(tmp_path, StoreOptions(log=LogOptions(open_file=DyingDisk)))
+        store = Store.open(tmp_path, StoreOptions(log=WalOptions(open_file=DyingDisk)))
         records = [write(store, f"m{i}") for i in range(3)]
         results = await asyncio.gather(
             *(store.committed(r.version) for r in records), return_exceptions=True
@@ -378,7 +378,7 @@ def test_many_writers_share_a_sync(tmp_path: Path) -> None:
             super().sync()
 
     async def main() -> None:
-        store = Store.open(tmp_path, StoreOptions(log=LogOptions(open_file=Counting)))
+        store = Store.open(tmp_path, StoreOptions(log=WalOptions(open_file=Counting)))
 
         async def writer(number: int) -> None:
             for i in range(20):

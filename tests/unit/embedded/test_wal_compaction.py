@@ -13,7 +13,7 @@ from tests.unit.embedded.test_wal import SMALL, churn, contents, delete, filled,
 from fairlead.api.status import InternalError
 from fairlead.embedded.storage.records import StoreEvent
 from fairlead.embedded.storage.store import Store, StoreOptions
-from fairlead.embedded.storage.wal import DiskFile, LogOptions
+from fairlead.embedded.storage.wal import DiskFile, WalOptions
 
 
 def test_a_log_that_grows_over_many_starts_is_compacted_too(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_snapshot_counts_the_writes_that_are_on_their_way(
     """Else the next start gives their versions to other writes."""
 
     async def main() -> int:
-        store = Store.open(tmp_path, StoreOptions(log=LogOptions(compact_bytes_min=4_000)))
+        store = Store.open(tmp_path, StoreOptions(log=WalOptions(compact_bytes_min=4_000)))
         await store.committed(write(store, "old").version)
         compacted = asyncio.get_running_loop().create_future()
         store.on_compaction(compacted.set_result)
@@ -69,7 +69,7 @@ def test_a_write_that_is_refused_after_a_compaction_does_not_come_back(tmp_path:
 
     async def main() -> dict[str, bytes]:
         nonlocal is_failing
-        log = LogOptions(compact_bytes_min=2_000, open_file=FailingDisk)
+        log = WalOptions(compact_bytes_min=2_000, open_file=FailingDisk)
         store = Store.open(tmp_path, StoreOptions(log=log))
         acknowledged = await churn(store, 400)
         is_failing = True

@@ -14,7 +14,7 @@ from tests.unit.embedded.test_wal import SMALL, churn, contents, reopen, write
 from fairlead.api.status import InternalError
 from fairlead.embedded.storage import wal
 from fairlead.embedded.storage.store import Store, StoreOptions
-from fairlead.embedded.storage.wal import DiskFile, LogOptions, sync_directory
+from fairlead.embedded.storage.wal import DiskFile, WalOptions, sync_directory
 
 
 def options(
@@ -22,7 +22,7 @@ def options(
     sync: Callable[[Path], None] = sync_directory,
 ) -> StoreOptions:
     return StoreOptions(
-        log=LogOptions(compact_bytes_min=2_000, open_file=open_file, sync_directory=sync)
+        log=WalOptions(compact_bytes_min=2_000, open_file=open_file, sync_directory=sync)
     )
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from fairlead.embedded.builtins import CONFIG_MAPS
 from fairlead.embedded.storage.records import record_typed
 from fairlead.embedded.storage.store import Store, StoreOptions
-from fairlead.embedded.storage.wal import LogOptions
+from fairlead.embedded.storage.wal import WalOptions
 
 async def main():
-    log = LogOptions(compact_bytes_min=50_000)
+    log = WalOptions(compact_bytes_min=50_000)
     store = Store.open(Path(sys.argv[1]), StoreOptions(log=log))
 
     async def writer(number):

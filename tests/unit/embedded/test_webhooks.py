@@ -27,9 +27,9 @@ from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Record, record_typed
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WriteOptions
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.webhooks.registry import CallFailed
-from fairlead.embedded.webhooks.review import User
+from fairlead.embedded.webhooks.review import ReviewUser
 from fairlead.runtime.client import PatchType
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
@@ -98,32 +98,32 @@ def webhook(path: str, **more: Any) -> dict[str, Any]:
     }
 
 
-async def configure(service: Service, info: ResourceInfo, name: str, *hooks: Any) -> Record:
+async def configure(service: ApiService, info: ResourceInfo, name: str, *hooks: Any) -> Record:
     body = {"metadata": {"name": name}, "webhooks": list(hooks)}
     return await service.create(info, "", body, WriteOptions())
 
 
-async def cluster(caller: Caller | None) -> Service:
+async def cluster(caller: Caller | None) -> ApiService:
     numbers = itertools.count(1)
-    service = Service(
+    service = ApiService(
         Store.open(None), Registry.with_builtins(), LoopClock(EPOCH),
         ids=lambda: f"uid-{next(numbers)}", rng=random.Random(3),
     )  # fmt: skip
     await service.bootstrap()
     if caller is not None:
-        service.webhooks.attach(caller, User("tester", ("testers",)))
+        service.webhooks.attach(caller, ReviewUser("tester", ("testers",)))
     return service
 
 
 async def make(
-    service: Service, name: str = "one", options: WriteOptions | None = None, **body: Any
+    service: ApiService, name: str = "one", options: WriteOptions | None = None, **body: Any
 ) -> dict[str, Any]:
     obj = {"metadata": {"name": name}, **body}
     record = await service.create(CONFIG_MAPS, "default", obj, options or WriteOptions())
     return record.plain()
 
 
-def stored(service: Service, name: str = "one") -> dict[str, Any] | None:
+def stored(service: ApiService, name: str = "one") -> dict[str, Any] | None:
     record = service.store.latest(CONFIG_MAPS.name, ("default", name))
     return None if record is None else record.plain()
 
@@ -459,7 +459,7 @@ def test_63_without_a_caller_configurations_are_refused_and_nothing_is_asked() -
         with pytest.raises(Invalid, match="no API server is running"):
             await configure(service, MUTATING_WEBHOOKS, "m", webhook("m"))
         caller = Caller(m=label("x"))
-        service.webhooks.attach(caller, User("tester", ()))
+        service.webhooks.attach(caller, ReviewUser("tester", ()))
         await configure(service, MUTATING_WEBHOOKS, "m", webhook("m"))
         service.webhooks.detach()
         assert not service.webhooks.is_active
@@ -525,11 +525,11 @@ def test_63_webhooks_that_a_store_holds_are_called_after_a_restart() -> None:
         service = await cluster(Caller(m=label("x")))
         await configure(service, MUTATING_WEBHOOKS, "m", webhook("m"))
         numbers = itertools.count(100)
-        again = Service(
+        again = ApiService(
             service.store, Registry.with_builtins(), LoopClock(EPOCH),
             ids=lambda: f"uid-{next(numbers)}", rng=random.Random(4),
         )  # fmt: skip
-        again.webhooks.attach(Caller(m=label("again")), User("tester", ()))
+        again.webhooks.attach(Caller(m=label("again")), ReviewUser("tester", ()))
         assert (await make(again))["metadata"]["labels"] == {"again": "yes"}
 
     run(main())

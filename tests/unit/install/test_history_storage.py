@@ -17,12 +17,13 @@ from fairlead.install.history_storage import (
     missing_class,
     read_storage_classes,
 )
-from fairlead.install.values import History, HistoryKind, Sqlite
+from fairlead.install.values import HistoryKind, HistoryValues, Sqlite
 
 MEMORY, SQLITE, POSTGRES = (
-    History(kind=kind) for kind in (HistoryKind.MEMORY, HistoryKind.SQLITE, HistoryKind.POSTGRES)
+    HistoryValues(kind=kind)
+    for kind in (HistoryKind.MEMORY, HistoryKind.SQLITE, HistoryKind.POSTGRES)
 )
-NAMED = History(kind=HistoryKind.SQLITE, sqlite=Sqlite(storage_class_name="fast"))
+NAMED = HistoryValues(kind=HistoryKind.SQLITE, sqlite=Sqlite(storage_class_name="fast"))
 NONE, NO_DEFAULT = StorageClasses(), StorageClasses(("fast", "slow"))
 DEFAULT = StorageClasses(("fast", "slow"), "slow")
 LOST = "are lost when the controllers restart"
@@ -49,7 +50,7 @@ PENDING = "stays Pending and the controllers do not start"
     ],
 )
 def test_the_advice_follows_from_the_kind_and_the_classes(
-    history: History, classes: StorageClasses | None, parts: tuple[str, ...]
+    history: HistoryValues, classes: StorageClasses | None, parts: tuple[str, ...]
 ) -> None:
     said = advice(history, classes)
     assert bool(said) is bool(parts)

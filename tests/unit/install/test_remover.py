@@ -17,7 +17,7 @@ from fairlead.install import installer, remover
 from fairlead.install.manifests import NAME, PART_OF, Install, all_objects, path_of
 from fairlead.install.remover import UninstallOptions
 from fairlead.kube.blocking import BlockingClient
-from fairlead.kube.http1 import Answer
+from fairlead.kube.http1 import HttpResponse
 from fairlead.webhook.configuration import SERVICE as WEBHOOK
 
 
@@ -98,9 +98,9 @@ class Cluster:
 
     def request(
         self, verb: str, path: str, *, query: Any = None, body: Any = None, content_type: str = ""
-    ) -> Answer:
+    ) -> HttpResponse:
         if query is not None:
-            return Answer(200, "OK", {}, b'{"items": []}')
+            return HttpResponse(200, "OK", {}, b'{"items": []}')
         found = self.objects.get(path)
         if path in self.vanishing and verb == "PATCH":
             del self.objects[path]
@@ -123,7 +123,7 @@ class Cluster:
             found["spec"] |= body.get("spec", {})
         if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
             del self.objects[path]
-        return Answer(200, "OK", {}, answer)
+        return HttpResponse(200, "OK", {}, answer)
 
     def _ask_of_kind(self, verb: str, found: dict[str, Any]) -> None:
         """A definition goes some looks after it was deleted, as the API server takes its time."""
@@ -216,10 +216,10 @@ def test_definitions_that_the_api_server_has_forgotten_are_changed_until_they_go
 def test_an_object_that_only_another_manager_has_written_is_unchanged() -> None:
     api = SimpleNamespace(version=1)
 
-    def request(verb: str, _path: str, **_: Any) -> Answer:
+    def request(verb: str, _path: str, **_: Any) -> HttpResponse:
         api.version += verb == "PATCH"
         metadata = {"name": "x", "resourceVersion": str(api.version), "managedFields": api.version}
-        return Answer(200, "OK", {}, msgspec.json.encode({"metadata": metadata}))
+        return HttpResponse(200, "OK", {}, msgspec.json.encode({"metadata": metadata}))
 
     api.request = request
     manifest = next(each for each, _ in all_objects(Install("fairlead-system")))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.input.errors import CliError, Code
-from fairlead.install.values import History, HistoryKind, Values, load_values
+from fairlead.install.values import HistoryKind, HistoryValues, Values, load_values
 
 
 def read(tmp_path: Path, text: str) -> Values:
@@ -29,7 +29,7 @@ def refused(tmp_path: Path, text: str) -> list[tuple[Code, str, str, str]]:
 def test_what_a_file_leaves_out_keeps_its_default(tmp_path: Path) -> None:
     assert read(tmp_path, "# nothing\n") == Values()
     values = read(tmp_path, "replicas: 1\nhistory:\n  kind: sqlite\n")
-    assert values == Values(replicas=1, history=History(kind=HistoryKind.SQLITE))
+    assert values == Values(replicas=1, history=HistoryValues(kind=HistoryKind.SQLITE))
 
 
 def test_mappings_are_joined_with_their_default_and_null_takes_away(tmp_path: Path) -> None:

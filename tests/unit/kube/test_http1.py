@@ -11,7 +11,13 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from fairlead.kube.http1 import HEAD_BYTES_MAX, Answer, AnswerReader, ConnectError, RequestError
+from fairlead.kube.http1 import (
+    HEAD_BYTES_MAX,
+    AnswerReader,
+    ConnectError,
+    HttpRequestError,
+    HttpResponse,
+)
 from fairlead.kube.pool import Http1Pool
 from fairlead.kube.protocol import HttpOptions
 
@@ -76,7 +82,7 @@ def case(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     return wrapper
 
 
-async def ask(pool: Http1Pool, method: str = "GET", body: bytes | None = None) -> Answer:
+async def ask(pool: Http1Pool, method: str = "GET", body: bytes | None = None) -> HttpResponse:
     return await pool.request(method, "/path?a=b", [("Accept", "x")], body)
 
 
@@ -240,7 +246,7 @@ async def test_connections_are_bounded_and_their_number_recovers_from_failures()
     async with pool_of(server, connections_max=2) as pool:
         results = await asyncio.gather(*[ask(pool) for _ in range(6)], return_exceptions=True)
     assert sum(isinstance(each, ConnectionError) for each in results) == 2
-    assert sum(isinstance(each, Answer) for each in results) == 4
+    assert sum(isinstance(each, HttpResponse) for each in results) == 4
     assert server.connections <= 4
 
 
@@ -257,7 +263,7 @@ async def test_an_old_connection_is_not_used_again() -> None:
 async def test_what_would_smuggle_in_a_header_is_not_sent() -> None:
     async with pool_of(Server((OK,))) as pool:
         for target, value in (("/a\r\nX: y", "x"), ("/a b", "x"), ("/a", "x\r\nY: z"), ("/", "\n")):
-            with pytest.raises(RequestError):
+            with pytest.raises(HttpRequestError):
                 await pool.request("GET", target, [("Accept", value)], None)
 
 

@@ -22,7 +22,7 @@ from fairlead.kube.client import HttpClient, HttpLogReader
 from fairlead.kube.decoding import Decoders
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
 from fairlead.kube.protocol import HttpOptions, steps
-from fairlead.runtime.client import EventType, PatchType, Propagation, Request, Verb
+from fairlead.runtime.client import EventType, PatchType, Propagation, Request, RequestVerb
 from fairlead.runtime.history import LogText
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_member_pod
@@ -94,19 +94,21 @@ def both(connection: Connection, request: Request[Any]) -> list[Any]:
 
 
 REQUESTS: dict[str, Request[Any]] = {
-    "get": Request(Verb.GET, CONFIG_MAPS, "a", "b"),
-    "metadata": Request(Verb.GET, CONFIG_MAPS.only_metadata, "a", "b"),
-    "list": Request(Verb.LIST, CONFIG_MAPS, "a", label_selector="x in (1,2)"),
-    "create": Request(Verb.CREATE, CONFIG_MAPS, "a", body=CONFIG_MAP, dry_run=True),
+    "get": Request(RequestVerb.GET, CONFIG_MAPS, "a", "b"),
+    "metadata": Request(RequestVerb.GET, CONFIG_MAPS.only_metadata, "a", "b"),
+    "list": Request(RequestVerb.LIST, CONFIG_MAPS, "a", label_selector="x in (1,2)"),
+    "create": Request(RequestVerb.CREATE, CONFIG_MAPS, "a", body=CONFIG_MAP, dry_run=True),
     "patch": Request(
-        Verb.PATCH, CONFIG_MAPS, "a", "b", "status", {"data": {"ä": None}}, PatchType.STRATEGIC
+        RequestVerb.PATCH, CONFIG_MAPS, "a", "b", "status", {"data": {"ä": None}},
+        PatchType.STRATEGIC,
     ),
     "delete": Request(
-        Verb.DELETE, CONFIG_MAPS, "a", "b", grace_period_seconds=0,
+        RequestVerb.DELETE, CONFIG_MAPS, "a", "b", grace_period_seconds=0,
         propagation=Propagation.ORPHAN, uid="u", resource_version="5",
     ),
     "delete everywhere": Request(
-        Verb.DELETE_COLLECTION, CONFIG_MAPS, label_selector="x", field_selector="metadata.name=b"
+        RequestVerb.DELETE_COLLECTION, CONFIG_MAPS, label_selector="x",
+        field_selector="metadata.name=b",
     ),
 }  # fmt: skip
 
@@ -274,7 +276,7 @@ def test_a_list_is_in_the_order_of_namespaces_and_names_whatever_the_servers_ord
     """etcd's order is that of `namespace/name` as one text, where a dash is before the slash."""
     keys = [("b-c", "x"), ("b", "y"), ("b", "x")]
     items = [{"metadata": {"namespace": namespace, "name": name}} for namespace, name in keys]
-    request: Request[Any] = Request(Verb.LIST, CONFIG_MAPS)
+    request: Request[Any] = Request(RequestVerb.LIST, CONFIG_MAPS)
     asking = steps(request, Decoders(CONFIG_MAPS), 10)
     next(asking)
     with pytest.raises(StopIteration) as end:
@@ -284,7 +286,9 @@ def test_a_list_is_in_the_order_of_namespaces_and_names_whatever_the_servers_ord
 
 def test_a_collection_of_all_namespaces_is_deleted_in_each_that_has_some_of_it() -> None:
     found = [{"metadata": {"namespace": namespace, "name": "x"}} for namespace in ("b", "a", "b")]
-    request: Request[Any] = Request(Verb.DELETE_COLLECTION, CONFIG_MAPS, label_selector="mine")
+    request: Request[Any] = Request(
+        RequestVerb.DELETE_COLLECTION, CONFIG_MAPS, label_selector="mine"
+    )
     asking = steps(request, Decoders(CONFIG_MAPS), 10)
     next(asking)
     sent = [asking.send(msgspec.json.encode({"items": found})), asking.send(b"")]

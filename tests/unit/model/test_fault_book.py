@@ -11,12 +11,12 @@ from fairlead.model.faults import (
     EVIDENCE_MAX,
     Action,
     Ending,
+    FaultVerdict,
     Identity,
     Look,
     Moment,
     Recovery,
     Severity,
-    Verdict,
     identity,
     observed,
     steady,
@@ -25,7 +25,7 @@ from fairlead.model.faults import (
 PORT = Identity("port", "mlx5_0/1", ("flap",))
 OTHER = Identity("port", "mlx5_1/1", ("flap",))
 STEADY = steady(Severity.CRITICAL, Action.WATCH, 100)
-LATCHED = Verdict(Severity.CRITICAL, Action.REPLACE, Recovery.COUNTER_RESET)
+LATCHED = FaultVerdict(Severity.CRITICAL, Action.REPLACE, Recovery.COUNTER_RESET)
 
 
 def book() -> FaultBook:
@@ -33,8 +33,8 @@ def book() -> FaultBook:
 
 
 def look(
-    at: float, *seen: Identity, verdict: Verdict = STEADY, components: frozenset[str] | None = None,
-    resets: frozenset[Identity] = frozenset(),
+    at: float, *seen: Identity, verdict: FaultVerdict = STEADY,
+    components: frozenset[str] | None = None, resets: frozenset[Identity] = frozenset(),
 ) -> Look:  # fmt: skip
     moment = Moment(1000 + at, at)
     return Look(("port",), moment, tuple(observed(each, verdict, "x", moment) for each in seen),
@@ -108,7 +108,7 @@ def test_a_latched_fault_ends_by_its_counter_and_not_by_time() -> None:
 )
 def test_a_reboot_ends_what_it_cures(recovery: Recovery, ending: Ending | None) -> None:
     it = book()
-    it.fold(look(0, PORT, verdict=Verdict(Severity.CRITICAL, Action.REBOOT, recovery, 100)))
+    it.fold(look(0, PORT, verdict=FaultVerdict(Severity.CRITICAL, Action.REBOOT, recovery, 100)))
     after = FaultBook(it.faults, boot_id="b")
     ended = after.resume(["port"], logs=(), now=2000)
     assert [each.ending for each in ended] == ([ending] if ending else [])
@@ -135,7 +135,7 @@ def test_a_check_that_was_removed_leaves_no_fault() -> None:
 
 def test_a_person_ends_any_fault() -> None:
     it = book()
-    it.fold(look(0, PORT, verdict=Verdict(Severity.CRITICAL, Action.REPLACE, Recovery.PERSON)))
+    it.fold(look(0, PORT, verdict=FaultVerdict(Severity.CRITICAL, Action.REPLACE, Recovery.PERSON)))
     assert it.clear(OTHER, 5) is None
     ended = it.clear(PORT, 5)
     assert ended is not None

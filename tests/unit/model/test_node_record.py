@@ -10,8 +10,8 @@ from fairlead.api.node_report import Action
 from fairlead.model.node_record import (
     Departure,
     NodeRecord,
+    NodeRequest,
     NodeState,
-    Request,
     Try,
     departure_of,
     record_of,
@@ -24,7 +24,7 @@ AT = "2026-12-01T08:00:00Z"
 def test_a_record_is_read_as_it_was_written() -> None:
     record = NodeRecord(
         NodeState.RESETTING, AT, "why", 3, AT, f"{AT}/{AT}",
-        Request("id", Action.RESET_GPU, ("0000:3b:00",)), (Try(Action.RESET_GPU, AT, "boot"),),
+        NodeRequest("id", Action.RESET_GPU, ("0000:3b:00",)), (Try(Action.RESET_GPU, AT, "boot"),),
     )  # fmt: skip
     assert record_of({HEALTH: record_text(record)}) == record
 

@@ -18,7 +18,7 @@ from fairlead.api.resource_quota import (
     ScopeSelector,
 )
 from fairlead.model.gangs import GangRequest, RequestReader, gang_of
-from fairlead.model.quotas import Asked, Excess, Held, Memo, Places, QuotaTable
+from fairlead.model.quotas import Held, Memo, Places, QuotaExcess, QuotaQuestion, QuotaTable
 from fairlead.testing.builders import make_job, make_role
 
 GPU = "requests.nvidia.com/gpu"
@@ -32,7 +32,7 @@ def quota(hard: dict[str, Any], used: dict[str, Any], **spec: Any) -> ResourceQu
     )
 
 
-def excess(job: Job, *quotas: ResourceQuota, held: tuple[Held, ...] = ()) -> Excess | None:
+def excess(job: Job, *quotas: ResourceQuota, held: tuple[Held, ...] = ()) -> QuotaExcess | None:
     table, gang = QuotaTable(), gang_of(job.spec, RequestReader())
     for each in quotas:
         table.put(each)
@@ -43,7 +43,7 @@ def excess(job: Job, *quotas: ResourceQuota, held: tuple[Held, ...] = ()) -> Exc
 def held_by(job: Job, **amounts: int) -> Held:
     gang = gang_of(job.spec, RequestReader())
     assert isinstance(gang, GangRequest)
-    return Held(Asked.of(job), gang, {"nvidia.com/gpu": amounts["gpus"]})
+    return Held(QuotaQuestion.of(job), gang, {"nvidia.com/gpu": amounts["gpus"]})
 
 
 def test_what_jobs_hold_without_pods_counts_as_used_and_is_named() -> None:
@@ -178,7 +178,7 @@ def test_a_quota_of_another_namespace_or_one_that_is_gone_concerns_nobody() -> N
 
 
 def test_an_answer_is_remembered_until_a_quota_changes() -> None:
-    table, job, memos = QuotaTable(), make_job("a"), dict[Asked, Memo]()
+    table, job, memos = QuotaTable(), make_job("a"), dict[QuotaQuestion, Memo]()
     gang = gang_of(job.spec, RequestReader())
     assert isinstance(gang, GangRequest)
     table.put(quota({"pods": "0"}, {"pods": "0"}))

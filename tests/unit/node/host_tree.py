@@ -12,7 +12,7 @@ from fairlead.node.host import Absent, ClockState, Host
 from fairlead.node.registry import SOURCES
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import AnySource, SourceHealth
-from fairlead.node.watch import Kept, Watch
+from fairlead.node.watch import Kept, MachineWatch
 
 BOOT = "5e5a1d4e-0000-4000-8000-000000000001"
 NEXT_BOOT = "5e5a1d4e-0000-4000-8000-000000000002"
@@ -97,7 +97,7 @@ class Looks:
     def _begin(self, kept: Kept) -> None:
         made = (SOURCES[name](self.host, self.settings) for name in self.names)
         self.sources: tuple[AnySource, ...] = tuple(source for source in made if source)
-        self.watch = Watch(
+        self.watch = MachineWatch(
             self.sources, kept, boot_id=self.host.boot_id(), now=self.host.now()
         )  # fmt: skip
 

@@ -15,8 +15,8 @@ from fairlead.node.settings import AgentSettings, Architecture, CodeVerdict, Gpu
 from fairlead.node.source import SourceState
 from fairlead.node.sources import kernel_log
 from fairlead.node.sources.kmsg import READ_BYTES, RECORDS_MAX, KmsgReader, parse_record
-from fairlead.node.watch import Kept, Watch
-from fairlead.node.xids import Table
+from fairlead.node.watch import Kept, MachineWatch
+from fairlead.node.xids import XidTable
 
 GPU = "0000:3b:00"
 
@@ -67,7 +67,7 @@ def watched(tree: HostTree, ring: Ring) -> Looks:
     looks = Looks(tree, "kernel-log")
     host = tree.host()
     looks.sources = (kernel_log.source(host, AgentSettings(), lambda _: ring),)  # type: ignore[arg-type,return-value]
-    looks.watch = Watch(looks.sources, Kept(), boot_id=host.boot_id(), now=host.now())
+    looks.watch = MachineWatch(looks.sources, Kept(), boot_id=host.boot_id(), now=host.now())
     return looks
 
 
@@ -277,7 +277,7 @@ def test_lost_lines_begin_that_day_again(tree: HostTree, looks: Looks) -> None:
 
 
 def test_codes_of_the_catalogue_have_their_verdicts() -> None:
-    table = Table(GpuSettings())
+    table = XidTable(GpuSettings())
     assert table.xids == tuple(sorted({
         8, 11, 13, 25, 31, 32, 37, 38, 39, 40, 41, 43, 44, 45, 46, 48, 54, 60, 62, 63, 64, 66, 67,
         68, 69, 70, 71, 72, 74, 75, 76, 77, 78, 79, 80, 82, 83, 84, 85, 86, 88, 89, 92, 93, 94, 95,
@@ -310,9 +310,9 @@ def test_what_the_table_does_not_list_is_noted(tree: HostTree, looks: Looks) -> 
 
 
 def test_a_code_of_another_generation_is_unlisted_where_the_generation_is_set() -> None:
-    assert Table(GpuSettings()).xid(74, "").verdict.action is Action.RESET_GPU
-    hopper = Table(GpuSettings(architecture=Architecture.HOPPER))
-    blackwell = Table(GpuSettings(architecture=Architecture.BLACKWELL))
+    assert XidTable(GpuSettings()).xid(74, "").verdict.action is Action.RESET_GPU
+    hopper = XidTable(GpuSettings(architecture=Architecture.HOPPER))
+    blackwell = XidTable(GpuSettings(architecture=Architecture.BLACKWELL))
     assert hopper.xid(74, "").verdict.action is Action.RESET_GPU
     assert blackwell.xid(74, "").verdict.action is Action.WATCH
 

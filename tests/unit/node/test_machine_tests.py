@@ -14,8 +14,8 @@ from fairlead.api.machine_result import (
     FIGURES_MAX,
     RESULT_BYTES_MAX,
     Figure,
-    Measured,
-    Outcome,
+    MachineFinding,
+    MachineOutcome,
     SuiteResult,
     UnreadableResult,
     decode_result,
@@ -27,7 +27,7 @@ from fairlead.node.host import ClockState, Host
 from fairlead.node.machine_tests import clock, cpu, disk, memory, mount, names
 from fairlead.node.machine_tests.program import measured
 from fairlead.node.machine_tests.programs import PROGRAMS, run_program
-from fairlead.node.machine_tests.runner import Busy, UnknownTest, run_suite, run_test
+from fairlead.node.machine_tests.runner import AlreadyRunning, UnknownTest, run_suite, run_test
 
 SMALL: dict[str, dict[str, Option]] = {
     "cpu": {"seconds": 0.3}, "memory": {"bytes": 4 << 20}, "clock": {"seconds": 0.1},
@@ -35,11 +35,11 @@ SMALL: dict[str, dict[str, Option]] = {
 }  # fmt: skip
 
 
-def run(test: str, **options: Any) -> Measured:
+def run(test: str, **options: Any) -> MachineFinding:
     return run_program(test, msgspec.json.encode(options).decode())
 
 
-def values(found: Measured) -> dict[str, float]:
+def values(found: MachineFinding) -> dict[str, float]:
     return {each.name: each.value for each in found.figures}
 
 
@@ -72,7 +72,7 @@ def test_floors_are_of_figures_that_are_judged() -> None:
 
 def test_every_core_computes_the_known_digest() -> None:
     found = run("cpu", seconds=0.3)
-    assert found.outcome is Outcome.PASSED
+    assert found.outcome is MachineOutcome.PASSED
     assert values(found)["cores"] == len(os.sched_getaffinity(0))
     assert values(found)["roundsPerSecond"] > 1
 
@@ -84,8 +84,8 @@ def test_a_core_that_computes_wrong_fails_the_machine_and_is_named() -> None:
         wrong = os.sched_getaffinity(0) == {target}
         return cpu.compute()[:-1] + "x" if wrong else cpu.compute()
 
-    found = measured("cpu", lambda: cpu.measure(cpu.Options(seconds=0.1), flipped))
-    assert found.outcome is Outcome.FAILED
+    found = measured("cpu", lambda: cpu.measure(cpu.CpuOptions(seconds=0.1), flipped))
+    assert found.outcome is MachineOutcome.FAILED
     cores = len(os.sched_getaffinity(0))
     assert found.message.startswith(f"wrong results on 1 of {cores} CPUs: {target} (")
     assert values(found)["cores"] == cores, "the figures are kept"
@@ -93,7 +93,7 @@ def test_a_core_that_computes_wrong_fails_the_machine_and_is_named() -> None:
 
 def test_memory_keeps_what_is_written() -> None:
     found = run("memory", bytes=8 << 20)
-    assert found.outcome is Outcome.PASSED
+    assert found.outcome is MachineOutcome.PASSED
     assert values(found)["testedBytes"] == 8 << 20
     assert values(found)["copyBytesPerSecond"] > 1e6
 
@@ -103,8 +103,8 @@ def test_one_flipped_bit_of_memory_is_found(place: int) -> None:
     def flip(view: memoryview) -> None:
         view[place] ^= 0x10
 
-    found = measured("memory", lambda: memory.measure(memory.Options(4 << 20), spoil=flip))
-    assert found.outcome is Outcome.FAILED
+    found = measured("memory", lambda: memory.measure(memory.RamOptions(4 << 20), spoil=flip))
+    assert found.outcome is MachineOutcome.FAILED
     assert found.message == "1 of 4 blocks of 1 MiB did not keep what was written"
 
 
@@ -112,8 +112,8 @@ def test_a_line_of_the_address_that_is_stuck_is_found() -> None:
     def alias(view: memoryview) -> None:
         view[1 << 20 : 2 << 20] = view[: 1 << 20]
 
-    found = measured("memory", lambda: memory.measure(memory.Options(4 << 20), spoil=alias))
-    assert found.outcome is Outcome.FAILED
+    found = measured("memory", lambda: memory.measure(memory.RamOptions(4 << 20), spoil=alias))
+    assert found.outcome is MachineOutcome.FAILED
 
 
 def test_memory_of_a_small_container_is_not_exhausted(tmp_path: Path) -> None:
@@ -122,18 +122,18 @@ def test_memory_of_a_small_container_is_not_exhausted(tmp_path: Path) -> None:
     limit = tmp_path / "sys/fs/cgroup/memory.max"
     limit.parent.mkdir(parents=True)
     limit.write_text(f"{32 << 20}\n")
-    found = measured("memory", lambda: memory.measure(memory.Options(1 << 30), tmp_path))
+    found = measured("memory", lambda: memory.measure(memory.RamOptions(1 << 30), tmp_path))
     assert values(found)["testedBytes"] == 8 << 20
     limit.write_text(f"{1 << 20}\n")
-    found = measured("memory", lambda: memory.measure(memory.Options(1 << 30), tmp_path))
+    found = measured("memory", lambda: memory.measure(memory.RamOptions(1 << 30), tmp_path))
     assert (found.outcome, found.message) == (
-        Outcome.SKIPPED, "too little memory is free to test any",
+        MachineOutcome.SKIPPED, "too little memory is free to test any",
     )  # fmt: skip
 
 
 def test_a_disk_gives_back_what_was_written_and_nothing_is_left(tmp_path: Path) -> None:
     found = run("disk", bytes=8 << 20, directory=str(tmp_path))
-    assert found.outcome is Outcome.PASSED
+    assert found.outcome is MachineOutcome.PASSED
     assert set(values(found)) == {"writeBytesPerSecond", "readBytesPerSecond", "syncSeconds"}
     assert list(tmp_path.iterdir()) == []
 
@@ -143,9 +143,9 @@ def test_a_disk_that_changes_a_byte_fails(tmp_path: Path) -> None:
         (byte,) = os.pread(descriptor, 1, 4_999_999)
         os.pwrite(descriptor, bytes([byte ^ 1]), 4_999_999)
 
-    options = disk.Options(8 << 20, str(tmp_path))
+    options = disk.DiskOptions(8 << 20, str(tmp_path))
     found = measured("disk", lambda: disk.measure(options, spoil))
-    assert found.outcome is Outcome.FAILED
+    assert found.outcome is MachineOutcome.FAILED
     assert "is not what was written" in found.message
 
 
@@ -153,10 +153,10 @@ def test_a_disk_without_a_place_or_room_is_skipped_and_one_that_cannot_be_writte
     tmp_path: Path,
 ) -> None:
     assert run("disk").message == "no directory is given"
-    assert run("disk", directory=str(tmp_path / "none")).outcome is Outcome.SKIPPED
+    assert run("disk", directory=str(tmp_path / "none")).outcome is MachineOutcome.SKIPPED
     full = run("disk", directory=str(tmp_path), bytes=1 << 60)
-    assert (full.outcome, "too little is free" in full.message) == (Outcome.SKIPPED, True)
-    assert run("disk", directory="/proc").outcome in (Outcome.SKIPPED, Outcome.ERROR)
+    assert (full.outcome, "too little is free" in full.message) == (MachineOutcome.SKIPPED, True)
+    assert run("disk", directory="/proc").outcome in (MachineOutcome.SKIPPED, MachineOutcome.ERROR)
 
 
 def ticking(*, step: float = 0.01, ppm: float = 0.0, jump_at: int = -1) -> clock.Clocks:
@@ -175,9 +175,9 @@ def ticking(*, step: float = 0.01, ppm: float = 0.0, jump_at: int = -1) -> clock
     return clock.Clocks(wall, count, lambda _: None)
 
 
-def look(clocks: clock.Clocks, state: ClockState) -> Measured:
+def look(clocks: clock.Clocks, state: ClockState) -> MachineFinding:
     host = Host(clock_state=lambda: state)
-    return measured("clock", lambda: clock.measure(clock.Options(), clocks, host))
+    return measured("clock", lambda: clock.measure(clock.ClockOptions(), clocks, host))
 
 
 SYNCHRONIZED, FREE = (
@@ -188,7 +188,7 @@ SYNCHRONIZED, FREE = (
 
 def test_a_clock_that_runs_evenly_passes_and_shows_its_drift() -> None:
     found = look(ticking(ppm=50.0), SYNCHRONIZED)
-    assert found.outcome is Outcome.PASSED
+    assert found.outcome is MachineOutcome.PASSED
     assert values(found)["driftPpm"] == pytest.approx(50.0, rel=0.05)
     assert values(found)["offsetSeconds"] == 0.01
 
@@ -206,12 +206,12 @@ def test_a_clock_that_jumps_drifts_or_is_far_off_fails(
     clocks: clock.Clocks, state: ClockState, message: str
 ) -> None:
     found = look(clocks, state)
-    assert (found.outcome, found.message[: len(message)]) == (Outcome.FAILED, message)
+    assert (found.outcome, found.message[: len(message)]) == (MachineOutcome.FAILED, message)
 
 
 def test_the_offset_of_a_clock_that_nothing_disciplines_is_not_known() -> None:
     found = look(ticking(), FREE)
-    assert (found.outcome, "offsetSeconds" in values(found)) == (Outcome.PASSED, False)
+    assert (found.outcome, "offsetSeconds" in values(found)) == (MachineOutcome.PASSED, False)
 
 
 def test_the_clock_of_this_machine_is_read() -> None:
@@ -219,8 +219,8 @@ def test_the_clock_of_this_machine_is_read() -> None:
 
 
 def test_names_are_resolved_and_one_that_answers_once_in_three_passes() -> None:
-    assert run("names").outcome is Outcome.SKIPPED
-    assert run("names", names=["localhost"]).outcome is Outcome.PASSED
+    assert run("names").outcome is MachineOutcome.SKIPPED
+    assert run("names", names=["localhost"]).outcome is MachineOutcome.PASSED
     tries = itertools.count()
 
     def flaky(_name: str, _port: None) -> list[str]:
@@ -228,43 +228,43 @@ def test_names_are_resolved_and_one_that_answers_once_in_three_passes() -> None:
             raise OSError("temporary failure")
         return ["::1"]
 
-    options = names.Options(("storage",))
-    assert measured("names", lambda: names.measure(options, flaky)).outcome is Outcome.PASSED
+    options = names.NamesOptions(("storage",))
+    assert measured("names", lambda: names.measure(options, flaky)).outcome is MachineOutcome.PASSED
 
     def dead(_name: str, _port: None) -> list[str]:
         raise OSError("temporary failure")
 
     found = measured("names", lambda: names.measure(options, dead))
     assert (found.outcome, found.message) == (
-        Outcome.FAILED, "storage cannot be resolved: temporary failure",
+        MachineOutcome.FAILED, "storage cannot be resolved: temporary failure",
     )  # fmt: skip
-    assert run("names", names=["a" * 300]).outcome is Outcome.FAILED
+    assert run("names", names=["a" * 300]).outcome is MachineOutcome.FAILED
 
 
 def test_storage_that_is_not_mounted_fails_and_what_is_mounted_takes_a_file(tmp_path: Path) -> None:
-    assert run("mount").outcome is Outcome.SKIPPED
-    assert run("mount", paths=["/dev/shm"]).outcome is Outcome.PASSED  # a mount
+    assert run("mount").outcome is MachineOutcome.SKIPPED
+    assert run("mount", paths=["/dev/shm"]).outcome is MachineOutcome.PASSED  # a mount
     found = run("mount", paths=[str(tmp_path)])
     assert (found.outcome, found.message) == (
-        Outcome.FAILED, f"nothing is mounted at {tmp_path}",
+        MachineOutcome.FAILED, f"nothing is mounted at {tmp_path}",
     )  # fmt: skip
-    assert run("mount", paths=["/proc"]).outcome is Outcome.FAILED
-    assert list(mount.Options().paths) == []
+    assert run("mount", paths=["/proc"]).outcome is MachineOutcome.FAILED
+    assert list(mount.MountOptions().paths) == []
 
 
 def test_gpus_are_tested_or_it_is_said_why_not() -> None:
     for name in ("gpu-matmul", "gpu-memory", "gpu-copies", "gpu-peers"):
         found = run(name)
-        if found.outcome is Outcome.SKIPPED:
+        if found.outcome is MachineOutcome.SKIPPED:
             assert found.message
             assert found.figures == ()
         else:
-            assert found.outcome is Outcome.PASSED
+            assert found.outcome is MachineOutcome.PASSED
             assert values(found)
 
 
 def test_options_that_are_none_are_an_error_and_no_fault_of_the_machine() -> None:
-    assert run("cpu", seconds="long").outcome is Outcome.ERROR
+    assert run("cpu", seconds="long").outcome is MachineOutcome.ERROR
 
 
 # The runner
@@ -284,7 +284,7 @@ def test_a_suite_runs_for_real_and_fits_into_a_termination_message(
     assert begun == list(suites()["quick"].tests)
     outcomes = {each.test: each.outcome for each in found.measured}
     for name in ("cpu", "memory", "disk", "names"):
-        assert outcomes[name] is Outcome.PASSED
+        assert outcomes[name] is MachineOutcome.PASSED
     assert found.boot_id == Host().boot_id()
     assert "kernel" in found.versions
     assert decode_result(encode_result(found).decode()) == found
@@ -301,11 +301,11 @@ def test_two_suites_do_not_measure_each_other(lock: Path) -> None:
     quick = suites()["quick"]
 
     def second(_: str) -> None:
-        with pytest.raises(Busy, match="another suite runs"):
+        with pytest.raises(AlreadyRunning, match="another suite runs"):
             run_suite(quick, only=["names"], lock=lock)
 
     found = run_suite(quick, only=["names"], options=SMALL, lock=lock, began=second)
-    assert found.measured[0].outcome is Outcome.PASSED
+    assert found.measured[0].outcome is MachineOutcome.PASSED
 
 
 @pytest.fixture
@@ -317,41 +317,46 @@ def slow() -> MachineTest:
 
 def test_a_test_that_does_not_end_is_killed_with_all_it_started(slow: MachineTest) -> None:
     found = run_test(slow, seconds_max=60)
-    assert (found.outcome, found.message) == (Outcome.ERROR, "killed after 0.5 s")
-    hard = msgspec.structs.replace(slow, late=Outcome.FAILED)
-    assert run_test(hard, seconds_max=60).outcome is Outcome.FAILED
-    assert run_test(hard, seconds_max=0.3).outcome is Outcome.ERROR, "the suite's time was over"
+    assert (found.outcome, found.message) == (MachineOutcome.ERROR, "killed after 0.5 s")
+    hard = msgspec.structs.replace(slow, late=MachineOutcome.FAILED)
+    assert run_test(hard, seconds_max=60).outcome is MachineOutcome.FAILED
+    assert run_test(hard, seconds_max=0.3).outcome is MachineOutcome.ERROR, (
+        "the suite's time was over"
+    )
     assert run_test(hard, seconds_max=0).message == "the time of the suite is over"
 
 
 def test_a_test_of_a_newer_table_is_skipped(slow: MachineTest) -> None:
     newer = msgspec.structs.replace(slow, name="fabric")
-    assert run_test(newer, seconds_max=60).outcome is Outcome.SKIPPED
+    assert run_test(newer, seconds_max=60).outcome is MachineOutcome.SKIPPED
 
 
 # Results
 
 
 def test_the_worst_outcome_is_that_of_the_suite() -> None:
-    def of(*outcomes: Outcome) -> Outcome:
-        return worst_outcome(Measured(str(i), each) for i, each in enumerate(outcomes))
+    def of(*outcomes: MachineOutcome) -> MachineOutcome:
+        return worst_outcome(MachineFinding(str(i), each) for i, each in enumerate(outcomes))
 
-    assert of() is Outcome.SKIPPED
-    assert of(Outcome.SKIPPED, Outcome.PASSED) is Outcome.PASSED
-    assert of(Outcome.ERROR, Outcome.PASSED) is Outcome.ERROR
-    assert of(Outcome.ERROR, Outcome.FAILED, Outcome.PASSED) is Outcome.FAILED
+    assert of() is MachineOutcome.SKIPPED
+    assert of(MachineOutcome.SKIPPED, MachineOutcome.PASSED) is MachineOutcome.PASSED
+    assert of(MachineOutcome.ERROR, MachineOutcome.PASSED) is MachineOutcome.ERROR
+    assert (
+        of(MachineOutcome.ERROR, MachineOutcome.FAILED, MachineOutcome.PASSED)
+        is MachineOutcome.FAILED
+    )
 
 
 def test_long_texts_are_cut_and_figures_never() -> None:
-    long = tuple(Measured(f"t{i}", Outcome.ERROR, "x" * 200) for i in range(30))
+    long = tuple(MachineFinding(f"t{i}", MachineOutcome.ERROR, "x" * 200) for i in range(30))
     data = encode_result(SuiteResult("quick", long))
     assert len(data) <= RESULT_BYTES_MAX
     assert [each.test for each in decode_result(data.decode()).measured] == [
         each.test for each in long
     ]
     figures = tuple(Figure("f" * 40 + str(i), float(i), float(i)) for i in range(FIGURES_MAX))
-    full = SuiteResult("quick", tuple(Measured(f"t{i}", Outcome.PASSED, figures=figures)
-                                      for i in range(9)))  # fmt: skip
+    passed = [MachineFinding(f"t{i}", MachineOutcome.PASSED, figures=figures) for i in range(9)]
+    full = SuiteResult("quick", tuple(passed))
     with pytest.raises(UnreadableResult, match="4,096 are kept"):
         encode_result(full)
 

@@ -13,12 +13,12 @@ import pytest
 from tests.unit.node.host_tree import HostTree, Looks, changed, named
 
 from fairlead.model.faults import Action, Ending, Severity
-from fairlead.node.program_run import OUTPUT_BYTES_MAX, Outcome, adopt_orphans, run
+from fairlead.node.program_run import OUTPUT_BYTES_MAX, ProgramOutcome, adopt_orphans, run
 from fairlead.node.readers import look_once
 from fairlead.node.settings import AgentSettings, ProgramSettings
 from fairlead.node.source import SourceState
 from fairlead.node.sources.programs import ProgramReader, judge
-from fairlead.node.watch import Watch
+from fairlead.node.watch import MachineWatch
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def watched(tree: HostTree, directory: Path, **fields: object) -> Looks:
     return Looks(tree, "programs", settings=settings)
 
 
-def all_run(looks: Looks) -> Watch:
+def all_run(looks: Looks) -> MachineWatch:
     """Let each program that is due run to its end."""
     asyncio.run(look_once(looks.sources, looks.watch, looks.host, 30))
     return looks.watch
@@ -105,9 +105,9 @@ def test_a_check_that_was_removed_leaves_no_fault(tree: HostTree, directory: Pat
     assert len(all_run(looks).faults) == 1
     looks.settings = AgentSettings()
     looks.sources = ()
-    assert Watch((), looks.watch.kept(), boot_id="x", now=looks.host.now()).ended[-1].ending is (
-        Ending.CHECK_REMOVED
-    )
+    assert MachineWatch((), looks.watch.kept(), boot_id="x", now=looks.host.now()).ended[
+        -1
+    ].ending is (Ending.CHECK_REMOVED)
 
 
 def test_a_check_that_forks_and_takes_too_long_is_killed_with_all_that_it_started(
@@ -132,7 +132,7 @@ def test_a_check_that_leaves_a_child_with_its_output_has_ended(tmp_path: Path) -
     adopt_orphans()
     note = tmp_path / "pid"
     path = program(tmp_path, "leaves", f"sleep 600 & echo $! > {note}; echo done; exit 0")
-    assert run(path, 60) == Outcome(0, "done")
+    assert run(path, 60) == ProgramOutcome(0, "done")
     assert not Path(f"/proc/{note.read_text().strip()}").exists()
 
 
@@ -168,13 +168,13 @@ def test_a_program_in_state_d_holds_up_no_other_and_is_not_started_again(
         program(directory, name, "exit 0")
     stuck, begun, begin = Stuck(), list[str](), threading.Event()
 
-    def stand_in(path: Path, _seconds: float) -> Outcome:
+    def stand_in(path: Path, _seconds: float) -> ProgramOutcome:
         begun.append(path.name)
         begin.wait()
         if path.name == "a-hangs":
             leftover: subprocess.Popen[bytes] = stuck  # type: ignore[assignment]
-            return Outcome(None, why="hangs in the kernel", leftover=leftover)
-        return Outcome(0)
+            return ProgramOutcome(None, why="hangs in the kernel", leftover=leftover)
+        return ProgramOutcome(0)
 
     begin.set()
     reader = ProgramReader(
@@ -216,14 +216,14 @@ def test_a_link_to_nothing_leaves_the_others_running(tree: HostTree, directory: 
 def test_a_run_that_cannot_be_watched_is_unknown_and_ends(tree: HostTree, directory: Path) -> None:
     program(directory, "any", "exit 0")
 
-    def fails(_path: Path, _seconds: float) -> Outcome:
+    def fails(_path: Path, _seconds: float) -> ProgramOutcome:
         raise OSError(38, "Function not implemented")
 
     reader = ProgramReader(tree.host(), ProgramSettings(directory=str(directory)), fails)
     while not (found := reader.read().outcomes):
         pass
     (outcome,) = found.values()
-    assert outcome == Outcome(None, why="cannot be watched: Function not implemented")
+    assert outcome == ProgramOutcome(None, why="cannot be watched: Function not implemented")
 
 
 def test_what_a_program_says_is_waited_for_until_it_was_read(
@@ -233,9 +233,9 @@ def test_what_a_program_says_is_waited_for_until_it_was_read(
     program(directory, "any", "exit 0")
     ended = threading.Event()
 
-    def stand_in(_path: Path, _seconds: float) -> Outcome:
+    def stand_in(_path: Path, _seconds: float) -> ProgramOutcome:
         ended.wait()
-        return Outcome(1, "late")
+        return ProgramOutcome(1, "late")
 
     reader = ProgramReader(tree.host(), ProgramSettings(directory=str(directory)), stand_in)
     assert reader.read().outcomes == {}
@@ -244,7 +244,7 @@ def test_what_a_program_says_is_waited_for_until_it_was_read(
         if thread.name == "program-any":
             thread.join()
     assert reader.is_busy()
-    assert reader.read().outcomes == {"any": Outcome(1, "late")}
+    assert reader.read().outcomes == {"any": ProgramOutcome(1, "late")}
     assert not reader.is_busy()
 
 

@@ -12,23 +12,23 @@ from tests.unit.node.host_tree import HostTree
 from fairlead.model.faults import Moment
 from fairlead.node.host import Absent, Host, NotAHost
 from fairlead.node.readers import Reader, look_once
-from fairlead.node.source import AnySource, Judged, Nothing, Source, SourceHealth, SourceState
-from fairlead.node.watch import Kept, Watch
+from fairlead.node.source import AnySource, Judged, Nothing, SignalSource, SourceHealth, SourceState
+from fairlead.node.watch import Kept, MachineWatch
 
 
 def source_of(name: str, read: object, period: int = 1) -> AnySource:
     def judged(_facts: object, memory: Nothing, _at: Moment) -> Judged[Nothing]:
         return Judged(memory)
 
-    return Source(name, (name,), Nothing, read, judged, period)  # type: ignore[arg-type]
+    return SignalSource(name, (name,), Nothing, read, judged, period)  # type: ignore[arg-type]
 
 
-def watch_of(tree: HostTree, *sources: AnySource) -> Watch:
+def watch_of(tree: HostTree, *sources: AnySource) -> MachineWatch:
     host = tree.host()
-    return Watch(sources, Kept(), boot_id=host.boot_id(), now=host.now())
+    return MachineWatch(sources, Kept(), boot_id=host.boot_id(), now=host.now())
 
 
-def health_of(watch: Watch, tree: HostTree) -> dict[str, SourceHealth]:
+def health_of(watch: MachineWatch, tree: HostTree) -> dict[str, SourceHealth]:
     return {each.source: each for each in watch.health(tree.host().now())}
 
 

@@ -18,24 +18,24 @@ from fairlead.model.faults import Moment
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Nothing
 from fairlead.node.sources.traffic import COVERAGE, REMOVED, judge
-from fairlead.node.traffic import PodSource, TrafficFacts, Usage, netlink, read_pods
-from fairlead.node.traffic.netlink import Counted, Link
-from fairlead.node.traffic.pods import PODS_MAX, Pod, owners
-from fairlead.node.traffic.ruleset import NODE, OTHERS, Owner, counter_name, fold, parse_name
-from fairlead.node.traffic.usage import Seen, blind_spots, coverage, seen, usage_lines
+from fairlead.node.traffic import PodSource, TrafficFacts, TrafficUsage, netlink, read_pods
+from fairlead.node.traffic.netlink import Counted, NetworkDevice
+from fairlead.node.traffic.pods import PODS_MAX, CountedPod, owners
+from fairlead.node.traffic.ruleset import NODE, OTHERS, AddressOwner, counter_name, fold, parse_name
+from fairlead.node.traffic.usage import SeenBytes, blind_spots, coverage, seen, usage_lines
 
 AT = Moment(EPOCH, 3600.0)
 
 
-def pod(uid: str, *addresses: str, namespace: str = "team-a", **fields: Any) -> Pod:
+def pod(uid: str, *addresses: str, namespace: str = "team-a", **fields: Any) -> CountedPod:
     meta = {"name": f"pod-{uid}", "namespace": namespace, "uid": uid}
     meta |= {key: fields.pop(key) for key in ("creationTimestamp", "deletionTimestamp")
              if key in fields}  # fmt: skip
     status = {"phase": fields.pop("phase", "Running"), "podIPs": [{"ip": a} for a in addresses]}
-    return msgspec.convert({"metadata": meta, "spec": fields, "status": status}, Pod)
+    return msgspec.convert({"metadata": meta, "spec": fields, "status": status}, CountedPod)
 
 
-def of(*pods: Pod, own: tuple[str, ...] = ()) -> dict[str, str]:
+def of(*pods: CountedPod, own: tuple[str, ...] = ()) -> dict[str, str]:
     found, _ = owners(pods, map(ipaddress.ip_address, own))
     return {str(address): owner.uid for address, owner in found.items()}
 
@@ -77,7 +77,7 @@ def test_no_more_pods_are_counted_than_there_is_room_for() -> None:
 
 
 def test_a_name_says_whose_a_counter_is() -> None:
-    for owner in (Owner("team-a", "uid-1"), NODE):
+    for owner in (AddressOwner("team-a", "uid-1"), NODE):
         found = parse_name(counter_name(owner, "internet", "out"))
         assert found is not None
         assert (found.namespace, found.uid) == owner
@@ -119,13 +119,13 @@ def test_lines_add_up_what_runs_and_what_has_ended_and_leave_out_what_has_no_byt
 
 
 def test_coverage_compares_counted_bytes_with_those_of_pods_devices_without_their_headers() -> None:
-    links = [Link("veth1", "veth", 10, 10 * 114), Link("eth0", "", 99, 99_999)]
+    links = [NetworkDevice("veth1", "veth", 10, 10 * 114), NetworkDevice("eth0", "", 99, 99_999)]
     now = seen({"pod/a/u/internet/out": Counted(5, 500, 1), "node/internet/out": Counted(1, 9, 1)},
                links)  # fmt: skip
-    assert now == Seen(1000, 500)
-    assert coverage(Seen(0, 0), now, bytes_min=1) == 500
-    assert coverage(Seen(0, 0), now, bytes_min=1001) is None, "too few to judge"
-    assert coverage(Seen(5000, 0), now, bytes_min=1) is None, "a device is gone"
+    assert now == SeenBytes(1000, 500)
+    assert coverage(SeenBytes(0, 0), now, bytes_min=1) == 500
+    assert coverage(SeenBytes(0, 0), now, bytes_min=1001) is None, "too few to judge"
+    assert coverage(SeenBytes(5000, 0), now, bytes_min=1) is None, "a device is gone"
 
 
 def attribute(kind: int, data: bytes) -> bytes:
@@ -151,7 +151,9 @@ def test_a_counter_is_read_whatever_the_order_of_its_attributes() -> None:
 
 
 def test_what_is_never_counted_is_named() -> None:
-    spots = blind_spots([Link("ipvl0", "ipvlan", 0, 0), Link("v", "veth", 0, 0)], has_rdma=True)
+    spots = blind_spots(
+        [NetworkDevice("ipvl0", "ipvlan", 0, 0), NetworkDevice("v", "veth", 0, 0)], has_rdma=True
+    )
     assert [each.split(":")[0] for each in spots] == ["RDMA", "ipvl0"]
 
 
@@ -160,13 +162,13 @@ def test_what_is_never_counted_is_named() -> None:
 ])  # fmt: skip
 def test_a_part_that_is_not_seen_is_a_fault(part: int | None, least: int, found: set[str]) -> None:
     settings = changed(AgentSettings(), "traffic", coverage_percent_min=least)
-    judged = judge(TrafficFacts(Usage((), part)), Nothing(), AT, settings=settings)
+    judged = judge(TrafficFacts(TrafficUsage((), part)), Nothing(), AT, settings=settings)
     assert {each.identity.check for each in judged.observations} == found
     assert bool(judged.skipped) == (part is None or not least)
 
 
 def test_a_table_that_somebody_removed_is_a_fault() -> None:
-    facts = TrafficFacts(Usage((), 1000), was_removed=True)
+    facts = TrafficFacts(TrafficUsage((), 1000), was_removed=True)
     judged = judge(facts, Nothing(), AT, settings=AgentSettings())
     assert {each.identity.check for each in judged.observations} == {REMOVED}
 
@@ -194,7 +196,7 @@ def test_pods_come_from_the_kubelet_with_its_token_and_a_refusal_says_so(tmp_pat
         try:
             place = f"http://127.0.0.1:{server.server_port}/pods"
             (found,) = read_pods(PodSource(place, str(tmp_path / "token")))
-            assert found.owner == Owner("a", "u")
+            assert found.owner == AddressOwner("a", "u")
             with pytest.raises(OSError, match="answers 401"):
                 read_pods(PodSource(place))
         finally:

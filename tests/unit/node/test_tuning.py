@@ -19,10 +19,10 @@ from tests.unit.node.host_tree import NEXT_BOOT, HostTree
 from fairlead.api.node_report import SettingState as State
 from fairlead.input.errors import CliError
 from fairlead.node.tuning import (
-    Finding,
-    Outcome,
     ReadyProfile,
     RecordError,
+    TuningFinding,
+    TuningOutcome,
     load_profile,
     parse_profile,
     read_facts,
@@ -65,7 +65,7 @@ FULL = profile(line(atLeast="4 * nodes"), line(name="kernel.pid_max", value=6553
 FACTS = {"nodes": 2500}
 
 
-def states(findings: tuple[Finding, ...]) -> list[State]:
+def states(findings: tuple[TuningFinding, ...]) -> list[State]:
     return [each.state for each in findings]
 
 
@@ -278,10 +278,10 @@ class Tuned:
     def __init__(self, tree: HostTree, folder: Path) -> None:
         self.tree, self.record = tree, folder / "state" / "record.json"
 
-    def tune(self, wanted: ReadyProfile = FULL) -> Outcome:
+    def tune(self, wanted: ReadyProfile = FULL) -> TuningOutcome:
         return tune(self.tree.host(), wanted, FACTS, record=self.record)
 
-    def restore(self) -> Outcome:
+    def restore(self) -> TuningOutcome:
         return restore(self.tree.host(), record=self.record)
 
 

@@ -14,7 +14,7 @@ from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.keyed_controller import KeyedDecider, KeyedOptions, part_key
 from fairlead.runtime.mirror import Mirror
-from fairlead.runtime.set_aside import STRICT, Entry, SetAside, Stage
+from fairlead.runtime.set_aside import STRICT, AsideEntry, AsideStage, SetAside
 from fairlead.testing.builders import EPOCH
 from fairlead.testing.fake_client import FakeClient
 
@@ -48,7 +48,7 @@ class Decider:
         verdict = Verdict(Reason.PENDING_EVALUATION)
         return Decision((f"act on {key[1]}",), {key: verdict}, self.wake_at)
 
-    def _report(self, entry: Entry, now: float) -> Sequence[str]:
+    def _report(self, entry: AsideEntry, now: float) -> Sequence[str]:
         return (f"report {entry.metadata.name}: {entry.fault}",)
 
     def decide(self, now: float = EPOCH) -> Decision[str]:
@@ -136,7 +136,7 @@ def test_a_fault_over_one_object_is_reported_and_holds_up_no_other() -> None:
     assert decision.actions == ("report a: ValueError: a", "act on b")
     entry = world.set_aside.find(CONFIG_MAPS, A)
     assert entry is not None
-    assert entry.stage is Stage.DECIDE
+    assert entry.stage is AsideStage.DECIDE
 
 
 def test_an_object_that_cannot_be_decided_on_is_tried_after_growing_delays_until_it_can() -> None:

@@ -30,7 +30,7 @@ from fairlead.decide.lease import LeaseTimes, LeaveLease, TakeLease, campaign, s
 from fairlead.runtime.client import Client, ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.fencing import LeaderClient, fence, needs_fence
-from fairlead.runtime.leader import LeaderElector, LeaderOptions, Term
+from fairlead.runtime.leader import LeaderElector, LeaderOptions, LeaderTerm
 from fairlead.runtime.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_placement
@@ -97,7 +97,7 @@ class Stage:
             line, name, clock=LoopClock(1e9), rng=random.Random(f"{name}{seed}"), options=OPTIONS
         )
 
-        async def lead(term: Term) -> None:
+        async def lead(term: LeaderTerm) -> None:
             span = Span(name, now())
             self.spans.append(span)
             try:
@@ -327,7 +327,7 @@ def test_a_fault_of_what_leads_gives_the_lease_away_and_is_raised() -> None:
 async def _crash(stage: Stage) -> None:
     elector = elector_of(stage.api)
 
-    async def lead(_term: Term) -> None:
+    async def lead(_term: LeaderTerm) -> None:
         await asyncio.sleep(3)
         raise ZeroDivisionError
 
@@ -407,7 +407,7 @@ def test_a_read_that_hangs_after_a_conflict_does_not_outlast_the_term() -> None:
         elector = elector_of(line)
         cancelled_at: list[float] = []
 
-        async def lead(_term: Term) -> None:
+        async def lead(_term: LeaderTerm) -> None:
             try:
                 await asyncio.sleep(1000)
             finally:
@@ -481,9 +481,9 @@ def _lease(holder: str, *, version: str, renew_time: str) -> Lease:
 # Fencing
 
 
-def _term(*, seconds: float = 10.0) -> Term:
+def _term(*, seconds: float = 10.0) -> LeaderTerm:
     lease = _lease("a", version="77", renew_time="2026-01-01T00:00:00.000000Z")
-    return Term(lease, now() + seconds)
+    return LeaderTerm(lease, now() + seconds)
 
 
 def test_no_write_goes_out_after_the_deadline_and_one_under_way_is_aborted() -> None:
@@ -494,7 +494,7 @@ def test_no_write_goes_out_after_the_deadline_and_one_under_way_is_aborted() -> 
         clients: list[LeaderClient] = []
         aborted_at = 0.0
 
-        async def lead(term: Term) -> None:
+        async def lead(term: LeaderTerm) -> None:
             nonlocal aborted_at
             client = LeaderClient(line, term)
             clients.append(client)

@@ -22,7 +22,7 @@ from fairlead.api.status import (
     Unavailable,
 )
 from fairlead.api.team import Team
-from fairlead.runtime.client import ObjectList, Request, Verb
+from fairlead.runtime.client import ObjectList, Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.logs import SilentLogger
 from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
@@ -129,7 +129,7 @@ class SlowLists(FakeClient):
     list_seconds = 0.0
 
     async def call(self, request: Request[Any]) -> Any:
-        if request.verb is Verb.LIST:
+        if request.verb is RequestVerb.LIST:
             await asyncio.sleep(self.list_seconds)
         return await super().call(request)
 
@@ -302,7 +302,7 @@ class TimeTraveller(FakeClient):
     async def call(self, request: Request[Any]) -> Any:
         answer = await super().call(request)
         is_now = self.past is None or self.lists_from_the_past == 0
-        if is_now or request.verb is not Verb.LIST:
+        if is_now or request.verb is not RequestVerb.LIST:
             return answer
         self.lists_from_the_past -= 1
         return self.past

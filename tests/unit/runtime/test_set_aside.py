@@ -17,8 +17,8 @@ from fairlead.runtime.client import (
     EventType,
     ObjectList,
     Request,
+    RequestVerb,
     Unreadable,
-    Verb,
     WatchEvent,
     WatchRequest,
 )
@@ -26,7 +26,7 @@ from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.reader import MirrorReader
-from fairlead.runtime.set_aside import STRICT, SetAside, Stage
+from fairlead.runtime.set_aside import STRICT, AsideStage, SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 
@@ -55,8 +55,8 @@ def test_an_object_is_told_of_once_and_again_when_the_fault_is_another() -> None
     said = Said()
     registry = SetAside("test", events=said)
     for _ in range(3):
-        registry.note(PODS, meta(), Stage.DECIDE, ValueError("bad"))
-    registry.note(PODS, meta(), Stage.DECIDE, ValueError("worse"))
+        registry.note(PODS, meta(), AsideStage.DECIDE, ValueError("bad"))
+    registry.note(PODS, meta(), AsideStage.DECIDE, ValueError("worse"))
     assert said.events == [
         "Pod a Warning SetAside Cannot be decided on: ValueError: bad. It is looked at when it "
         "changes",
@@ -67,18 +67,18 @@ def test_an_object_is_told_of_once_and_again_when_the_fault_is_another() -> None
     assert entry is not None
     assert entry.count == 4
     assert registry.counts() == {"Pod": 1}
-    successor = registry.note(PODS, meta(uid="another"), Stage.DECIDE, ValueError("worse"))
+    successor = registry.note(PODS, meta(uid="another"), AsideStage.DECIDE, ValueError("worse"))
     assert successor.count == 1
 
 
 def test_an_object_comes_back_when_the_stage_that_failed_succeeds_or_with_its_end() -> None:
     registry = SetAside()
-    registry.note(PODS, meta(), Stage.DECIDE, ValueError())
-    registry.clear(PODS, ("x", "a"), Stage.OBSERVE)
+    registry.note(PODS, meta(), AsideStage.DECIDE, ValueError())
+    registry.clear(PODS, ("x", "a"), AsideStage.OBSERVE)
     assert len(registry) == 1
-    registry.clear(PODS, ("x", "a"), Stage.DECIDE)
+    registry.clear(PODS, ("x", "a"), AsideStage.DECIDE)
     assert len(registry) == 0
-    registry.note(PODS, meta(), Stage.DECIDE, ValueError())
+    registry.note(PODS, meta(), AsideStage.DECIDE, ValueError())
     registry.clear(PODS, ("x", "a"))
     assert registry.counts() == {}
 
@@ -86,8 +86,8 @@ def test_an_object_comes_back_when_the_stage_that_failed_succeeds_or_with_its_en
 def test_what_has_passed_since_is_no_news() -> None:
     registry = SetAside()
     for name in ("passed", "gone", "bad"):
-        registry.note(PODS, meta(name), Stage.OBSERVE, ValueError("bad"))
-    registry.clear(PODS, ("x", "passed"), Stage.OBSERVE)
+        registry.note(PODS, meta(name), AsideStage.OBSERVE, ValueError("bad"))
+    registry.clear(PODS, ("x", "passed"), AsideStage.OBSERVE)
     registry.clear(PODS, ("x", "gone"))
     assert [entry.metadata.name for entry in registry.pop_news(PODS)] == ["bad"]
 
@@ -96,7 +96,7 @@ def test_the_registry_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "ENTRIES_MAX", 3)
     registry = SetAside()
     for i in range(5):
-        registry.note(PODS, meta(f"p{i}"), Stage.READ, ValueError())
+        registry.note(PODS, meta(f"p{i}"), AsideStage.READ, ValueError())
     assert [e.metadata.name for e in registry.pop_news(PODS)] == ["p2", "p3", "p4"]
     assert registry.pop_news(PODS) == []
     assert registry.counts() == {"Pod": 3}
@@ -111,7 +111,7 @@ def test_what_a_fault_says_is_one_bounded_line() -> None:
 def test_the_strict_one_raises_what_it_is_given() -> None:
     error = ValueError("ours")
     with pytest.raises(ValueError, match="ours"):
-        STRICT.note(PODS, meta(), Stage.DECIDE, error)
+        STRICT.note(PODS, meta(), AsideStage.DECIDE, error)
 
 
 # Handlers
@@ -171,7 +171,7 @@ def test_a_handler_keeps_what_it_had_of_an_object_that_turned_bad_and_all_others
             await asyncio.sleep(1)
             assert follower.held == {"second": "better", "third": "good", "first": "good"}
             assert registry.counts() == {}
-            registry.note(CONFIG_MAPS, meta("second"), Stage.ACT, ValueError())
+            registry.note(CONFIG_MAPS, meta("second"), AsideStage.ACT, ValueError())
             await change(client, "second", "best")
             await asyncio.sleep(1)
             assert registry.counts() == {}
@@ -217,7 +217,7 @@ class Partly(FakeClient):
 
     async def call(self, request: Request[Any]) -> Any:
         listed = await super().call(request)
-        if request.verb is not Verb.LIST:
+        if request.verb is not RequestVerb.LIST:
             return listed
         bad = tuple(_unreadable(o) for o in listed.items if o.data["value"] == "bad")
         good = tuple(o for o in listed.items if o.data["value"] != "bad")

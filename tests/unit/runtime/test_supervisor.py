@@ -11,8 +11,8 @@ from fairlead.runtime.backoff import BackoffOptions
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.supervisor import (
     OnCrash,
-    Service,
     ServiceState,
+    SupervisedService,
     Supervisor,
     SupervisorOptions,
 )
@@ -26,7 +26,9 @@ class Story:
         self.lines: list[str] = []
         self.logged: list[str] = []
 
-    def service(self, name: str, *, stop_seconds: float = 0.0, **options: object) -> Service:
+    def service(
+        self, name: str, *, stop_seconds: float = 0.0, **options: object
+    ) -> SupervisedService:
         async def live() -> None:
             self.lines.append(f"{name} starts")
             try:
@@ -36,9 +38,9 @@ class Story:
                     await asyncio.sleep(stop_seconds)
                 self.lines.append(f"{name} stops")
 
-        return Service(name, live, **options)
+        return SupervisedService(name, live, **options)
 
-    def crasher(self, name: str, lives: list[float], **options: object) -> Service:
+    def crasher(self, name: str, lives: list[float], **options: object) -> SupervisedService:
         async def live() -> None:
             self.lines.append(f"{name} starts")
             if not lives:
@@ -46,7 +48,7 @@ class Story:
             await asyncio.sleep(lives.pop(0))
             raise ZeroDivisionError(f"{name} is broken")
 
-        return Service(name, live, **options)
+        return SupervisedService(name, live, **options)
 
     def error(self, event: str, **facts: object) -> None:
         self.logged.append(f"{event}: {facts['service']}: {facts.get('error')}")
@@ -54,7 +56,7 @@ class Story:
     info = debug = warning = lambda self, event, **facts: None
 
 
-def supervise(story: Story, *services: Service, **options: object) -> Supervisor:
+def supervise(story: Story, *services: SupervisedService, **options: object) -> Supervisor:
     return Supervisor(
         services,
         clock=LoopClock(0.0),
@@ -218,7 +220,7 @@ def test_a_service_that_crashes_while_it_is_stopped_is_not_started_again() -> No
                 await asyncio.sleep(5.0)
                 raise ZeroDivisionError("broken")
 
-        supervisor = supervise(story, Service("broken", crashing))
+        supervisor = supervise(story, SupervisedService("broken", crashing))
         async with asyncio.TaskGroup() as group:
             group.create_task(supervisor.run())
             await asyncio.sleep(5.5)
@@ -291,7 +293,7 @@ def test_a_shutdown_that_is_cut_short_starts_nothing_again() -> None:
                 raise RuntimeError("a member of its group failed") from None
 
         slow = story.service("jobs", stop_seconds=5.0)
-        supervisor = supervise(story, Service("leader", fails_at_its_end), slow)
+        supervisor = supervise(story, SupervisedService("leader", fails_at_its_end), slow)
         running = asyncio.create_task(supervisor.run())
         await asyncio.sleep(1)
         supervisor.stop()

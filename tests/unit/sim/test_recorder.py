@@ -7,20 +7,20 @@ import pytest
 
 from fairlead.api.job import Attempt, Job
 from fairlead.api.times import format_time
-from fairlead.sim.recorder import Recorder, Sample
+from fairlead.sim.recorder import ClusterSample, RunRecorder
 from fairlead.sim.summary import percentile
 from fairlead.testing.builders import make_job, make_node
 
 KEY = ("default", "j")
 
 
-def last(recorder: Recorder) -> Sample:
+def last(recorder: RunRecorder) -> ClusterSample:
     recorder.finish(10.0)
     return recorder.samples[-1]
 
 
-def new() -> Recorder:
-    return Recorder(0.0, sample_seconds=10.0, tenants={})
+def new() -> RunRecorder:
+    return RunRecorder(0.0, sample_seconds=10.0, tenants={})
 
 
 def test_an_elastic_job_that_waits_counts_with_its_present_size() -> None:

@@ -7,7 +7,7 @@ from fairlead.api.attempt import Attempt, Cause
 from fairlead.api.job import Condition, VerdictStatus
 from fairlead.api.times import format_time
 from fairlead.testing.builders import EPOCH, make_job
-from fairlead.web.pages.timeline import WIDTH, Kind, bars_of, spans_of
+from fairlead.web.pages.timeline import WIDTH, SpanKind, bars_of, spans_of
 
 
 def at(seconds: float) -> str:
@@ -28,9 +28,9 @@ def test_a_job_that_was_restarted_shows_each_wait_and_what_ended_each_attempt() 
                    status={"attempts": (first, second), "submitted_at": at(0)})  # fmt: skip
     spans = spans_of(job)
     assert [(s.kind, s.start - EPOCH, s.seconds(EPOCH + 200), s.attempt) for s in spans] == [
-        (Kind.ADMISSION, 0, 10, 0), (Kind.WAITS, 10, 50, 1), (Kind.STARTS, 60, 10, 1),
-        (Kind.RUNS, 70, 30, 1), (Kind.WAITS, 100, 30, 2), (Kind.STARTS, 130, 10, 2),
-        (Kind.RUNS, 140, 60, 2),
+        (SpanKind.ADMISSION, 0, 10, 0), (SpanKind.WAITS, 10, 50, 1), (SpanKind.STARTS, 60, 10, 1),
+        (SpanKind.RUNS, 70, 30, 1), (SpanKind.WAITS, 100, 30, 2), (SpanKind.STARTS, 130, 10, 2),
+        (SpanKind.RUNS, 140, 60, 2),
     ]  # fmt: skip
     assert spans[3].words == "NodeLost: n7 is gone (Node)"
     assert spans[4].words == "for the next attempt, after NodeLost"
@@ -40,7 +40,7 @@ def test_a_job_that_waits_says_why_for_as_long_as_it_does() -> None:
     verdict = VerdictStatus("Blocked", "Held")
     job = make_job("held", suspend=True, verdict=verdict, status={"submitted_at": at(0)})
     (span,) = spans_of(job)
-    assert (span.kind, span.end, span.seconds(EPOCH + 90)) == (Kind.WAITS, None, 90)
+    assert (span.kind, span.end, span.seconds(EPOCH + 90)) == (SpanKind.WAITS, None, 90)
     assert span.words.startswith("Held: ")
 
 
@@ -48,7 +48,7 @@ def test_a_job_that_was_cancelled_before_it_ran_has_waited_until_then() -> None:
     job = make_job("gone", conditions=[done(names.FAILED, 40)],
                    status={"submitted_at": at(0), "finished_at": at(40)})  # fmt: skip
     (span,) = spans_of(job)
-    assert (span.kind, span.seconds(0)) == (Kind.WAITS, 40)
+    assert (span.kind, span.seconds(0)) == (SpanKind.WAITS, 40)
 
 
 def test_the_picture_is_as_wide_as_it_says_and_short_spans_are_seen() -> None:

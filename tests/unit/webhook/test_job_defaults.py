@@ -17,17 +17,17 @@ from fairlead.api.meta import to_wire
 from fairlead.api.names import DEFAULTS
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, TEAMS
 from fairlead.api.status import Invalid
-from fairlead.decide.admission.pod_gates import Rules
+from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.patch import apply_json_patch
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.model.teams import TeamTable
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_team
-from fairlead.webhook.answers import Answers, Outcome, Path
+from fairlead.webhook.answers import AdmissionAnswers, Path, RequestOutcome
 
 DAY = 86_400
 TERMS = JobTerms(
@@ -53,7 +53,7 @@ def job(**spec: Any) -> dict[str, Any]:
 
 async def embedded() -> InProcessClient:
     numbers = itertools.count(1)
-    service = Service(
+    service = ApiService(
         Store.open(None), Registry.with_builtins(), LoopClock(1.8e9),
         ids=lambda: f"uid-{next(numbers)}", rng=random.Random(3), terms=TERMS,
     )  # fmt: skip
@@ -66,9 +66,9 @@ async def embedded() -> InProcessClient:
     return client
 
 
-def webhook(path: Path, new: dict[str, Any]) -> tuple[Outcome, dict[str, Any]]:
+def webhook(path: Path, new: dict[str, Any]) -> tuple[RequestOutcome, dict[str, Any]]:
     """Return the outcome, and the object with the patch of the answer."""
-    answers = Answers(Rules(), teams=lambda: TeamTable([TEAM]), terms=TERMS)
+    answers = AdmissionAnswers(GateRules(), teams=lambda: TeamTable([TEAM]), terms=TERMS)
     asked = {"uid": "u", "operation": "CREATE", "namespace": "vision", "object": new,
              "resource": {"group": "fairlead.dev", "version": "v1alpha1", "resource": "jobs"},
              "userInfo": {"username": "system:serviceaccount:kube-system:x"}}  # fmt: skip
@@ -84,7 +84,7 @@ def test_both_fill_in_the_same_and_say_what() -> None:
         client = await embedded()
         stored = await client.create(JOBS.raw, job(), namespace="vision")
         outcome, patched = webhook(Path.JOB_DEFAULTS, job())
-        assert outcome is Outcome.DEFAULTED
+        assert outcome is RequestOutcome.DEFAULTED
         for field in ("team", "timeLimitSeconds"):
             assert patched["spec"][field] == stored["spec"][field]
         of_both = [each["spec"]["roles"][0]["template"]["spec"] for each in (patched, stored)]
@@ -95,7 +95,7 @@ def test_both_fill_in_the_same_and_say_what() -> None:
             "image=team/vision,nodeSelector=team/vision,mounts=team/vision,env=cluster,"
             "mounts=cluster,timeLimitSeconds=cluster"
         ]
-        assert webhook(Path.JOBS, patched)[0] is Outcome.ALLOWED
+        assert webhook(Path.JOBS, patched)[0] is RequestOutcome.ALLOWED
 
     run(main())
 
@@ -105,8 +105,8 @@ def test_both_refuse_more_than_the_maximum() -> None:
         client = await embedded()
         with pytest.raises(Invalid, match="team vision allows at most 2d"):
             await client.create(JOBS, job(timeLimitSeconds=3 * DAY), namespace="vision")
-        assert webhook(Path.JOBS, job(timeLimitSeconds=3 * DAY))[0] is Outcome.REFUSED
-        assert webhook(Path.JOBS, job())[0] is Outcome.REFUSED, "the defaults were not asked"
+        assert webhook(Path.JOBS, job(timeLimitSeconds=3 * DAY))[0] is RequestOutcome.REFUSED
+        assert webhook(Path.JOBS, job())[0] is RequestOutcome.REFUSED, "the defaults were not asked"
         with pytest.raises(Invalid, match="the cluster allows at most 7d"):
             await client.create(JOBS, job(timeLimitSeconds=8 * DAY), namespace="default")
 

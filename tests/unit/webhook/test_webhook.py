@@ -21,26 +21,26 @@ from fairlead.api.resources import NAMESPACES, PODS, SECRETS
 from fairlead.api.status import Forbidden, NotFound, Unavailable
 from fairlead.api.team import JobLimits, Subjects
 from fairlead.api.webhooks import WebhookClientConfig
-from fairlead.decide.admission.pod_gates import Rules
+from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.webhooks.registry import CallFailed
-from fairlead.embedded.webhooks.review import User
+from fairlead.embedded.webhooks.review import ReviewUser
 from fairlead.model.priorities import PriorityTable
 from fairlead.model.submitted import JobOutline, SubmittedTable
 from fairlead.model.teams import TeamTable
 from fairlead.runtime.backoff import BackoffOptions
-from fairlead.runtime.client import ClientWrapper, Request, Verb
+from fairlead.runtime.client import ClientWrapper, Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.logs import SilentLogger
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_priority_class, make_team
-from fairlead.webhook.answers import Answers, Outcome, Path, path_of
+from fairlead.webhook.answers import AdmissionAnswers, Path, RequestOutcome, path_of
 from fairlead.webhook.certificates import BadCertificate, Pair, Times, from_secret, validity_of
 from fairlead.webhook.configuration import INJECT, MUTATING, VALIDATING, configurations
-from fairlead.webhook.keeper import CertificateKeeper, KeeperOptions
+from fairlead.webhook.keeper import CertificateKeeper, CertificateKeeperOptions
 
 EPOCH = 1_800_000_000.0
 CLOCK = LoopClock(EPOCH)
@@ -48,7 +48,7 @@ HOUR = 3600.0
 DAY = 24 * HOUR
 #: Slower than the defaults, so that a year is a few thousand looks.
 TIMES = Times(overlap_seconds=DAY)
-OPTIONS = KeeperOptions(
+OPTIONS = CertificateKeeperOptions(
     namespace="default", hosts=("fairlead-webhook.default.svc",), times=TIMES,
     look_seconds=6 * HOUR, retries=BackoffOptions(60.0, HOUR),
 )  # fmt: skip
@@ -60,7 +60,7 @@ class Caller:
     """Calls answers in the process, as an API server calls them over HTTPS."""
 
     def __init__(self) -> None:
-        self.answers = Answers(Rules(own_namespace="default"))
+        self.answers = AdmissionAnswers(GateRules(own_namespace="default"))
         self.count = 0
 
     async def call(
@@ -80,7 +80,7 @@ class World:
     def __init__(self) -> None:
         numbers = itertools.count(1)
         self.caller = Caller()
-        self.service = Service(
+        self.service = ApiService(
             Store.open(None), Registry.with_builtins(), CLOCK,
             ids=lambda: f"uid-{next(numbers)}", rng=random.Random(3),
         )  # fmt: skip
@@ -90,7 +90,7 @@ class World:
 
     async def begin(self, **annotations: str) -> None:
         await self.service.bootstrap()
-        self.service.webhooks.attach(self.caller, User("tester", ("testers",)))
+        self.service.webhooks.attach(self.caller, ReviewUser("tester", ("testers",)))
         for resource, manifest in zip(
             (MUTATING, VALIDATING), configurations("default", "fairlead-webhook", ""), strict=True
         ):
@@ -186,8 +186,8 @@ def review(resource: str = "pods", **request: Any) -> bytes:
     return msgspec.json.encode(body)
 
 
-def answer(path: Path, body: bytes) -> tuple[Outcome, int, dict[str, Any]]:
-    given = Answers(Rules()).answer(path, body)
+def answer(path: Path, body: bytes) -> tuple[RequestOutcome, int, dict[str, Any]]:
+    given = AdmissionAnswers(GateRules()).answer(path, body)
     decoded = msgspec.json.decode(given.body)["response"] if given.status == 200 else {}
     return given.outcome, given.status, decoded
 
@@ -195,11 +195,11 @@ def answer(path: Path, body: bytes) -> tuple[Outcome, int, dict[str, Any]]:
 def test_what_asked_is_told_by_the_path() -> None:
     pod = {"metadata": {"name": "p"}, "spec": {}}
     outcome, _, response = answer(Path.PODS_OF_NAMESPACES, review(object=pod))
-    assert (outcome, response["uid"], response["allowed"]) == (Outcome.GATED, "u", True)
+    assert (outcome, response["uid"], response["allowed"]) == (RequestOutcome.GATED, "u", True)
     patch = msgspec.json.decode(base64.b64decode(response["patch"]))
     assert {each["path"] for each in patch} == {"/spec/schedulingGates", "/metadata/labels"}
     outcome, _, response = answer(Path.PODS, review(object=pod))
-    assert (outcome, response) == (Outcome.LEFT_ALONE, {"uid": "u", "allowed": True})
+    assert (outcome, response) == (RequestOutcome.LEFT_ALONE, {"uid": "u", "allowed": True})
     update = review(object=pod, oldObject=pod, operation="UPDATE")
     assert answer(Path.PODS_OF_NAMESPACES, update)[2] == {"uid": "u", "allowed": True}
 
@@ -211,30 +211,33 @@ def test_a_job_is_given_the_priority_of_its_class_and_refused_any_other() -> Non
 
     def ask(
         path: Path, table: PriorityTable | None, old: dict[str, Any] | None = None, **spec: Any
-    ) -> tuple[Outcome, Any]:
+    ) -> tuple[RequestOutcome, Any]:
         job = {"metadata": {"name": "j"}, "spec": {"roles": [role], **spec}}
         update = {"operation": "UPDATE", "oldObject": {"spec": {"roles": [role], **(old or {})}}}
         body = review("jobs", object=job, **(update if old else {}))
-        given = Answers(Rules(), classes=lambda: table).answer(path, body)
+        given = AdmissionAnswers(GateRules(), classes=lambda: table).answer(path, body)
         response = msgspec.json.decode(given.body)["response"]
         patch = response.get("patch")
         return given.outcome, msgspec.json.decode(base64.b64decode(patch)) if patch else None
 
     by_class: dict[str, Any] = {"priorityClassName": "high"}
     patch = [{"op": "add", "path": "/spec/priority", "value": 1000}]
-    assert ask(Path.JOB_DEFAULTS, known, **by_class) == (Outcome.DEFAULTED, patch)
-    assert ask(Path.JOB_DEFAULTS, known) == (Outcome.LEFT_ALONE, None)
+    assert ask(Path.JOB_DEFAULTS, known, **by_class) == (RequestOutcome.DEFAULTED, patch)
+    assert ask(Path.JOB_DEFAULTS, known) == (RequestOutcome.LEFT_ALONE, None)
     now = {"priority": 7, **by_class}
-    assert ask(Path.JOB_DEFAULTS, known, {"priority": 7}, **now) == (Outcome.DEFAULTED, patch)
-    assert ask(Path.JOB_DEFAULTS, None, **by_class) == (Outcome.LEFT_ALONE, None)
-    assert ask(Path.JOBS, known, **by_class, priority=1000) == (Outcome.ALLOWED, None)
-    assert ask(Path.JOBS, known, **by_class, priority=1001) == (Outcome.REFUSED, None)
-    assert ask(Path.JOBS, None, **by_class, priority=1001) == (Outcome.ALLOWED, None)
+    assert ask(Path.JOB_DEFAULTS, known, {"priority": 7}, **now) == (
+        RequestOutcome.DEFAULTED,
+        patch,
+    )
+    assert ask(Path.JOB_DEFAULTS, None, **by_class) == (RequestOutcome.LEFT_ALONE, None)
+    assert ask(Path.JOBS, known, **by_class, priority=1000) == (RequestOutcome.ALLOWED, None)
+    assert ask(Path.JOBS, known, **by_class, priority=1001) == (RequestOutcome.REFUSED, None)
+    assert ask(Path.JOBS, None, **by_class, priority=1001) == (RequestOutcome.ALLOWED, None)
 
 
 def test_a_pod_gets_its_teams_tolerations_and_a_foreign_claim_is_refused() -> None:
     teams = TeamTable([make_team("vision"), make_team("speech")])
-    answers = Answers(Rules(), teams=lambda: teams)
+    answers = AdmissionAnswers(GateRules(), teams=lambda: teams)
     claim = {"key": names.TEAM, "value": "speech", "effect": "NoSchedule"}
 
     def asked(user: str, space: str, *tolerations: dict[str, str], **more: Any) -> Any:
@@ -245,29 +248,34 @@ def test_a_pod_gets_its_teams_tolerations_and_a_foreign_claim_is_refused() -> No
         return given.outcome, msgspec.json.decode(given.body)["response"]
 
     outcome, response = asked("ann", "vision", priority=5)
-    assert outcome is Outcome.DEFAULTED
+    assert outcome is RequestOutcome.DEFAULTED
     assert msgspec.json.decode(base64.b64decode(response["patch"])) == [
         {"op": "add", "path": "/spec/tolerations",
          "value": [{"key": names.TEAM, "value": "vision", "effect": "NoSchedule"}]}
     ]  # fmt: skip
     outcome, response = asked("ann", "vision", claim)
-    assert (outcome, response["allowed"]) == (Outcome.REFUSED, False)
+    assert (outcome, response["allowed"]) == (RequestOutcome.REFUSED, False)
     assert response["status"]["message"].endswith("open to namespace vision: vision")
     assert asked("system:serviceaccount:fairlead-system:c", "vision", claim)[1]["allowed"]
     daemons = "system:serviceaccount:kube-system:daemon-set-controller"
     assert asked(daemons, "monitoring", claim)[1]["allowed"]
     assert not asked(daemons, "vision", claim)[1]["allowed"]
     body = review(object={"spec": {"tolerations": [claim]}}, namespace="vision")
-    assert Answers(Rules()).answer(Path.POD_TEAMS, body).outcome is Outcome.LEFT_ALONE
+    assert (
+        AdmissionAnswers(GateRules()).answer(Path.POD_TEAMS, body).outcome
+        is RequestOutcome.LEFT_ALONE
+    )
 
 
 def test_an_added_toleration_and_a_named_node_of_a_foreign_team_are_refused() -> None:
     teams = TeamTable([make_team("vision"), make_team("speech")])
     owners = {"n1": "speech", "n2": "vision"}
-    answers = Answers(Rules(), teams=lambda: teams, node_team=lambda name: owners.get(name, ""))
+    answers = AdmissionAnswers(
+        GateRules(), teams=lambda: teams, node_team=lambda name: owners.get(name, "")
+    )
     claim = {"key": names.TEAM, "value": "speech", "effect": "NoSchedule"}
 
-    def asked(operation: str, old: Any = None, user: str = "ann", **spec: Any) -> Outcome:
+    def asked(operation: str, old: Any = None, user: str = "ann", **spec: Any) -> RequestOutcome:
         body = review(
             object={"metadata": {"name": "p"}, "spec": {"priority": 5, **spec}}, oldObject=old,
             operation=operation, namespace="vision", userInfo={"username": user},
@@ -275,24 +283,24 @@ def test_an_added_toleration_and_a_named_node_of_a_foreign_team_are_refused() ->
         return answers.answer(Path.POD_TEAMS, body).outcome
 
     waiting, bound = {"spec": {"tolerations": []}}, {"spec": {"nodeName": "n1"}}
-    assert asked("UPDATE", waiting, tolerations=[claim]) is Outcome.REFUSED
-    assert asked("UPDATE", bound, tolerations=[claim]) is Outcome.LEFT_ALONE
+    assert asked("UPDATE", waiting, tolerations=[claim]) is RequestOutcome.REFUSED
+    assert asked("UPDATE", bound, tolerations=[claim]) is RequestOutcome.LEFT_ALONE
     assert asked("UPDATE", {"spec": {"tolerations": [claim]}}, tolerations=[claim]) is (
-        Outcome.LEFT_ALONE
+        RequestOutcome.LEFT_ALONE
     )
     ours = "system:serviceaccount:fairlead-system:c"
-    assert asked("UPDATE", waiting, ours, tolerations=[claim]) is Outcome.LEFT_ALONE
-    assert asked("UPDATE", None, tolerations=[claim]) is Outcome.LEFT_ALONE
-    assert asked("CREATE", nodeName="n1") is Outcome.REFUSED
-    assert asked("CREATE", nodeName="n2") is Outcome.LEFT_ALONE
-    assert asked("CREATE", nodeName="unknown") is Outcome.LEFT_ALONE
-    assert asked("DELETE", nodeName="n1") is Outcome.LEFT_ALONE
+    assert asked("UPDATE", waiting, ours, tolerations=[claim]) is RequestOutcome.LEFT_ALONE
+    assert asked("UPDATE", None, tolerations=[claim]) is RequestOutcome.LEFT_ALONE
+    assert asked("CREATE", nodeName="n1") is RequestOutcome.REFUSED
+    assert asked("CREATE", nodeName="n2") is RequestOutcome.LEFT_ALONE
+    assert asked("CREATE", nodeName="unknown") is RequestOutcome.LEFT_ALONE
+    assert asked("DELETE", nodeName="n1") is RequestOutcome.LEFT_ALONE
 
 
 def test_a_job_gets_the_name_of_who_sends_it_and_one_too_many_is_refused() -> None:
     teams = TeamTable([make_team("vision", user_limits=JobLimits(submitted=1))])
     submitted = SubmittedTable()
-    answers = Answers(Rules(), teams=lambda: teams, submitted=lambda: submitted)
+    answers = AdmissionAnswers(GateRules(), teams=lambda: teams, submitted=lambda: submitted)
     template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
     job: dict[str, Any] = {
         "metadata": {"name": "job", "annotations": {SUBMITTED_BY: "eve", "more": "1"}},
@@ -310,17 +318,17 @@ def test_a_job_gets_the_name_of_who_sends_it_and_one_too_many_is_refused() -> No
     ]
     job["metadata"]["annotations"] = {SUBMITTED_BY: "ann"}
     body = review("jobs", object=job, **asked)
-    assert answers.answer(Path.JOBS, body).outcome is Outcome.ALLOWED
+    assert answers.answer(Path.JOBS, body).outcome is RequestOutcome.ALLOWED
     submitted.put(msgspec.convert({**job, "metadata": {**job["metadata"], "namespace": "vision"}},
                                   JobOutline))  # fmt: skip
     refused = answers.answer(Path.JOBS, body)
-    assert refused.outcome is Outcome.REFUSED
+    assert refused.outcome is RequestOutcome.REFUSED
     assert b"user ann of team vision has 1 unfinished job, of at most 1" in refused.body
 
 
 def test_the_template_of_an_array_is_judged_with_the_rights_of_its_author() -> None:
     teams = TeamTable([make_team("vision", members=Subjects(users=("ann",)))])
-    answers = Answers(Rules(), teams=lambda: teams)
+    answers = AdmissionAnswers(GateRules(), teams=lambda: teams)
     template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
     spec = {"roles": [{"name": "worker", "template": template}]}
     array: dict[str, Any] = {
@@ -328,7 +336,9 @@ def test_the_template_of_an_array_is_judged_with_the_rights_of_its_author() -> N
         "spec": {"indices": "0-9", "template": {**spec, "team": "vision"}},
     }
 
-    def ask(path: Path, user: str, new: dict[str, Any] = array) -> tuple[Outcome, dict[str, Any]]:
+    def ask(
+        path: Path, user: str, new: dict[str, Any] = array
+    ) -> tuple[RequestOutcome, dict[str, Any]]:
         body = review(
             "jobarrays", object=new, namespace="vision", operation="CREATE",
             userInfo={"username": user},
@@ -336,13 +346,13 @@ def test_the_template_of_an_array_is_judged_with_the_rights_of_its_author() -> N
         answer = answers.answer(path, body)
         return answer.outcome, msgspec.json.decode(answer.body)["response"]
 
-    assert ask(Path.ARRAYS, "ann")[0] is Outcome.ALLOWED
+    assert ask(Path.ARRAYS, "ann")[0] is RequestOutcome.ALLOWED
     outcome, refused = ask(Path.ARRAYS, "eve")
-    assert outcome is Outcome.REFUSED
+    assert outcome is RequestOutcome.REFUSED
     [cause] = refused["status"]["details"]["causes"]
     assert cause["field"] == "spec.template.team"
     forged = {**array, "metadata": {"name": "sweep", "annotations": {SUBMITTED_BY: "ann"}}}
-    assert ask(Path.ARRAYS, "eve", forged)[0] is Outcome.REFUSED
+    assert ask(Path.ARRAYS, "eve", forged)[0] is RequestOutcome.REFUSED
     adopting = {**spec, "adopts": {"kind": "StatefulSet", "name": "web"}}
     other = {**array, "spec": {"indices": "0-9", "template": adopting}}
     fields = {
@@ -352,7 +362,7 @@ def test_the_template_of_an_array_is_judged_with_the_rights_of_its_author() -> N
     outcome, filled = ask(
         Path.ARRAY_DEFAULTS, "ann", {**array, "spec": {"indices": "0-9", "template": spec}}
     )
-    assert outcome is Outcome.DEFAULTED
+    assert outcome is RequestOutcome.DEFAULTED
     patch = {
         each["path"]: each["value"]
         for each in msgspec.json.decode(base64.b64decode(filled["patch"]))
@@ -381,13 +391,13 @@ def test_what_is_no_review_of_ours_fails_the_call_and_never_the_server(
     path: Path, body: bytes, status: int
 ) -> None:
     outcome, got, _ = answer(path, body)
-    assert (outcome, got) == (Outcome.MALFORMED, status)
+    assert (outcome, got) == (RequestOutcome.MALFORMED, status)
 
 
 def test_a_deeply_nested_job_is_an_answer_too() -> None:
     deep = b'{"spec":' * 400 + b"1" + b"}" * 400
     body = review("jobs", object="DEEP").replace(b'"DEEP"', deep)
-    assert answer(Path.JOBS, body)[0] in (Outcome.REFUSED, Outcome.MALFORMED)
+    assert answer(Path.JOBS, body)[0] in (RequestOutcome.REFUSED, RequestOutcome.MALFORMED)
 
 
 ROLE = {
@@ -398,7 +408,7 @@ ROLE = {
 def test_a_refused_job_names_its_fields_in_a_status() -> None:
     job = {"metadata": {"name": "j"}, "spec": {"roles": [ROLE], "after": [{"job": ""}]}}
     outcome, _, response = answer(Path.JOBS, review("jobs", name="j", object=job))
-    assert (outcome, response["allowed"]) == (Outcome.REFUSED, False)
+    assert (outcome, response["allowed"]) == (RequestOutcome.REFUSED, False)
     status = response["status"]
     assert (status["code"], status["reason"]) == (422, "Invalid")
     assert [cause["field"] for cause in status["details"]["causes"]] == ["spec.after[0].job"]
@@ -424,14 +434,17 @@ def test_kinds_of_the_cluster_are_judged_as_the_embedded_api_judges_them(
 ) -> None:
     obj = {"metadata": {"name": "fleet"}, "spec": spec}
     outcome, _, response = answer(path, review(plural, name="fleet", object=obj))
-    assert outcome is Outcome.REFUSED
+    assert outcome is RequestOutcome.REFUSED
     assert [cause["field"] for cause in response["status"]["details"]["causes"]] == fields
     same = review(plural, name="fleet", object=obj, oldObject=obj, operation="UPDATE")
-    assert answer(path, same)[0] is Outcome.ALLOWED, "what is stored can be labelled"
+    assert answer(path, same)[0] is RequestOutcome.ALLOWED, "what is stored can be labelled"
     for odd in (7, [], "x", {"x": 7}, {"shares": 7, "provider": [], "overrides": "x"}):
         for metadata in ({"name": "fleet"}, [], 7, None):
             body = review(plural, name="fleet", object={"metadata": metadata, "spec": odd})
-            assert answer(path, body)[0] in (Outcome.REFUSED, Outcome.ALLOWED), (odd, metadata)
+            assert answer(path, body)[0] in (RequestOutcome.REFUSED, RequestOutcome.ALLOWED), (
+                odd,
+                metadata,
+            )
 
 
 class Lines(SilentLogger):
@@ -448,7 +461,7 @@ class Lines(SilentLogger):
 
 def test_each_refusal_is_one_line_that_says_whose_and_why_and_nothing_else_is_logged() -> None:
     log = Lines()
-    answers = Answers(Rules(), log=log)
+    answers = AdmissionAnswers(GateRules(), log=log)
     good = {"metadata": {"name": "j"}, "spec": {"roles": [ROLE]}}
     bad = {"metadata": {"name": "j"}, "spec": {"roles": [ROLE], "after": [{"job": ""}]}}
     for job in (good, bad):
@@ -531,7 +544,7 @@ def test_the_next_pair_waits_until_both_configurations_have_its_authority() -> N
         call = world.client.call
 
         async def refusing(request: Request[Any]) -> Any:
-            if request.verb is Verb.PATCH and request.resource == VALIDATING and refuses:
+            if request.verb is RequestVerb.PATCH and request.resource == VALIDATING and refuses:
                 raise Forbidden("no")
             return await call(request)
 

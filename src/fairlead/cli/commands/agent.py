@@ -33,11 +33,11 @@ from fairlead.node.readers import look_once
 from fairlead.node.registry import load_settings, sources, without_changes
 from fairlead.node.report import report_of, report_values
 from fairlead.node.settings import AgentSettings
-from fairlead.node.watch import Kept, Watch
+from fairlead.node.watch import Kept, MachineWatch
 
 if TYPE_CHECKING:
     from fairlead.node.state import State
-    from fairlead.node.tuning import Outcome
+    from fairlead.node.tuning import TuningOutcome
 
 _ROOT = click.option(
     "--root", metavar="DIR", default="/", show_default=True,
@@ -215,7 +215,7 @@ def tune(
             wanted = tuning.load_profile(name)
             known = tuning.read_facts(host, tuned.facts | facts_of(facts))
             host.boot_id()  # a directory that is no host is no host without drift
-            outcome = tuning.Outcome(tuning.verify(host, wanted, known))
+            outcome = tuning.TuningOutcome(tuning.verify(host, wanted, known))
             if applies:
                 outcome = tuning.tune(host, wanted, known, record=kept)
     except NotAHost as error:
@@ -230,7 +230,7 @@ def tune(
     return Exit.FAILED if drifts or not_restored else Exit.OK
 
 
-def _show_tuning(common_: Common, outcome: Outcome) -> None:
+def _show_tuning(common_: Common, outcome: TuningOutcome) -> None:
     if common_.is_structured:
         common_.data(msgspec.to_builtins(outcome))
         return
@@ -327,11 +327,11 @@ def test(
     What is missing or not named is skipped. Nothing is judged against other machines; fairlead
     node test does that.
     """
-    from fairlead.api.machine_result import Outcome, encode_result, worst_outcome
+    from fairlead.api.machine_result import MachineOutcome, encode_result, worst_outcome
     from fairlead.api.node_suites import suites
     from fairlead.app.signals import exit_on_terminate
     from fairlead.cli.options_of_tests import options_of
-    from fairlead.node.machine_tests.runner import LOCK, Busy, UnknownTest, run_suite
+    from fairlead.node.machine_tests.runner import LOCK, AlreadyRunning, UnknownTest, run_suite
 
     known = suites()
     if suite not in known:
@@ -347,7 +347,7 @@ def test(
         )  # fmt: skip
     except UnknownTest as error:
         raise fail(Code.BAD_VALUE, str(error)) from error
-    except Busy as error:
+    except AlreadyRunning as error:
         raise fail(Code.DATA_IN_USE, str(error), help=("try again later",)) from error
     except NotAHost as error:
         raise fail(Code.BAD_VALUE, str(error)) from error
@@ -360,7 +360,7 @@ def test(
         common_.data(to_wire(found))
     else:
         common_.table(MEASURED_COLUMNS, measured_rows(found.measured), empty="no tests")
-    ends = {Outcome.FAILED: Exit.FAILED, Outcome.ERROR: Exit.CONFLICT}
+    ends = {MachineOutcome.FAILED: Exit.FAILED, MachineOutcome.ERROR: Exit.CONFLICT}
     return ends.get(worst_outcome(found.measured), Exit.OK)
 
 
@@ -397,8 +397,8 @@ def _not_a_host(error: NotAHost) -> CliError:
     return fail(Code.BAD_VALUE, f"--root: {error}", help=("name the root of a host",))
 
 
-async def _look(host: Host, settings: AgentSettings) -> Watch:
+async def _look(host: Host, settings: AgentSettings) -> MachineWatch:
     chosen = sources(host, without_changes(settings))
-    watch = Watch(chosen, Kept(), boot_id=host.boot_id(), now=host.now())
+    watch = MachineWatch(chosen, Kept(), boot_id=host.boot_id(), now=host.now())
     await look_once(chosen, watch, host, settings.read_seconds_max)
     return watch

@@ -13,8 +13,8 @@ from fairlead.api.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import NotFound
 from fairlead.cli.arrays import (
+    ArrayReference,
     Elements,
-    Reference,
     cancelled_with,
     is_array,
     parse_reference,
@@ -32,7 +32,7 @@ from fairlead.model.phase import OPEN, phase_of
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangeVerb:
     """A verb: what it patches, how it says that it is done, and when nothing is to be done."""
 
     verb: str
@@ -47,12 +47,12 @@ class Change:
         return all(flags[key] is value for key, value in self.patch["spec"].items())
 
 
-CANCEL = Change("cancel", {"spec": {"cancel": True}}, "cancelled", "is being cancelled already")
-HOLD = Change("hold", {"spec": {"suspend": True}}, "held", "is held already")
-RELEASE = Change("release", {"spec": {"suspend": False}}, "released", "is not held")
+CANCEL = ChangeVerb("cancel", {"spec": {"cancel": True}}, "cancelled", "is being cancelled already")
+HOLD = ChangeVerb("hold", {"spec": {"suspend": True}}, "held", "is held already")
+RELEASE = ChangeVerb("release", {"spec": {"suspend": False}}, "released", "is not held")
 
 
-def apply_change(common_: Common, change: Change, jobs: tuple[str, ...]) -> None:
+def apply_change(common_: Common, change: ChangeVerb, jobs: tuple[str, ...]) -> None:
     """Apply a change to each job; those that cannot be changed are all reported at the end."""
     api = common_.connect()
     space = common_.space(api.connection.namespace)
@@ -71,7 +71,7 @@ def apply_change(common_: Common, change: Change, jobs: tuple[str, ...]) -> None
 
 
 def change_reference(
-    common_: Common, api: Api, change: Change, *, space: str, reference: Reference
+    common_: Common, api: Api, change: ChangeVerb, *, space: str, reference: ArrayReference
 ) -> tuple[Resource[Any], Problem | None]:
     """Change a job, an array or elements of one; return which kind it is, and why not."""
     if reference.indices is not None or is_array(api, space, reference.name):
@@ -79,7 +79,9 @@ def change_reference(
     return JOBS, _change_one(common_, api, change, (space, reference.name))
 
 
-def _change_one(common_: Common, api: Api, change: Change, key: tuple[str, str]) -> Problem | None:
+def _change_one(
+    common_: Common, api: Api, change: ChangeVerb, key: tuple[str, str]
+) -> Problem | None:
     space, name = key
     try:
         job = api.get(JOBS, name, namespace=space)
@@ -105,7 +107,7 @@ def _change_one(common_: Common, api: Api, change: Change, key: tuple[str, str])
 
 
 def _change_array(
-    common_: Common, api: Api, change: Change, *, space: str, reference: Reference
+    common_: Common, api: Api, change: ChangeVerb, *, space: str, reference: ArrayReference
 ) -> Problem | None:
     """Change an array, or the elements that are named."""
     name = reference.name
@@ -128,7 +130,7 @@ def _change_array(
 
 
 def _change_elements(
-    common_: Common, api: Api, change: Change, *, elements: Elements, reference: Reference
+    common_: Common, api: Api, change: ChangeVerb, *, elements: Elements, reference: ArrayReference
 ) -> Problem | None:
     """Hold or release the elements that are jobs now."""
     space = elements.array.metadata.namespace
@@ -147,19 +149,19 @@ def _change_elements(
     return None
 
 
-def _say(common_: Common, change: Change, name: str) -> None:
+def _say(common_: Common, change: ChangeVerb, name: str) -> None:
     if not common_.is_structured:
         common_.emit(f"{name}\n" if common_.format is Format.NAME else f"{name} {change.done}\n")
 
 
-def is_of_another(job: Job, change: Change) -> bool:
+def is_of_another(job: Job, change: ChangeVerb) -> bool:
     """True when the job's pods are another tool's to stop: always, or once they are released."""
     if job.spec.adopts is None or change is RELEASE:
         return False
     return change is CANCEL or phase_of(job) in OPEN
 
 
-def adopted_problem(job: Job, change: Change) -> Problem:
+def adopted_problem(job: Job, change: ChangeVerb) -> Problem:
     """Say whose job it is, and the command that does what was asked."""
     adopts = job.spec.adopts
     assert adopts is not None

@@ -18,16 +18,16 @@ from fairlead.app.run_file import (
     KUBECONFIG_FILE,
     LOG_FILE,
     STORE_DIRECTORY,
-    Running,
+    RunningCluster,
     last_error,
     read_running,
 )
 from fairlead.app.settings import (
     GPUS_MAX,
     NODES_MAX,
-    Asked,
     AskedLogs,
     Settings,
+    UpFlags,
     parse_listen,
     resolve_profile,
     settle,
@@ -109,7 +109,7 @@ def up(
     profile = None if profile is None else resolve_profile(profile)
     if settings_file:
         settings_file = str(Path(settings_file).expanduser().absolute())
-    asked = Asked(nodes, gpus, profile, listen, logs, settings_file)
+    asked = UpFlags(nodes, gpus, profile, listen, logs, settings_file)
     if listen is not None:
         parse_listen(listen)
     prepare(path)
@@ -131,7 +131,7 @@ def _check_profile(settings: Settings) -> None:
 def _foreground(common_: Common, settings: Settings) -> int:
     from fairlead.app.embedded_process import run_cluster
 
-    def ready(running: Running) -> None:
+    def ready(running: RunningCluster) -> None:
         text = first_commands(settings, running, default=_is_default(settings.data))
         common_.emit(_announced(common_, settings, text))
 
@@ -163,22 +163,22 @@ def _announced(common_: Common, settings: Settings, text: str) -> str:
 def _background(settings: Settings, ready_fd: int) -> int:
     """Be the background process: report through the pipe, then only to the log."""
     from fairlead.app.embedded_process import run_cluster
-    from fairlead.app.launch import Report, send_report
+    from fairlead.app.launch import LaunchReport, send_report
 
     is_ready = False
 
-    def ready(running: Running) -> None:
+    def ready(running: RunningCluster) -> None:
         nonlocal is_ready
         is_ready = True
         text = first_commands(settings, running, default=_is_default(settings.data))
-        send_report(ready_fd, Report(ready=text))
+        send_report(ready_fd, LaunchReport(ready=text))
 
     try:
         run_cluster(settings, ready=ready, log_stream=sys.stderr, verbosity=0)
     except CliError as error:
         if is_ready:
             raise
-        send_report(ready_fd, Report(error=render_error(error), exit_code=int(error.exit)))
+        send_report(ready_fd, LaunchReport(error=render_error(error), exit_code=int(error.exit)))
         return error.exit
     return Exit.OK
 

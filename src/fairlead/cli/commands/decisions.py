@@ -13,7 +13,7 @@ from fairlead.api.status import Expired
 from fairlead.app.decision_file import (
     FILE_BYTES_MAX,
     DecisionFileError,
-    Recorded,
+    RecordedDecision,
     Write,
     digest_of,
     read_lines,
@@ -133,7 +133,7 @@ def _lines(common_: Common, path: str, query: Mapping[str, str]) -> Iterator[byt
         ) from error  # fmt: skip
 
 
-def _read(file: str) -> Recorded:
+def _read(file: str) -> RecordedDecision:
     try:
         with Path(file).open("rb") as lines:
             data = lines.read(FILE_BYTES_MAX + 1)
@@ -153,7 +153,7 @@ def _read(file: str) -> Recorded:
         ) from error  # fmt: skip
 
 
-def _made_again(recorded: Recorded, file: str) -> tuple[Write, ...]:
+def _made_again(recorded: RecordedDecision, file: str) -> tuple[Write, ...]:
     try:
         return recorded.replay()
     except Exception as error:

@@ -212,7 +212,7 @@ def audit(
     Logs over 1 GiB are read by compiled code where the package numba is installed.
     """
     from fairlead.cli.doctor.audit import (
-        Reading,
+        LogReading,
         model_of,
         run_audit,
         run_diff,
@@ -230,7 +230,7 @@ def audit(
     if follow:
         return run_follow(common_, files, format_, model=model, seconds=interval)
     return run_audit(common_, files, format_, model=model, shows_flow_schema=flow_schema,
-                     reading=Reading(processes, Engine(engine)))  # fmt: skip
+                     reading=LogReading(processes, Engine(engine)))  # fmt: skip
 
 
 @doctor.command(

@@ -100,7 +100,7 @@ def render(objects: list[dict[str, object]], format_: Format) -> str:
 def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
     from fairlead.install.history_storage import advice, missing_class, read_storage_classes
     from fairlead.install.installer import (
-        State,
+        ObjectState,
         check_access,
         look,
         look_need,
@@ -110,8 +110,8 @@ def _look(common_: Common, chosen: Install, *, is_check: bool) -> int:
     from fairlead.install.manifests import manifests, unwanted
 
     would = {
-        State.MISSING: "would be created", State.DIFFERS: "would be changed",
-        State.UNWANTED: "would be deleted",
+        ObjectState.MISSING: "would be created", ObjectState.DIFFERS: "would be changed",
+        ObjectState.UNWANTED: "would be deleted",
     }  # fmt: skip
     is_well = True
     with closing(common_.connect()) as api:

@@ -104,11 +104,11 @@ def forward(common_: Common, *, job: str, ports: tuple[str, ...]) -> int:
     import asyncio
 
     from fairlead.cli.forwarding import Forward, Ports
-    from fairlead.kube.websocket import Server
+    from fairlead.kube.websocket import SocketServer
 
     pairs = [Ports(*_port_pair(text)) for text in ports]
     api, pods = _members(common_, job)
-    server = Server(api.connection, api.token())
+    server = SocketServer(api.connection, api.token())
 
     async def work() -> None:
         made: list[asyncio.Server] = []
@@ -159,9 +159,9 @@ def _run_one(api: Api, pod: Pod, command: tuple[str, ...], *, tty: bool) -> int:
     import asyncio
 
     from fairlead.cli.session import Streams, raw_terminal, run_session
-    from fairlead.kube.websocket import Server
+    from fairlead.kube.websocket import SocketServer
 
-    server = Server(api.connection, api.token())
+    server = SocketServer(api.connection, api.token())
     if tty:
         streams = Streams(stdin=True, tty=True, out=write_as_is, error=write_as_is)
         with raw_terminal():
@@ -180,9 +180,9 @@ def _run_all(common_: Common, api: Api, pods: list[Pod], command: tuple[str, ...
     import asyncio
 
     from fairlead.cli.session import Streams, run_session
-    from fairlead.kube.websocket import Server
+    from fairlead.kube.websocket import SocketServer
 
-    server = Server(api.connection, api.token())
+    server = SocketServer(api.connection, api.token())
     room = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def work(output: ProgramOutput) -> list[int]:

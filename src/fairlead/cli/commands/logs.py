@@ -11,7 +11,7 @@ from fairlead.api.job import Job
 from fairlead.api.status import NotFound, Unavailable
 from fairlead.cli.common import Common, common
 from fairlead.cli.completers import complete_jobs
-from fairlead.cli.embedded import LogQuery, is_embedded, stream_logs
+from fairlead.cli.embedded import LogPart, is_embedded, stream_logs
 from fairlead.cli.follow import detached_text, member_chunks
 from fairlead.cli.lookup import clean_reference, missing_job
 from fairlead.cli.numbers import name_of
@@ -66,7 +66,7 @@ def logs(
         other = "--follow" if follow else "--attempt"
         raise fail(Code.BAD_COMBINATION, f"--previous and {other} do not go together",
                    help=("leave one of them out",))  # fmt: skip
-    query = LogQuery(
+    query = LogPart(
         follow=follow, task=task, attempt=attempt, previous=previous, tail=tail, uid=uid
     )
     if (data := stopped(common_)) is not None and not history:
@@ -87,7 +87,7 @@ def logs(
         return Exit.INTERRUPTED
 
 
-def _show_stopped(common_: Common, data: Path, key: tuple[str, str], query: LogQuery) -> int:
+def _show_stopped(common_: Common, data: Path, key: tuple[str, str], query: LogPart) -> int:
     """Show what the data directory of a stopped cluster has."""
     if query.follow:
         common_.note("the cluster is not running: this is what was written until it stopped")
@@ -105,7 +105,7 @@ def _show_stopped(common_: Common, data: Path, key: tuple[str, str], query: LogQ
 
 
 def _show_members(
-    common_: Common, api: Api, key: tuple[str, str], *, query: LogQuery, history: str
+    common_: Common, api: Api, key: tuple[str, str], *, query: LogPart, history: str
 ) -> int:
     """Show the logs of a job on a real cluster, whose API server knows members, not jobs."""
     with ProgramOutput() as output:
@@ -116,7 +116,7 @@ def _show_members(
     return Exit.OK
 
 
-def _show(common_: Common, api: Api, key: tuple[str, str], query: LogQuery) -> int:
+def _show(common_: Common, api: Api, key: tuple[str, str], query: LogPart) -> int:
     written = 0
     for tries_left in range(RETRIES_MAX, -1, -1):
         try:

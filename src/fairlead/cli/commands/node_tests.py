@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import click
 
-from fairlead.api.machine_result import Outcome
+from fairlead.api.machine_result import MachineOutcome
 from fairlead.api.meta import to_wire
 from fairlead.api.node_suites import suites
-from fairlead.api.node_test import NodeTest, NodeTestSpec, Phase
+from fairlead.api.node_test import NodeTest, NodeTestPhase, NodeTestSpec
 from fairlead.api.resources import NODE_TESTS
 from fairlead.api.status import AlreadyExists, Forbidden, NotFound
 from fairlead.cli.common import Common, common, seconds_of
@@ -64,7 +64,7 @@ def test(common_: Common, *, name: str, suite: str, timeout: str) -> int:
         rows = compared_rows(found, api.list(NODE_TESTS))
         common_.table(COMPARED_COLUMNS, rows, empty="nothing was measured")
         common_.note(f"{found.status.outcome.value}: {found.status.message or 'all is good'}")
-    ends = {Outcome.FAILED: Exit.FAILED, Outcome.ERROR: Exit.CONFLICT}
+    ends = {MachineOutcome.FAILED: Exit.FAILED, MachineOutcome.ERROR: Exit.CONFLICT}
     return ends.get(found.status.outcome, Exit.OK)
 
 
@@ -99,7 +99,7 @@ def _create(api: Api, name: str, suite: str) -> NodeTest:
 
 def _wait(common_: Common, api: Api, test: NodeTest, seconds: float) -> NodeTest:
     """Return the test once it has ended, or as it is after so long."""
-    started, phase, is_warned = time.monotonic(), Phase.PENDING, False
+    started, phase, is_warned = time.monotonic(), NodeTestPhase.PENDING, False
     while True:
         test = api.get(NODE_TESTS, test.metadata.name)
         waited = time.monotonic() - started

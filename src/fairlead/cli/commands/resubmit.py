@@ -14,7 +14,7 @@ from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import NotFound
-from fairlead.cli.arrays import Reference, is_array, parse_reference, require_array, select
+from fairlead.cli.arrays import ArrayReference, is_array, parse_reference, require_array, select
 from fairlead.cli.common import Common, common
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.identity import local_user
@@ -102,7 +102,7 @@ def resubmit(
         raise CliError(problems)
 
 
-def _first(api: Api, space: str, reference: Reference, *, failed_only: bool) -> _First:
+def _first(api: Api, space: str, reference: ArrayReference, *, failed_only: bool) -> _First:
     """Return what a reference names; CliError for what is not there, or has not ended."""
     if reference.indices is not None or is_array(api, space, reference.name):
         array = require_array(api, space, reference.name)

@@ -29,7 +29,7 @@ from fairlead.input.sections import read_text
 from fairlead.sim.compare import cells, compare
 from fairlead.sim.kwok_stages import convert
 from fairlead.sim.report import figure_rows
-from fairlead.sim.run import Progress, Run, RunResult, read_results, write_results
+from fairlead.sim.run import RunProgress, RunResult, ScenarioRun, read_results, write_results
 from fairlead.sim.scenario import (
     POLICIES,
     ClusterSpec,
@@ -120,7 +120,7 @@ def run(common_: Common, *, scenario_file: str | None, out: str | None, **flags:
         check_scenario(scenario, scenario_file or "the flags")
         if out:  # before what takes long
             writable_directory(Path(out))
-        result = _execute(Run(scenario, _show(common_)))
+        result = _execute(ScenarioRun(scenario, _show(common_)))
     if out:
         with writing(out):
             write_results(result, Path(out))
@@ -147,7 +147,7 @@ def _with_flags(scenario: Scenario, flags: dict[str, Any]) -> Scenario:
     return changed(scenario, cluster=new_cluster, load=new_load, ideal=ideal, **top)
 
 
-def _execute(run_: Run) -> RunResult:
+def _execute(run_: ScenarioRun) -> RunResult:
     """Run with Ctrl-C ending the simulation instead of the program; a second one ends both."""
 
     def stop(_number: int, _frame: object) -> None:
@@ -161,12 +161,12 @@ def _execute(run_: Run) -> RunResult:
         signal.signal(signal.SIGINT, before)
 
 
-def _show(common_: Common) -> Callable[[Progress], None]:
+def _show(common_: Common) -> Callable[[RunProgress], None]:
     """Return what draws the progress bar: on a terminal only."""
     if common_.quiet or not terminal.can_redraw():
         return lambda _: None
 
-    def show(progress: Progress) -> None:
+    def show(progress: RunProgress) -> None:
         done = progress.submitted / max(progress.jobs, 1)
         bar = "#" * round(done * _BAR_WIDTH)
         line = (
@@ -230,7 +230,7 @@ def replay(common_: Common, *, folder: str, until: float | None, name: str) -> i
         scenario, summary = read_results(Path(folder))
         story = Story(name, EPOCH)
         observers = (story,) if name else ()
-        result = _execute(Run(scenario, _show(common_), observers=observers, until=until))
+        result = _execute(ScenarioRun(scenario, _show(common_), observers=observers, until=until))
     if name and not story.events:
         known = ", ".join(list(result.recorder.jobs)[:3])
         raise fail(Code.NO_SUCH_JOB, f"no job or node '{name}' in this run",

@@ -13,7 +13,7 @@ from fairlead.cli.common import Common, common
 from fairlead.input.errors import Code, Exit, fail
 
 if TYPE_CHECKING:
-    from fairlead.install.remover import Inventory, UninstallOptions
+    from fairlead.install.remover import InstalledInventory, UninstallOptions
 
 JOBS_SHOWN_MAX = 10
 
@@ -75,7 +75,7 @@ def uninstall(
     return Exit.OK
 
 
-def _refuse(inventory: Inventory, options: UninstallOptions, *, is_deleting: bool) -> None:
+def _refuse(inventory: InstalledInventory, options: UninstallOptions, *, is_deleting: bool) -> None:
     """Refuse what would surprise: Helm's objects under Helm's feet, jobs gone without a word."""
     if release := inventory.helm_release:
         raise fail(
@@ -94,7 +94,7 @@ def _refuse(inventory: Inventory, options: UninstallOptions, *, is_deleting: boo
     )  # fmt: skip
 
 
-def _ask(common_: Common, inventory: Inventory, lines: list[str]) -> None:
+def _ask(common_: Common, inventory: InstalledInventory, lines: list[str]) -> None:
     if not sys.stdin.isatty():
         raise fail(
             Code.MISSING_ARGUMENT, "there is no terminal to ask at",

@@ -13,8 +13,8 @@ from fairlead.api.meta import is_true
 from fairlead.api.resources import JOB_ARRAYS
 from fairlead.api.status import NotFound
 from fairlead.cli.arrays import (
+    ArrayReference,
     Elements,
-    Reference,
     is_array,
     parse_reference,
     require_array,
@@ -123,7 +123,7 @@ def wait(common_: Common, *, jobs: tuple[str, ...], goal: str, timeout: str | No
 
 
 def _wait_array(
-    api: Api, space: str, reference: Reference, *, goal: For, deadline: float | None
+    api: Api, space: str, reference: ArrayReference, *, goal: For, deadline: float | None
 ) -> Elements:
     name, started = reference.name, time.monotonic()
     elements = select(require_array(api, space, name), reference)
@@ -147,7 +147,7 @@ def _wait_array(
     raise AssertionError("an array's changes never end")
 
 
-def _show_array(common_: Common, api: Api, elements: Elements, reference: Reference) -> None:
+def _show_array(common_: Common, api: Api, elements: Elements, reference: ArrayReference) -> None:
     array = elements.array
     space, name = array.metadata.key
     if common_.is_structured:

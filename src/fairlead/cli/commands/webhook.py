@@ -67,11 +67,11 @@ def _judge_file(common_: Common, file: str, labels: Mapping[str, str]) -> int:
     import msgspec
 
     from fairlead.api import names
-    from fairlead.cli.views.webhook import Around, Finding, judge_object
-    from fairlead.decide.admission.pod_gates import Rules
+    from fairlead.cli.views.webhook import Around, ObjectFinding, judge_object
+    from fairlead.decide.admission.pod_gates import GateRules
 
-    around = Around(common_.namespace or names.DEFAULT_NAMESPACE, labels, Rules())
-    findings: list[Finding] = []
+    around = Around(common_.namespace or names.DEFAULT_NAMESPACE, labels, GateRules())
+    findings: list[ObjectFinding] = []
     for where, body in _objects(file):
         try:
             finding = judge_object(body, around)
@@ -94,14 +94,14 @@ def _judge_file(common_: Common, file: str, labels: Mapping[str, str]) -> int:
 def _objects(file: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the objects of a file with their places; CliError for what is no YAML."""
     from fairlead.cli.manifest import read_bytes
-    from fairlead.input.yamlmarks import TooLarge, read_documents, to_plain
+    from fairlead.input.yamlmarks import YamlTooLarge, read_documents, to_plain
 
     try:
         documents, mistakes = read_documents(read_bytes(file).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         message = f"'{file}': byte {error.start} is not UTF-8"
         raise CliError(Problem(Code.MANIFEST_UNREADABLE, message)) from error
-    except TooLarge as error:
+    except YamlTooLarge as error:
         raise CliError(Problem(Code.MANIFEST_TOO_LARGE, f"'{file}': {error}")) from error
     if mistakes:
         raise CliError([
@@ -129,7 +129,7 @@ def _explain(common_: Common, name: str) -> int:
     from fairlead.api.status import NotFound
     from fairlead.cli.lookup import clean_reference
     from fairlead.cli.views.webhook import Around, judge_shape, pod_finding
-    from fairlead.decide.admission.pod_gates import PodShape, Rules
+    from fairlead.decide.admission.pod_gates import GateRules, PodGateShape
     from fairlead.webhook.configuration import MUTATING, NAME
 
     with closing(common_.connect()) as api:
@@ -146,10 +146,10 @@ def _explain(common_: Common, name: str) -> int:
             own = _own_namespace(api.get(MUTATING.raw, NAME))
         except NotFound:
             own = ""
-    shape = msgspec.convert(body, PodShape)
+    shape = msgspec.convert(body, PodGateShape)
     spec = msgspec.structs.replace(shape.spec, node_name=None)
     judged = msgspec.structs.replace(shape, spec=spec)
-    around = Around(space, labels, Rules(own_namespace=own) if own else Rules())
+    around = Around(space, labels, GateRules(own_namespace=own) if own else GateRules())
     finding = pod_finding(
         f"Pod {space}/{shape.shown_name}", space, judge_shape(judged, space, around)
     )

@@ -16,7 +16,7 @@ from fairlead.api.resources import JOBS, PRIORITY_CLASSES
 from fairlead.api.status import Forbidden
 from fairlead.app.messages import ClusterStatus, Explained
 from fairlead.cli.answers import ask_why
-from fairlead.cli.arrays import Reference, is_one, parse_reference, select
+from fairlead.cli.arrays import ArrayReference, is_one, parse_reference, select
 from fairlead.cli.common import Common, Format, common, now, text_width
 from fairlead.cli.completers import complete_jobs
 from fairlead.cli.dependencies import left_texts
@@ -31,7 +31,7 @@ from fairlead.cli.transport import Api
 from fairlead.cli.views.array_why import ArrayNow, array_facts, array_now, array_text
 from fairlead.cli.views.fleet import Buying, buying_for
 from fairlead.cli.views.why import FACT_INDENT, supposed_text, why_facts, why_text
-from fairlead.decide.explanation import Unknown
+from fairlead.decide.explanation import UnknownBound
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class Asking:
         buying = buying_for(found, pools, holding, self.instant) if explained.explanation else None
         return JobAnswer(found, explained, buying, is_up, left_texts(self._api, found))
 
-    def _of_array(self, array: JobArray, reference: Reference) -> ArrayAnswer:
+    def _of_array(self, array: JobArray, reference: ArrayReference) -> ArrayAnswer:
         if self._changes:
             first = parse_indices(array.spec.indices).first
             message = f"--if: explains one job, and {array.metadata.name} is an array"
@@ -274,4 +274,4 @@ class Asking:
 def _is_short(answer: Explained) -> bool:
     """True where the forecast took the controllers too long, for a user who may see the cluster."""
     found = answer.explanation
-    return not answer.is_partial and found is not None and found.forecast is Unknown.TOO_LONG
+    return not answer.is_partial and found is not None and found.forecast is UnknownBound.TOO_LONG

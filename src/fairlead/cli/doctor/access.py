@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead import terminal
-from fairlead.doctor.readers.web import Access, Web
+from fairlead.doctor.readers.web import Web, WebAccess
 from fairlead.input.errors import Code, fail, render_error
 
 TEXT_BYTES_MAX = 4 << 20
@@ -70,7 +70,7 @@ def web_of(options: Mapping[str, Any], prefix: str = "") -> Web:
     login = content("login_file")
     if login and ":" not in login:
         raise fail(Code.BAD_VALUE, f"{flag('login_file')}: the file is not user:password")
-    access = Access(
+    access = WebAccess(
         content("token_file"), login, given("ca_file"), given("cert_file"), given("key_file"),
         skips_verification=bool(options.get(f"{start}insecure")),
     )  # fmt: skip

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.cli.common import Common, Format, dump, json_text, now, text_width
-from fairlead.doctor.audit.cost import CAPACITY_SEATS, Model, summarise
+from fairlead.doctor.audit.cost import CAPACITY_SEATS, CostModel, summarise
 from fairlead.doctor.audit.files import UnreadableLog
 from fairlead.doctor.audit.follow import Follower, windows
-from fairlead.doctor.audit.measured import PAGES_MAX, Measured, measured
+from fairlead.doctor.audit.measured import PAGES_MAX, MeasuredApi, measured
 from fairlead.doctor.audit.parallel import Engine, has_compiler, read_logs
 from fairlead.doctor.audit.policy import policy_text
 from fairlead.doctor.audit.report import (
@@ -23,8 +23,8 @@ from fairlead.doctor.audit.report import (
     flow_schema,
 )
 from fairlead.doctor.audit.summary import AuditSummary
-from fairlead.doctor.examine import Report, examine
-from fairlead.doctor.facts import Facts
+from fairlead.doctor.examine import ExaminationReport, examine
+from fairlead.doctor.facts import ClusterFacts
 from fairlead.doctor.metrics import BadPage
 from fairlead.doctor.output.text import WIDTH_DEFAULT
 from fairlead.doctor.registry import AUDIT_CHECKS
@@ -35,7 +35,7 @@ from fairlead.terminal import joined
 
 def model_of(
     objects: Sequence[str], nodes: int, seats: int = 0, pages: Sequence[str] = ()
-) -> Model:
+) -> CostModel:
     """Return what the flags say of the cluster; CliError for a value that is none.
 
     `pages` name files with metrics of the API server: one, or one of before and one of after.
@@ -53,12 +53,12 @@ def model_of(
         counts[name] = int(count)
         if size:
             sizes[name] = int(size)
-    known = _measured(pages) if pages else Measured()
-    return Model(nodes, {**known.objects, **counts}, sizes, seats or CAPACITY_SEATS,
+    known = _measured(pages) if pages else MeasuredApi()
+    return CostModel(nodes, {**known.objects, **counts}, sizes, seats or CAPACITY_SEATS,
                  known.answer_bytes)  # fmt: skip
 
 
-def _measured(pages: Sequence[str]) -> Measured:
+def _measured(pages: Sequence[str]) -> MeasuredApi:
     if len(pages) > PAGES_MAX:
         raise fail(
             Code.BAD_VALUE, "--metrics: one page, or one of before and one of after the log",
@@ -71,7 +71,7 @@ def _measured(pages: Sequence[str]) -> Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LogReading:
     """How logs are read; `processes` 0 means one per core."""
 
     processes: int = 0
@@ -79,10 +79,10 @@ class Reading:
 
 
 def analyse(
-    common: Common, files: Sequence[str], model: Model, reading: Reading | None = None
+    common: Common, files: Sequence[str], model: CostModel, reading: LogReading | None = None
 ) -> AuditSummary:
     """Return the summary of the logs; CliError for one that cannot be read."""
-    reading = reading or Reading()
+    reading = reading or LogReading()
     if reading.engine is Engine.COMPILED and not has_compiler():
         raise fail(
             Code.BAD_VALUE, "--engine compiled needs the package numba",
@@ -99,12 +99,12 @@ def analyse(
 
 
 def run_audit(
-    common: Common, files: Sequence[str], format_: str, *, model: Model, reading: Reading,
+    common: Common, files: Sequence[str], format_: str, *, model: CostModel, reading: LogReading,
     shows_flow_schema: bool,
 ) -> int:  # fmt: skip
     """Analyse and report; exits as the doctor does."""
     summary = analyse(common, files, model, reading)
-    report = examine(AUDIT_CHECKS, Facts(nodes=summary.nodes or None, audit=summary))
+    report = examine(AUDIT_CHECKS, ClusterFacts(nodes=summary.nodes or None, audit=summary))
     if shows_flow_schema:
         objects = flow_schema(summary, report.findings)
         if not objects:
@@ -118,7 +118,7 @@ def run_audit(
     return report.exit_code() if summary.events else 3
 
 
-def run_diff(common: Common, files: Sequence[str], format_: str, *, model: Model) -> int:
+def run_diff(common: Common, files: Sequence[str], format_: str, *, model: CostModel) -> int:
     """Compare two logs by cost per second."""
     if len(files) != 2:
         raise fail(
@@ -134,7 +134,7 @@ def run_diff(common: Common, files: Sequence[str], format_: str, *, model: Model
     return Exit.OK
 
 
-def run_policy(common: Common, files: Sequence[str], *, model: Model) -> int:
+def run_policy(common: Common, files: Sequence[str], *, model: CostModel) -> int:
     """Write an audit policy; with logs, what it would leave out of them."""
     summary = analyse(common, files, model) if files else None
     nodes = model.nodes or (summary.nodes if summary else 0)
@@ -143,7 +143,7 @@ def run_policy(common: Common, files: Sequence[str], *, model: Model) -> int:
 
 
 def run_follow(
-    common: Common, files: Sequence[str], format_: str, *, model: Model, seconds: float
+    common: Common, files: Sequence[str], format_: str, *, model: CostModel, seconds: float
 ) -> int:
     """Report on each window of a growing log until the user interrupts."""
     if len(files) != 1 or files[0] == "-":
@@ -159,19 +159,19 @@ def run_follow(
     try:
         for tally in windows(follower, seconds, now=time.monotonic, sleep=time.sleep):
             summary = summarise(tally, model)
-            report = examine(AUDIT_CHECKS, Facts(nodes=summary.nodes or None, audit=summary))
+            report = examine(AUDIT_CHECKS, ClusterFacts(nodes=summary.nodes or None, audit=summary))
             common.emit(_window(summary, report, format_))
     finally:
         follower.close()
     return Exit.OK
 
 
-def _text(summary: AuditSummary, report: Report) -> str:
+def _text(summary: AuditSummary, report: ExaminationReport) -> str:
     lines = audit_lines(summary, report, width=text_width(WIDTH_DEFAULT))
     return joined(lines)
 
 
-def _window(summary: AuditSummary, report: Report, format_: str) -> str:
+def _window(summary: AuditSummary, report: ExaminationReport, format_: str) -> str:
     """Return one report: JSON in one line, YAML as a document, or text."""
     if format_ == "text":
         at = datetime.datetime.fromtimestamp(now(), datetime.UTC).strftime("%H:%M:%S")

@@ -19,16 +19,16 @@ from fairlead.cli.doctor.audit import analyse
 from fairlead.cli.doctor.monitoring import jobs_of
 from fairlead.cli.embedded import is_embedded
 from fairlead.cli.text import cut_end
-from fairlead.doctor.audit.cost import Model
+from fairlead.doctor.audit.cost import CostModel
 from fairlead.doctor.check import Check
 from fairlead.doctor.configuration import (
     ConfigurationError,
     parse_baseline,
     parse_suppressions,
 )
-from fairlead.doctor.examine import Options, Report, examine, select
-from fairlead.doctor.facts import Facts, Source
-from fairlead.doctor.objects import Node
+from fairlead.doctor.examine import ExaminationReport, ExamineOptions, examine, select
+from fairlead.doctor.facts import ClusterFacts, Source
+from fairlead.doctor.objects import SeenNode
 from fairlead.doctor.output.junit import junit
 from fairlead.doctor.output.page import html_page
 from fairlead.doctor.output.plain import check_values, report_values
@@ -38,12 +38,12 @@ from fairlead.doctor.readers.cluster import ClusterReader
 from fairlead.doctor.readers.etcd import EtcdReader
 from fairlead.doctor.readers.flags import BadManifest, Manifests, flags_of_objects, read_manifests
 from fairlead.doctor.readers.node_pods import NodePodReader, PodSettings, parse_node_facts
-from fairlead.doctor.readers.pages import PageReader, Target, page_target
+from fairlead.doctor.readers.pages import PageReader, PageTarget, page_target
 from fairlead.doctor.readers.prometheus import PrometheusAnswers
 from fairlead.doctor.registry import BY_ID, CHECKS, wanted_samples
 from fairlead.doctor.sources import METRIC_SOURCES
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail, render_error
-from fairlead.input.plain import Unreadable, yaml_document
+from fairlead.input.plain import UnreadableText, yaml_document
 from fairlead.input.suggest import nearest
 from fairlead.terminal import joined
 
@@ -96,7 +96,7 @@ def run_doctor(common: Common, format_: str, options: Mapping[str, Any]) -> int:
     return report.exit_code(allows_unknown=bool(options["allow_unknown"]))
 
 
-def render(report: Report, format_: str, project_to: int = 0) -> str:
+def render(report: ExaminationReport, format_: str, project_to: int = 0) -> str:
     """Return the report in one of the formats."""
     if format_ in ("json", "yaml"):
         return dump(report_values(report), Format(format_))
@@ -156,13 +156,15 @@ class _Files:
             except (OSError, BadManifest) as error:
                 raise fail(Code.MANIFEST_UNREADABLE, f"--manifests: {error}") from error
 
-    def options(self, common: Common, options: Mapping[str, Any], requests: int) -> Options:
+    def options(self, common: Common, options: Mapping[str, Any], requests: int) -> ExamineOptions:
         """Return what the evaluation takes out."""
         today = datetime.datetime.fromtimestamp(now(), datetime.UTC).date().isoformat()
         for each in self.suppressions:
             if not select(CHECKS, (each.check,), ()):
                 common.note(f"--suppressions: no check matches '{each.check}'")
-        return Options(self.suppressions, today, self.baseline, int(options["at_nodes"]), requests)
+        return ExamineOptions(
+            self.suppressions, today, self.baseline, int(options["at_nodes"]), requests
+        )
 
 
 def _parsed(name: str, parse: Callable[[str], Any], text: str) -> Any:
@@ -177,7 +179,7 @@ def _parsed(name: str, parse: Callable[[str], Any], text: str) -> Any:
 def _kubelet(name: str) -> dict[str, object]:
     try:
         value: Any = yaml_document(read_file(name, "--kubelet-config"))
-    except Unreadable as error:
+    except UnreadableText as error:
         raise fail(Code.MANIFEST_SYNTAX, f"--kubelet-config: '{name}': {error}") from error
     if not isinstance(value, dict):
         raise fail(Code.MANIFEST_SYNTAX, f"--kubelet-config: '{name}' is not a mapping")
@@ -185,7 +187,7 @@ def _kubelet(name: str) -> dict[str, object]:
     return inner if isinstance(inner, dict) else {}
 
 
-def _facts(common: Common, options: Mapping[str, Any], files: _Files) -> tuple[Facts, int]:
+def _facts(common: Common, options: Mapping[str, Any], files: _Files) -> tuple[ClusterFacts, int]:
     """Return all facts and the number of requests that the API server answered for them."""
     targets = _url_targets(options, files)
     objects, absent = None, dict[Source, str]()
@@ -221,8 +223,8 @@ def _facts(common: Common, options: Mapping[str, Any], files: _Files) -> tuple[F
     audit = None
     if options["audit_"]:
         counts = objects.counts if objects else {}
-        audit = analyse(common, options["audit_"], Model(nodes or 0, counts))
-    facts = Facts(
+        audit = analyse(common, options["audit_"], CostModel(nodes or 0, counts))
+    facts = ClusterFacts(
         nodes=nodes, objects=objects, scrapes=scrapes, flags=flags, kubelet_configs=kubelets,
         scheduler_config=files.manifests.scheduler_config, node_facts=node_facts,
         etcd=etcd, audit=audit, absent=absent | pages.absent,
@@ -231,7 +233,10 @@ def _facts(common: Common, options: Mapping[str, Any], files: _Files) -> tuple[F
 
 
 def _of_pods(
-    common: Common, options: Mapping[str, Any], nodes: tuple[Node, ...], absent: dict[Source, str]
+    common: Common,
+    options: Mapping[str, Any],
+    nodes: tuple[SeenNode, ...],
+    absent: dict[Source, str],
 ) -> dict[str, dict[str, str]]:
     """Return the facts of nodes from pods, where they were asked for."""
     if not options["node_pods"]:
@@ -260,8 +265,8 @@ def _of_pods(
 
 
 def _with_prometheus(
-    common: Common, files: _Files, checks: tuple[Check, ...], facts: Facts
-) -> Facts:
+    common: Common, files: _Files, checks: tuple[Check, ...], facts: ClusterFacts
+) -> ClusterFacts:
     """Return the facts with what Prometheus answers, where one was given."""
     url = files.prometheus
     if not url:
@@ -298,8 +303,8 @@ def _get(common: Common) -> BudgetedGet:
     return budgeted
 
 
-def _url_targets(options: Mapping[str, Any], files: _Files) -> list[Target]:
-    targets: list[Target] = []
+def _url_targets(options: Mapping[str, Any], files: _Files) -> list[PageTarget]:
+    targets: list[PageTarget] = []
     for given in options["metrics"]:
         target = page_target(given, files.web)
         if target is None:
@@ -312,16 +317,16 @@ def _url_targets(options: Mapping[str, Any], files: _Files) -> list[Target]:
     return targets
 
 
-def _proxied(get: BudgetedGet, dns_pods: Any, given: list[Target]) -> list[Target]:
+def _proxied(get: BudgetedGet, dns_pods: Any, given: list[PageTarget]) -> list[PageTarget]:
     """Return the pages that the API server hands out, of sources that no URL was given for."""
     known = {target.source for target in given}
-    targets: list[Target] = []
+    targets: list[PageTarget] = []
     if Source.APISERVER not in known:
-        targets.append(Target(Source.APISERVER, "apiserver", lambda: get("/metrics", {})))
+        targets.append(PageTarget(Source.APISERVER, "apiserver", lambda: get("/metrics", {})))
     if Source.COREDNS not in known:
         for pod in dns_pods[:DNS_PODS_MAX]:
             path = f"/api/v1/namespaces/kube-system/pods/{pod.metadata.name}:9153/proxy/metrics"
             targets.append(
-                Target(Source.COREDNS, pod.metadata.name, lambda path=path: get(path, {}))
+                PageTarget(Source.COREDNS, pod.metadata.name, lambda path=path: get(path, {}))
             )
     return targets

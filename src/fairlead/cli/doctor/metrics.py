@@ -9,7 +9,7 @@ from typing import Any
 from fairlead.cli.common import Common, Format, dump
 from fairlead.cli.doctor.access import check_url, tell_unreadable, web_of
 from fairlead.doctor.metrics import BadPage
-from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
+from fairlead.doctor.prometheus.api import BadPrometheusAnswer, PrometheusApi, server_get
 from fairlead.doctor.prometheus.drops import drop_rules, replay, unfinished, unused
 from fairlead.doctor.prometheus.promql import uses_of
 from fairlead.doctor.prometheus.reader import PrometheusReader, expressions_of
@@ -27,7 +27,7 @@ def run_metrics(common: Common, url: str, format_: str, options: Mapping[str, An
         report = analyse(reader, expressions)
     except OSError as error:
         return tell_unreadable(url, said(error))
-    except (BadAnswer, BadPage) as error:
+    except (BadPrometheusAnswer, BadPage) as error:
         return tell_unreadable(url, str(error)[:300])
     except (KeyError, TypeError):
         return tell_unreadable(url, "its answer is not one of Prometheus")

@@ -14,7 +14,7 @@ from fairlead.doctor.facts import Source
 from fairlead.doctor.monitoring.alerts import groups
 from fairlead.doctor.monitoring.boards import Board, all_boards, boards
 from fairlead.doctor.output.snapshot import snapshot_page
-from fairlead.doctor.prometheus.ranges import BoardReader, Window
+from fairlead.doctor.prometheus.ranges import BoardReader, QueryWindow
 from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.doctor.readers.web import said
 from fairlead.doctor.sources import METRIC_SOURCES
@@ -61,7 +61,7 @@ def write_snapshot(common: Common, url: str, options: Mapping[str, Any]) -> int:
         raise fail(Code.BAD_VALUE, "--since: must be longer ago than --until")
     if start < 0:
         raise fail(Code.BAD_VALUE, f"--since: '{options['since']}' ago there were no metrics")
-    window = Window.of(start, end)
+    window = QueryWindow.of(start, end)
     common.note(f"asking Prometheus at {url}")
     try:
         answers = BoardReader(url, web_of(options), time.monotonic).read(chosen, window)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fairlead.cli.slurm_tools.options import Given, ToolError, split_list
+from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, split_list
 from fairlead.terminal import one_line, say_as_is
 
 _PERCENT = re.compile(r"%(\.?)(\d{0,4})([A-Za-z])")
@@ -85,7 +85,7 @@ def table(before: str, cells: Sequence[Cell], rows: Iterable[Sequence[str]]) -> 
 
 
 def print_listing(
-    given: Given, cells: Sequence[Cell], titles: Sequence[str], rows: Iterable[Sequence[str]]
+    given: GivenOptions, cells: Sequence[Cell], titles: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> None:
     """Print rows as sacct does: in columns under their titles, or between bars."""
     shows_titles = not given.has("noheader")

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairlead.api import names
-from fairlead.cli.slurm_tools.records import Record
-from fairlead.cli.slurm_tools.states import State
+from fairlead.cli.slurm_tools.records import QueueRecord
+from fairlead.cli.slurm_tools.states import SlurmState
 from fairlead.cli.views.jobs import latest_attempt
 from fairlead.decide.words import fold_names
 
@@ -29,7 +29,7 @@ _SIGNALS = range(129, 193)
 class Field:
     """What is shown of a record, and what the commands call it; "" where one does not have it."""
 
-    value: Callable[[Record], str]
+    value: Callable[[QueueRecord], str]
     #: Of squeue: its letter for -o, its name for -O, and its title.
     letter: str = ""
     wide: str = ""
@@ -62,43 +62,43 @@ def instant(at: float | None, otherwise: str) -> str:
     return otherwise if at is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))
 
 
-def _limit(record: Record, form: Callable[[int], str]) -> str:
+def _limit(record: QueueRecord, form: Callable[[int], str]) -> str:
     limit = record.job.spec.time_limit_seconds
     return "UNLIMITED" if limit is None else form(limit)
 
 
-def _left(record: Record) -> str:
+def _left(record: QueueRecord) -> str:
     limit = record.job.spec.time_limit_seconds
     return "UNLIMITED" if limit is None else clock(max(0, limit - record.elapsed))
 
 
-def _estimated_end(record: Record) -> float | None:
+def _estimated_end(record: QueueRecord) -> float | None:
     limit, started = record.job.spec.time_limit_seconds, record.started_at
     if record.ended_at is not None or limit is None or started is None:
         return record.ended_at
     return started + limit
 
 
-def where_or_why(record: Record) -> str:
+def where_or_why(record: QueueRecord) -> str:
     """Return the nodes of a job that has some, else in parentheses why it waits."""
-    if record.state is State.PENDING:
+    if record.state is SlurmState.PENDING:
         return f"({record.reason})"
     return fold_names(record.nodes)
 
 
-def partition_of(record: Record) -> str:
+def partition_of(record: QueueRecord) -> str:
     """Return the pool of nodes that the job asks for, or the partition of all nodes."""
     selectors = (role.template.spec.node_selector for role in record.job.spec.roles)
     pools = {each.get(names.POOL, "") for each in selectors} - {""}
     return ",".join(sorted(pools)) or DEFAULT_PARTITION
 
 
-def cpus(record: Record) -> int:
+def cpus(record: QueueRecord) -> int:
     """Return the CPUs of all members, each part of one as a whole."""
     return max(1, -(-record.amount("cpu") // 1_000))
 
 
-def node_count(record: Record) -> int:
+def node_count(record: QueueRecord) -> int:
     """Return on how many nodes it is; before it has a place, its members."""
     return len(record.nodes) or record.job.member_count
 
@@ -109,7 +109,7 @@ def memory(count: int) -> str:
     return f"{mib // 1_024}G" if mib and mib % 1_024 == 0 else f"{mib}M"
 
 
-def _tres(record: Record) -> str:
+def _tres(record: QueueRecord) -> str:
     parts = [f"cpu={cpus(record)}"]
     if record.amount("memory"):
         parts.append(f"mem={memory(record.amount('memory'))}")
@@ -120,19 +120,19 @@ def _tres(record: Record) -> str:
     return ",".join(parts)
 
 
-def _gres(record: Record) -> str:
+def _gres(record: QueueRecord) -> str:
     gpus = record.amount("gpu")
     return f"gres/gpu:{gpus // max(1, record.job.member_count)}" if gpus else "N/A"
 
 
-def exit_status(record: Record) -> str:
+def exit_status(record: QueueRecord) -> str:
     """Return the exit code and the signal of a job that has ended, as 1:0 or 0:9."""
     attempt = latest_attempt(record.job)
     code = attempt.exit_code if attempt is not None else None
-    if record.state is State.COMPLETED or not record.state.is_end:
+    if record.state is SlurmState.COMPLETED or not record.state.is_end:
         return "0:0"
     if code is None:
-        return {State.CANCELLED: "0:15", State.TIMEOUT: "0:15"}.get(record.state, "1:0")
+        return {SlurmState.CANCELLED: "0:15", SlurmState.TIMEOUT: "0:15"}.get(record.state, "1:0")
     return f"0:{code - 128}" if code in _SIGNALS else f"{code}:0"
 
 
@@ -144,13 +144,13 @@ def user_id(name: str) -> int:
         return 65_534
 
 
-def work_directory(record: Record) -> str:
+def work_directory(record: QueueRecord) -> str:
     """Return the directory that its members begin in; "" where it is not said."""
     specs = (role.template.spec for role in record.job.spec.roles)
     return next((c.working_dir for spec in specs for c in spec.containers if c.working_dir), "")
 
 
-def command(record: Record) -> str:
+def command(record: QueueRecord) -> str:
     """Return what its members run."""
     for role in record.job.spec.roles:
         for container in role.template.spec.containers:
@@ -158,7 +158,7 @@ def command(record: Record) -> str:
     return ""
 
 
-def _dependency(record: Record) -> str:
+def _dependency(record: QueueRecord) -> str:
     words = {"Succeeded": "afterok", "Finished": "afterany", "Failed": "afternotok"}
     after = record.job.spec.after
     return ",".join(f"{words.get(each.state.value, 'after')}:{each.job}" for each in after)
@@ -167,7 +167,7 @@ def _dependency(record: Record) -> str:
 # What was used: of all members together, or on average of each; None where it is not known of all
 
 
-def cpu_milliseconds(record: Record, *, each: bool = False) -> int | None:
+def cpu_milliseconds(record: QueueRecord, *, each: bool = False) -> int | None:
     """Return the processor time of the latest attempt."""
     use = record.use
     if use is None or use.cpu_milliseconds is None or use.cpu_members < use.members:
@@ -175,13 +175,13 @@ def cpu_milliseconds(record: Record, *, each: bool = False) -> int | None:
     return use.cpu_milliseconds // use.members if each else use.cpu_milliseconds
 
 
-def peak_bytes(record: Record) -> int | None:
+def peak_bytes(record: QueueRecord) -> int | None:
     """Return the peak of the largest member."""
     use = record.use
     return None if use is None else use.memory_peak_bytes
 
 
-def total_bytes(record: Record, *, each: bool = False) -> int | None:
+def total_bytes(record: QueueRecord, *, each: bool = False) -> int | None:
     """Return the sum of all members' peaks."""
     use = record.use
     if use is None or use.memory_total_bytes is None or use.memory_members < use.members:
@@ -209,7 +209,7 @@ def kilobytes(count: int | None) -> str:
     return "" if count is None else f"{-(-count // 1_024)}K"
 
 
-def _usage(milliseconds: int | None, count: int | None, record: Record) -> str:
+def _usage(milliseconds: int | None, count: int | None, record: QueueRecord) -> str:
     """Return it as TRESUsageIn... have it; "" but for steps."""
     if not record.step:
         return ""
@@ -218,11 +218,11 @@ def _usage(milliseconds: int | None, count: int | None, record: Record) -> str:
     return ",".join(parts)
 
 
-def _nothing(_record: Record) -> str:
+def _nothing(_record: QueueRecord) -> str:
     return ""
 
 
-def _constant(text: str) -> Callable[[Record], str]:
+def _constant(text: str) -> Callable[[QueueRecord], str]:
     return lambda _: text
 
 

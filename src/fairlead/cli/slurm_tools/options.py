@@ -23,7 +23,7 @@ class ToolError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class ToolOption:
     """One option: its long name, whether it takes a value, and whether it changes anything."""
 
     name: str
@@ -33,7 +33,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenOptions:
     """What a command line has: values by the long names of options, and the operands."""
 
     options: dict[str, list[str]] = field(default_factory=dict)
@@ -66,13 +66,13 @@ def split_list(text: str) -> list[str]:
     return [each for each in (*parts, part) if each]
 
 
-class Options:
+class ToolOptions:
     """The options of one command."""
 
     def __init__(self, words: str, refused: Mapping[str, str] | None = None) -> None:
         """`refused`: what to do instead of what an option asks for."""
-        self._long: dict[str, Option] = {}
-        self._short: dict[str, Option] = {}
+        self._long: dict[str, ToolOption] = {}
+        self._short: dict[str, ToolOption] = {}
         self._refused = refused or {}
         for word in words.split():
             self._add(word)
@@ -80,14 +80,16 @@ class Options:
     def _add(self, word: str) -> None:
         short, _, long = word.removeprefix("~").partition("/")
         name = long.rstrip("=?") or short.rstrip("=?")
-        option = Option(name, word.endswith(("=", "?")), word.endswith("?"), word.startswith("~"))
+        option = ToolOption(
+            name, word.endswith(("=", "?")), word.endswith("?"), word.startswith("~")
+        )
         self._long[name] = option
         if short.rstrip("=?"):
             self._short[short[0]] = option
 
-    def parse(self, arguments: Sequence[str]) -> Given:
+    def parse(self, arguments: Sequence[str]) -> GivenOptions:
         """Return what is given; ToolError for what is no option, or is refused."""
-        given, rest = Given(), list(arguments)
+        given, rest = GivenOptions(), list(arguments)
         while rest:
             word = rest.pop(0)
             if word == "--":
@@ -101,7 +103,7 @@ class Options:
                 given.operands.append(word)
         return given
 
-    def _read_long(self, given: Given, word: str, rest: list[str]) -> None:
+    def _read_long(self, given: GivenOptions, word: str, rest: list[str]) -> None:
         name, equals, value = word.partition("=")
         option = self._long.get(name) or self._of_prefix(name)
         if option.takes_value and not equals and not option.needs_equals:
@@ -110,7 +112,7 @@ class Options:
             raise ToolError(f"option '--{option.name}' doesn't allow an argument")
         self._give(given, option, value)
 
-    def _read_short(self, given: Given, word: str, rest: list[str]) -> None:
+    def _read_short(self, given: GivenOptions, word: str, rest: list[str]) -> None:
         while word:
             letter, word = word[0], word[1:]
             option = self._short.get(letter)
@@ -124,7 +126,7 @@ class Options:
             self._give(given, option, word.removeprefix("="))
             return
 
-    def _of_prefix(self, name: str) -> Option:
+    def _of_prefix(self, name: str) -> ToolOption:
         """Return the one option that begins with this, as getopt_long does."""
         found = [option for long, option in self._long.items() if long.startswith(name)]
         if name and len(found) == 1:
@@ -142,7 +144,7 @@ class Options:
             raise ToolError(f"option '{shown}' requires an argument")
         return rest.pop(0)
 
-    def _give(self, given: Given, option: Option, value: str) -> None:
+    def _give(self, given: GivenOptions, option: ToolOption, value: str) -> None:
         if option.name in self._refused:
             raise ToolError(f"--{option.name} cannot be honoured: {self._refused[option.name]}")
         if not option.is_ignored:

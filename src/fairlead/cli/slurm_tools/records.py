@@ -29,7 +29,7 @@ from fairlead.api.use import AttemptUse
 from fairlead.cli.common import Common
 from fairlead.cli.lookup import list_arrays
 from fairlead.cli.slurm_tools.options import ToolError
-from fairlead.cli.slurm_tools.states import State, slurm_state, waiting_reason
+from fairlead.cli.slurm_tools.states import SlurmState, slurm_state, waiting_reason
 from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import latest_attempt
 from fairlead.model.element_sets import Members, decode_set
@@ -47,14 +47,14 @@ class NoHistory(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class QueueRecord:
     """A job, or the elements of an array that wait: one line of squeue, and of sacct.
 
     Of waiting elements `job` is what each of them is, and `task` lists them in brackets.
     """
 
     job: Job
-    state: State
+    state: SlurmState
     now: float
     number: int
     array: int | None = None
@@ -125,7 +125,7 @@ class Record:
     def elapsed(self) -> int:
         """Seconds that it has run, or did."""
         started = self.started_at
-        if started is None or self.state in (State.PENDING, State.CONFIGURING):
+        if started is None or self.state in (SlurmState.PENDING, SlurmState.CONFIGURING):
             return 0
         return max(0, round((self.ended_at or self.now) - started))
 
@@ -155,7 +155,7 @@ class JobId:
     number: int
     tasks: frozenset[int] | None = None
 
-    def names(self, record: Record) -> bool:
+    def names(self, record: QueueRecord) -> bool:
         """True for a job of this number, and all or some elements of an array."""
         if self.tasks is None:
             return self.number in (record.number, record.array)
@@ -179,18 +179,20 @@ def parse_ids(texts: Iterable[str]) -> list[JobId]:
     return out
 
 
-def record_of_job(job: Job, now: float) -> Record:
+def record_of_job(job: Job, now: float) -> QueueRecord:
     """Return the record of a job."""
     state = slurm_state(job)
     array, index = array_number_of(job), element_index_of(job.metadata)
-    reason = waiting_reason(job) if state is State.PENDING else "None"
+    reason = waiting_reason(job) if state is SlurmState.PENDING else "None"
     number = job.status.number
     if array is None or index is None:
-        return Record(job, state, now, number, reason=reason)
-    return Record(job, state, now, number, array, str(index), reason)
+        return QueueRecord(job, state, now, number, reason=reason)
+    return QueueRecord(job, state, now, number, array, str(index), reason)
 
 
-def live_records(api: Api, space: str, now: float, *, expands: bool = False) -> Iterator[Record]:
+def live_records(
+    api: Api, space: str, now: float, *, expands: bool = False
+) -> Iterator[QueueRecord]:
     """Yield what the API has: jobs, and of arrays the elements that wait in one record each.
 
     With `expands` each of those has a record of its own. What has no number yet is left out.
@@ -213,7 +215,7 @@ def _is_folded(job: Job) -> bool:
     """True for an element that waits for its first attempt with the others of its array."""
     is_element = array_number_of(job) is not None
     is_first = job.status.attempt <= 1 and not job.spec.suspend
-    return is_element and is_first and slurm_state(job) is State.PENDING
+    return is_element and is_first and slurm_state(job) is SlurmState.PENDING
 
 
 def _waiting_elements(
@@ -221,7 +223,7 @@ def _waiting_elements(
     elements: Iterable[tuple[int, Job]],
     now: float,
     expands: bool,  # noqa: FBT001
-) -> Iterator[Record]:
+) -> Iterator[QueueRecord]:
     """Yield the record of the elements that wait; none where all have begun."""
     indices = parse_indices(array.spec.indices)
     jobs = {index: job for index, job in elements if not _is_folded(job)}
@@ -240,7 +242,7 @@ def _waiting_elements(
     elif limit is not None and sum(not job.is_finished for job in jobs.values()) >= limit:
         reason = "JobArrayTaskLimit"
     number = array.status.number
-    record = Record(job, State.PENDING, now, number, number, reason=reason)
+    record = QueueRecord(job, SlurmState.PENDING, now, number, number, reason=reason)
     if expands:
         yield from (replace(record, task=str(index)) for index in waiting)
         return
@@ -254,7 +256,7 @@ def replace_verdict(job: Job, array: JobArray) -> Job:
     return msgspec.structs.replace(job, status=status)
 
 
-def ended_records(common_: Common, now: float, **query: Any) -> list[Record]:
+def ended_records(common_: Common, now: float, **query: Any) -> list[QueueRecord]:
     """Return the records of the history, the latest end first; those without a number left out.
 
     NoHistory where there is none to read.
@@ -273,7 +275,7 @@ def ended_records(common_: Common, now: float, **query: Any) -> list[Record]:
     return [record_of_line(line, now) for line in lines if line.number]
 
 
-def record_of_line(line: HistoryLine, now: float) -> Record:
+def record_of_line(line: HistoryLine, now: float) -> QueueRecord:
     """Return the record of a job in the history."""
     job = msgspec.convert(line.document, Job)
     job = msgspec.structs.replace(
@@ -282,7 +284,7 @@ def record_of_line(line: HistoryLine, now: float) -> Record:
     return replace(record_of_job(job, now), uses=line.use)
 
 
-def in_order(records: Iterable[Record]) -> list[Record]:
+def in_order(records: Iterable[QueueRecord]) -> list[QueueRecord]:
     """Return records by number, elements of one array by index; of two of one job the later one, as
     that of the history, which says where it ran.
     """
@@ -290,6 +292,6 @@ def in_order(records: Iterable[Record]) -> list[Record]:
     return sorted(by_id.values(), key=_order)
 
 
-def _order(record: Record) -> tuple[int, int, int]:
+def _order(record: QueueRecord) -> tuple[int, int, int]:
     group = record.number if record.array is None else record.array
     return group, label_number(record.task) or 0, record.number

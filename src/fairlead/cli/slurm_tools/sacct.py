@@ -12,17 +12,17 @@ from fairlead.cli.common import Common
 from fairlead.cli.instants import parse_instant
 from fairlead.cli.slurm_tools.columns import Cell, parse_sacct, print_listing
 from fairlead.cli.slurm_tools.fields import BY_SACCT, Field, partition_of, user_id
-from fairlead.cli.slurm_tools.options import Given, Options, ToolError
+from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
     JobId,
     NoHistory,
-    Record,
+    QueueRecord,
     ended_records,
     in_order,
     live_records,
     parse_ids,
 )
-from fairlead.cli.slurm_tools.states import State, parse_state
+from fairlead.cli.slurm_tools.states import SlurmState, parse_state
 from fairlead.cli.transport import Api
 
 FORMAT = "jobid,jobname,partition,account,alloccpus,state,exitcode"
@@ -30,7 +30,7 @@ FORMAT_BRIEF = "jobid,state,exitcode"
 FORMAT_LONG = (
     "jobid,jobidraw,jobname,partition,alloccpus,elapsed,state,exitcode,nodelist,reqmem,maxrss"
 )
-OPTIONS = Options(
+OPTIONS = ToolOptions(
     "a/allusers A/accounts= /account= b/brief ~B/batch-script ~D/duplicates /delimiter= E/endtime= "
     "e/helpformat g/gid= h/help j/jobs= l/long ~L/allclusters ~M/clusters= ~/cluster= "
     "n/noheader N/nodelist= /name= o/format= p/parsable P/parsable2 q/qos= r/partition= s/state= "
@@ -62,7 +62,7 @@ def run(common_: Common, arguments: list[str]) -> int:
     return 0
 
 
-def _columns(given: Given) -> tuple[list[Cell], list[Field]]:
+def _columns(given: GivenOptions) -> tuple[list[Cell], list[Field]]:
     standard = os.environ.get("SACCT_FORMAT", FORMAT)
     if given.has("brief"):
         standard = FORMAT_BRIEF
@@ -81,7 +81,7 @@ def _columns(given: Given) -> tuple[list[Cell], list[Field]]:
     return wide, fields
 
 
-def _chosen(common_: Common, api: Api, given: Given) -> list[Record]:
+def _chosen(common_: Common, api: Api, given: GivenOptions) -> list[QueueRecord]:
     """Return the records that are asked for; of ids without a time, whenever they were."""
     now, ids = time.time(), parse_ids(given.listed("jobs"))
     try:
@@ -109,7 +109,7 @@ def _chosen(common_: Common, api: Api, given: Given) -> list[Record]:
     ]  # fmt: skip
 
 
-def _ended(common_: Common, ids: list[JobId], now: float, since: float) -> Iterator[Record]:
+def _ended(common_: Common, ids: list[JobId], now: float, since: float) -> Iterator[QueueRecord]:
     """Yield what the history has: by number where few are asked for, else since an instant."""
     if not ids:
         yield from ended_records(common_, now, since=f"{since:.3f}")
@@ -118,8 +118,8 @@ def _ended(common_: Common, ids: list[JobId], now: float, since: float) -> Itera
         yield from ended_records(common_, now, number=number)
 
 
-def _states(given: Given) -> frozenset[State]:
-    chosen: set[State] = set()
+def _states(given: GivenOptions) -> frozenset[SlurmState]:
+    chosen: set[SlurmState] = set()
     for text in given.listed("state"):
         state = parse_state(text)
         if state is None:
@@ -128,7 +128,7 @@ def _states(given: Given) -> frozenset[State]:
     return frozenset(chosen)
 
 
-def _matches(record: Record, given: Given, users: frozenset[str]) -> bool:
+def _matches(record: QueueRecord, given: GivenOptions, users: frozenset[str]) -> bool:
     tests = (
         (users, record.user in users or str(user_id(record.user)) in users),
         (given.listed("name"), record.name in given.listed("name")),
@@ -141,7 +141,7 @@ def _matches(record: Record, given: Given, users: frozenset[str]) -> bool:
     return all(holds for asked, holds in tests if asked)
 
 
-def _with_steps(records: Iterable[Record], given: Given) -> Iterator[Record]:
+def _with_steps(records: Iterable[QueueRecord], given: GivenOptions) -> Iterator[QueueRecord]:
     """Yield each record, and without -X the step that ran its script."""
     for record in records:
         yield record

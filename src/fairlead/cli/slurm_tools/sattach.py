@@ -14,10 +14,10 @@ from fairlead.api.status import NotFound
 from fairlead.cli.common import Common
 from fairlead.cli.follow import follow_job
 from fairlead.cli.numbers import find_numbered, parse_number
-from fairlead.cli.slurm_tools.options import Options, ToolError
+from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 from fairlead.cli.transport import Api
 
-OPTIONS = Options(
+OPTIONS = ToolOptions(
     "~l/label Q/quiet v/verbose /layout /input-filter= /output-filter= /error-filter= /pty",
     {
         "layout": "fairlead why JOB says where its members are",

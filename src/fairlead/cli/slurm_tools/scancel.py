@@ -6,18 +6,18 @@ import re
 import time
 
 from fairlead import terminal
-from fairlead.cli.arrays import Reference
+from fairlead.cli.arrays import ArrayReference
 from fairlead.cli.commands.change import CANCEL, change_reference
 from fairlead.cli.common import Common
 from fairlead.cli.identity import submitter_name
 from fairlead.cli.numbers import find_numbered, parse_number
 from fairlead.cli.slurm_tools.fields import partition_of
-from fairlead.cli.slurm_tools.options import Given, Options, ToolError
-from fairlead.cli.slurm_tools.records import Record, live_records, parse_ids
+from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
+from fairlead.cli.slurm_tools.records import QueueRecord, live_records, parse_ids
 from fairlead.cli.slurm_tools.states import parse_state
 from fairlead.cli.transport import Api
 
-OPTIONS = Options(
+OPTIONS = ToolOptions(
     "A/account= ~b/batch ~c/ctld ~f/full ~H/hurry i/interactive ~M/clusters= ~/cluster= "
     "/me n/name= /jobname= p/partition= q/qos= Q/quiet R/reservation= s/signal= t/state= u/user= "
     "v/verbose w/nodelist= ~/wckey= ~/cron ~/sibling=",
@@ -51,7 +51,7 @@ def run(common_: Common, arguments: list[str]) -> int:
     return 1 if errors else 0
 
 
-def _check_signal(given: Given) -> None:
+def _check_signal(given: GivenOptions) -> None:
     signal = given.last("signal").upper().removeprefix("SIG")
     if signal and signal not in _KILLING:
         raise ToolError(
@@ -67,14 +67,14 @@ def _cancel(common_: Common, api: Api, space: str, text: str) -> list[str]:
     found = find_numbered(api, space, numbered.number) if numbered is not None else None
     if found is None or numbered is None:
         return [f"Kill job error on job id {text}: Invalid job id specified"]
-    reference = Reference(found.metadata.name, numbered.indices)
+    reference = ArrayReference(found.metadata.name, numbered.indices)
     _, problem = change_reference(common_, api, CANCEL, space=space, reference=reference)
     if problem is None:
         return []
     return [f"Kill job error on job id {text}: {problem.message}"]
 
 
-def _matches(api: Api, record: Record, given: Given) -> bool:
+def _matches(api: Api, record: QueueRecord, given: GivenOptions) -> bool:
     users = set(given.listed("user")) | ({submitter_name(api)} if given.has("me") else set())
     states = {parse_state(each) for each in given.listed("state")}
     named = given.listed("name", "jobname")

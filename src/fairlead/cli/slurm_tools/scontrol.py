@@ -13,8 +13,8 @@ from fairlead.api.indices import INDEX_MAX
 from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS
-from fairlead.cli.arrays import Reference
-from fairlead.cli.commands.change import HOLD, RELEASE, Change, change_reference
+from fairlead.cli.arrays import ArrayReference
+from fairlead.cli.commands.change import HOLD, RELEASE, ChangeVerb, change_reference
 from fairlead.cli.common import Common
 from fairlead.cli.numbers import find_numbered, parse_number
 from fairlead.cli.slurm_tools import sinfo
@@ -26,10 +26,10 @@ from fairlead.cli.slurm_tools.fields import (
     DEFAULT_PARTITION,
     memory,
 )
-from fairlead.cli.slurm_tools.options import Options, ToolError
+from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
     NoHistory,
-    Record,
+    QueueRecord,
     ended_records,
     in_order,
     live_records,
@@ -43,7 +43,7 @@ from fairlead.cli.watching import job_changes
 from fairlead.decide.words import fold_names
 from fairlead.member.hostlist import expand_hosts
 
-OPTIONS = Options("~a/all ~d/details ~/hide ~M/clusters= o/oneliner Q/quiet v/verbose ~/local")
+OPTIONS = ToolOptions("~a/all ~d/details ~/hide ~M/clusters= o/oneliner Q/quiet v/verbose ~/local")
 #: So long the members of a job may take to end before it is queued again.
 REQUEUE_SECONDS_MAX = 600.0
 _TAKES = "scontrol show job|node|partition|hostnames|config, hold, release, requeue, update"
@@ -124,7 +124,7 @@ def _settings() -> Iterator[tuple[str, str]]:
 # Jobs
 
 
-def _jobs(common_: Common, texts: list[str]) -> list[Record]:
+def _jobs(common_: Common, texts: list[str]) -> list[QueueRecord]:
     """Return the jobs that are named, all of them without a name; ToolError for none such."""
     api, now = common_.connect(), time.time()
     space, ids = common_.space(api.connection.namespace), parse_ids(texts)
@@ -138,7 +138,7 @@ def _jobs(common_: Common, texts: list[str]) -> list[Record]:
     return shown
 
 
-def _job_block(record: Record) -> list[list[tuple[str, str]]]:
+def _job_block(record: QueueRecord) -> list[list[tuple[str, str]]]:
     def wide(name: str) -> str:
         return BY_WIDE[name].value(record)
 
@@ -185,14 +185,14 @@ def _found(api: Api, space: str, text: str) -> Job | JobArray:
     return found
 
 
-def _change(common_: Common, change: Change, texts: list[str]) -> int:
+def _change(common_: Common, change: ChangeVerb, texts: list[str]) -> int:
     """Hold or release what the ids name."""
     api = common_.connect()
     space = common_.space(api.connection.namespace)
     for text in _ids(texts):
         numbered = parse_number(text)
         name = _found(api, space, text).metadata.name
-        reference = Reference(name, numbered.indices if numbered else None)
+        reference = ArrayReference(name, numbered.indices if numbered else None)
         _, problem = change_reference(common_, api, change, space=space, reference=reference)
         if problem is not None:
             raise ToolError(f"{problem.message} for job {text}")

@@ -15,18 +15,18 @@ from fairlead.cli.slurm_tools.fields import (
     node_count,
     total_bytes,
 )
-from fairlead.cli.slurm_tools.options import Options, ToolError
+from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
     NoHistory,
-    Record,
+    QueueRecord,
     ended_records,
     in_order,
     live_records,
     parse_ids,
 )
-from fairlead.cli.slurm_tools.states import State
+from fairlead.cli.slurm_tools.states import SlurmState
 
-OPTIONS = Options("h/help v/version d/debug", {})
+OPTIONS = ToolOptions("h/help v/version d/debug", {})
 USAGE = "Usage: seff [Options] <Jobid>\n"
 UNKNOWN = "unknown"
 _NOT_FOUND, _BAD_ID = 2, 3
@@ -58,7 +58,7 @@ def run(common_: Common, arguments: list[str]) -> int:
     return 0
 
 
-def seff_lines(record: Record) -> list[str]:
+def seff_lines(record: QueueRecord) -> list[str]:
     """Return what seff prints of a job."""
     lines = [f"Job ID: {record.number}"]
     if record.array is not None:
@@ -66,7 +66,7 @@ def seff_lines(record: Record) -> list[str]:
     user = record.user or "nobody"
     code = exit_status(record).partition(":")[0]
     lines += [f"Cluster: {CLUSTER}", f"User/Group: {user}/{user}"]
-    if record.state is State.PENDING:
+    if record.state is SlurmState.PENDING:
         return [*lines, f"State: {record.state.value}",
                 "Efficiency not available for jobs in the PENDING state."]  # fmt: skip
     lines.append(f"State: {record.state.value} (exit code {code})")
@@ -83,7 +83,7 @@ def seff_lines(record: Record) -> list[str]:
     return lines
 
 
-def _cpu_lines(record: Record, cores: int) -> list[str]:
+def _cpu_lines(record: QueueRecord, cores: int) -> list[str]:
     used, walltime = cpu_milliseconds(record), cores * record.elapsed
     if used is None:
         share, shown = UNKNOWN, UNKNOWN
@@ -97,7 +97,7 @@ def _cpu_lines(record: Record, cores: int) -> list[str]:
     ]
 
 
-def _memory_lines(record: Record, nodes: int) -> list[str]:
+def _memory_lines(record: QueueRecord, nodes: int) -> list[str]:
     used, asked = total_bytes(record), record.amount("memory")
     shown = UNKNOWN if used is None else size(used)
     if not asked:

@@ -14,16 +14,16 @@ from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.cli.common import Common
 from fairlead.cli.slurm_tools.columns import Cell, parse_percent, parse_wide, table
 from fairlead.cli.slurm_tools.fields import DEFAULT_PARTITION
-from fairlead.cli.slurm_tools.options import Given, Options, ToolError
+from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
 from fairlead.cli.transport import Api
-from fairlead.cli.views.nodes import NodeState, NodeUse, node_uses
+from fairlead.cli.views.nodes import NodeUsability, NodeUse, node_uses
 from fairlead.decide.words import fold_names
 
 FORMAT = "%9P %.5a %.10l %.6D %.6t %N"
 FORMAT_LONG = "%9P %.5a %.10l %.6D %.11T %N"
 FORMAT_NODES = "%N %.6D %.9P %6t"
 FORMAT_SUMMARY = "%9P %.5a %.10l %.16F %N"
-OPTIONS = Options(
+OPTIONS = ToolOptions(
     "~a/all d/dead ~e/exact h/noheader ~/hide i/iterate= l/long ~M/clusters= n/nodes= N/Node "
     "~/noconvert o/format= O/Format= p/partition= r/responding R/list-reasons s/summarize "
     "S/sort= t/states= T/reservation v/verbose ~/local ~/federation /json? /yaml?",
@@ -40,7 +40,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NodeGroup:
     """Nodes of one partition that a line shows together."""
 
     partition: str
@@ -67,17 +67,17 @@ def state_of(node: NodeUse) -> str:
     """Return Slurm's word for what a node can be used for."""
     is_used = any(node.used.values())
     match node.state:
-        case NodeState.NOT_READY:
+        case NodeUsability.NOT_READY:
             return "down"
-        case NodeState.CORDONED:
+        case NodeUsability.CORDONED:
             return "draining" if is_used else "drained"
-        case NodeState.MAINTENANCE:
+        case NodeUsability.MAINTENANCE:
             return "maint"
-        case NodeState.UNHEALTHY:
+        case NodeUsability.UNHEALTHY:
             return "fail"
-        case NodeState.SPARE | NodeState.TAINTED:
+        case NodeUsability.SPARE | NodeUsability.TAINTED:
             return "reserved"
-        case NodeState.READY:
+        case NodeUsability.READY:
             pass
     whole = {"cpu", *(name for name in node.total if name.endswith("/gpu"))}
     is_full = any(node.used.get(each, 0) >= node.total.get(each, 0) > 0 for each in whole)
@@ -104,7 +104,7 @@ def _cpus(node: NodeUse) -> tuple[int, int]:
     return min(total, -(-node.used.get("cpu", 0) // 1_000)), total
 
 
-def _first(group: Group, value: Callable[[NodeUse], object]) -> str:
+def _first(group: NodeGroup, value: Callable[[NodeUse], object]) -> str:
     return str(value(group.nodes[0])) if group.nodes else "0"
 
 
@@ -112,43 +112,45 @@ def _is_busy(node: NodeUse) -> tuple[int, int]:
     return int(any(node.used.values())), 1
 
 
-def _partition(group: Group) -> str:
+def _partition(group: NodeGroup) -> str:
     return group.partition + ("*" if group.partition == DEFAULT_PARTITION else "")
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class NodeField:
     """What is shown of a group of nodes: letter, name for -O, title."""
 
     letter: str
     wide: str
     title: str
-    value: Callable[[Group], str]
+    value: Callable[[NodeGroup], str]
 
 
-FIELDS: tuple[Field, ...] = (
-    Field("P", "partition", "PARTITION", _partition),
-    Field("R", "partitionname", "PARTITION", lambda g: g.partition),
-    Field("a", "available", "AVAIL", lambda _: "up"),
-    Field("l", "time", "TIMELIMIT", lambda _: "infinite"),
-    Field("D", "nodes", "NODES", lambda g: str(len(g.nodes))),
-    Field("t", "statecompact", "STATE", lambda g: _COMPACT.get(g.state, g.state)),
-    Field("T", "statelong", "STATE", lambda g: g.state),
-    Field("N", "nodelist", "NODELIST", lambda g: fold_names(n.name for n in g.nodes)),
-    Field("n", "nodehost", "HOSTNAMES", lambda g: ",".join(n.name for n in g.nodes)),
-    Field("F", "nodeaiot", "NODES(A/I/O/T)", lambda g: g.counts(_is_busy)),
-    Field("C", "cpusstate", "CPUS(A/I/O/T)", lambda g: g.counts(_cpus)),
-    Field("c", "cpus", "CPUS", lambda g: _first(g, lambda n: _cpus(n)[1])),
-    Field("m", "memory", "MEMORY", lambda g: _first(g, lambda n: n.total.get("memory", 0) // _MIB)),
-    Field("G", "gres", "GRES", lambda g: f"gpu:{n}" if (n := int(_first(g, _gpus))) else "(null)"),
-    Field("", "gresused", "GRES_USED", lambda g: _first(g, _gres_used)),
-    Field("f", "features", "AVAIL_FEATURES", lambda _: "(null)"),
-    Field("b", "features_act", "ACTIVE_FEATURES", lambda _: "(null)"),
-    Field("E", "reason", "REASON", lambda g: _first(g, lambda n: n.reason) or "none"),
-    Field("O", "cpusload", "CPU_LOAD", lambda _: "N/A"),
-    Field("e", "freemem", "FREE_MEM", lambda g: _first(g, lambda n: (
+FIELDS: tuple[NodeField, ...] = (
+    NodeField("P", "partition", "PARTITION", _partition),
+    NodeField("R", "partitionname", "PARTITION", lambda g: g.partition),
+    NodeField("a", "available", "AVAIL", lambda _: "up"),
+    NodeField("l", "time", "TIMELIMIT", lambda _: "infinite"),
+    NodeField("D", "nodes", "NODES", lambda g: str(len(g.nodes))),
+    NodeField("t", "statecompact", "STATE", lambda g: _COMPACT.get(g.state, g.state)),
+    NodeField("T", "statelong", "STATE", lambda g: g.state),
+    NodeField("N", "nodelist", "NODELIST", lambda g: fold_names(n.name for n in g.nodes)),
+    NodeField("n", "nodehost", "HOSTNAMES", lambda g: ",".join(n.name for n in g.nodes)),
+    NodeField("F", "nodeaiot", "NODES(A/I/O/T)", lambda g: g.counts(_is_busy)),
+    NodeField("C", "cpusstate", "CPUS(A/I/O/T)", lambda g: g.counts(_cpus)),
+    NodeField("c", "cpus", "CPUS", lambda g: _first(g, lambda n: _cpus(n)[1])),
+    NodeField("m", "memory", "MEMORY",
+              lambda g: _first(g, lambda n: n.total.get("memory", 0) // _MIB)),
+    NodeField("G", "gres", "GRES",
+              lambda g: f"gpu:{n}" if (n := int(_first(g, _gpus))) else "(null)"),
+    NodeField("", "gresused", "GRES_USED", lambda g: _first(g, _gres_used)),
+    NodeField("f", "features", "AVAIL_FEATURES", lambda _: "(null)"),
+    NodeField("b", "features_act", "ACTIVE_FEATURES", lambda _: "(null)"),
+    NodeField("E", "reason", "REASON", lambda g: _first(g, lambda n: n.reason) or "none"),
+    NodeField("O", "cpusload", "CPU_LOAD", lambda _: "N/A"),
+    NodeField("e", "freemem", "FREE_MEM", lambda g: _first(g, lambda n: (
         n.total.get("memory", 0) - n.used.get("memory", 0)) // _MIB)),
-    Field("w", "weight", "WEIGHT", lambda _: "1"),
+    NodeField("w", "weight", "WEIGHT", lambda _: "1"),
 )  # fmt: skip
 _BY_LETTER = {field.letter: field for field in FIELDS if field.letter}
 _BY_WIDE = {field.wide: field for field in FIELDS}
@@ -184,7 +186,7 @@ def partitions_of(nodes: Iterable[NodeUse]) -> dict[str, list[NodeUse]]:
     return partitions
 
 
-def _partitions(given: Given, nodes: Iterable[NodeUse]) -> dict[str, list[NodeUse]]:
+def _partitions(given: GivenOptions, nodes: Iterable[NodeUse]) -> dict[str, list[NodeUse]]:
     wanted, hosts = given.listed("partition"), given.listed("nodes")
     states = [each.lower() for each in given.listed("states")]
     chosen = [
@@ -192,8 +194,8 @@ def _partitions(given: Given, nodes: Iterable[NodeUse]) -> dict[str, list[NodeUs
         if (not hosts or node.name in hosts)
         and (not states or "all" in states or state_of(node) in states
              or _COMPACT.get(state_of(node)) in states)
-        and not (given.has("dead") and node.state is not NodeState.NOT_READY)
-        and not (given.has("responding") and node.state is NodeState.NOT_READY)
+        and not (given.has("dead") and node.state is not NodeUsability.NOT_READY)
+        and not (given.has("responding") and node.state is NodeUsability.NOT_READY)
     ]  # fmt: skip
     return {
         name: found for name, found in partitions_of(chosen).items()
@@ -201,19 +203,19 @@ def _partitions(given: Given, nodes: Iterable[NodeUse]) -> dict[str, list[NodeUs
     }  # fmt: skip
 
 
-def _lines(given: Given, partitions: dict[str, list[NodeUse]]) -> Iterator[Group]:
+def _lines(given: GivenOptions, partitions: dict[str, list[NodeUse]]) -> Iterator[NodeGroup]:
     """Yield a group for each line: a node, a whole partition, or a state of one."""
     for name, nodes in partitions.items():
         if given.has("Node"):
-            yield from (Group(name, (node,)) for node in nodes)
+            yield from (NodeGroup(name, (node,)) for node in nodes)
         elif given.has("summarize") or not nodes:
-            yield Group(name, tuple(nodes))
+            yield NodeGroup(name, tuple(nodes))
         else:
             by_state = groupby(sorted(nodes, key=state_of), key=state_of)
-            yield from (Group(name, tuple(each)) for _, each in by_state)
+            yield from (NodeGroup(name, tuple(each)) for _, each in by_state)
 
 
-def _columns(given: Given) -> tuple[str, list[Cell], list[Field]]:
+def _columns(given: GivenOptions) -> tuple[str, list[Cell], list[NodeField]]:
     if given.has("Format"):
         cells = parse_wide(given.last("Format"))
         return "", cells, [_field(_BY_WIDE, cell.field) for cell in cells]
@@ -230,7 +232,7 @@ def _columns(given: Given) -> tuple[str, list[Cell], list[Field]]:
     return before, cells, [_field(_BY_LETTER, cell.field) for cell in cells]
 
 
-def _field(known: dict[str, Field], name: str) -> Field:
+def _field(known: dict[str, NodeField], name: str) -> NodeField:
     if name not in known:
         raise ToolError(f"Invalid node format specification: {name}")
     return known[name]

@@ -14,13 +14,13 @@ from fairlead import terminal
 from fairlead.cli.common import Common
 from fairlead.cli.slurm_tools.columns import Cell, parse_percent, table
 from fairlead.cli.slurm_tools.fields import BY_LETTER, CLUSTER, partition_of
-from fairlead.cli.slurm_tools.options import Options, ToolError
-from fairlead.cli.slurm_tools.records import Record, in_order, live_records, parse_ids
-from fairlead.cli.slurm_tools.states import State
+from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
+from fairlead.cli.slurm_tools.records import QueueRecord, in_order, live_records, parse_ids
+from fairlead.cli.slurm_tools.states import SlurmState
 
 FORMAT = "%.15i %9r %.10Y %.10S %.10Q"
 FORMAT_LONG = "%.15i %9r %.8u %.10Y %.10S %.10A %.10B %.10F %.10J %.10P %.10Q %.11N"
-OPTIONS = Options(
+OPTIONS = ToolOptions(
     "h/noheader j/jobs= l/long ~M/clusters= ~/cluster= n/norm o/format= p/partition= S/sort= "
     "u/user= v/verbose w/weights ~/federation ~/local ~/sibling",
     {
@@ -36,14 +36,14 @@ class _Factor:
     """A column: its title, and what it shows of a job."""
 
     title: str
-    value: Callable[[Record], str]
+    value: Callable[[QueueRecord], str]
 
 
-def _priority(record: Record) -> str:
+def _priority(record: QueueRecord) -> str:
     return str(record.job.spec.priority or 0)
 
 
-def _none(_record: Record) -> str:
+def _none(_record: QueueRecord) -> str:
     return "0"
 
 
@@ -77,7 +77,7 @@ def run(common_: Common, arguments: list[str]) -> int:
     partitions = frozenset(given.listed("partition"))
     found = [
         record for record in live_records(api, common_.space(api.connection.namespace), time.time())
-        if record.state is State.PENDING
+        if record.state is SlurmState.PENDING
         and (not ids or record.is_called(ids))
         and (not users or record.user in users)
         and (not partitions or not partitions.isdisjoint(partition_of(record).split(",")))

@@ -12,24 +12,24 @@ from fairlead.cli.common import Common
 from fairlead.cli.identity import submitter_name
 from fairlead.cli.slurm_tools.columns import Cell, parse_percent, parse_wide, table
 from fairlead.cli.slurm_tools.fields import BY_LETTER, BY_WIDE, Field, partition_of
-from fairlead.cli.slurm_tools.options import Given, Options, ToolError
+from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
     JobId,
     NoHistory,
-    Record,
+    QueueRecord,
     ended_records,
     in_order,
     live_records,
     parse_ids,
 )
-from fairlead.cli.slurm_tools.states import State, parse_state
+from fairlead.cli.slurm_tools.states import SlurmState, parse_state
 from fairlead.cli.transport import Api
 
 #: Slurm's MinJobAge: so long an ended job is shown.
 ENDED_SECONDS = 300
 FORMAT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 FORMAT_LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
-OPTIONS = Options(
+OPTIONS = ToolOptions(
     "A/account= ~a/all r/array h/noheader ~/hide j/jobs= /job= l/long ~M/clusters= ~/cluster= "
     "n/name= o/format= O/Format= p/partition= q/qos= R/reservation= S/sort= t/states= /state= "
     "u/user= /users= /me w/nodelist= ~/noconvert ~P/priority ~/local ~/federation ~/sibling "
@@ -67,7 +67,7 @@ def run(common_: Common, arguments: list[str]) -> int:
     return 0
 
 
-def _columns(given: Given) -> tuple[str, list[Cell], list[Field]]:
+def _columns(given: GivenOptions) -> tuple[str, list[Cell], list[Field]]:
     """Return the literal text before the columns, the columns, and their fields; ToolError."""
     if given.has("Format"):
         cells, before = parse_wide(given.last("Format")), ""
@@ -85,29 +85,29 @@ def _columns(given: Given) -> tuple[str, list[Cell], list[Field]]:
     return before, cells, [BY_LETTER[cell.field] for cell in cells]
 
 
-def _titles(fields: Iterable[Field], given: Given) -> list[str]:
+def _titles(fields: Iterable[Field], given: GivenOptions) -> list[str]:
     if given.has("Format"):
         return [field.wide.upper().replace("-", "_") for field in fields]
     return [field.title for field in fields]
 
 
-def _states(given: Given) -> frozenset[State]:
+def _states(given: GivenOptions) -> frozenset[SlurmState]:
     """Return the states to show; ToolError for what is none."""
     listed = given.listed("states", "state")
     if any(each.lower() == "all" for each in listed):
-        return frozenset(State)
-    chosen: set[State] = set()
+        return frozenset(SlurmState)
+    chosen: set[SlurmState] = set()
     for text in listed:
         state = parse_state(text)
         if state is None:
             raise ToolError(f"Invalid job state specified: {text}")
         chosen.add(state)
-    return frozenset(chosen) or frozenset(state for state in State if not state.is_end)
+    return frozenset(chosen) or frozenset(state for state in SlurmState if not state.is_end)
 
 
 def _records(
-    common_: Common, api: Api, given: Given, *, space: str, ids: list[JobId], now: float
-) -> list[Record]:
+    common_: Common, api: Api, given: GivenOptions, *, space: str, ids: list[JobId], now: float
+) -> list[QueueRecord]:
     """Return the records that may be shown: of ended jobs those of the last seconds."""
     expands = given.has("array") or os.environ.get("SQUEUE_ARRAY") == "1"
     live = list(live_records(api, space, now, expands=expands))
@@ -119,12 +119,14 @@ def _records(
     return in_order(recent)
 
 
-def _users(api: Api, given: Given) -> frozenset[str]:
+def _users(api: Api, given: GivenOptions) -> frozenset[str]:
     named = set(given.listed("user", "users"))
     return frozenset(named | ({submitter_name(api)} if given.has("me") else set()))
 
 
-def _is_asked(record: Record, given: Given, ids: list[JobId], users: frozenset[str]) -> bool:
+def _is_asked(
+    record: QueueRecord, given: GivenOptions, ids: list[JobId], users: frozenset[str]
+) -> bool:
     tests = (
         (ids, record.is_called(ids)),
         (users, record.user in users),

@@ -16,12 +16,12 @@ from fairlead.cli.answers import ask_teams
 from fairlead.cli.common import Common
 from fairlead.cli.slurm_tools.columns import parse_sacct, print_listing
 from fairlead.cli.slurm_tools.fields import CLUSTER
-from fairlead.cli.slurm_tools.options import Options, ToolError
+from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 from fairlead.cli.views.teams import with_use
 
 FORMAT = "account,user,rawshares,normshares,rawusage,effectvusage,fairshare"
 FORMAT_LONG = "account,user,rawshares,normshares,rawusage,normusage,effectvusage,fairshare,levelfs"
-OPTIONS = Options(
+OPTIONS = ToolOptions(
     "A/accounts= ~a/all e/helpformat h/noheader l/long ~M/clusters= ~/cluster= m/partition "
     "n/ o/format= p/parsable P/parsable2 u/users= U/Users v/verbose /delimiter= /json? /yaml?",
     {
@@ -35,7 +35,7 @@ OPTIONS = Options(
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ShareRow:
     """A team: its weight, its part of all weights, and of all nodes that teams use."""
 
     account: str
@@ -51,7 +51,7 @@ class Share:
         return self.norm / self.usage if self.usage else math.inf
 
 
-def shares_of(teams: Sequence[tuple[str, int, int]]) -> list[Share]:
+def shares_of(teams: Sequence[tuple[str, int, int]]) -> list[ShareRow]:
     """Return the shares of teams, given by name, weight and nodes in use, in the order of names.
 
     FairShare is the rank by level, the one that uses least for its share first, from 1 down; equal
@@ -59,7 +59,7 @@ def shares_of(teams: Sequence[tuple[str, int, int]]) -> list[Share]:
     """
     weights, nodes = sum(team[1] for team in teams), sum(team[2] for team in teams)
     found = [
-        Share(name, weight, weight / weights, used, used / nodes if nodes else 0.0)
+        ShareRow(name, weight, weight / weights, used, used / nodes if nodes else 0.0)
         for name, weight, used in sorted(teams)
     ]
     levels = sorted(share.level for share in found)
@@ -68,7 +68,7 @@ def shares_of(teams: Sequence[tuple[str, int, int]]) -> list[Share]:
 
 
 #: Title, width without one in the format, and what it shows.
-_FIELDS: Mapping[str, tuple[str, int, Callable[[Share], str]]] = {
+_FIELDS: Mapping[str, tuple[str, int, Callable[[ShareRow], str]]] = {
     "account": ("Account", 20, lambda share: share.account),
     "user": ("User", 10, lambda _: ""),
     "cluster": ("Cluster", 10, lambda _: CLUSTER),

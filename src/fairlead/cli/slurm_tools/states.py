@@ -14,7 +14,7 @@ from fairlead.decide.jobs.restart import FailReason
 from fairlead.decide.reasons import Reason, Trait
 
 
-class State(Enum):
+class SlurmState(Enum):
     """A state of a job: its name, its code of two letters, and whether it is an end.
 
     Source: the manual page squeue(1), "JOB STATE CODES".
@@ -56,25 +56,25 @@ class State(Enum):
     OUT_OF_MEMORY = "OUT_OF_MEMORY", "OOM", True
 
 
-_BY_NAME = {name: state for state in State for name in (state.value, state.code)}
+_BY_NAME = {name: state for state in SlurmState for name in (state.value, state.code)}
 
 _LIVE = {
-    JobState.HELD: State.PENDING,
-    JobState.WAITING: State.PENDING,
-    JobState.STARTING: State.CONFIGURING,
-    JobState.RUNNING: State.RUNNING,
-    JobState.STOPPING: State.COMPLETING,
-    JobState.SUCCEEDED: State.COMPLETED,
-    JobState.CANCELLED: State.CANCELLED,
+    JobState.HELD: SlurmState.PENDING,
+    JobState.WAITING: SlurmState.PENDING,
+    JobState.STARTING: SlurmState.CONFIGURING,
+    JobState.RUNNING: SlurmState.RUNNING,
+    JobState.STOPPING: SlurmState.COMPLETING,
+    JobState.SUCCEEDED: SlurmState.COMPLETED,
+    JobState.CANCELLED: SlurmState.CANCELLED,
 }
 
 
-def parse_state(text: str) -> State | None:
+def parse_state(text: str) -> SlurmState | None:
     """Return the state of a name or a code in any case; None for one that does not exist."""
     return _BY_NAME.get(text.upper())
 
 
-def slurm_state(job: Job) -> State:
+def slurm_state(job: Job) -> SlurmState:
     """Return the state of a job. One that begins again is pending, or configuring if it has a
     place.
     """
@@ -82,9 +82,9 @@ def slurm_state(job: Job) -> State:
     if state is JobState.FAILED:
         return _failed(job)
     if state is JobState.RESTARTING:
-        return State.CONFIGURING if job.status.placement is not None else State.PENDING
+        return SlurmState.CONFIGURING if job.status.placement is not None else SlurmState.PENDING
     if state is JobState.CANCELLED and _ended_by(job) == FailReason.DEADLINE_MISSED.value:
-        return State.DEADLINE
+        return SlurmState.DEADLINE
     return _LIVE[state]
 
 
@@ -93,19 +93,19 @@ def _ended_by(job: Job) -> str:
     return failed.reason if failed is not None else ""
 
 
-def _failed(job: Job) -> State:
+def _failed(job: Job) -> SlurmState:
     attempt = latest_attempt(job)
     ended = None if attempt is None else end_of(attempt)
     match ended:
         case EndReason.TIME_LIMIT | EndReason.DEADLINE_EXCEEDED:
-            return State.TIMEOUT
+            return SlurmState.TIMEOUT
         case EndReason.OUT_OF_MEMORY:
-            return State.OUT_OF_MEMORY
+            return SlurmState.OUT_OF_MEMORY
         case EndReason.PREEMPTED | EndReason.POD_PREEMPTED:
-            return State.PREEMPTED
+            return SlurmState.PREEMPTED
         case _:
             is_lost = ended is not None and ended.cause is Cause.NODE
-            return State.NODE_FAIL if is_lost else State.FAILED
+            return SlurmState.NODE_FAIL if is_lost else SlurmState.FAILED
 
 
 #: Slurm's word for a reason; where there is none, Fairlead's own stands.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fairlead.api.node_report import SettingState
 from fairlead.cli.table import Align, Column, Row
 from fairlead.node.report import Report
-from fairlead.node.tuning import Finding, Outcome
+from fairlead.node.tuning import TuningFinding, TuningOutcome
 
 FAULT_COLUMNS = (
     Column("SEVERITY"),
@@ -65,9 +65,9 @@ def summary_line(report: Report) -> str:
     return verdict + unread
 
 
-def setting_rows(findings: Iterable[Finding]) -> list[Row]:
+def setting_rows(findings: Iterable[TuningFinding]) -> list[Row]:
     """Return a row per setting, in the order of the profile; targets that are alike are one."""
-    rows: dict[tuple[str, str, str, str], tuple[Finding, int]] = {}
+    rows: dict[tuple[str, str, str, str], tuple[TuningFinding, int]] = {}
     for each in findings:
         key = (each.setting, each.state.value, each.actual, each.why)
         rows[key] = each, rows.get(key, (each, 0))[1] + 1
@@ -81,7 +81,7 @@ def setting_rows(findings: Iterable[Finding]) -> list[Row]:
     ]  # fmt: skip
 
 
-def tuning_line(outcome: Outcome) -> str:
+def tuning_line(outcome: TuningOutcome) -> str:
     """Return the result of a comparison, or of a change, in a line."""
     found = outcome.findings
     drifts = sum(each.state.is_drift for each in found)
@@ -99,7 +99,7 @@ def tuning_line(outcome: Outcome) -> str:
     return "; ".join(parts)
 
 
-def restored_lines(outcome: Outcome) -> list[str]:
+def restored_lines(outcome: TuningOutcome) -> list[str]:
     """Return a line per setting that was restored, or was not."""
     return [
         f"{each.setting}: {each.why or f'restored to {each.value}'}" for each in outcome.restored

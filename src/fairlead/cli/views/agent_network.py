@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.text import bytes_text
-from fairlead.node.traffic import PodLine, Usage
+from fairlead.node.traffic import PodLine, TrafficUsage
 
 USAGE_COLUMNS = (
     Column("NAMESPACE"),
@@ -25,7 +25,7 @@ POD_COLUMNS = (
 )
 
 
-def usage_rows(usage: Usage) -> list[Row]:
+def usage_rows(usage: TrafficUsage) -> list[Row]:
     """Return a row per namespace and class."""
     sums: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
     for each in usage.lines:

@@ -9,7 +9,7 @@ import msgspec
 
 from fairlead.api.job import JobState
 from fairlead.app.messages import ClusterStatus
-from fairlead.app.run_file import KUBECONFIG_FILE, LOG_FILE, Running
+from fairlead.app.run_file import KUBECONFIG_FILE, LOG_FILE, RunningCluster
 from fairlead.app.settings import OPEN_ADDRESS, Settings
 from fairlead.cli.table import Align, Column, render_table
 from fairlead.cli.text import bytes_text
@@ -22,7 +22,7 @@ _SERVICE_COLUMNS = (
 )  # fmt: skip
 
 
-def first_commands(settings: Settings, running: Running, *, default: bool) -> str:
+def first_commands(settings: Settings, running: RunningCluster, *, default: bool) -> str:
     """Return what to know and to try after the start. `default`: commands find it by themselves."""
     kubeconfig = settings.data / KUBECONFIG_FILE
     nodes = (
@@ -54,7 +54,7 @@ def first_commands(settings: Settings, running: Running, *, default: bool) -> st
 
 
 def status_facts(
-    running: Running, status: ClusterStatus, data_bytes: int, now: float
+    running: RunningCluster, status: ClusterStatus, data_bytes: int, now: float
 ) -> dict[str, Any]:
     """Return the status as plain data for -o json and yaml."""
     return {
@@ -66,7 +66,7 @@ def status_facts(
 
 
 def status_text(
-    data: Path, running: Running, status: ClusterStatus, measured: tuple[int, float]
+    data: Path, running: RunningCluster, status: ClusterStatus, measured: tuple[int, float]
 ) -> str:
     """Return the status for people; `measured` is (bytes of the data directory, the instant)."""
     data_bytes, now = measured

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fairlead.api.times import format_time
-from fairlead.app.decision_file import Recorded, Write
+from fairlead.app.decision_file import RecordedDecision, Write
 from fairlead.app.messages import DecisionLine
 from fairlead.cli.table import Align, Column, Row, render_table
 from fairlead.decide.words import fold_names, plural
@@ -47,7 +47,7 @@ def decision_rows(lines: Iterable[DecisionLine]) -> list[Row]:
     ]
 
 
-def replay_text(recorded: Recorded, made: Sequence[Write], width: int | None) -> str:
+def replay_text(recorded: RecordedDecision, made: Sequence[Write], width: int | None) -> str:
     """Return the decision as it is made again, and where the recorded one differs.
 
     Lines that begin with - are recorded and not made again, lines with + are made and were not

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from fairlead.api.machine_result import Figure, Measured
+from fairlead.api.machine_result import Figure, MachineFinding
 from fairlead.api.node_suites import machine_tests
 from fairlead.api.node_test import NodeTest
 from fairlead.api.times import parse_time
@@ -27,7 +27,7 @@ _PREFIXES = ("", "k", "M", "G", "T", "P")
 _THOUSAND = 1000.0
 
 
-def measured_rows(measured: Sequence[Measured]) -> list[Row]:
+def measured_rows(measured: Sequence[MachineFinding]) -> list[Row]:
     """Return a row per figure, and one for a test without any."""
     rows: list[Row] = []
     for each in measured:
@@ -103,7 +103,7 @@ def compared_rows(test: NodeTest, others: Iterable[NodeTest]) -> list[Row]:
     return rows
 
 
-def _peers(test: NodeTest, others: Iterable[NodeTest]) -> dict[str, Sequence[Measured]]:
+def _peers(test: NodeTest, others: Iterable[NodeTest]) -> dict[str, Sequence[MachineFinding]]:
     """Return what other nodes of the shape measured last."""
     alike = sorted(
         (
@@ -117,7 +117,7 @@ def _peers(test: NodeTest, others: Iterable[NodeTest]) -> dict[str, Sequence[Mea
 
 
 def _compared_cells(
-    test: str, figure: Figure, peers: Mapping[str, Sequence[Measured]]
+    test: str, figure: Figure, peers: Mapping[str, Sequence[MachineFinding]]
 ) -> tuple[str, str, str, str, str, str]:
     name, value, worst, limit = _figure_cells(test, figure)
     found = values_of(peers, test, figure.name)

@@ -37,7 +37,7 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 
-class NodeState(Enum):
+class NodeUsability(Enum):
     """What a node can be used for, from best to worst."""
 
     READY = "ready"
@@ -55,7 +55,7 @@ class NodeUse:
 
     name: str
     pool: str
-    state: NodeState
+    state: NodeUsability
     reason: str
     since: float | None
     total: Mapping[str, int]
@@ -68,7 +68,7 @@ def pool_of(node: Node) -> str:
     return labels.get(names.POOL) or labels.get(names.NODE_TYPE) or DEFAULT_POOL
 
 
-def state_of(node: Node, now: float) -> tuple[NodeState, str, float | None]:
+def state_of(node: Node, now: float) -> tuple[NodeUsability, str, float | None]:
     """Return the state, its reason in words, and since when if that is known.
 
     A node whose maintenance is still to come is ready, and the reason says when it begins.
@@ -77,33 +77,33 @@ def state_of(node: Node, now: float) -> tuple[NodeState, str, float | None]:
     if ready is None or ready.status != "True":
         reason = ready.reason if ready and ready.reason else "NoReport"
         since = ready.last_transition_time if ready else None
-        return NodeState.NOT_READY, reason, parse_time(since) if since else None
+        return NodeUsability.NOT_READY, reason, parse_time(since) if since else None
     if node.spec.unschedulable:
         taint = next((t for t in node.spec.taints if t.key == names.TAINT_UNSCHEDULABLE), None)
         since = taint.time_added if taint else None
         who = node.metadata.annotations.get(names.CORDONED_BY, "")
         reason = f"by {who or 'hand'}"
-        return NodeState.CORDONED, reason, parse_time(since) if since else None
+        return NodeUsability.CORDONED, reason, parse_time(since) if since else None
     record = record_of(node.metadata.annotations)
     if record is not None and record.is_out:
         reason = f"{record.state.value.lower()}: {record.reason}"
-        return NodeState.UNHEALTHY, reason, parse_time(record.entered_at)
+        return NodeUsability.UNHEALTHY, reason, parse_time(record.entered_at)
     if is_spare(node.spec.taints):
-        return NodeState.SPARE, "kept for repairs", None
+        return NodeUsability.SPARE, "kept for repairs", None
     keeping = [t for t in node.spec.taints
                if t.effect != "PreferNoSchedule" and t.key not in _STANDARD_TAINTS]  # fmt: skip
     if keeping:
         texts = sorted(f"{t.key}={t.value}:{t.effect}" if t.value else f"{t.key}:{t.effect}"
                        for t in keeping)  # fmt: skip
-        return NodeState.TAINTED, ", ".join(texts), None
+        return NodeUsability.TAINTED, ", ".join(texts), None
     text = node.metadata.annotations.get(names.MAINTENANCE)
     window = read_window(text) if text is not None else None
     if window is None or now >= window.end:
-        return NodeState.READY, "", None
+        return NodeUsability.READY, "", None
     reason = f"maintenance {window.words}"
     if now < window.start:
-        return NodeState.READY, reason, None
-    return NodeState.MAINTENANCE, reason, None if window.error else window.start
+        return NodeUsability.READY, reason, None
+    return NodeUsability.MAINTENANCE, reason, None if window.error else window.start
 
 
 def node_uses(
@@ -138,7 +138,7 @@ def node_uses(
 
 def node_rows(uses: Iterable[NodeUse], now: float) -> list[Row]:
     """Return a row per pool and state, pools by name, states from best to worst."""
-    order = list(NodeState)
+    order = list(NodeUsability)
     groups: dict[tuple[str, int], list[NodeUse]] = {}
     for use in uses:
         groups.setdefault((use.pool, order.index(use.state)), []).append(use)

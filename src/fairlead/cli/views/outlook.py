@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairlead.api.job import Job
 from fairlead.app.messages import Fitted
 from fairlead.cli.views.words import message_of
-from fairlead.decide.explanation import Forecast, Preemption
+from fairlead.decide.explanation import Forecast, PreemptionAhead
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.decide.words import duration, plural, some_of
@@ -16,7 +16,7 @@ VICTIMS_SHOWN_MAX = 5
 def outlook_text(job: Job, found: Fitted, now: float) -> str:
     """Return what a decision would do with a job that is submitted now, in words."""
     is_moving = found.verdict.reason is Reason.DEFRAGMENTING
-    if isinstance(found.forecast, Preemption) and found.forecast.victims and not is_moving:
+    if isinstance(found.forecast, PreemptionAhead) and found.forecast.victims and not is_moving:
         return _preempts(job, found.forecast, now)
     text = _verdict_text(found.verdict, is_elastic=job.is_elastic)
     if isinstance(found.forecast, Forecast):
@@ -35,7 +35,7 @@ def _verdict_text(verdict: Verdict, *, is_elastic: bool) -> str:
     return words if words.startswith("waits ") else f"waits: {words}"
 
 
-def _preempts(job: Job, found: Preemption, now: float) -> str:
+def _preempts(job: Job, found: PreemptionAhead, now: float) -> str:
     """Return e.g. "starts by taking 2 nodes back from a/big, which borrows them, in about 30s"."""
     namespace = job.metadata.namespace
     counts = found.borrowed or (0,) * len(found.victims)

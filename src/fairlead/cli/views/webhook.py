@@ -17,10 +17,10 @@ from fairlead.api.status import StatusCause
 from fairlead.decide.admission.jobs import judge_job
 from fairlead.decide.admission.pod_gates import (
     GateDecision,
-    Owner,
+    GateRules,
     PodAnswer,
-    PodShape,
-    Rules,
+    PodGateShape,
+    PodOwner,
     judge_pod,
     opt_in_of,
     reason_of,
@@ -42,7 +42,7 @@ _JOB = (names.API_VERSION, "Job")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ObjectFinding:
     """What would become of an object: for people, as data, and whether it would not be stored."""
 
     lines: tuple[str, ...]
@@ -50,7 +50,7 @@ class Finding:
     is_refused: bool = False
 
 
-def pod_finding(label: str, namespace: str, answer: PodAnswer) -> Finding:
+def pod_finding(label: str, namespace: str, answer: PodAnswer) -> ObjectFinding:
     """Return the finding of a pod, or of the pods of something that makes them.
 
     `label` names it. A pod is never refused.
@@ -65,10 +65,10 @@ def pod_finding(label: str, namespace: str, answer: PodAnswer) -> Finding:
         "askedBy": answer.opt_in.value, "reason": reason_of(answer),
         "patch": [dict(each) for each in answer.patch], "warnings": list(answer.warnings),
     }  # fmt: skip
-    return Finding(lines, facts)
+    return ObjectFinding(lines, facts)
 
 
-def job_finding(label: str, namespace: str, causes: Sequence[StatusCause]) -> Finding:
+def job_finding(label: str, namespace: str, causes: Sequence[StatusCause]) -> ObjectFinding:
     """Return the finding of a job of ours."""
     mistakes = (f"  {cause.field}: {cause.message}" for cause in causes)
     lines = (f"{label}: {'is refused' if causes else 'is let in'}", *mistakes)
@@ -76,7 +76,7 @@ def job_finding(label: str, namespace: str, causes: Sequence[StatusCause]) -> Fi
         "object": label, "namespace": namespace, "ruling": "refused" if causes else "allowed",
         "causes": [{"field": c.field, "message": c.message} for c in causes],
     }  # fmt: skip
-    return Finding(lines, facts, is_refused=bool(causes))
+    return ObjectFinding(lines, facts, is_refused=bool(causes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ class Around:
 
     namespace: str
     labels: Mapping[str, str]
-    rules: Rules
+    rules: GateRules
 
 
-def judge_object(body: Mapping[str, Any], around: Around) -> Finding | None:
+def judge_object(body: Mapping[str, Any], around: Around) -> ObjectFinding | None:
     """Return what would become of an object; None for a kind that the webhook has nothing to do
     with. msgspec.ValidationError when it is no such object at all.
     """
@@ -100,16 +100,16 @@ def judge_object(body: Mapping[str, Any], around: Around) -> Finding | None:
     if kind == _JOB:
         return job_finding(label, namespace, judge_job(body))
     if kind == ("v1", "Pod"):
-        shape = msgspec.convert(body, PodShape)
+        shape = msgspec.convert(body, PodGateShape)
         return pod_finding(label, namespace, judge_shape(shape, namespace, around))
     if kind not in TEMPLATES:
         return None
     template: Any = body
     for part in TEMPLATES[kind]:
         template = template.get(part) if isinstance(template, Mapping) else None
-    shape = msgspec.convert(template or {}, PodShape)
+    shape = msgspec.convert(template or {}, PodGateShape)
     if not shape.metadata.owner_references:
-        owner = Owner(kind[0], kind[1], name)
+        owner = PodOwner(kind[0], kind[1], name)
         owned = msgspec.structs.replace(shape.metadata, owner_references=(owner,))
         shape = msgspec.structs.replace(shape, metadata=owned)
     answer = judge_shape(shape, namespace, around)
@@ -126,6 +126,6 @@ class _Meta(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str = ""
 
 
-def judge_shape(shape: PodShape, namespace: str, around: Around) -> PodAnswer:
+def judge_shape(shape: PodGateShape, namespace: str, around: Around) -> PodAnswer:
     """Return what would become of a pod."""
     return judge_pod(shape, namespace, opt_in_of(shape, around.labels), around.rules)

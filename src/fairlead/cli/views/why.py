@@ -42,9 +42,9 @@ from fairlead.decide.explanation import (
     Explanation,
     Holder,
     OverduePod,
-    Preemption,
+    PreemptionAhead,
     Suggestion,
-    Unknown,
+    UnknownBound,
 )
 from fairlead.decide.jobs.restart import is_cancelled
 from fairlead.decide.reasons import Outcome, Reason
@@ -215,9 +215,9 @@ def _when(job: Job, explanation: Explanation, now: float) -> list[str]:
     if forecast is None:
         return []
     expected = _expected(explanation.expected, now)
-    if isinstance(forecast, Unknown):
+    if isinstance(forecast, UnknownBound):
         return [line("may start", f"unknown: {forecast.value}"), *expected]
-    if isinstance(forecast, Preemption):
+    if isinstance(forecast, PreemptionAhead):
         return _preempts(job, forecast, now)
     after = ""
     if forecast.waits_for:
@@ -258,7 +258,7 @@ def _borrows(explanation: Explanation, now: float) -> list[str]:
     ]
 
 
-def _preempts(job: Job, preemption: Preemption, now: float) -> list[str]:
+def _preempts(job: Job, preemption: PreemptionAhead, now: float) -> list[str]:
     """Return which jobs have to leave, from when on, and what they may still do first."""
     victims = preemption.victims
     if not victims:

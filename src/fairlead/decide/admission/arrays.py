@@ -27,7 +27,7 @@ from fairlead.decide.admission.jobs import (
     without_fields,
 )
 from fairlead.decide.admission.limits import Count, submitter_causes
-from fairlead.decide.admission.teams import User
+from fairlead.decide.admission.teams import RequestSender
 from fairlead.model.priorities import PriorityTable
 from fairlead.model.teams import TeamTable
 
@@ -45,7 +45,7 @@ class Fill(Protocol):
         *,
         classes: PriorityTable | None = None,
         teams: TeamTable | None = None,
-        user: User | None = None,
+        user: RequestSender | None = None,
         namespace: str = "",
         terms: JobTerms = NO_TERMS,
     ) -> Filled:
@@ -63,7 +63,7 @@ class Judge(Protocol):
         *,
         classes: PriorityTable | None = None,
         teams: TeamTable | None = None,
-        user: User | None = None,
+        user: RequestSender | None = None,
         known: Sequence[str] = (),
         namespace: str = "",
         own_namespace: str = "",
@@ -80,7 +80,7 @@ def fill_array(
     *,
     classes: PriorityTable | None = None,
     teams: TeamTable | None = None,
-    user: User | None = None,
+    user: RequestSender | None = None,
     namespace: str = "",
     terms: JobTerms = NO_TERMS,
 ) -> Filled:
@@ -102,7 +102,7 @@ def judge_array(
     *,
     classes: PriorityTable | None = None,
     teams: TeamTable | None = None,
-    user: User | None = None,
+    user: RequestSender | None = None,
     known: Sequence[str] = (),
     namespace: str = "",
     own_namespace: str = "",

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from fairlead.api.causes import cause
-from fairlead.api.job_changes import CHANGES, Change
+from fairlead.api.job_changes import CHANGES, ChangeRule
 from fairlead.api.names import DEFRAGMENT
 from fairlead.api.status import StatusCause
 from fairlead.decide.admission.limits import annotation_of
-from fairlead.decide.admission.teams import User
+from fairlead.decide.admission.teams import RequestSender
 from fairlead.model.teams import TeamTable
 
 Obj: TypeAlias = Mapping[str, Any]
@@ -32,7 +32,7 @@ def move_causes(new: Obj, old: Obj | None) -> Iterator[StatusCause]:
 
 
 def placed_causes(
-    new: Obj, old: Obj, *, teams: TeamTable | None, namespace: str, user: User | None
+    new: Obj, old: Obj, *, teams: TeamTable | None, namespace: str, user: RequestSender | None
 ) -> Iterator[StatusCause]:
     """Yield the changes that a user may not make while the job holds nodes."""
     if not _part(old, "status").get("placement"):
@@ -45,9 +45,9 @@ def placed_causes(
         was, wanted = before.get(field) or None, after.get(field) or None
         if was == wanted:
             continue
-        if change is Change.SHORTER_WHILE_PLACED and not may_raise:
+        if change is ChangeRule.SHORTER_WHILE_PLACED and not may_raise:
             yield from _limit(was, wanted, team)
-        elif change is Change.WHILE_NOT_PLACED:
+        elif change is ChangeRule.WHILE_NOT_PLACED:
             if field == "team" and team and _team(after, teams, namespace) == team:
                 continue  # the default is written down, or left out again
             why = "cannot be changed while the job holds nodes: hold it first (fairlead hold JOB); "

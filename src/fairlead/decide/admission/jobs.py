@@ -28,7 +28,7 @@ from fairlead.decide.admission.limits import (
     member_of,
     submitter_causes,
 )
-from fairlead.decide.admission.teams import User, team_causes, team_to_set
+from fairlead.decide.admission.teams import RequestSender, team_causes, team_to_set
 from fairlead.model.priorities import SYSTEM_NAMESPACE, SYSTEM_PREFIX, PriorityTable
 from fairlead.model.teams import TeamTable
 
@@ -101,7 +101,7 @@ def fill_job(
     *,
     classes: PriorityTable | None = None,
     teams: TeamTable | None = None,
-    user: User | None = None,
+    user: RequestSender | None = None,
     namespace: str = "",
     terms: JobTerms = NO_TERMS,
 ) -> Filled:
@@ -130,7 +130,7 @@ def judge_job(
     *,
     classes: PriorityTable | None = None,
     teams: TeamTable | None = None,
-    user: User | None = None,
+    user: RequestSender | None = None,
     known: Sequence[str] = (),
     namespace: str = "",
     own_namespace: str = "",

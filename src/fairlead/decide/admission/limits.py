@@ -22,7 +22,7 @@ from fairlead.api.causes import cause, invalid
 from fairlead.api.job import JobSpec
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.status import StatusCause
-from fairlead.decide.admission.teams import MASTERS, User
+from fairlead.decide.admission.teams import MASTERS, RequestSender
 from fairlead.decide.words import plural
 from fairlead.model.gangs import gang_of, gpus_of
 from fairlead.model.job_users import SERVICE_ACCOUNT, counted_user
@@ -38,7 +38,7 @@ FIELD = f"metadata.annotations[{SUBMITTED_BY}]"
 _ANONYMOUS = "system:anonymous"
 
 
-def acts_for_others(user: User | None, own_namespace: str) -> bool:
+def acts_for_others(user: RequestSender | None, own_namespace: str) -> bool:
     """True for who may say whose a job is; None is the embedded cluster's one user."""
     if user is None or MASTERS in user.groups:
         return True
@@ -47,18 +47,18 @@ def acts_for_others(user: User | None, own_namespace: str) -> bool:
     return user.name.startswith("system:") and user.name != _ANONYMOUS
 
 
-def member_of(user: User | None, own_namespace: str) -> User | None:
+def member_of(user: RequestSender | None, own_namespace: str) -> RequestSender | None:
     """Return the user whose membership in a team counts; None where it does not."""
     return None if acts_for_others(user, own_namespace) else user
 
 
-def may_administer(user: User | None, own_namespace: str) -> bool:
+def may_administer(user: RequestSender | None, own_namespace: str) -> bool:
     """True for who may set in jobs what decides on others: Fairlead itself and administrators."""
     return user is None or user.is_administrator or acts_for_others(user, own_namespace)
 
 
 def submitter_to_set(
-    new: Obj, old: Obj | None, user: User | None, own_namespace: str
+    new: Obj, old: Obj | None, user: RequestSender | None, own_namespace: str
 ) -> str | None:
     """Return the user to write on a job; None when what it says stays."""
     if user is None or acts_for_others(user, own_namespace):
@@ -68,7 +68,7 @@ def submitter_to_set(
 
 
 def submitter_causes(
-    new: Obj, old: Obj | None, user: User | None, own_namespace: str
+    new: Obj, old: Obj | None, user: RequestSender | None, own_namespace: str
 ) -> Iterator[StatusCause]:
     """Yield what is wrong with the user that a job says; one that says none is left to the planner,
     which counts it with all others of unknown users.

@@ -28,7 +28,7 @@ SYSTEM_NAMESPACES = frozenset({"kube-system"})
 Operation = Mapping[str, Any]  # one operation of a JSON patch (RFC 6902)
 
 
-class Owner(Wire, frozen=True):
+class PodOwner(Wire, frozen=True):
     """Who made the pod."""
 
     api_version: str = ""
@@ -44,7 +44,7 @@ class PodMeta(Wire, frozen=True):
     namespace: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
-    owner_references: tuple[Owner, ...] | None = None
+    owner_references: tuple[PodOwner, ...] | None = None
 
 
 class Gate(Wire, frozen=True):
@@ -63,7 +63,7 @@ class PodGates(Wire, frozen=True):
     priority: int | None = None
 
 
-class PodShape(Wire, frozen=True):
+class PodGateShape(Wire, frozen=True):
     """What of a pod decides on its gate and team; all else is not even decoded."""
 
     metadata: PodMeta = PodMeta()
@@ -100,7 +100,7 @@ class GateDecision(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class GateRules:
     """What differs between installations."""
 
     #: Namespace of Fairlead's own pods: they cannot wait for themselves.
@@ -130,7 +130,7 @@ class PodAnswer:
     warnings: tuple[str, ...] = ()
 
 
-def opt_in_of(pod: PodShape, namespace_labels: Mapping[str, str]) -> OptIn:
+def opt_in_of(pod: PodGateShape, namespace_labels: Mapping[str, str]) -> OptIn:
     """Return who asked; the pod's own label goes first."""
     own = (pod.metadata.labels or {}).get(names.GANG_SCHEDULING)
     if own == ENABLED:
@@ -140,7 +140,7 @@ def opt_in_of(pod: PodShape, namespace_labels: Mapping[str, str]) -> OptIn:
     return OptIn.NONE
 
 
-def judge_pod(pod: PodShape, namespace: str, opt_in: OptIn, rules: Rules) -> PodAnswer:
+def judge_pod(pod: PodGateShape, namespace: str, opt_in: OptIn, rules: GateRules) -> PodAnswer:
     """Return what happens to a pod that is about to be created in `namespace`."""
     exception = _exception(pod, namespace, opt_in, rules)
     if exception is not None:
@@ -166,7 +166,7 @@ def judge_pod(pod: PodShape, namespace: str, opt_in: OptIn, rules: Rules) -> Pod
 
 
 def _exception(
-    pod: PodShape, namespace: str, opt_in: OptIn, rules: Rules
+    pod: PodGateShape, namespace: str, opt_in: OptIn, rules: GateRules
 ) -> tuple[GateDecision, str] | None:
     """Return why the pod is left alone; None when it is not."""
     metadata, spec = pod.metadata, pod.spec

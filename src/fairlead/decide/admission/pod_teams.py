@@ -22,8 +22,8 @@ from typing import Any
 from fairlead.api.core import Toleration
 from fairlead.api.meta import to_wire
 from fairlead.api.names import TEAM
-from fairlead.decide.admission.pod_gates import Rules
-from fairlead.decide.admission.teams import MASTERS, User
+from fairlead.decide.admission.pod_gates import GateRules
+from fairlead.decide.admission.teams import MASTERS, RequestSender
 from fairlead.decide.admission.unresolved import listed
 from fairlead.model.teams import NO_SCHEDULE, TeamTable, with_team
 
@@ -75,7 +75,7 @@ def access_of(
     return Access(teams.open_to(namespace), team, may_borrow)
 
 
-def is_left_alone(user: User, namespace: str, teams: TeamTable, rules: Rules) -> bool:
+def is_left_alone(user: RequestSender, namespace: str, teams: TeamTable, rules: GateRules) -> bool:
     """True for pods that belong to the cluster, on nodes of every team.
 
     Those of Fairlead, of administrators, of kubelets and of namespaces of the system; and those of

@@ -25,7 +25,7 @@ MASTERS = "system:masters"
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class RequestSender:
     """Who sends a request, as the API server authenticated it.
 
     An administrator is who may write the status of jobs: Fairlead's own controllers and the
@@ -49,7 +49,9 @@ class User:
         return self.name in team.admins.users or bool(groups.intersection(self.groups))
 
 
-def team_to_set(new: Obj, teams: TeamTable, namespace: str, user: User | None) -> str | None:
+def team_to_set(
+    new: Obj, teams: TeamTable, namespace: str, user: RequestSender | None
+) -> str | None:
     """Return the team to write into a job's spec; None when it stays as it is.
 
     The one team of its namespace; of several the only one that the user is a member of.
@@ -64,7 +66,7 @@ def team_to_set(new: Obj, teams: TeamTable, namespace: str, user: User | None) -
 
 
 def team_causes(
-    new: Obj, teams: TeamTable, namespace: str, user: User | None
+    new: Obj, teams: TeamTable, namespace: str, user: RequestSender | None
 ) -> Iterator[StatusCause]:
     """Yield what is wrong with the team of a defaulted job, and with the reservation that it names;
     where there are no teams, there is none to name.
@@ -102,7 +104,7 @@ def _reservation(name: str, team: Team | None) -> Iterator[StatusCause]:
         yield invalid("spec.reservation", name, f"open to {whose}: {listed(known)}")
 
 
-def _may_use(teams: TeamTable, name: str, user: User | None) -> bool:
+def _may_use(teams: TeamTable, name: str, user: RequestSender | None) -> bool:
     team = teams.get(name)
     return team is not None and (user is None or user.is_of(team.spec))
 

@@ -16,7 +16,13 @@ from msgspec.structs import replace
 
 from fairlead.api.job import Job
 from fairlead.api.placement import EmptySeats
-from fairlead.decide.adoption.members import Census, Member, Seat, asks_alike, roles_by_shape
+from fairlead.decide.adoption.members import (
+    GroupMember,
+    MemberCensus,
+    Seat,
+    asks_alike,
+    roles_by_shape,
+)
 from fairlead.decide.attempts.former_places import (
     SeatPlace,
     former_places,
@@ -36,7 +42,9 @@ def places_of(job: Job) -> dict[Seat, str]:
     return {seat: node for seat, node in found.items() if seat not in vacant}
 
 
-def done_seats(job: Job, ended: Iterable[Member], live: Iterable[Member]) -> dict[Seat, None]:
+def done_seats(
+    job: Job, ended: Iterable[GroupMember], live: Iterable[GroupMember]
+) -> dict[Seat, None]:
     """Return the seats that are done: recorded ones, and those that `ended` prove now.
 
     A seat with a live member is not: its tool has made it again.
@@ -48,7 +56,7 @@ def done_seats(job: Job, ended: Iterable[Member], live: Iterable[Member]) -> dic
     return done
 
 
-def waiting_done(job: Job, census: Census) -> dict[Seat, None]:
+def waiting_done(job: Job, census: MemberCensus) -> dict[Seat, None]:
     """Return which done seats of a group without live members need no new member.
 
     Members that are there again take seats first, but for those that a group was scaled up by: the
@@ -72,7 +80,7 @@ def waiting_done(job: Job, census: Census) -> dict[Seat, None]:
     return out
 
 
-def _ended_well(job: Job, ended: Iterable[Member]) -> Iterator[Seat]:
+def _ended_well(job: Job, ended: Iterable[GroupMember]) -> Iterator[Seat]:
     places: Mapping[Seat, str] | None = None
     former = set[SeatPlace]()
     templates = {role.name: role.template.spec for role in job.spec.roles}
@@ -90,7 +98,7 @@ def _ended_well(job: Job, ended: Iterable[Member]) -> Iterator[Seat]:
             yield member.seat
 
 
-def with_done(draft: StatusDraft, census: Census) -> StatusDraft:
+def with_done(draft: StatusDraft, census: MemberCensus) -> StatusDraft:
     """Return the status of a job that waits with the place of an earlier attempt, and the seats
     that are done.
     """
@@ -99,7 +107,7 @@ def with_done(draft: StatusDraft, census: Census) -> StatusDraft:
 
 
 def with_ends_recorded(
-    draft: StatusDraft, census: Census, *, vacant: Iterable[Seat]
+    draft: StatusDraft, census: MemberCensus, *, vacant: Iterable[Seat]
 ) -> StatusDraft:
     """Return the status as the next attempt begins: what is done is recorded, so that of former
     places only those remain where members still are.

@@ -11,7 +11,7 @@ from fairlead.decide.adoption.sources import Ended, ends_by_itself
 from fairlead.decide.adoption.view import GroupContext
 from fairlead.decide.attempts.backoff import doubled
 from fairlead.decide.attempts.end_reason import EndReason
-from fairlead.decide.attempts.notes import EventReason, Note
+from fairlead.decide.attempts.notes import EventReason, PendingEvent
 from fairlead.decide.attempts.record import member_counts
 from fairlead.decide.attempts.status import StatusDraft
 from fairlead.decide.job_actions import DeleteJob
@@ -29,7 +29,7 @@ def next_attempt(
     """End the attempt and queue for the next one; members that need not move keep their places."""
     number = group.job.status.attempt + 1
     kind = EventReason.NOT_BOUND if reason is EndReason.NOT_BOUND else EventReason.RESTARTING
-    note = Note(kind, f"Moves members as attempt {number}: {text}")
+    note = PendingEvent(kind, f"Moves members as attempt {number}: {text}")
     draft = group.draft.closed(group.end(reason, text, nodes)).set(attempt=number)
     return draft.state(JobState.RESTARTING).write(note)
 
@@ -47,7 +47,9 @@ def wait_again(group: GroupContext, reason: EndReason, text: str) -> tuple[Actio
         restart_at=format_micro_time(until) if times else None,
         members=MemberCounts(group.job.member_count),
     )
-    note = Note(EventReason.WAITS_AGAIN, f"Gave its place back and waits for all members: {text}")
+    note = PendingEvent(
+        EventReason.WAITS_AGAIN, f"Gave its place back and waits for all members: {text}"
+    )
     return draft.state(JobState.WAITING).write(note)
 
 
@@ -111,7 +113,9 @@ _PAST = {Ended.SUCCEEDED: "succeeded", Ended.FAILED: "failed"}
 def _end(group: GroupContext, ended: Ended, text: str) -> tuple[Action, ...]:
     is_good = ended is Ended.SUCCEEDED
     draft = ended_draft(group, EndReason.SUCCEEDED if is_good else EndReason.FAILED, text)
-    note = Note(EventReason.SUCCEEDED if is_good else EventReason.FAILED, f"{ended.value}: {text}")
+    note = PendingEvent(
+        EventReason.SUCCEEDED if is_good else EventReason.FAILED, f"{ended.value}: {text}"
+    )
     return draft.set(members=with_counts(group).status.members).write(note, record=True)
 
 

@@ -8,10 +8,10 @@ from fairlead.api import names
 from fairlead.api.job import Adopts, Job, JobSpec
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.adoption.actions import CreateJob
-from fairlead.decide.adoption.members import Census, Expected, Member, roles_of
+from fairlead.decide.adoption.members import Expected, GroupMember, MemberCensus, roles_of
 from fairlead.decide.adoption.source_kinds import source_kind_of
 from fairlead.model.adopted import as_stated
-from fairlead.model.grouping import Group, Source, Tool, alone
+from fairlead.model.grouping import Group, GroupSource, Tool, alone
 
 MANAGER = "fairlead-adoption"
 #: Kind of a group that only a label names; no such object exists.
@@ -23,7 +23,7 @@ class GroupRequest:
     """What a job is made of: a group, the members that make the gang, and its owner's uid."""
 
     group: Group
-    members: tuple[Member, ...]
+    members: tuple[GroupMember, ...]
     expected: Expected
     uid: str
 
@@ -52,7 +52,7 @@ def job_for(request: GroupRequest) -> Job:
     )
 
 
-def single_member_job(member: Member) -> CreateJob:
+def single_member_job(member: GroupMember) -> CreateJob:
     """Return the job of a member that its group has no room for: a gang by itself."""
     membership = alone(member.pod)
     single = replace(member, membership=membership)
@@ -64,7 +64,7 @@ def single_member_job(member: Member) -> CreateJob:
 _UNREAD = {("v1", "Pod"): Tool.POD, (names.API_VERSION, NAMED_KIND): Tool.NAMED}
 
 
-def deviations(job: Job, group: Group | None, census: Census) -> str:
+def deviations(job: Job, group: Group | None, census: MemberCensus) -> str:
     """Return what of a job is not as `job_for` writes it for these pods; "" for nothing.
 
     Whoever may write jobs may have made or changed it. Roles are judged once all members are there
@@ -93,8 +93,8 @@ def deviations(job: Job, group: Group | None, census: Census) -> str:
     return ""
 
 
-def _source_of(group: Group) -> Source:
-    return group.source or Source(names.API_VERSION, NAMED_KIND, group.name)
+def _source_of(group: Group) -> GroupSource:
+    return group.source or GroupSource(names.API_VERSION, NAMED_KIND, group.name)
 
 
 def group_of(job: Job) -> Group | None:
@@ -105,5 +105,5 @@ def group_of(job: Job) -> Group | None:
     found = source_kind_of(adopts.api_version, adopts.kind)
     unread = _UNREAD.get((adopts.api_version, adopts.kind), Tool.OWNED)
     tool = found.tool if found is not None else unread
-    source = Source(adopts.api_version, adopts.kind, adopts.name, adopts.uid)
+    source = GroupSource(adopts.api_version, adopts.kind, adopts.name, adopts.uid)
     return Group(job.metadata.key, tool, adopts.name, None if tool is Tool.NAMED else source)

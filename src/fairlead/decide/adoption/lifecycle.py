@@ -42,7 +42,7 @@ from fairlead.decide.adoption.group_job import (
     single_member_job,
 )
 from fairlead.decide.adoption.members import (
-    Member,
+    GroupMember,
     chosen,
     expected_of,
     follows_from,
@@ -60,7 +60,7 @@ from fairlead.decide.adoption.view import (
     readable,
 )
 from fairlead.decide.attempts.end_reason import EndReason
-from fairlead.decide.attempts.notes import EventReason, Note, event
+from fairlead.decide.attempts.notes import EventReason, PendingEvent, event
 from fairlead.decide.attempts.record import new_record
 from fairlead.decide.attempts.status import preempted_verdict
 from fairlead.decide.job_actions import DeleteJob, RecordHistory, RemoveFinalizer
@@ -180,7 +180,7 @@ def _gathering(group: GroupContext) -> Decision[Action]:
 
 def _replace(job: Job, why: str) -> Decision[Action]:
     """Delete a job that is not what follows from its pods; another one is created from these."""
-    note = Note(EventReason.REPLACED, f"Deleted; its pods get another job: {why}")
+    note = PendingEvent(EventReason.REPLACED, f"Deleted; its pods get another job: {why}")
     return Decision((DeleteJob(job), event(job, note)))
 
 
@@ -189,7 +189,7 @@ def _admit(group: GroupContext) -> tuple[Action, ...]:
     number = status.attempt + 1 if status.current_attempt else max(status.attempt, 1)
     text = f"Admitted to the queue with {plural(group.job.member_count, 'member')}"
     draft = with_ends_recorded(group.draft, group.census, vacant=())
-    return draft.admitted(number).write(Note(EventReason.ADMITTED, text))
+    return draft.admitted(number).write(PendingEvent(EventReason.ADMITTED, text))
 
 
 def _refuse(group: GroupContext, wake_at: float | None) -> Decision[Action]:
@@ -263,7 +263,7 @@ def _queued(group: GroupContext) -> Decision[Action]:
     return Decision((*draft.state(JobState.RESTARTING).write(), *evictions))
 
 
-def _is_lost(job: Job, member: Member) -> bool:
+def _is_lost(job: Job, member: GroupMember) -> bool:
     last = job.status.attempts[-1] if job.status.attempts else None
     return last is not None and member.node in last.nodes_lost
 

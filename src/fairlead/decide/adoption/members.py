@@ -20,7 +20,7 @@ from fairlead.api import names
 from fairlead.api.core import Container, Pod, PodSpec, PodTemplate
 from fairlead.api.job import Job, Role
 from fairlead.api.meta import ObjectMeta, label_number
-from fairlead.decide.adoption.sources import Facts
+from fairlead.decide.adoption.sources import SourceFacts
 from fairlead.decide.pinning import node_of, refusal_of
 from fairlead.model.grouping import Membership, is_gated, role_name
 from fairlead.model.priorities import SYSTEM_PREFIX
@@ -39,7 +39,7 @@ class GateState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupMember:
     """One pod of a group. Role, index and uid are of its labels once it is released."""
 
     pod: Pod
@@ -89,8 +89,8 @@ class Member:
 
 
 def read_member(
-    pod: Pod, membership: Membership, now: float, before: Member | None = None
-) -> Member:
+    pod: Pod, membership: Membership, now: float, before: GroupMember | None = None
+) -> GroupMember:
     """Read a pod; `before` is what was read of it last.
 
     Since when its scheduler refuses it is what we saw: the condition's own instant is that of the
@@ -108,7 +108,7 @@ def read_member(
         refused_at = before.refused_at if before is not None and is_same else None
         refused_at = now if refused_at is None else refused_at
     index = label_number(labels.get(names.INDEX))
-    return Member(
+    return GroupMember(
         pod=pod,
         membership=membership,
         gate=gate,
@@ -179,22 +179,22 @@ def _asked(spec: PodSpec) -> list[object]:
 
 
 @dataclass(slots=True)
-class Census:
+class MemberCensus:
     """Members of a group, sorted out for one decision. Gated ones are in counting order."""
 
-    gated: list[Member] = field(default_factory=list[Member])
+    gated: list[GroupMember] = field(default_factory=list[GroupMember])
     #: Released for the job itself, and alive.
-    released: list[Member] = field(default_factory=list[Member])
+    released: list[GroupMember] = field(default_factory=list[GroupMember])
     #: Released for the job itself, and over.
-    ended: list[Member] = field(default_factory=list[Member])
+    ended: list[GroupMember] = field(default_factory=list[GroupMember])
     #: Alive, but not ours to place: released for another job object, or let in without a gate.
-    strays: list[Member] = field(default_factory=list[Member])
+    strays: list[GroupMember] = field(default_factory=list[GroupMember])
     #: Being deleted.
-    leaving: list[Member] = field(default_factory=list[Member])
+    leaving: list[GroupMember] = field(default_factory=list[GroupMember])
     #: Seats of the job whose members ended well, in places that it had: they stay free.
     done: dict[Seat, None] = field(default_factory=dict[Seat, None])
     #: Members that ended well for a job object before this one.
-    earlier: list[Member] = field(default_factory=list[Member])
+    earlier: list[GroupMember] = field(default_factory=list[GroupMember])
     #: Their seats, if it is not known whether they come again: they are not waited for, and fill no
     #: seat of this job.
     former: dict[Seat, None] = field(default_factory=dict[Seat, None])
@@ -212,9 +212,11 @@ class Census:
         return not (self.gated or self.released or self.strays or self.leaving)
 
 
-def take_census(members: Iterable[Member], job_uid: str, facts: Facts | None) -> Census:
+def take_census(
+    members: Iterable[GroupMember], job_uid: str, facts: SourceFacts | None
+) -> MemberCensus:
     """Sort the members out, but for `done`; `facts` is what was read of their owner."""
-    census = Census()
+    census = MemberCensus()
     for member in members:
         is_own = member.gate is GateState.RELEASED and member.job_uid == job_uid
         if member.pod.is_terminal:
@@ -239,7 +241,7 @@ def take_census(members: Iterable[Member], job_uid: str, facts: Facts | None) ->
     return census
 
 
-def _left_out(census: Census, facts: Facts | None) -> dict[str, int]:
+def _left_out(census: MemberCensus, facts: SourceFacts | None) -> dict[str, int]:
     """Return, by role, how many members of an earlier job are known not to come again.
 
     They are known where the owner gives the exact count of their role and numbers its members
@@ -282,7 +284,9 @@ class Expected:
         return Expected(left, None if total is None else max(0, total - sum(roles.values())))
 
 
-def expected_of(census: Census, facts: Facts | None, elsewhere: Mapping[str, int]) -> Expected:
+def expected_of(
+    census: MemberCensus, facts: SourceFacts | None, elsewhere: Mapping[str, int]
+) -> Expected:
     """Return the size of a group: what its pods say comes before what its owner says.
 
     `elsewhere` counts, by role, the members that have a job of their own: the group had no room for
@@ -291,7 +295,7 @@ def expected_of(census: Census, facts: Facts | None, elsewhere: Mapping[str, int
     return _whole_size(census.gated, facts).without(elsewhere).without(census.left_out)
 
 
-def _whole_size(gated: Iterable[Member], facts: Facts | None) -> Expected:
+def _whole_size(gated: Iterable[GroupMember], facts: SourceFacts | None) -> Expected:
     said = [m.membership.size for m in gated if m.membership.size is not None]
     if said:
         roles = facts.roles if facts is not None else {}
@@ -302,14 +306,14 @@ def _whole_size(gated: Iterable[Member], facts: Facts | None) -> Expected:
     return Expected(facts.roles, facts.total)
 
 
-def chosen(gated: list[Member], expected: Expected) -> list[Member]:
+def chosen(gated: list[GroupMember], expected: Expected) -> list[GroupMember]:
     """Return the members that make the gang: of each role as many as it has, the first ones first.
 
     Where only a number is known, all that exist: it is the least that must start together.
     """
     if not expected.roles or expected.total is not None:
         return gated
-    out: list[Member] = []
+    out: list[GroupMember] = []
     counts: dict[str, int] = {}
     for member in gated:
         role = member.membership.role
@@ -319,7 +323,7 @@ def chosen(gated: list[Member], expected: Expected) -> list[Member]:
     return out
 
 
-def is_complete(members: list[Member], expected: Expected, census: Census) -> bool:
+def is_complete(members: list[GroupMember], expected: Expected, census: MemberCensus) -> bool:
     """True when all that must start together are there; `members` are the chosen ones.
 
     A member that has ended well is not waited for: the others were started together with it.
@@ -328,12 +332,12 @@ def is_complete(members: list[Member], expected: Expected, census: Census) -> bo
     return bool(members) and len(members) + over >= expected.count
 
 
-def roles_of(members: Sequence[Member], expected: Expected) -> tuple[Role, ...]:
+def roles_of(members: Sequence[GroupMember], expected: Expected) -> tuple[Role, ...]:
     """Return the roles of these members.
 
     Before all are there, a role of one shape gets the count that it will have.
     """
-    by_role: dict[str, dict[str, list[Member]]] = {}
+    by_role: dict[str, dict[str, list[GroupMember]]] = {}
     for member in members:
         shapes = by_role.setdefault(member.membership.role, {})
         shapes.setdefault(member.shape, []).append(member)
@@ -356,13 +360,13 @@ def roles_of(members: Sequence[Member], expected: Expected) -> tuple[Role, ...]:
     return tuple(out)
 
 
-def _shared_labels(members: Sequence[Member]) -> ObjectMeta:
+def _shared_labels(members: Sequence[GroupMember]) -> ObjectMeta:
     """Return the labels that all members have, which rules about pods may name."""
     first, *others = (member.pod.metadata.labels for member in members)
     return ObjectMeta(labels={k: v for k, v in first.items() if all(o.get(k) == v for o in others)})
 
 
-def is_whole(job: Job, census: Census) -> bool:
+def is_whole(job: Job, census: MemberCensus) -> bool:
     """True when the gated members can fill every role of the job that has not ended well."""
     counts: dict[str, int] = {}
     for role, _ in census.done:
@@ -377,7 +381,7 @@ def is_whole(job: Job, census: Census) -> bool:
     return all(counts.get(role.name, 0) >= role.count for role in job.spec.roles)
 
 
-def follows_from(job: Job, census: Census) -> bool:
+def follows_from(job: Job, census: MemberCensus) -> bool:
     """True when the roles of a whole group's job say nothing that its pods do not.
 
     What a member asks for is compared by `is_whole`. Here: no role is there twice, none may begin
@@ -396,7 +400,7 @@ def follows_from(job: Job, census: Census) -> bool:
     return True
 
 
-def fits_members(job: Job, census: Census) -> bool:
+def fits_members(job: Job, census: MemberCensus) -> bool:
     """True when each role of a job that has its place has members, and asks for what they do."""
     roles = {role.name: role.template.spec for role in job.spec.roles}
     seen: dict[str, None] = {}

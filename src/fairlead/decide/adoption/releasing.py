@@ -19,11 +19,11 @@ from fairlead.decide.adoption.actions import Action, EvictMember, ReleaseMember
 from fairlead.decide.adoption.empty_seats import places_of, with_empty_seats
 from fairlead.decide.adoption.ending import decide_idle, next_attempt, wait_again, with_counts
 from fairlead.decide.adoption.group_job import deviations, single_member_job
-from fairlead.decide.adoption.members import Member, Seat, fits_members, roles_by_shape
+from fairlead.decide.adoption.members import GroupMember, Seat, fits_members, roles_by_shape
 from fairlead.decide.adoption.view import GroupContext
 from fairlead.decide.attempts.backoff import last_attempts
 from fairlead.decide.attempts.end_reason import EndReason
-from fairlead.decide.attempts.notes import EventReason, Note, event
+from fairlead.decide.attempts.notes import EventReason, PendingEvent, event
 from fairlead.decide.attempts.seats import covers, seats
 from fairlead.decide.attempts.status import preempted_verdict
 from fairlead.decide.pinning import refusal_of
@@ -77,7 +77,7 @@ def decide_members(group: GroupContext) -> Decision[Action]:
     )
 
 
-def _give_up_at(group: GroupContext, member: Member) -> float | None:
+def _give_up_at(group: GroupContext, member: GroupMember) -> float | None:
     """Return until when a member waits that its scheduler refuses; None: it is not refused."""
     if member.refused_at is None:
         return None
@@ -119,9 +119,11 @@ def _is_as_admitted(job: Job) -> bool:
     return admitted is None or is_current(job, admitted)
 
 
-def _misplaced(group: GroupContext, places: Mapping[Seat, str]) -> Iterator[tuple[Member, str]]:
+def _misplaced(
+    group: GroupContext, places: Mapping[Seat, str]
+) -> Iterator[tuple[GroupMember, str]]:
     """Yield released members that are not where they should be: the place moved, or is taken."""
-    seen: dict[Seat, Member] = {}
+    seen: dict[Seat, GroupMember] = {}
     for member in sorted(group.census.released, key=_age):
         node = places.get(member.seat)
         if node is None or member.node != node:
@@ -132,15 +134,17 @@ def _misplaced(group: GroupContext, places: Mapping[Seat, str]) -> Iterator[tupl
             seen[member.seat] = member
 
 
-def _age(member: Member) -> tuple[bool, str, str]:
+def _age(member: GroupMember) -> tuple[bool, str, str]:
     """Sorts pods that are bound before others, then the older first."""
     meta = member.pod.metadata
     return (not member.pod.spec.node_name, meta.creation_timestamp or "", meta.name)
 
 
-def _evict(job: Job, member: Member, why: str) -> tuple[Action, ...]:
+def _evict(job: Job, member: GroupMember, why: str) -> tuple[Action, ...]:
     who = "nothing" if member.is_bare else "its tool"
-    note = Note(EventReason.MOVED, f"Deleted {member.name}, which {who} creates again: {why}")
+    note = PendingEvent(
+        EventReason.MOVED, f"Deleted {member.name}, which {who} creates again: {why}"
+    )
     return (EvictMember(job, member.pod), event(job, note))
 
 
@@ -154,10 +158,10 @@ class _Seating:
     Those of a role that has given places back are `homeless`.
     """
 
-    seated: list[tuple[Member, Seat]] = field(default_factory=list[tuple[Member, Seat]])
-    out: list[tuple[Member, Seat]] = field(default_factory=list[tuple[Member, Seat]])
-    extra: list[Member] = field(default_factory=list[Member])
-    homeless: list[Member] = field(default_factory=list[Member])
+    seated: list[tuple[GroupMember, Seat]] = field(default_factory=list[tuple[GroupMember, Seat]])
+    out: list[tuple[GroupMember, Seat]] = field(default_factory=list[tuple[GroupMember, Seat]])
+    extra: list[GroupMember] = field(default_factory=list[GroupMember])
+    homeless: list[GroupMember] = field(default_factory=list[GroupMember])
 
 
 def _seat(group: GroupContext, places: Mapping[Seat, str]) -> _Seating:
@@ -177,7 +181,7 @@ def _seat(group: GroupContext, places: Mapping[Seat, str]) -> _Seating:
     }
     free = _free_seats(group, places, leaving)
     roles = roles_by_shape(group.job)
-    rest: list[tuple[Member, str]] = []
+    rest: list[tuple[GroupMember, str]] = []
     for member in group.census.gated:
         if member.is_held:
             continue
@@ -206,7 +210,7 @@ def _seat(group: GroupContext, places: Mapping[Seat, str]) -> _Seating:
     return seating
 
 
-def _put(seating: _Seating, pair: tuple[Member, Seat], is_usable: object) -> None:
+def _put(seating: _Seating, pair: tuple[GroupMember, Seat], is_usable: object) -> None:
     (seating.seated if is_usable else seating.out).append(pair)
 
 
@@ -227,7 +231,7 @@ def _free_seats(
 # Members that have to move
 
 
-def _not_bound(group: GroupContext, refused: list[Member]) -> tuple[Action, ...]:
+def _not_bound(group: GroupContext, refused: list[GroupMember]) -> tuple[Action, ...]:
     """Have the refused members moved; after too many times in a row the whole group waits."""
     nodes = sorted({m.node for m in refused if m.node})
     refusal = refusal_of(refused[0].pod)
@@ -244,7 +248,7 @@ def _not_bound(group: GroupContext, refused: list[Member]) -> tuple[Action, ...]
 
 
 def _node_lost(
-    group: GroupContext, out: list[tuple[Member, Seat]], places: Mapping[Seat, str]
+    group: GroupContext, out: list[tuple[GroupMember, Seat]], places: Mapping[Seat, str]
 ) -> tuple[Action, ...]:
     nodes = sorted({places[seat] for _, seat in out})
     text = f"{plural(len(out), 'member')} came back, and {_listed(nodes)} cannot run them"
@@ -263,11 +267,11 @@ def _count(
     """Return the write of the counts and the empty seats, and when it is due if not now."""
     job, policy = group.job, group.policy
     draft = with_empty_seats(with_counts(group), group.census.done, vacant)
-    notes: tuple[Note, ...] = ()
+    notes: tuple[PendingEvent, ...] = ()
     if not _is_as_admitted(job):
         draft = draft.condition(names.ADMITTED, "True", names.ADMITTED)
         why = deviations(job, group.view.group, group.census)
-        notes = (Note(EventReason.IGNORED, f"Has no effect: {why}"),) if why else ()
+        notes = (PendingEvent(EventReason.IGNORED, f"Has no effect: {why}"),) if why else ()
     status = draft.status
     if status == job.status:
         return (), None
@@ -277,5 +281,7 @@ def _count(
     if not is_news and job.member_count > policy.small_gang_members_max and group.now < due:
         return (), due
     if not job.status.started_at and status.started_at:
-        notes += (Note(EventReason.STARTED, f"All {plural(job.member_count, 'member')} run"),)
+        notes += (
+            PendingEvent(EventReason.STARTED, f"All {plural(job.member_count, 'member')} run"),
+        )
     return draft.write(*notes), None

@@ -25,7 +25,7 @@ class Ended(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SourceFacts:
     """What was read. `roles` are exact counts; `total` is how many are enough, of any role."""
 
     exists: bool = True
@@ -41,7 +41,7 @@ class Facts:
     problem: str = ""
 
 
-MISSING = Facts(exists=False)
+MISSING = SourceFacts(exists=False)
 
 #: Annotations by which pods are created only once a first one has its node.
 _EXCLUSIVE_JOBS = "alpha.jobset.sigs.k8s.io/exclusive-topology"
@@ -57,14 +57,14 @@ def ends_by_itself(tool: Tool) -> bool:
     return tool in _ENDING
 
 
-def read_source(tool: Tool, document: Document) -> Facts:
+def read_source(tool: Tool, document: Document) -> SourceFacts:
     """Return what the source of a group of that tool says."""
     spec = _child(document, "spec")
     suspends = True in (spec.get("suspend"), _child(spec, "runPolicy").get("suspend"))
     return replace(_read(tool, document, spec), is_suspended=suspends)
 
 
-def _read(tool: Tool, document: Document, spec: Document) -> Facts:
+def _read(tool: Tool, document: Document, spec: Document) -> SourceFacts:
     uid = _text(_child(document, "metadata").get("uid"))
     ended = _ended(_child(document, "status"))
     match tool:
@@ -81,29 +81,29 @@ def _read(tool: Tool, document: Document, spec: Document) -> Facts:
         case Tool.RAY:
             return _ray(spec, uid)
         case Tool.POD_GROUP | Tool.VOLCANO:
-            return Facts(uid=uid, total=_count(spec.get("minMember"), 1))
+            return SourceFacts(uid=uid, total=_count(spec.get("minMember"), 1))
         case Tool.NAMED | Tool.OWNED | Tool.POD:
-            return Facts(uid=uid, ended=ended)
+            return SourceFacts(uid=uid, ended=ended)
 
 
-def _job(spec: Document, uid: str, ended: Ended | None) -> Facts:
+def _job(spec: Document, uid: str, ended: Ended | None) -> SourceFacts:
     parallelism = _count(spec.get("parallelism"), 1)
     completions = _count(spec.get("completions"), parallelism)
     count, more = min(parallelism, completions), completions > parallelism
-    return Facts(uid=uid, roles={"worker": count}, ended=ended, has_more_rounds=more)
+    return SourceFacts(uid=uid, roles={"worker": count}, ended=ended, has_more_rounds=more)
 
 
-def _stateful_set(spec: Document, uid: str) -> Facts:
+def _stateful_set(spec: Document, uid: str) -> SourceFacts:
     problem = ""
     if spec.get("podManagementPolicy", "OrderedReady") != "Parallel":
         problem = (
             "podManagementPolicy OrderedReady starts its pods one after another, so they cannot "
             "start together: create it with podManagementPolicy: Parallel"
         )
-    return Facts(uid=uid, roles={"worker": _count(spec.get("replicas"), 1)}, problem=problem)
+    return SourceFacts(uid=uid, roles={"worker": _count(spec.get("replicas"), 1)}, problem=problem)
 
 
-def _job_set(spec: Document, uid: str, ended: Ended | None, notes: Document) -> Facts:
+def _job_set(spec: Document, uid: str, ended: Ended | None, notes: Document) -> SourceFacts:
     roles: dict[str, int] = {}
     problem = ""
     for each in _documents(spec.get("replicatedJobs")):
@@ -120,10 +120,10 @@ def _job_set(spec: Document, uid: str, ended: Ended | None, notes: Document) -> 
         problem = "startupPolicyOrder InOrder starts its jobs one after another"
     if problem:
         problem += ", so they cannot start together: take this out"
-    return Facts(uid=uid, roles=roles, ended=ended, problem=problem)
+    return SourceFacts(uid=uid, roles=roles, ended=ended, problem=problem)
 
 
-def _leader_worker_set(spec: Document, uid: str, notes: Document) -> Facts:
+def _leader_worker_set(spec: Document, uid: str, notes: Document) -> SourceFacts:
     size = _count(_child(spec, "leaderWorkerTemplate").get("size"), 1)
     roles = {"leader": 1, **({"worker": size - 1} if size > 1 else {})}
     problem = ""
@@ -137,10 +137,10 @@ def _leader_worker_set(spec: Document, uid: str, notes: Document) -> Facts:
             f"{_EXCLUSIVE_GROUPS} starts workers once their leader has its node, so they cannot "
             "start together: take this out"
         )
-    return Facts(uid=uid, roles=roles, problem=problem)
+    return SourceFacts(uid=uid, roles=roles, problem=problem)
 
 
-def _kubeflow(spec: Document, uid: str, ended: Ended | None) -> Facts:
+def _kubeflow(spec: Document, uid: str, ended: Ended | None) -> SourceFacts:
     """`pytorchReplicaSpecs` and its like: replicas by type, as all these kinds have it."""
     roles: dict[str, int] = {}
     for name in sorted(spec):
@@ -150,10 +150,10 @@ def _kubeflow(spec: Document, uid: str, ended: Ended | None) -> Facts:
                 roles[role_name(role)] = _count(_child(replicas, role).get("replicas"), 1)
     if spec.get("launcherCreationPolicy") == "WaitForWorkersReady":
         roles.pop("launcher", None)
-    return Facts(uid=uid, roles={r: n for r, n in roles.items() if n}, ended=ended)
+    return SourceFacts(uid=uid, roles={r: n for r, n in roles.items() if n}, ended=ended)
 
 
-def _ray(spec: Document, uid: str) -> Facts:
+def _ray(spec: Document, uid: str) -> SourceFacts:
     """Under an autoscaler what must be there is the minimum; the rest comes as it is needed.
 
     Bounds come before `replicas`: KubeRay v1.6, `GetWorkerGroupDesiredReplicas`.
@@ -168,7 +168,7 @@ def _ray(spec: Document, uid: str) -> Facts:
         if count and each.get("suspend") is not True:
             name = role_name(_text(each.get("groupName")))
             roles[name] = count * _count(each.get("numOfHosts"), 1)
-    return Facts(uid=uid, roles=roles)
+    return SourceFacts(uid=uid, roles=roles)
 
 
 def _ended(status: Document) -> Ended | None:

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 from fairlead.api.job import Job
 from fairlead.decide.adoption.actions import Action, ReadSource
-from fairlead.decide.adoption.members import Census, Expected, Member, Seat, expected_of
+from fairlead.decide.adoption.members import Expected, GroupMember, MemberCensus, Seat, expected_of
 from fairlead.decide.adoption.source_kinds import source_kind_of
-from fairlead.decide.adoption.sources import Facts
+from fairlead.decide.adoption.sources import SourceFacts
 from fairlead.decide.attempts.backoff import doubled
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import End, newest_version
 from fairlead.decide.attempts.status import StatusDraft
 from fairlead.decide.verdict import Decision
-from fairlead.model.grouping import Group, Source, Tool
+from fairlead.model.grouping import Group, GroupSource, Tool
 from fairlead.model.phase import OPEN, phase_of
 
 
@@ -49,10 +49,10 @@ class AdoptionPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SourceReading:
     """What was read of a group's source, when, and how often in vain since then."""
 
-    facts: Facts
+    facts: SourceFacts
     at: float
     count: int = 1
 
@@ -71,9 +71,9 @@ class GroupView:
 
     key: tuple[str, str]
     group: Group | None
-    members: Mapping[str, Member] = field(default_factory=dict)
+    members: Mapping[str, GroupMember] = field(default_factory=dict)
     job: Job | None = None
-    reading: Reading | None = None
+    reading: SourceReading | None = None
     usable: Mapping[str, bool] = field(default_factory=dict)
     #: Since when no member of the group is alive.
     idle_since: float | None = None
@@ -92,7 +92,7 @@ class GroupContext:
 
     view: GroupView
     job: Job
-    census: Census
+    census: MemberCensus
     policy: AdoptionPolicy
     now: float
 
@@ -112,7 +112,7 @@ class GroupContext:
         return End(reason, message, nodes_lost=tuple(nodes_lost), pods_version=version)
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> GroupSource | None:
         """Return the object that gives the size of the group, if there is one that is read."""
         return readable(self.view.group)
 
@@ -129,7 +129,7 @@ class GroupContext:
         return f"{adopts.kind} {adopts.name}"
 
     @property
-    def facts(self) -> Facts | None:
+    def facts(self) -> SourceFacts | None:
         """Return what was read of the source."""
         return self.view.reading.facts if self.view.reading else None
 
@@ -152,7 +152,7 @@ class GroupContext:
         return Decision((read_of(self.view.key, source),))
 
 
-def readable(group: Group | None) -> Source | None:
+def readable(group: Group | None) -> GroupSource | None:
     """Return the object behind a group, if it is of a kind that is read."""
     source = group.source if group is not None else None
     if source is None or not source.name:
@@ -160,6 +160,6 @@ def readable(group: Group | None) -> Source | None:
     return source if source_kind_of(source.api_version, source.kind) is not None else None
 
 
-def read_of(key: tuple[str, str], source: Source) -> ReadSource:
+def read_of(key: tuple[str, str], source: GroupSource) -> ReadSource:
     """Return the reading of the source of a group."""
     return ReadSource(key, source.api_version, source.kind, source.name)

@@ -58,14 +58,14 @@ _WARNINGS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class PendingEvent:
     """A pending event; the message is in the past tense, with the facts."""
 
     reason: EventReason
     message: str
 
 
-def event(job: Job, note: Note) -> EmitEvent:
+def event(job: Job, note: PendingEvent) -> EmitEvent:
     """Return the event of a note."""
     kind = "Warning" if note.reason in _WARNINGS else "Normal"
     return EmitEvent(job, kind, note.reason.value, note.message)

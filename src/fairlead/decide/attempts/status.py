@@ -22,7 +22,7 @@ from fairlead.api.placement import PreemptionKind
 from fairlead.api.times import format_micro_time, format_time, parse_time
 from fairlead.decide.attempts.backoff import refusals_in_a_row
 from fairlead.decide.attempts.end_reason import REFUSALS, EndReason
-from fairlead.decide.attempts.notes import Note, event
+from fairlead.decide.attempts.notes import PendingEvent, event
 from fairlead.decide.attempts.record import End, closed_record, with_attempt
 from fairlead.decide.job_actions import EmitEvent, RecordHistory, WriteJobStatus
 from fairlead.decide.reasons import Reason, Trait
@@ -160,7 +160,7 @@ class StatusDraft(msgspec.Struct, frozen=True):
         return draft.set(verdict=None)
 
     def write(
-        self, *notes: Note, record: bool = False
+        self, *notes: PendingEvent, record: bool = False
     ) -> tuple[RecordHistory | WriteJobStatus | EmitEvent, ...]:
         """Return the actions that write the status and emit the notes; () when nothing is new.
 

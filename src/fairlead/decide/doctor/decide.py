@@ -18,9 +18,9 @@ from fairlead.api.cluster_report import (
     UNKNOWN_MAX,
     ClusterReport,
     ClusterReportStatus,
+    FindingSeverity,
     ReportCondition,
     ReportFinding,
-    Severity,
 )
 from fairlead.api.meta import Condition, set_condition
 from fairlead.api.times import format_time, parse_time
@@ -31,7 +31,7 @@ from fairlead.decide.doctor.actions import (
     FindingChange,
     WriteReport,
 )
-from fairlead.decide.doctor.examination import Examination, Found
+from fairlead.decide.doctor.examination import Examination, ExaminationFinding
 from fairlead.decide.doctor.policy import DoctorPolicy
 
 #: What identifies a finding from one report to the next.
@@ -66,9 +66,9 @@ def report_status(old: ClusterReportStatus, examination: Examination) -> Cluster
     return ClusterReportStatus(
         observed_at=at,
         conditions=conditions,
-        critical=counts[Severity.CRITICAL],
-        warning=counts[Severity.WARNING],
-        info=counts[Severity.INFO],
+        critical=counts[FindingSeverity.CRITICAL],
+        warning=counts[FindingSeverity.WARNING],
+        info=counts[FindingSeverity.INFO],
         passed=len(examination.passed),
         not_seen=len(examination.unknown),
         findings=listed,
@@ -79,7 +79,7 @@ def report_status(old: ClusterReportStatus, examination: Examination) -> Cluster
     )
 
 
-def _finding(found: Found, since: Mapping[_Key, str | None], at: str) -> ReportFinding:
+def _finding(found: ExaminationFinding, since: Mapping[_Key, str | None], at: str) -> ReportFinding:
     subject = found.subject[:OBJECT_NAME_MAX]
     return ReportFinding(
         found.check, found.severity, subject, found.title[:TITLE_MAX], found.evidence[:TEXT_MAX],
@@ -95,7 +95,7 @@ def _condition(type_: ReportCondition, examination: Examination, at: str) -> Con
     checks = examination.behind.get(type_, ())
     evaluated = {*examination.passed, *(each.check for each in examination.found)}
     bad = [each for each in examination.found if each.check in checks
-           and each.severity is Severity.CRITICAL]  # fmt: skip
+           and each.severity is FindingSeverity.CRITICAL]  # fmt: skip
     if bad:
         text = f"{bad[0].check} {bad[0].subject}: {bad[0].evidence}"
         status, reason, message = "True", "FindingsPresent", text[:TEXT_MAX]
@@ -144,7 +144,7 @@ def _changes(
     return tuple(out[: policy.events_max])
 
 
-def _checks_of(found: Sequence[Found]) -> frozenset[str]:
+def _checks_of(found: Sequence[ExaminationFinding]) -> frozenset[str]:
     return frozenset(each.check for each in found)
 
 

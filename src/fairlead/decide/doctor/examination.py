@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fairlead.api.cluster_report import ReportCondition, Severity
+from fairlead.api.cluster_report import FindingSeverity, ReportCondition
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExaminationFinding:
     """One finding."""
 
     check: str
-    severity: Severity
+    severity: FindingSeverity
     subject: str
     title: str = ""
     evidence: str = ""
@@ -28,7 +28,7 @@ class Examination:
     """
 
     at: float
-    found: tuple[Found, ...] = ()
+    found: tuple[ExaminationFinding, ...] = ()
     unknown: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
     left_out: int = 0

@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from fairlead.decide.fleet.actions import Announce, BeginMaintenance
-from fairlead.decide.fleet.census import Census, is_idle
+from fairlead.decide.fleet.census import PoolCensus, is_idle
 from fairlead.decide.fleet.view import FleetPolicy, FleetView, PoolView
 from fairlead.model.machines import Instance
 from fairlead.model.pool_nodes import PoolNode
 from fairlead.model.windows import read_window, window_text
 
 
-def announcements(view: FleetView, census: Census, policy: FleetPolicy) -> Iterator[Announce]:
+def announcements(view: FleetView, census: PoolCensus, policy: FleetPolicy) -> Iterator[Announce]:
     """Yield the nodes of a pool whose windows are not those that the latest list announces."""
     for node, machine in _listed(census):
         if _is_early(node, machine) and not view.nodes.is_used(node.name):
@@ -34,7 +34,7 @@ def announcements(view: FleetView, census: Census, policy: FleetPolicy) -> Itera
 
 
 def begun_early(
-    view: FleetView, census: Census, policy: FleetPolicy, needed: Collection[str]
+    view: FleetView, census: PoolCensus, policy: FleetPolicy, needed: Collection[str]
 ) -> Announce | BeginMaintenance | None:
     """Return the next step to begin announced maintenance early; None where there is none.
 
@@ -74,7 +74,7 @@ def announcement_turns(pool: PoolView, policy: FleetPolicy, now: float) -> Itera
             yield from (seconds for seconds in turns if seconds > 0)
 
 
-def _listed(census: Census) -> Iterator[tuple[PoolNode, Instance]]:
+def _listed(census: PoolCensus) -> Iterator[tuple[PoolNode, Instance]]:
     """Yield nodes with their machines; of others nothing is known now."""
     listed = {each.id: each for each in census.view.instances}
     for node in census.nodes.values():
@@ -91,7 +91,7 @@ def _is_early(node: PoolNode, machine: Instance) -> bool:
     return is_read and own.end == announced.end and own.start < announced.start
 
 
-def _is_long_idle(view: FleetView, census: Census, node: PoolNode) -> bool:
+def _is_long_idle(view: FleetView, census: PoolCensus, node: PoolNode) -> bool:
     """True for a node that has been idle for long, could take work, and is no spare."""
     if node.is_spare or not is_idle(view, census, node):
         return False

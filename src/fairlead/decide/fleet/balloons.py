@@ -54,7 +54,7 @@ class BalloonPolicy:
     interval_seconds: float = 1.0
 
 
-class Ending(Enum):
+class BalloonEnding(Enum):
     """Why a balloon is deleted. The closed set."""
 
     NODE_IN_USE = "NodeInUse"
@@ -84,7 +84,7 @@ class EndBalloon:
     """Delete this very balloon."""
 
     pod: Pod
-    why: Ending
+    why: BalloonEnding
 
 
 Action: TypeAlias = CreateBalloon | EndBalloon
@@ -141,13 +141,13 @@ def plan_pool(
             continue
         is_beside = bool(pod.spec.node_name) and nodes.is_used(pod.spec.node_name)
         if is_beside and pod.metadata.key in nodes.late_balloons:
-            beside.append(EndBalloon(pod, Ending.SURPLUS))
+            beside.append(EndBalloon(pod, BalloonEnding.SURPLUS))
         elif is_beside:
-            evicted.append(EndBalloon(pod, Ending.NODE_IN_USE))
+            evicted.append(EndBalloon(pod, BalloonEnding.NODE_IN_USE))
         elif (why := _fault(pod, pool, nodes, policy)) is not None:
             ended.append(EndBalloon(pod, why))
         elif is_judged and pod.metadata.labels.get(names.BALLOON) != digest:
-            ended.append(EndBalloon(pod, Ending.OUTDATED))
+            ended.append(EndBalloon(pod, BalloonEnding.OUTDATED))
         else:
             stay.append(pod)
     if not is_judged:
@@ -157,7 +157,9 @@ def plan_pool(
         ended += beside
     # Those that wait go first, then the ones that were made last.
     surplus = sorted(stay, key=lambda pod: (not pod.spec.node_name, _order(pod)), reverse=True)
-    ended += [EndBalloon(pod, Ending.SURPLUS) for pod in surplus[: max(0, len(stay) - target)]]
+    ended += [
+        EndBalloon(pod, BalloonEnding.SURPLUS) for pod in surplus[: max(0, len(stay) - target)]
+    ]
     number, made = 0, list[Action]()
     while len(stay) + len(made) < target and len(made) < policy.changes_max:
         if not is_taken(_name(pool, number)):
@@ -169,7 +171,7 @@ def plan_pool(
 def orphans(balloons: Sequence[Pod]) -> list[Action]:
     """Return the ends of balloons whose pool is gone."""
     return [
-        EndBalloon(pod, Ending.POOL_GONE)
+        EndBalloon(pod, BalloonEnding.POOL_GONE)
         for pod in sorted(balloons, key=_order)
         if pod.metadata.deletion_timestamp is None
     ]
@@ -183,7 +185,7 @@ def bounded(actions: Sequence[Action], policy: BalloonPolicy) -> tuple[Action, .
 
 
 def _is_eviction(action: Action) -> bool:
-    return isinstance(action, EndBalloon) and action.why is Ending.NODE_IN_USE
+    return isinstance(action, EndBalloon) and action.why is BalloonEnding.NODE_IN_USE
 
 
 def balloon(pool: NodePool, number: int, policy: BalloonPolicy) -> dict[str, Any]:
@@ -231,12 +233,14 @@ def _target(pool: NodePool, policy: BalloonPolicy) -> int:
     return counts.wanted if may_have_balloons(pool, policy.binding) else 0
 
 
-def _fault(pod: Pod, pool: NodePool, nodes: PoolNodes, policy: BalloonPolicy) -> Ending | None:
+def _fault(
+    pod: Pod, pool: NodePool, nodes: PoolNodes, policy: BalloonPolicy
+) -> BalloonEnding | None:
     if pod.is_terminal:
-        return Ending.OVER
+        return BalloonEnding.OVER
     node = nodes.by_name.get(pod.spec.node_name)
     if node is not None and not may_stand(node, pool, policy.binding):
-        return Ending.NODE_CLOSED
+        return BalloonEnding.NODE_CLOSED
     return None
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from fairlead.decide.fleet.census import Census
+from fairlead.decide.fleet.census import PoolCensus
 
 
 def sizes_of(
-    censuses: Sequence[Census], bought: Mapping[str, Collection[str]]
+    censuses: Sequence[PoolCensus], bought: Mapping[str, Collection[str]]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return how large pools and domains are, and how much of each pool was bought within a
     day: what both lists agree exists.

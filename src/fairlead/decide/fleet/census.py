@@ -23,7 +23,7 @@ GONE_SHARE_MAX, GONE_LEAST = 0.5, 3
 
 
 @dataclass(slots=True)
-class Census:
+class PoolCensus:
     """The machines of one pool, by what they are to us."""
 
     view: PoolView
@@ -121,13 +121,13 @@ class Census:
         return sizes
 
 
-def take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census:
+def take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> PoolCensus:
     """Count one pool; PoolFault."""
     with about(pool.name):
         return _take_census(view, pool, memory)
 
 
-def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census:
+def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> PoolCensus:
     grants = view.fleet.status.grants if view.fleet is not None else ()
     leaving = {
         grant.instance: grant for grant in grants
@@ -136,7 +136,7 @@ def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> Census
     nodes = view.nodes.by_pool.get(pool.name, {})
     known = {*leaving, *(node.instance for node in nodes.values())}
     known.update(id_ for launch in pool.pool.status.launches for id_ in launch.instances or ())
-    census = Census(
+    census = PoolCensus(
         pool,
         _existing(pool, memory, known, view.instant),
         frozenset(each.id for each in pool.instances),
@@ -182,13 +182,13 @@ def is_used_again(view: FleetView, grant: Grant) -> bool:
     return node is not None and view.nodes.is_used(node.name)
 
 
-def is_idle(view: FleetView, census: Census, node: PoolNode) -> bool:
+def is_idle(view: FleetView, census: PoolCensus, node: PoolNode) -> bool:
     """True for a node that could take work at once, that has none, and that is not to go."""
     is_free = node.name in view.nodes.idle_since and node.instance not in census.leaving
     return is_free and node.is_usable and not node.removal and census.is_whole(node)
 
 
-def _is_out(view: FleetView, census: Census, node: PoolNode) -> bool:
+def _is_out(view: FleetView, census: PoolCensus, node: PoolNode) -> bool:
     if view.nodes.is_used(node.name) or node.removal or node.is_joining:
         return False
     if node.instance not in census.instances or node.instance in census.awaited:
@@ -197,7 +197,7 @@ def _is_out(view: FleetView, census: Census, node: PoolNode) -> bool:
     return node.is_cordoned or node.is_out or view.instant >= since + AWAY_SECONDS
 
 
-def has_joined(view: FleetView, census: Census, node: PoolNode | None) -> bool:
+def has_joined(view: FleetView, census: PoolCensus, node: PoolNode | None) -> bool:
     """True for a node that has taken up work once."""
     if node is None or node.is_joining:
         return False
@@ -228,11 +228,11 @@ def _existing(
     return existing
 
 
-def _come(census: Census, domain: str, count: int) -> None:
+def _come(census: PoolCensus, domain: str, count: int) -> None:
     census.coming[domain] = census.coming.get(domain, 0) + count
 
 
-def _count_launched(view: FleetView, census: Census, launched: dict[str, Launch]) -> None:
+def _count_launched(view: FleetView, census: PoolCensus, launched: dict[str, Launch]) -> None:
     up, failed = set[str](), dict[str, Launch]()
     for id_, launch in launched.items():
         node = view.nodes.by_instance.get(id_)
@@ -257,7 +257,7 @@ def _count_launched(view: FleetView, census: Census, launched: dict[str, Launch]
     )  # fmt: skip
 
 
-def is_late(census: Census, node: PoolNode | None, age_seconds: float) -> bool:
+def is_late(census: PoolCensus, node: PoolNode | None, age_seconds: float) -> bool:
     """True for a machine of that age that has failed: without a node, or one that is not whole."""
     scale_up = census.view.pool.spec.scale_up
     if node is None and scale_up.launch_seconds is not None:
@@ -279,13 +279,13 @@ def _is_listed(view: FleetView, pool: PoolView, launch: Launch) -> bool:
     return is_complete and listed_at > parse_time(launch.begun_at) + LAG_SECONDS_MAX
 
 
-def is_gone(view: FleetView, census: Census, launch: Launch, instance: str) -> bool:
+def is_gone(view: FleetView, census: PoolCensus, launch: Launch, instance: str) -> bool:
     """True for a machine of a launch that the provider has no more."""
     return instance not in census.instances and _is_listed(view, census.view, launch)
 
 
 def _count_strays(
-    view: FleetView, census: Census, launched: dict[str, Launch], memory: FleetMemory
+    view: FleetView, census: PoolCensus, launched: dict[str, Launch], memory: FleetMemory
 ) -> None:
     """Machines with the pool's tag that no launch of ours names: found, counted, never forgotten.
 

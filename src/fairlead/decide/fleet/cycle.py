@@ -37,7 +37,7 @@ from fairlead.decide.fleet.actions import (
 )
 from fairlead.decide.fleet.announced import announcements, begun_early
 from fairlead.decide.fleet.budgets import sizes_of
-from fairlead.decide.fleet.census import Census, is_used_again, take_census
+from fairlead.decide.fleet.census import PoolCensus, is_used_again, take_census
 from fairlead.decide.fleet.decisions import (
     admitted,
     announced,
@@ -75,9 +75,9 @@ from fairlead.decide.rails.books import (
     permits_of,
 )
 from fairlead.decide.rails.bought import bought_within_day
-from fairlead.decide.rails.ledger import Account, Ledger
-from fairlead.decide.rails.removals import Outcome, Removal, Ruling, rule_on
-from fairlead.decide.rails.sight import Blindness, Finding, Listing, Sight, look, reported_of
+from fairlead.decide.rails.ledger import RailsAccount, RemovalLedger
+from fairlead.decide.rails.removals import Removal, RemovalOutcome, Ruling, rule_on
+from fairlead.decide.rails.sight import Blindness, Listing, Sight, SightFinding, look, reported_of
 from fairlead.decide.verdict import Decision
 from fairlead.model.machines import InstanceState
 
@@ -94,10 +94,10 @@ _GRANTS_PER_LOOP_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class FleetCycleReport:
     """What a decision found, for people: `fairlead fleet plan` prints it."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[SightFinding, ...]
     demand: Demand
     plans: tuple[PoolPlan, ...]
     rulings: tuple[Ruling, ...]
@@ -105,7 +105,7 @@ class Report:
 
 def decide_fleet(
     view: FleetView, policy: FleetPolicy, memory: FleetMemory
-) -> tuple[Decision[Action], Report | None]:
+) -> tuple[Decision[Action], FleetCycleReport | None]:
     """Return what to do, and why; changes `memory`. PoolFault where it raises over one pool.
 
     The report is None where there is still nothing to do.
@@ -139,14 +139,14 @@ class _Cycle:
     sight: Sight = field(init=False)
     actions: list[Action] = field(default_factory=list[Action])
     elapsed: float = 0.0
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: RemovalLedger = field(default_factory=RemovalLedger)
     #: Removals of each pool that are seen through.
     ended: dict[str, int] = field(default_factory=dict[str, int])
-    censuses: dict[str, Census] = field(default_factory=dict[str, Census])
+    censuses: dict[str, PoolCensus] = field(default_factory=dict[str, PoolCensus])
     #: What was decided about each pool beside its launches and removals.
     noted: dict[str, list[PoolDecision]] = field(default_factory=dict)
 
-    def run(self) -> tuple[Decision[Action], Report]:
+    def run(self) -> tuple[Decision[Action], FleetCycleReport]:
         """Decide."""
         view, memory = self.view, self.memory
         if memory.looked_at is not None:
@@ -177,7 +177,7 @@ class _Cycle:
         plans += external
         for plan in plans:
             self._write_pool(plan, findings, rulings)
-        report = Report(findings, purchases.demand, tuple(plans), rulings)
+        report = FleetCycleReport(findings, purchases.demand, tuple(plans), rulings)
         if not (self.actions or findings or rulings):
             memory.quiet = quiet_of(
                 view, self.policy, memory, fleet=self.fleet, plans=plans, sight=self.sight
@@ -186,7 +186,7 @@ class _Cycle:
         seconds = self.policy.loop_seconds if is_busy else self.policy.idle_loop_seconds
         return Decision(tuple(self.actions), wake_at=view.now + seconds), report
 
-    def _census(self, pool: PoolView) -> Census:
+    def _census(self, pool: PoolView) -> PoolCensus:
         if pool.pool.is_external:
             return census_of_nodes(self.view, pool, self.policy)
         pool = dataclasses.replace(pool, pool=ending(pool.pool))
@@ -194,7 +194,7 @@ class _Cycle:
 
     # Sight
 
-    def _look(self, censuses: Sequence[Census]) -> tuple[Finding, ...]:
+    def _look(self, censuses: Sequence[PoolCensus]) -> tuple[SightFinding, ...]:
         view, memory = self.view, self.memory
         leaving = frozenset(grant.instance for grant in self.fleet.status.grants)
         cloud = frozenset(id_ for census in censuses for id_ in census.listed)
@@ -232,7 +232,7 @@ class _Cycle:
         memory.agree_seconds = memory.agree_seconds + self.elapsed if agree else 0.0
         return findings
 
-    def _working(self, censuses: Sequence[Census]) -> set[str]:
+    def _working(self, censuses: Sequence[PoolCensus]) -> set[str]:
         """Return the nodes that have worked once and have a machine: others are not expected to
         be ready.
         """
@@ -247,7 +247,7 @@ class _Cycle:
 
     # Joins
 
-    def _join(self, censuses: Sequence[Census], needed: set[str], *, may_taint: bool) -> None:
+    def _join(self, censuses: Sequence[PoolCensus], needed: set[str], *, may_taint: bool) -> None:
         """Let nodes take work, and see to it that each pool has its spares."""
         view, memory = self.view, self.memory
         memory.bucket = memory.bucket.after(
@@ -277,7 +277,7 @@ class _Cycle:
             ended = (*changes.used, *changes.surplus)
             self.actions += [SetSpare(node.node, is_spare=False) for node in ended]
 
-    def _await_turns(self, censuses: Sequence[Census]) -> None:
+    def _await_turns(self, censuses: Sequence[PoolCensus]) -> None:
         """Taint nodes that are not ready, a few at a time."""
         left = TAINTED_MAX
         for census in censuses:
@@ -292,7 +292,7 @@ class _Cycle:
     # Removals
 
     def _remove(
-        self, plans: Sequence[PoolPlan], demand: Demand, findings: Sequence[Finding]
+        self, plans: Sequence[PoolPlan], demand: Demand, findings: Sequence[SightFinding]
     ) -> tuple[Ruling, ...]:
         """Mark and grant removals; a grant is written to the ledger, and carried out after."""
         view, memory, status = self.view, self.memory, self.fleet.status
@@ -311,7 +311,7 @@ class _Cycle:
                 )  # fmt: skip
         sizes, counts = sizes_of([plan.census for plan in plans], bought)
         memory.peaks = memory.peaks.at(view.instant, sizes, counts)
-        account = Account(
+        account = RailsAccount(
             ledger, memory.peaks.within(view.instant, sizes, counts), self.policy.budgets,
             of_pools={plan.pool.metadata.name: budget_of(plan.pool)
                       for plan in plans if plan.is_acted_on},
@@ -324,21 +324,21 @@ class _Cycle:
         memory.marked = frozenset(
             ruling.removal.name
             for ruling in rulings
-            if ruling.outcome is Outcome.MARK or ruling.removal.marked_loops
+            if ruling.outcome is RemovalOutcome.MARK or ruling.removal.marked_loops
         )
         for ruling in rulings:
             node = view.nodes.by_name.get(ruling.removal.node)
-            if ruling.outcome is Outcome.MARK and node is not None and not node.removal:
+            if ruling.outcome is RemovalOutcome.MARK and node is not None and not node.removal:
                 why = f"{ruling.removal.charge.cause.value}: {ruling.removal.why}"
                 self.actions.append(Mark(node.node, why))
         self._write_fleet(ledger, rulings, findings)
         return rulings
 
     def _write_fleet(
-        self, ledger: Ledger, rulings: Sequence[Ruling], findings: Sequence[Finding]
+        self, ledger: RemovalLedger, rulings: Sequence[Ruling], findings: Sequence[SightFinding]
     ) -> None:
         status, at = self.fleet.status, format_time(self.view.now)
-        granted = [ruling.removal for ruling in rulings if ruling.outcome is Outcome.REMOVE]
+        granted = [ruling.removal for ruling in rulings if ruling.outcome is RemovalOutcome.REMOVE]
         kept = tuple(grant for grant in status.grants if not self._is_over(grant))
         for grant in status.grants:
             if grant in kept:
@@ -387,7 +387,7 @@ class _Cycle:
         is_there = grant.instance in census.instances
         return not is_there and grant.instance not in self.view.nodes.by_instance
 
-    def _see_through(self, censuses: Sequence[Census]) -> None:
+    def _see_through(self, censuses: Sequence[PoolCensus]) -> None:
         """End the machines whose removal is granted, and delete the nodes of those that ended."""
         for census in censuses:
             pool, ids = census.view.pool, list[str]()
@@ -419,7 +419,7 @@ class _Cycle:
                     at = format_time(self.view.now)
                     self._note(census.view.name, unmarked(node, at, is_wanted=is_wanted))
 
-    def _drain(self, censuses: Sequence[Census]) -> None:
+    def _drain(self, censuses: Sequence[PoolCensus]) -> None:
         """Cordon the nodes of pools whose machines are to go, a few at a time."""
         for census in censuses:
             nodes = to_drain(census)
@@ -428,7 +428,7 @@ class _Cycle:
                 self._note(census.view.name, drained(nodes, format_time(self.view.now)))
 
     def _announce(
-        self, plans: Sequence[PoolPlan], demand: Demand, findings: Sequence[Finding]
+        self, plans: Sequence[PoolPlan], demand: Demand, findings: Sequence[SightFinding]
     ) -> None:
         """Write what the providers announce of maintenance on the nodes, and begin it early."""
         view, at = self.view, format_time(self.view.now)
@@ -447,7 +447,7 @@ class _Cycle:
     # Statuses
 
     def _write_pool(
-        self, plan: PoolPlan, findings: Sequence[Finding], rulings: Sequence[Ruling]
+        self, plan: PoolPlan, findings: Sequence[SightFinding], rulings: Sequence[Ruling]
     ) -> None:
         hold = hold_of(plan.census, self.memory)
         if hold is not None:  # its write comes first: the status is decided with the next version

@@ -17,11 +17,11 @@ from fairlead.api.node_pool import (
     Launch,
     NodePoolStatus,
     PoolDecision,
-    Unavailable,
+    UnavailableDomain,
 )
 from fairlead.decide.fleet.actions import Announce
 from fairlead.decide.fleet.spares import SpareChanges
-from fairlead.decide.rails.removals import Outcome, Ruling, rule_words
+from fairlead.decide.rails.removals import RemovalOutcome, Ruling, rule_words
 from fairlead.decide.words import plural
 from fairlead.model.pool_nodes import PoolNode
 
@@ -48,18 +48,18 @@ def with_decisions(
     return replace(status, decisions=latest), tuple(numbered)
 
 
-def refusal(launch: Launch, why: str, mark: Unavailable, at: str) -> PoolDecision:
+def refusal(launch: Launch, why: str, mark: UnavailableDomain, at: str) -> PoolDecision:
     """Return that a provider refused a launch, and how long its domain is avoided."""
     facts = _avoidance(launch, mark)
     return PoolDecision(at, "Refused", "ProviderRefused", why[:_MESSAGE_MAX], facts)
 
 
-def _avoidance(launch: Launch, mark: Unavailable) -> Facts:
+def _avoidance(launch: Launch, mark: UnavailableDomain) -> Facts:
     return {"token": launch.token, "count": launch.count, "domain": launch.domain,
             "avoidedUntil": mark.until, "refusals": mark.refusals}  # fmt: skip
 
 
-def given_up(launch: Launch, why: str, mark: Unavailable, at: str) -> PoolDecision:
+def given_up(launch: Launch, why: str, mark: UnavailableDomain, at: str) -> PoolDecision:
     """Return that a launch is not waited for any more, and how long its domain is avoided."""
     text = f"{plural(launch.count, 'node')} of {launch.requested_at}: {why}"
     return PoolDecision(at, "GiveUp", "LaunchDeadline", text, _avoidance(launch, mark))
@@ -78,7 +78,7 @@ def removal_decision(ruling: Ruling, at: str) -> PoolDecision:
     """Return what was ruled on a removal, with the budget before and after."""
     removal = ruling.removal
     text = f"{removal.name}: {removal.why}; {rule_words(ruling.rule)}"
-    action = "Remove" if ruling.outcome is Outcome.REMOVE else "Mark"
+    action = "Remove" if ruling.outcome is RemovalOutcome.REMOVE else "Mark"
     facts: Facts = {
         "instance": removal.instance, "node": removal.node, "domain": removal.charge.domain,
         "rule": ruling.rule.value, **ruling.facts,

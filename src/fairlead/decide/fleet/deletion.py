@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from fairlead.api.fleet import FleetStatus
 from fairlead.api.node_pool import NodePool, PoolDecision, ScaleDown
 from fairlead.decide.fleet.actions import HoldPool
-from fairlead.decide.fleet.census import Census
+from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.decisions import Facts
 from fairlead.decide.fleet.view import FleetMemory, FleetView
 from fairlead.decide.words import plural
@@ -51,7 +51,7 @@ def is_kept(pool: NodePool) -> bool:
     return pool.is_deleted and not pool.is_draining and not pool.is_external
 
 
-def hold_of(census: Census, memory: FleetMemory) -> HoldPool | None:
+def hold_of(census: PoolCensus, memory: FleetMemory) -> HoldPool | None:
     """Return that a pool is to be held before it is acted on, or not any longer; else None."""
     pool = census.view.pool
     if pool.is_external or pool.is_held == (not pool.is_deleted):
@@ -63,7 +63,7 @@ def hold_of(census: Census, memory: FleetMemory) -> HoldPool | None:
     return None
 
 
-def _is_over(census: Census) -> bool:
+def _is_over(census: PoolCensus) -> bool:
     """True when it is said that the machines stay, or when they are gone."""
     pool, inventory = census.view.pool, census.view.inventory
     if not pool.is_draining and any(each.action == RELEASE for each in pool.status.decisions):
@@ -74,7 +74,7 @@ def _is_over(census: Census) -> bool:
     return not may_come and inventory is not None and inventory.is_complete
 
 
-def release_of(census: Census, at: str) -> PoolDecision | None:
+def release_of(census: PoolCensus, at: str) -> PoolDecision | None:
     """Return that the machines of a deleted pool stay; None while something of ours is on them, or
     where it is said already.
     """
@@ -110,7 +110,7 @@ def drained(nodes: Sequence[PoolNode], at: str) -> PoolDecision:
     return PoolDecision(at, "Drain", "PoolDeleted", text, {"nodes": len(nodes)})
 
 
-def to_drain(census: Census) -> list[PoolNode]:
+def to_drain(census: PoolCensus) -> list[PoolNode]:
     """Return nodes of a pool that is drained and that are not cordoned yet, a few at a time."""
     if not census.view.pool.is_draining or census.view.mistakes:
         return []
@@ -118,7 +118,7 @@ def to_drain(census: Census) -> list[PoolNode]:
     return sorted(found, key=lambda node: node.name)[:DRAINED_MAX]
 
 
-def deletion_words(census: Census) -> str:
+def deletion_words(census: PoolCensus) -> str:
     """Return what a pool that is deleted waits for; "" for any other."""
     pool = census.view.pool
     if not pool.is_deleted or pool.is_external:

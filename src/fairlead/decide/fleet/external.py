@@ -12,15 +12,15 @@ from dataclasses import replace
 
 from fairlead.api.node_pool import BalloonCounts
 from fairlead.decide.fleet.balloons import may_have_balloons, may_stand
-from fairlead.decide.fleet.census import Census
+from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.pool_status import PoolPlan, jobs_shown
 from fairlead.decide.fleet.view import FleetPolicy, FleetView, PoolView, about
 from fairlead.decide.pinning import Binding
-from fairlead.decide.rails.sight import Finding
+from fairlead.decide.rails.sight import SightFinding
 from fairlead.model.machines import Instance, InstanceState
 
 
-def census_of_nodes(view: FleetView, pool: PoolView, policy: FleetPolicy) -> Census:
+def census_of_nodes(view: FleetView, pool: PoolView, policy: FleetPolicy) -> PoolCensus:
     """Count a pool by its nodes, since it has no list of machines; PoolFault.
 
     Nodes on which no balloon may stand, and which nothing uses, do not count: what replaces them
@@ -39,7 +39,7 @@ def census_of_nodes(view: FleetView, pool: PoolView, policy: FleetPolicy) -> Cen
             for name, node in nodes.items()
             if name in used or name in open_
         }
-        census = Census(pool, instances, frozenset(instances), nodes, {})
+        census = PoolCensus(pool, instances, frozenset(instances), nodes, {})
         coming = sum(not nodes[name].is_ready for name in open_)
         if coming:
             census.coming[""] = coming
@@ -47,7 +47,7 @@ def census_of_nodes(view: FleetView, pool: PoolView, policy: FleetPolicy) -> Cen
 
 
 def with_balloons(
-    view: FleetView, plan: PoolPlan, policy: FleetPolicy, findings: Sequence[Finding]
+    view: FleetView, plan: PoolPlan, policy: FleetPolicy, findings: Sequence[SightFinding]
 ) -> PoolPlan:
     """Return the plan of such a pool with its balloons in the place of purchases and removals.
 

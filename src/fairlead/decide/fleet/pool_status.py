@@ -19,10 +19,10 @@ from fairlead.api.node_pool import (
     NodePoolStatus,
     PoolDecision,
     PoolMode,
-    Unavailable,
+    UnavailableDomain,
 )
 from fairlead.api.times import format_time, parse_time
-from fairlead.decide.fleet.census import Census, has_joined, is_gone
+from fairlead.decide.fleet.census import PoolCensus, has_joined, is_gone
 from fairlead.decide.fleet.decisions import (
     Facts,
     balloons_changed,
@@ -36,8 +36,8 @@ from fairlead.decide.fleet.deletion import deletion_words
 from fairlead.decide.fleet.demand import Unbought
 from fairlead.decide.fleet.view import FleetView
 from fairlead.decide.rails.bought import with_bought, with_lost
-from fairlead.decide.rails.removals import Outcome, Ruling, rule_words
-from fairlead.decide.rails.sight import Finding
+from fairlead.decide.rails.removals import RemovalOutcome, Ruling, rule_words
+from fairlead.decide.rails.sight import SightFinding
 from fairlead.decide.words import plural
 from fairlead.model.gangs import JobKey
 
@@ -62,7 +62,7 @@ class Buy:
 class PoolPlan:
     """What is to become of one pool."""
 
-    census: Census
+    census: PoolCensus
     wanted: int
     buys: tuple[Buy, ...]
     surplus: int
@@ -96,7 +96,7 @@ class PoolPlan:
 def status_of(
     view: FleetView,
     plan: PoolPlan,
-    findings: Sequence[Finding],
+    findings: Sequence[SightFinding],
     rulings: Sequence[Ruling],
     *,
     believes_cloud: bool,
@@ -152,13 +152,13 @@ def status_of(
 
 
 def _consolidates_to(
-    plan: PoolPlan, findings: Sequence[Finding], rulings: Sequence[Ruling]
+    plan: PoolPlan, findings: Sequence[SightFinding], rulings: Sequence[Ruling]
 ) -> int | None:
     """Return the plan's answer where nodes that become idle would go: the fleet is seen and not
     frozen, and no removal of the pool waits for a budget.
     """
     name = plan.census.view.name
-    waits = any(r.removal.charge.pool == name and r.outcome is Outcome.WAIT for r in rulings)
+    waits = any(r.removal.charge.pool == name and r.outcome is RemovalOutcome.WAIT for r in rulings)
     return None if findings or waits or not plan.is_acted_on else plan.consolidates_to
 
 
@@ -176,19 +176,19 @@ def refused(
 
 
 def _avoid(
-    marks: tuple[Unavailable, ...], domain: str, reason: str, *, now: float, base: float
-) -> tuple[tuple[Unavailable, ...], Unavailable]:
+    marks: tuple[UnavailableDomain, ...], domain: str, reason: str, *, now: float, base: float
+) -> tuple[tuple[UnavailableDomain, ...], UnavailableDomain]:
     """Return the marks with one more failure of a domain, and the new mark."""
     before = next((u for u in marks if u.domain == domain), None)
     refusals = before.refusals + 1 if before is not None else 1
     seconds = min(base * 2.0 ** (min(refusals, 20) - 1), UNAVAILABLE_SECONDS_MAX)
-    mark = Unavailable(domain, reason[:200], format_time(now + seconds), refusals)
+    mark = UnavailableDomain(domain, reason[:200], format_time(now + seconds), refusals)
     return (*(u for u in marks if u.domain != domain), mark), mark
 
 
 def _give_up(
-    view: FleetView, census: Census
-) -> tuple[tuple[Unavailable, ...], tuple[PoolDecision, ...]]:
+    view: FleetView, census: PoolCensus
+) -> tuple[tuple[UnavailableDomain, ...], tuple[PoolDecision, ...]]:
     """Return the domains to avoid, those of hopeless launches among them, and the decisions."""
     pool, decided = census.view.pool, list[PoolDecision]()
     marks, base = pool.status.unavailable, float(pool.spec.scale_up.unavailable_seconds)
@@ -271,7 +271,7 @@ def _launches(
     return tuple(kept), tuple(decided)
 
 
-def _taken_up(view: FleetView, census: Census) -> set[str]:
+def _taken_up(view: FleetView, census: PoolCensus) -> set[str]:
     """Return the machines of launches that are done and that have taken up work."""
     return {
         id_
@@ -296,7 +296,7 @@ def _facts(plan: PoolPlan, buy: Buy) -> Facts:
     }  # fmt: skip
 
 
-def _is_done(view: FleetView, census: Census, launch: Launch) -> bool:
+def _is_done(view: FleetView, census: PoolCensus, launch: Launch) -> bool:
     """True when each machine has taken up work, is gone, or is being removed."""
     if launch.instances is None:
         return False
@@ -314,12 +314,12 @@ def removed(plan: PoolPlan, rulings: Sequence[Ruling], at: str) -> tuple[PoolDec
         removal_decision(ruling, at)
         for ruling in rulings
         if ruling.removal.charge.pool == plan.census.view.name
-        and ruling.outcome is not Outcome.WAIT
+        and ruling.outcome is not RemovalOutcome.WAIT
     )
 
 
 def _recorded(
-    census: Census, old: NodePoolStatus, *, believes_cloud: bool, ended: int
+    census: PoolCensus, old: NodePoolStatus, *, believes_cloud: bool, ended: int
 ) -> int | None:
     inventory = census.view.inventory
     is_complete = inventory is not None and inventory.is_complete
@@ -329,11 +329,11 @@ def _recorded(
     return None if old.recorded is None else old.recorded - ended
 
 
-def _is_stale(mark: Unavailable, now: float) -> bool:
+def _is_stale(mark: UnavailableDomain, now: float) -> bool:
     return now > parse_time(mark.until) + UNAVAILABLE_SECONDS_MAX
 
 
-def _valid(census: Census, at: str) -> Condition:
+def _valid(census: PoolCensus, at: str) -> Condition:
     mistakes = census.view.mistakes
     text = "; ".join(mistakes)[:1000]
     status, reason = ("False", "InvalidSpec") if mistakes else ("True", "Valid")
@@ -341,7 +341,10 @@ def _valid(census: Census, at: str) -> Condition:
 
 
 def _message(
-    plan: PoolPlan, status: NodePoolStatus, findings: Sequence[Finding], rulings: Sequence[Ruling]
+    plan: PoolPlan,
+    status: NodePoolStatus,
+    findings: Sequence[SightFinding],
+    rulings: Sequence[Ruling],
 ) -> str:
     """Return what holds the pool back, most important first; "" when nothing does."""
     census, parts = plan.census, list[str]()
@@ -363,7 +366,7 @@ def _message(
     waiting = [u for u in status.unavailable if plan.lacking]
     parts += [f"{u.domain or 'provider'} unavailable: {u.reason}" for u in waiting[:3]]
     held = [r for r in rulings if r.removal.charge.pool == census.view.name
-            and r.outcome is Outcome.WAIT]  # fmt: skip
+            and r.outcome is RemovalOutcome.WAIT]  # fmt: skip
     if held and not findings:
         parts.append(f"{plural(len(held), 'removal')} held back: {rule_words(held[0].rule)}")
     return "; ".join(part for part in parts if part)[:_MESSAGE_MAX]

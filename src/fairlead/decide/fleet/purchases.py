@@ -9,7 +9,7 @@ import numpy as np
 
 from fairlead.api.node_pool import NodePool
 from fairlead.api.times import parse_time
-from fairlead.decide.fleet.census import Census
+from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.demand import Demand, Offer, Unbought, demand_of, offers_of
 from fairlead.decide.fleet.pool_status import Buy, PoolPlan
 from fairlead.decide.fleet.view import FleetView, about
@@ -27,7 +27,9 @@ class Purchases:
     plans: tuple[PoolPlan, ...]
 
 
-def plan_purchases(view: FleetView, censuses: Sequence[Census], *, is_buying: bool) -> Purchases:
+def plan_purchases(
+    view: FleetView, censuses: Sequence[PoolCensus], *, is_buying: bool
+) -> Purchases:
     """Return the plan of each pool, in their order. Without `is_buying` nothing is bought."""
     coming: dict[tuple[str, str], int] = {}
     offers: dict[str, list[Offer]] = {}
@@ -66,28 +68,28 @@ def _demand(view: FleetView, offers: Sequence[Offer], coming: dict[tuple[str, st
     return demand_of(view.state, view.waiting, offers, coming)
 
 
-def _is_acted_on(census: Census) -> bool:
+def _is_acted_on(census: PoolCensus) -> bool:
     return census.view.pool.is_active and not census.view.mistakes
 
 
-def _is_tried(census: Census) -> bool:
+def _is_tried(census: PoolCensus) -> bool:
     return not census.view.pool.is_active and not census.view.mistakes
 
 
-def _ordered(censuses: Sequence[Census], offers: dict[str, list[Offer]]) -> list[Offer]:
+def _ordered(censuses: Sequence[PoolCensus], offers: dict[str, list[Offer]]) -> list[Offer]:
     """Return the offers of pools by weight, price and name, their domains as they stand."""
     by_name = sorted(censuses, key=lambda census: census.view.name)
     found = [offer for census in by_name for offer in offers[census.view.name]]
     return sorted(found, key=lambda offer: (-offer.weight, offer.price_micros))
 
 
-def _offers(view: FleetView, census: Census, *, spares: int) -> list[Offer]:
+def _offers(view: FleetView, census: PoolCensus, *, spares: int) -> list[Offer]:
     """Return what a pool offers, room for so many spares aside; PoolFault."""
     with about(census.view.name):
         return _offers_of(view, census, spares)
 
 
-def _offers_of(view: FleetView, census: Census, spares: int) -> list[Offer]:
+def _offers_of(view: FleetView, census: PoolCensus, spares: int) -> list[Offer]:
     pool = census.view.pool
     if census.view.mistakes:
         return []
@@ -100,7 +102,7 @@ def _offers_of(view: FleetView, census: Census, spares: int) -> list[Offer]:
     )  # fmt: skip
 
 
-def _plan(view: FleetView, census: Census, demand: Demand, *, is_buying: bool) -> PoolPlan:
+def _plan(view: FleetView, census: PoolCensus, demand: Demand, *, is_buying: bool) -> PoolPlan:
     pool, name = census.view.pool, census.view.name
     used = sum(view.nodes.is_used(each) or each in demand.needed for each in census.nodes)
     coming_used = {d: n for (p, d), n in demand.coming_used.items() if p == name}
@@ -135,7 +137,7 @@ def _plan(view: FleetView, census: Census, demand: Demand, *, is_buying: bool) -
     )  # fmt: skip
 
 
-def _consolidates_to(census: Census, kept: int) -> int | None:
+def _consolidates_to(census: PoolCensus, kept: int) -> int | None:
     """Return down to how many nodes in use a pool may be consolidated: beside fewer, idle nodes
     stay for `min`. `kept` nodes stay beside those in use. None where it may not, or where its idle
     nodes stay anyway.

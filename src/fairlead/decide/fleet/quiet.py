@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from fairlead.api.fleet import Fleet
 from fairlead.decide.fleet.announced import announcement_turns
-from fairlead.decide.fleet.census import Census
+from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.pool_status import PoolPlan
 from fairlead.decide.fleet.returns import away_turns
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, Quiet
@@ -51,7 +51,7 @@ def counts_time(pool: PoolView) -> bool:
 
 
 def _is_at_rest(plan: PoolPlan) -> bool:
-    census: Census = plan.census
+    census: PoolCensus = plan.census
     if any(each.may_begin for each in census.view.instances):
         return False
     is_counted = census.instances.keys() == census.listed and not census.awaited

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.decide.fleet.census import AWAY_SECONDS, Census
+from fairlead.decide.fleet.census import AWAY_SECONDS, PoolCensus
 from fairlead.decide.fleet.view import FleetView
 from fairlead.decide.rails.sight import Blindness
 from fairlead.model.pool_nodes import PoolNode
@@ -25,7 +25,7 @@ NO_TAINTS = frozenset(
 )  # fmt: skip
 
 
-def away(view: FleetView, census: Census) -> list[PoolNode]:
+def away(view: FleetView, census: PoolCensus) -> list[PoolNode]:
     """Return the nodes of a pool that are to wait for their turn once they are ready again."""
     found: list[PoolNode] = []
     for node in census.nodes.values():

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fairlead.decide.fleet.census import Census, is_idle
+from fairlead.decide.fleet.census import PoolCensus, is_idle
 from fairlead.decide.fleet.view import FleetView
 from fairlead.model.pool_nodes import PoolNode
 
@@ -39,7 +39,7 @@ class SpareChanges:
 
 
 def change_spares(
-    view: FleetView, census: Census, admitted: Sequence[PoolNode], needed: Collection[str]
+    view: FleetView, census: PoolCensus, admitted: Sequence[PoolNode], needed: Collection[str]
 ) -> SpareChanges:
     """Return what to change so that a pool has its spares.
 
@@ -74,7 +74,7 @@ def change_spares(
 class _Spread:
     """How many nodes in use and how many spares of a pool each domain has."""
 
-    def __init__(self, view: FleetView, census: Census, spares: Sequence[PoolNode]) -> None:
+    def __init__(self, view: FleetView, census: PoolCensus, spares: Sequence[PoolNode]) -> None:
         self._census = census
         self._keys = [level.key for level in view.state.levels]
         self._used: Counter[_Domain] = Counter()

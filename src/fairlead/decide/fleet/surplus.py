@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from fairlead.api.fleet import RemovalCause
-from fairlead.decide.fleet.census import Census
+from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.view import FleetMemory, FleetView
 from fairlead.decide.rails.ledger import Charge
 from fairlead.decide.rails.removals import Removal
@@ -20,7 +20,7 @@ from fairlead.model.pool_nodes import PoolNode
 
 def removals_of(
     view: FleetView,
-    census: Census,
+    census: PoolCensus,
     memory: FleetMemory,
     *,
     surplus: int,
@@ -69,14 +69,14 @@ def removals_of(
         )  # fmt: skip
 
 
-def _why_failed(census: Census, node: PoolNode | None) -> str:
+def _why_failed(census: PoolCensus, node: PoolNode | None) -> str:
     scale_up = census.view.pool.spec.scale_up
     if node is None and scale_up.launch_seconds is not None:
         return f"no node within {duration(scale_up.launch_seconds)} of its launch"
     return f"not ready within {duration(scale_up.ready_seconds)} of its launch"
 
 
-def _is_idle(view: FleetView, census: Census, node: PoolNode, needed: Collection[str]) -> bool:
+def _is_idle(view: FleetView, census: PoolCensus, node: PoolNode, needed: Collection[str]) -> bool:
     """True for a node that works, that nothing uses or keeps, and that no person has cordoned."""
     since = view.nodes.idle_since.get(node.name)
     # A drained pool keeps no spare, also where the write that would say so did not come.
@@ -89,7 +89,7 @@ def _is_idle(view: FleetView, census: Census, node: PoolNode, needed: Collection
 
 
 def _removal(
-    census: Census,
+    census: PoolCensus,
     memory: FleetMemory,
     instance: str,
     node: PoolNode | None,

@@ -34,7 +34,7 @@ class EvictPod:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletePod:
+class DeleteOverduePod:
     """Delete a pod of others that is there after the deadline, with its own grace period."""
 
     pod: Pod
@@ -50,5 +50,12 @@ class Note:
 
 
 Action: TypeAlias = (
-    CreateFleet | WriteFleet | SetRecord | EvictPod | DeletePod | Note | LiftTaint | TestAction
+    CreateFleet
+    | WriteFleet
+    | SetRecord
+    | EvictPod
+    | DeleteOverduePod
+    | Note
+    | LiftTaint
+    | TestAction
 )

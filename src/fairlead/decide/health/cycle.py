@@ -23,7 +23,7 @@ from fairlead.api.fleet import REPAIRS_MAX, Fleet, RemovalCause, Repair
 from fairlead.api.names import DRAIN, POOL, ZONE
 from fairlead.api.node_pool import NodePool, PoolDecision
 from fairlead.api.times import format_time
-from fairlead.decide.health.actions import Action, DeletePod, EvictPod, Note, SetRecord
+from fairlead.decide.health.actions import Action, DeleteOverduePod, EvictPod, Note, SetRecord
 from fairlead.decide.health.decisions import (
     decision,
     moved,
@@ -45,12 +45,12 @@ from fairlead.decide.rails.books import (
     leaving_of,
     permits_of,
 )
-from fairlead.decide.rails.ledger import Account, Charge, Ledger, Peaks
-from fairlead.decide.rails.removals import Outcome, Removal, Ruling, rule_on
+from fairlead.decide.rails.ledger import Charge, Peaks, RailsAccount, RemovalLedger
+from fairlead.decide.rails.removals import Removal, RemovalOutcome, Ruling, rule_on
 from fairlead.decide.rails.sight import (
-    Finding,
     Listing,
     Sight,
+    SightFinding,
     SightMemory,
     look,
     reported_of,
@@ -108,7 +108,7 @@ class HealthMemory:
 class HealthReport:
     """What a decision found, for metrics."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[SightFinding, ...] = ()
     rulings: tuple[Ruling, ...] = ()
     states: Mapping[NodeState, int] = field(default_factory=dict[NodeState, int])
 
@@ -156,7 +156,7 @@ class _Cycle:
 
     # Sight
 
-    def _look(self) -> tuple[Finding, ...]:
+    def _look(self) -> tuple[SightFinding, ...]:
         view, memory, policy = self.view, self.memory, self.policy
         before = memory.looked_at
         elapsed = 0.0 if before is None else max(0.0, view.instant - before)
@@ -209,7 +209,7 @@ class _Cycle:
 
     # Grants
 
-    def _grant(self, findings: Sequence[Finding]) -> tuple[Ruling, ...]:
+    def _grant(self, findings: Sequence[SightFinding]) -> tuple[Ruling, ...]:
         """Book nodes that are to go out, and taint those that were booked before."""
         view, memory = self.view, self.memory
         candidates = self._candidates()
@@ -223,7 +223,7 @@ class _Cycle:
         memory.peaks = memory.peaks.at(view.instant, view.sizes)
         wanted = [self._removal(view.nodes[name], need) for name, need in candidates.items()
                   if not self._is_granted(view.nodes[name])]  # fmt: skip
-        account = Account(
+        account = RailsAccount(
             ledger, memory.peaks.within(view.instant, view.sizes), self.policy.budgets,
             of_pools={name: budget_of(pool) for name, pool in view.pools.items()},
             leaving=leaving_of(status),
@@ -272,9 +272,9 @@ class _Cycle:
             order=-need.worst.severity.rank, why=need.words,
         )  # fmt: skip
 
-    def _write_fleet(self, fleet: Fleet, ledger: Ledger, rulings: Sequence[Ruling]) -> None:
+    def _write_fleet(self, fleet: Fleet, ledger: RemovalLedger, rulings: Sequence[Ruling]) -> None:
         status, at, policy = fleet.status, format_time(self.view.now), self.policy
-        granted = [each for each in rulings if each.outcome is Outcome.REMOVE]
+        granted = [each for each in rulings if each.outcome is RemovalOutcome.REMOVE]
         kept = tuple(each for each in status.repairs if self._is_open(each))
         new = tuple(
             Repair(each.removal.name, each.removal.instance, each.removal.charge.pool, at)
@@ -319,13 +319,13 @@ class _Cycle:
             if DRAIN in node.metadata.annotations:  # a person's begins at once
                 begins = drain.asked_at
             if self.view.now >= drain.start:
-                self.actions += [DeletePod(pod, node) for pod in pods]
+                self.actions += [DeleteOverduePod(pod, node) for pod in pods]
             elif self.view.now >= begins:
                 self.actions += [EvictPod(pod, node) for pod in pods]
 
     # Rules in shadow
 
-    def _note_shadows(self, findings: Sequence[Finding]) -> None:
+    def _note_shadows(self, findings: Sequence[SightFinding]) -> None:
         """Record once what a rule in shadow would do, and forget what is over."""
         before, self.memory.shadows = self.memory.shadows, {}
         why = findings[0].message if findings else "the rails would be asked"

@@ -9,7 +9,7 @@ from fairlead.api.node_pool import PoolDecision
 from fairlead.decide.health.need import Need
 from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.rails.removals import Ruling, rule_words
-from fairlead.decide.rails.sight import Finding
+from fairlead.decide.rails.sight import SightFinding
 from fairlead.model.node_record import NodeRecord
 
 _MESSAGE_MAX = 500
@@ -67,7 +67,7 @@ def shadowed(node: NodeView, need: Need, why: str, at: str) -> PoolDecision:
 
 
 def sight_changed(
-    before: Sequence[str], after: Sequence[str], findings: Sequence[Finding], at: str
+    before: Sequence[str], after: Sequence[str], findings: Sequence[SightFinding], at: str
 ) -> PoolDecision | None:
     """Return that nothing is taken any more, or that it may be again; None when neither changed."""
     if tuple(before) == tuple(after):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.node_pool import PoolDecision
-from fairlead.api.node_test import Phase
+from fairlead.api.node_test import NodeTestPhase
 from fairlead.api.times import format_time
 from fairlead.decide.health.judgement import Peers
 from fairlead.decide.health.need import instant_of
@@ -59,7 +59,7 @@ def steps_of_tests(
     `needs`: nodes whose faults ask for something; they are not tested before these have ended.
     """
     room = bench.policy.tests_at_once_max - sum(
-        test.status.phase is Phase.RUNNING for node in nodes.values() for test in node.tests
+        test.status.phase is NodeTestPhase.RUNNING for node in nodes.values() for test in node.tests
     )
     for name, node in sorted(nodes.items()):
         for step in _steps(node, bench, is_needed=name in needs):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.core import Node
-from fairlead.api.machine_result import Figure, Measured, Outcome, SuiteResult
+from fairlead.api.machine_result import Figure, MachineFinding, MachineOutcome, SuiteResult
 from fairlead.api.node_report import ID_MAX, WHY_MAX
 from fairlead.api.node_suites import Better, FigureKind, device_floor, machine_tests
 from fairlead.api.quantity import CPU, QuantityError, is_gpu, resources_to_base
@@ -26,7 +26,7 @@ DEVIATIONS = 5.0
 _SPREAD = {Better.HIGHER: 0.1, Better.LOWER: 1.0}
 
 #: What other nodes measured last, by name.
-Peers = Mapping[str, Sequence[Measured]]
+Peers = Mapping[str, Sequence[MachineFinding]]
 
 
 def shape_of(node: Node) -> str:
@@ -40,7 +40,7 @@ def shape_of(node: Node) -> str:
     return f"{type_}/{capacity.get(CPU, 0)}m/{gpus}"[:ID_MAX]
 
 
-def judged(result: SuiteResult, peers: Peers) -> tuple[Measured, ...]:
+def judged(result: SuiteResult, peers: Peers) -> tuple[MachineFinding, ...]:
     """Return what was measured, with the limit of each figure; what misses one has Failed.
 
     `peers` has other nodes only.
@@ -48,7 +48,7 @@ def judged(result: SuiteResult, peers: Peers) -> tuple[Measured, ...]:
     return tuple(_judged(each, result.devices, peers) for each in result.measured)
 
 
-def _judged(measured: Measured, devices: Sequence[str], peers: Peers) -> Measured:
+def _judged(measured: MachineFinding, devices: Sequence[str], peers: Peers) -> MachineFinding:
     kind = machine_tests().get(measured.test)
     if kind is None:
         return measured
@@ -63,8 +63,8 @@ def _judged(measured: Measured, devices: Sequence[str], peers: Peers) -> Measure
             side = "less" if known.better is Better.HIGHER else "more"
             misses.append(f"{figure.name} {figure.value:.3g} is {side} than {limit:.3g}")
     outcome, message = measured.outcome, measured.message
-    if misses and outcome is Outcome.PASSED:
-        outcome, message = Outcome.FAILED, "; ".join(misses)[:WHY_MAX]
+    if misses and outcome is MachineOutcome.PASSED:
+        outcome, message = MachineOutcome.FAILED, "; ".join(misses)[:WHY_MAX]
     return replace(measured, outcome=outcome, message=message, figures=tuple(figures))
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from fairlead.api.core import Node
 from fairlead.api.names import HEALTH_DRAIN, REPAIRED, TAINT_UNHEALTHY
-from fairlead.api.node_report import Action, Answer, NodeReport
+from fairlead.api.node_report import Action, AgentAnswer, NodeReport
 from fairlead.api.node_test import NodeTest
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.health.need import Need, instant_of, is_proven, need_of
@@ -25,8 +25,8 @@ from fairlead.model.node_record import (
     REASON_MAX,
     TRIES_MAX,
     NodeRecord,
+    NodeRequest,
     NodeState,
-    Request,
     Try,
 )
 from fairlead.model.windows import window_text
@@ -237,7 +237,7 @@ def _asked(at: _Now, record: NodeRecord, action: Action, why: str) -> NodeRecord
         return record
     components = at.need.components if at.need is not None else ()
     id_ = f"{at.view.node.metadata.uid}/{record.session}/{record.entered_at}"
-    return replace(record, request=Request(id_, action, components))
+    return replace(record, request=NodeRequest(id_, action, components))
 
 
 def _acted(at: _Now, record: NodeRecord) -> NodeRecord:
@@ -258,7 +258,7 @@ def _acted(at: _Now, record: NodeRecord) -> NodeRecord:
     is_answered = (
         answer is not None and record.request is not None and answer.id == record.request.id
     )
-    if is_answered and answer is not None and answer.answer is Answer.REFUSED:
+    if is_answered and answer is not None and answer.answer is AgentAnswer.REFUSED:
         return _go_on(at, record, f"the agent refused: {answer.message}", after=action)
     if not at.is_over(record):
         return record

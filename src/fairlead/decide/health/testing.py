@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.machine_result import (
-    Outcome,
+    MachineOutcome,
     SuiteResult,
     UnreadableResult,
     decode_result,
@@ -24,7 +24,13 @@ from fairlead.api.machine_result import (
 from fairlead.api.names import REPAIRED, TAINT_PREFLIGHT
 from fairlead.api.node_report import WHY_MAX, Action, ReportedFault, Severity
 from fairlead.api.node_suites import machine_tests, suites
-from fairlead.api.node_test import DEVICES_MAX, Cause, NodeTest, NodeTestStatus, Phase
+from fairlead.api.node_test import (
+    DEVICES_MAX,
+    NodeTest,
+    NodeTestCause,
+    NodeTestPhase,
+    NodeTestStatus,
+)
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.health.judgement import Peers, judged, shape_of
 from fairlead.decide.health.policy import HealthPolicy
@@ -105,13 +111,13 @@ def fault_of(node: Node, tests: Sequence[NodeTest]) -> ReportedFault | None:
     """
     passed = set[str]()
     for test in newest_first(tests):
-        outcome, is_gate = test.status.outcome, test.spec.cause is Cause.GATE
+        outcome, is_gate = test.status.outcome, test.spec.cause is NodeTestCause.GATE
         if test.is_open or outcome is None:
             continue
-        if outcome is Outcome.PASSED:
+        if outcome is MachineOutcome.PASSED:
             passed.add(test.spec.suite)
         elif (
-            (outcome is Outcome.FAILED or is_gate)
+            (outcome is MachineOutcome.FAILED or is_gate)
             and test.spec.suite not in passed
             and _still_counts(node, test)
         ):
@@ -129,7 +135,7 @@ def _still_counts(node: Node, test: NodeTest) -> bool:
 def _fault(test: NodeTest) -> ReportedFault:
     status, worst = test.status, test.status.worst
     component, action = f"suite {test.spec.suite}", Action.ASK_PERSON
-    if status.outcome is Outcome.FAILED and worst is not None:
+    if status.outcome is MachineOutcome.FAILED and worst is not None:
         component = worst.test
         kind = machine_tests().get(worst.test)
         action = kind.action if kind is not None else action
@@ -153,7 +159,7 @@ def is_gated(node: Node) -> bool:
 def has_passed(node: Node, tests: Sequence[NodeTest], suite: str, since: float) -> bool:
     """True when the node passed the suite in this boot, by a test made at `since` or later."""
     return any(
-        test.status.outcome is Outcome.PASSED and test.spec.suite == suite
+        test.status.outcome is MachineOutcome.PASSED and test.spec.suite == suite
         and test.status.boot_id == node.status.node_info.boot_id
         and _instant(test.metadata.creation_timestamp) >= since
         for test in tests if not test.is_open
@@ -195,16 +201,16 @@ class _Now:
             return self.ended(reason, message)
         wait = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2.0 ** max(0, status.attempts - 1))
         return SetTest(self.test, replace(
-            status, phase=Phase.PENDING, pod_uid="", reason=reason, message=message[:WHY_MAX],
-            retry_at=format_time(self.now + wait),
+            status, phase=NodeTestPhase.PENDING, pod_uid="", reason=reason,
+            message=message[:WHY_MAX], retry_at=format_time(self.now + wait),
         ))  # fmt: skip
 
     def ended(self, reason: str, message: str) -> SetTest:
         """Return the end of a test that never had a result."""
         words = f"{message or 'its pod never began'}; {self.test.status.attempts} attempts"
         return SetTest(self.test, replace(
-            self.test.status, phase=Phase.ENDED, outcome=Outcome.ERROR, retry_at=None,
-            reason=reason if reason == SPOKE else SILENT, message=words[:WHY_MAX],
+            self.test.status, phase=NodeTestPhase.ENDED, outcome=MachineOutcome.ERROR,
+            retry_at=None, reason=reason if reason == SPOKE else SILENT, message=words[:WHY_MAX],
             ended_at=format_time(self.now),
         ))  # fmt: skip
 
@@ -259,12 +265,12 @@ def _result(at: _Now, pod: Pod, node: Node, peers: Mapping[tuple[str, str], Peer
     measured = judged(result, others)
     outcome = worst_outcome(measured)
     worst = max(measured, key=lambda each: each.outcome.rank)
-    if outcome is Outcome.ERROR and at.now < at.deadline:
+    if outcome is MachineOutcome.ERROR and at.now < at.deadline:
         return at.again(SPOKE, f"{worst.test}: {worst.message}")
-    words = "" if outcome is Outcome.PASSED else f"{worst.test}: {worst.message}"
+    words = "" if outcome is MachineOutcome.PASSED else f"{worst.test}: {worst.message}"
     return SetTest(test, replace(
-        test.status, phase=Phase.ENDED, outcome=outcome, retry_at=None, measured=measured,
-        reason=SPOKE if outcome is Outcome.ERROR else outcome.value, message=words[:WHY_MAX],
+        test.status, phase=NodeTestPhase.ENDED, outcome=outcome, retry_at=None, measured=measured,
+        reason=SPOKE if outcome is MachineOutcome.ERROR else outcome.value, message=words[:WHY_MAX],
         ended_at=format_time(at.now), boot_id=node.status.node_info.boot_id, shape=shape,
         machine_id=result.machine_id, devices=result.devices[:DEVICES_MAX],
         versions=result.versions,

@@ -13,7 +13,7 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.times import format_micro_time, parse_time
 from fairlead.decide.attempts.backoff import refused_seconds
 from fairlead.decide.attempts.end_reason import EndReason, cause_of
-from fairlead.decide.attempts.notes import EventReason, Note
+from fairlead.decide.attempts.notes import EventReason, PendingEvent
 from fairlead.decide.attempts.record import End, template_digest
 from fairlead.decide.attempts.seats import Seat, covers, seats
 from fairlead.decide.attempts.status import StatusDraft
@@ -196,11 +196,11 @@ def close_attempt(view: JobView, draft: StatusDraft, end: AttemptEnd) -> tuple[A
         wait = delay_seconds(draft.status, view.policy, view.now)
         draft = draft.set(restart_at=format_micro_time(view.now + wait)).state(JobState.STOPPING)
         text = f"The API server refuses pods, so the nodes are given back: {end.message}"
-        return draft.write(Note(EventReason.PODS_REFUSED, text))
+        return draft.write(PendingEvent(EventReason.PODS_REFUSED, text))
     if reason is EndReason.PREEMPTED:
         draft = preempted.give_way(view, draft).state(JobState.STOPPING)
         text = f"Stopping the gang, which {end.message}"
-        return draft.write(Note(EventReason.PREEMPTED, text))
+        return draft.write(PendingEvent(EventReason.PREEMPTED, text))
     pause = 0.0
     if reason.refuses_place:
         policy = view.policy
@@ -213,13 +213,13 @@ def close_attempt(view: JobView, draft: StatusDraft, end: AttemptEnd) -> tuple[A
         following = next_step(closed, closed.status.attempts[-1], view.policy)
         if isinstance(following, Fail):
             draft = draft.failing(following.reason.value, following.message)
-        return draft.state(JobState.STOPPING).write(Note(EventReason.STOPPING, text))
+        return draft.state(JobState.STOPPING).write(PendingEvent(EventReason.STOPPING, text))
     wait = max(pause, backoff_seconds(view.job, cause, draft.status.user_failures))
     # Whether it restarts follows from the limits, with the next decision.
     draft = draft.set(restart_at=format_micro_time(view.now + wait)).state(JobState.RESTARTING)
     number = draft.status.attempt
     text = f"Attempt {number} ended: {end.message} (cause: {cause.value})"
-    return draft.write(Note(_event_of(reason, cause), text))
+    return draft.write(PendingEvent(_event_of(reason, cause), text))
 
 
 def _event_of(reason: EndReason, cause: Cause) -> EventReason:
@@ -241,7 +241,7 @@ def succeed(view: JobView, draft: StatusDraft) -> tuple[Action, ...]:
         text += f" and {plural(draft.status.attempt, 'attempt')}"
     draft = draft.closed(End(EndReason.SUCCEEDED)).set(members=view.member_counts)
     draft = draft.finished(names.SUCCEEDED, "AllMembersSucceeded", text).released()
-    return draft.write(Note(EventReason.SUCCEEDED, text), record=True)
+    return draft.write(PendingEvent(EventReason.SUCCEEDED, text), record=True)
 
 
 # Which nodes a gang gives up with the end of an attempt, and which take no new member.

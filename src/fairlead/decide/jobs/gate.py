@@ -24,7 +24,7 @@ from fairlead.decide.verdict import Verdict, earliest
 
 
 @dataclass(frozen=True, slots=True)
-class Admit:
+class MayQueue:
     """The job may queue for a place."""
 
 
@@ -42,7 +42,7 @@ class CancelJob:
     verdict: Verdict
 
 
-Gate: TypeAlias = Admit | Refuse | CancelJob
+Gate: TypeAlias = MayQueue | Refuse | CancelJob
 
 HELD = Verdict(Reason.HELD)
 #: Names along a ring that are shown.
@@ -71,7 +71,7 @@ def gate(
         facts = {"limit_seconds": limit, "until": job.spec.deadline or ""}
         return CancelJob(Verdict(Reason.DEADLINE_MISSED, facts))
     if job.status.attempt > 0:
-        return Refuse(HELD) if job.spec.suspend else Admit()
+        return Refuse(HELD) if job.spec.suspend else MayQueue()
     unmet = list(_unmet(job, dependencies))
     for after, verdict in unmet:
         if verdict.reason is Reason.DEPENDENCY_FAILED and after.on_unmet is AfterFailed.CANCEL:
@@ -80,7 +80,7 @@ def gate(
     if job.spec.suspend:
         verdicts.insert(0, HELD)
     if not verdicts:
-        return Admit()
+        return MayQueue()
     return Refuse(max(verdicts, key=lambda v: v.reason.severity))
 
 

@@ -26,7 +26,7 @@ from fairlead.api.meta import find_condition, is_true
 from fairlead.api.times import format_micro_time, parse_time
 from fairlead.decide.attempts.backoff import refusals_in_a_row
 from fairlead.decide.attempts.end_reason import EndReason, refusal_of
-from fairlead.decide.attempts.notes import EventReason, Note
+from fairlead.decide.attempts.notes import EventReason, PendingEvent
 from fairlead.decide.attempts.record import new_record, with_attempt
 from fairlead.decide.attempts.seats import covers
 from fairlead.decide.attempts.status import StatusDraft, back_off_verdict, backing_off
@@ -34,7 +34,7 @@ from fairlead.decide.job_actions import DeleteJob, RemoveFinalizer
 from fairlead.decide.jobs import failure_cause, open_attempt, preempted
 from fairlead.decide.jobs.actions import Action, AddFinalizer
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects, force_at
-from fairlead.decide.jobs.gate import HELD, Admit, CancelJob, Refuse, changes_at, gate
+from fairlead.decide.jobs.gate import HELD, CancelJob, MayQueue, Refuse, changes_at, gate
 from fairlead.decide.jobs.pods import MemberPod
 from fairlead.decide.jobs.progress import fold_progress
 from fairlead.decide.jobs.refused import wait_refused
@@ -94,7 +94,7 @@ def _waiting(view: JobView, phase: Phase) -> Decision[Action]:
             return Decision(_fail(draft, Fail(FailReason(verdict.reason.value), verdict.message)))
         case Refuse(verdict):
             return _refuse(draft, verdict)
-        case Admit():
+        case MayQueue():
             pass
         case _:
             assert_never(opened)
@@ -126,12 +126,12 @@ def _refuse(draft: StatusDraft, verdict: Verdict) -> Decision[Action]:
     verdicts = {draft.job.metadata.key: verdict}
     if verdict.reason not in (Reason.HELD, Reason.DEPENDENCY_FAILED):
         return Decision(draft.state(JobState.WAITING).write(), verdicts)
-    notes: tuple[Note, ...] = ()
+    notes: tuple[PendingEvent, ...] = ()
     if status.state != JobState.HELD.value:
         text = f"Held before attempt {max(1, status.attempt)} began"
         if verdict.reason is Reason.DEPENDENCY_FAILED:
             text = f"Held: {verdict.message}"
-        notes = (Note(EventReason.HELD, text),)
+        notes = (PendingEvent(EventReason.HELD, text),)
     return Decision(draft.state(JobState.HELD).write(*notes), verdicts)
 
 
@@ -141,16 +141,16 @@ def _admit(draft: StatusDraft, attempt: int) -> tuple[Action, ...]:
     draft = draft.admitted(attempt)
     if status.state == JobState.HELD.value:
         text = f"Released; waits for a place for {members} as attempt {attempt}"
-        return draft.write(Note(EventReason.RELEASED, text + _from_step(status)))
+        return draft.write(PendingEvent(EventReason.RELEASED, text + _from_step(status)))
     before = find_condition(status.conditions, names.ADMITTED)
     if before is None:
         return draft.write()  # it never waited: its next event says enough
     reason = Reason.of(before.reason)
     if reason is Reason.PREEMPTED or (reason is not None and reason.has(Trait.BACKS_OFF)):
         text = f"Queues again, for attempt {attempt}{_from_step(status)}"
-        return draft.write(Note(EventReason.ADMITTED, text))
+        return draft.write(PendingEvent(EventReason.ADMITTED, text))
     text = f"Admitted to the queue with {members}"
-    return draft.write(Note(EventReason.ADMITTED, text))
+    return draft.write(PendingEvent(EventReason.ADMITTED, text))
 
 
 # After an attempt
@@ -210,7 +210,7 @@ def _revise(view: JobView, draft: StatusDraft, ended: Attempt) -> tuple[Action, 
     if is_failing(job):
         draft = draft.recovered()
     text = f"Found the cause of the end of attempt {ended.number}: {lost.message}"
-    return draft.write(Note(EventReason.CAUSE_REVISED, text))
+    return draft.write(PendingEvent(EventReason.CAUSE_REVISED, text))
 
 
 def _is_uncertain(ended: Attempt) -> bool:
@@ -227,10 +227,10 @@ def _may_be_revised(view: JobView, ended: Attempt, going: Iterable[MemberPod]) -
 def _hold(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action]:
     """Wait without a place; the attempt's number rises when the job is released."""
     status = draft.status
-    notes: tuple[Note, ...] = ()
+    notes: tuple[PendingEvent, ...] = ()
     if status.state != JobState.HELD.value:
         text = f"Held: attempt {ended.number} has stopped{_at_step(status)}"
-        notes = (Note(EventReason.HELD, text),)
+        notes = (PendingEvent(EventReason.HELD, text),)
     counts = MemberCounts(view.job.member_count)
     draft = draft.not_admitted(HELD.reason, HELD.message)
     draft = draft.set(restart_at=None, members=counts).state(JobState.HELD)
@@ -272,7 +272,7 @@ def _retry(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action
             return NOTHING  # as before a first attempt
         return Decision(_admit(draft, number))
     text = f"Restarting as attempt {number}{_from_step(draft.status)}, {duration(now - since)} "
-    note = Note(EventReason.RESTARTING, f"{text}after: {ended.message or ended.reason}")
+    note = PendingEvent(EventReason.RESTARTING, f"{text}after: {ended.message or ended.reason}")
     return Decision(draft.admitted(number).state(JobState.RESTARTING).write(note))
 
 
@@ -301,9 +301,9 @@ def _fail(draft: StatusDraft, fail: Fail) -> tuple[Action, ...]:
     draft = draft.finished(names.FAILED, reason, fail.message).released().set(members=ended)
     at = _at_step(draft.status)
     if not is_cancelled:
-        note = Note(EventReason.FAILED, f"Failed: {fail.message}{at}")
+        note = PendingEvent(EventReason.FAILED, f"Failed: {fail.message}{at}")
         return draft.write(note, record=True)
-    note = Note(EventReason.CANCELLED, f"Cancelled: {fail.message}{at}")
+    note = PendingEvent(EventReason.CANCELLED, f"Cancelled: {fail.message}{at}")
     return draft.state(JobState.CANCELLED).write(note, record=True)
 
 

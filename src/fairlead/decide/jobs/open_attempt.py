@@ -12,7 +12,7 @@ from fairlead.api.job import Attempt, Cause, JobState, JobStatus, MemberRestart,
 from fairlead.api.meta import find_condition
 from fairlead.api.times import format_micro_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason
-from fairlead.decide.attempts.notes import EventReason, Note
+from fairlead.decide.attempts.notes import EventReason, PendingEvent
 from fairlead.decide.attempts.status import StatusDraft
 from fairlead.decide.jobs import failure_cause, members, native, preempted
 from fairlead.decide.jobs.actions import (
@@ -93,7 +93,7 @@ def _started(view: JobView, draft: StatusDraft, attempt: Attempt) -> tuple[Actio
     if attempt.resumed_from_step is not None:
         text += f", resumed from step {attempt.resumed_from_step}"
     draft = draft.started().set(members=view.member_counts)
-    return draft.write(Note(EventReason.STARTED, text + ")"))
+    return draft.write(PendingEvent(EventReason.STARTED, text + ")"))
 
 
 def _write_held_back(view: JobView, draft: StatusDraft, attempt: Attempt) -> tuple[Action, ...]:
@@ -224,7 +224,7 @@ def note_restarts(view: JobView, draft: StatusDraft) -> tuple[Action, ...]:
         uids = {(m.role, m.index): m.uid for m in view.current.members.values()}
         entries = tuple(r for r in entries if uids.get((r.role, r.index), r.pod_uid) == r.pod_uid)
     known = {r.pod_uid for r in entries}
-    draft, notes = draft.set(member_restarts=entries), list[Note]()
+    draft, notes = draft.set(member_restarts=entries), list[PendingEvent]()
     for failure in failures(view):
         member = failure.member
         if member is None or member.uid in known or member.node in view.cordoned:
@@ -237,7 +237,7 @@ def note_restarts(view: JobView, draft: StatusDraft) -> tuple[Action, ...]:
             return close_attempt(view, draft, end)
         draft = counted
         text = f"Replacing a member: {failure.message} (cause: {failure.cause.value})"
-        notes.append(Note(EventReason.MEMBER_RESTARTED, text))
+        notes.append(PendingEvent(EventReason.MEMBER_RESTARTED, text))
     if draft.status.member_restarts == before:
         return ()
     return draft.set(members=view.member_counts).write(*notes)

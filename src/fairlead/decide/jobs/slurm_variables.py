@@ -33,7 +33,7 @@ _TASKS = re.compile(r"([1-9]\d{0,8})(?:/([1-9]\d{0,8}))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Tasks:
+class TaskCounts:
     """Tasks of a job: the most of a node, and of all nodes; None: the same on each node."""
 
     per_node: int
@@ -47,12 +47,12 @@ class Tasks:
         return [least + (node < more) for node in range(nodes)]
 
 
-def tasks_of(job: Job) -> Tasks | None:
+def tasks_of(job: Job) -> TaskCounts | None:
     """Return the tasks of a batch script's job; None for any other, or where none can be read."""
     for role in job.spec.roles:
         match = _TASKS.fullmatch(role.template.metadata.annotations.get(names.SLURM_TASKS, ""))
         if match is not None:
-            return Tasks(int(match[1]), int(match[2]) if match[2] else None)
+            return TaskCounts(int(match[1]), int(match[2]) if match[2] else None)
     return None
 
 

@@ -57,7 +57,7 @@ class NodeOutage:
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class OwnedObject:
     """A ConfigMap, Service or PodGroup of the job; `attempt` 0 when it belongs to all of them."""
 
     name: str
@@ -120,10 +120,10 @@ class JobView(msgspec.Struct, frozen=True):
     policy: JobsPolicy
     now: float
     pods: JobPods = msgspec.field(default_factory=JobPods)
-    config_maps: Mapping[str, Owned] = msgspec.field(default_factory=dict)
-    services: Mapping[str, Owned] = msgspec.field(default_factory=dict)
+    config_maps: Mapping[str, OwnedObject] = msgspec.field(default_factory=dict)
+    services: Mapping[str, OwnedObject] = msgspec.field(default_factory=dict)
     #: PodGroups of native attempts.
-    pod_groups: Mapping[str, Owned] = msgspec.field(default_factory=dict)
+    pod_groups: Mapping[str, OwnedObject] = msgspec.field(default_factory=dict)
     dependencies: Mapping[str, DependencyState] = msgspec.field(default_factory=dict)
     #: Names along a ring in which the job waits for itself.
     cycle: Sequence[str] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.decide.placement.capacity import PresentCapacity
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.moves import Moves
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
@@ -23,7 +23,7 @@ def find_moves(
         return None, float("inf")
     state.advance(now)
     with state.cluster.transaction() as transaction:
-        context = Context(state, policy, now, PresentCapacity(state.cluster, transaction))
+        context = PlanningContext(state, policy, now, PresentCapacity(state.cluster, transaction))
         mark = context.capacity.mark()
         plan = context.plan(entry, entry.gang)
         if plan is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
@@ -20,7 +20,7 @@ from fairlead.model.gangs import GangRequest, InvalidGang, gpus_of
 _AGAIN_SECONDS_MIN = 60.0
 
 
-def budget_verdict(context: Context, entry: QueueEntry) -> Verdict | None:
+def budget_verdict(context: PlanningContext, entry: QueueEntry) -> Verdict | None:
     """Return that a waiting job's team is over its budget; None when the job may start.
 
     The decision is made again when the team may be below it, at the earliest.

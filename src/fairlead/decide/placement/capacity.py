@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.core import Node
-from fairlead.decide.placement.kept import Kept
+from fairlead.decide.placement.kept import KeptRoom
 from fairlead.model.claims import Claim
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import JobKey
@@ -79,7 +79,7 @@ class PresentCapacity:
         #: bool[N]: nodes that are left out.
         self.barred: Bools | None = None
         #: What is kept for gangs that start later.
-        self.kept: tuple[Kept, ...] = ()
+        self.kept: tuple[KeptRoom, ...] = ()
         #: (end, job) of the jobs that hold nodes and whose end is known, in order.
         self._ends: list[tuple[float, JobKey]] | None = None
         #: Jobs that `by` does not release.

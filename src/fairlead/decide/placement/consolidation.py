@@ -23,7 +23,7 @@ import numpy as np
 
 from fairlead.api.names import POOL
 from fairlead.api.quantity import CPU
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.emptying_memory import LOOK_SECONDS
 from fairlead.decide.placement.freed import FreedCapacity
 from fairlead.decide.placement.lost_work import silent_seconds
@@ -94,7 +94,7 @@ class _Trial:
 class Consolidation:
     """The search of one decision."""
 
-    def __init__(self, context: Context, search: VictimSearch) -> None:
+    def __init__(self, context: PlanningContext, search: VictimSearch) -> None:
         self._context = context
         self._search = search
         self._cluster = context.cluster

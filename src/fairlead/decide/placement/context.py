@@ -11,12 +11,12 @@ from fairlead.decide.placement.borrowing import Borrowing
 from fairlead.decide.placement.capacity import EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.image_preference import with_images
 from fairlead.decide.placement.job_limits import RunningLimits
-from fairlead.decide.placement.kept import End, Kept, Reservation, together
+from fairlead.decide.placement.kept import End, KeptRoom, QueueReservation, together
 from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.queue import Group, QueueEntry, Shape
+from fairlead.decide.placement.queue import EqualJobs, QueueEntry, RequestShape
 from fairlead.decide.placement.quota import excess_of
 from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.repair import Growth
+from fairlead.decide.placement.repair import GangGrowth
 from fairlead.decide.placement.search import Plan, plan_gang, uses_of
 from fairlead.decide.placement.size import largest_plan, planned
 from fairlead.decide.placement.state import PlacementState
@@ -29,7 +29,7 @@ from fairlead.model.nodes import Bools, Ints
 T = TypeVar("T")
 
 
-class Context:
+class PlanningContext:
     """The state of one decision: what it reads, what it has placed, when to decide again."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Context:
         #: The same of jobs without a time limit, by their predicted run times.
         self.placed_predicted: list[End] = []
         #: What is kept for the heads of the queue, in its order: see `reserve`.
-        self.reservations: tuple[Reservation, ...] = ()
+        self.reservations: tuple[QueueReservation, ...] = ()
         self._heads: tuple[ObjectKey, ...] = ()
         #: Since when room is kept for waiting jobs. A copy: forecasts look ahead.
         self.kept_since = dict(state.kept_since)
@@ -62,17 +62,17 @@ class Context:
         #: The answers that are taken from memory; and those that are given in place of it.
         self.recall = Recall()
         self.given: Recall | None = None
-        #: Failures of a what-if, as in `Shape.failed_on`, by the id of the shape, which is held: a
-        #: shape that is dropped on the way leaves its id to another one. None: of a decision,
-        #: which the shapes remember.
-        self.foreseen: dict[int, tuple[Shape, dict[int, object]]] | None = None
+        #: Failures of a what-if, as in `RequestShape.failed_on`, by the id of the shape, which is
+        #: held: a shape that is dropped on the way leaves its id to another one. None: of a
+        #: decision, which the shapes remember.
+        self.foreseen: dict[int, tuple[RequestShape, dict[int, object]]] | None = None
 
-    def has_failed(self, shape: Shape, respected: int, basis: object) -> bool:
+    def has_failed(self, shape: RequestShape, respected: int, basis: object) -> bool:
         """True when a search for places of a shape is known to have failed on this basis."""
         _, foreseen = (self.foreseen or {}).get(id(shape), (shape, {}))
         return basis in (shape.failed_on.get(respected), foreseen.get(respected))
 
-    def note_failure(self, shape: Shape, respected: int, basis: object) -> None:
+    def note_failure(self, shape: RequestShape, respected: int, basis: object) -> None:
         """Remember that a search for places of a shape has failed."""
         if self.foreseen is None:
             shape.note_failure(respected, basis)
@@ -121,7 +121,7 @@ class Context:
         self,
         entry: QueueEntry,
         gang: GangRequest,
-        beside: Iterable[Reservation] = (),
+        beside: Iterable[QueueReservation] = (),
         *,
         borrows: bool = True,
     ) -> PresentCapacity:
@@ -136,13 +136,13 @@ class Context:
             capacity.barred = self.foreign(team)
         return self.borrowing.limited(capacity, gang, team, entry.lane.priority)
 
-    def reserve(self, *reservations: Reservation) -> None:
+    def reserve(self, *reservations: QueueReservation) -> None:
         """Keep this room for heads of the queue from now on."""
         self.reservations = reservations
         self._heads = tuple(reservation.head for reservation in reservations)
         self.capacity.kept = tuple(reservation.kept for reservation in reservations)
 
-    def kept_from(self, team: str, reservation: Reservation) -> Kept:
+    def kept_from(self, team: str, reservation: QueueReservation) -> KeptRoom:
         """Return what is kept for a head of the queue from jobs of a team; a head that would
         borrow keeps no team off its own nodes.
         """
@@ -164,7 +164,7 @@ class Context:
             or (likely_at if each.is_predicted else over_at) > each.starts_by
         )
 
-    def reserved(self, respected: int) -> tuple[Reservation, ...]:
+    def reserved(self, respected: int) -> tuple[QueueReservation, ...]:
         """Return the reservations of which `respected` names the bits."""
         return tuple(each for i, each in enumerate(self.reservations) if respected >> i & 1)
 
@@ -181,7 +181,7 @@ class Context:
         self,
         entry: QueueEntry,
         gang: GangRequest,
-        beside: Iterable[Reservation] = (),
+        beside: Iterable[QueueReservation] = (),
         *,
         borrows: bool = True,
     ) -> Plan | None:
@@ -193,13 +193,13 @@ class Context:
             capacity, wanted, partial(plan_gang, capacity, table), partial(self.admits, entry)
         )
 
-    def growth(self, entry: QueueEntry) -> Growth | None:
+    def growth(self, entry: QueueEntry) -> GangGrowth | None:
         """Return where an elastic gang gets members beyond its least; None for any other gang."""
         gang = entry.gang
         if isinstance(gang, InvalidGang) or not gang.is_elastic:
             return None
         capacity = self.limited(entry, gang, self.reserved(self.respected(entry)))
-        return Growth(capacity, partial(self.admits, entry))
+        return GangGrowth(capacity, partial(self.admits, entry))
 
     def admits(self, entry: QueueEntry, gang: GangRequest) -> bool:
         """True when neither a limit nor a quota keeps a job from being of this size."""
@@ -243,14 +243,14 @@ class Context:
         teams = self.cluster.teams.version
         return (*changes, version, teams, self.capacity.version, self._heads)
 
-    def on_empty(self, shape: Shape) -> Verdict | None:
+    def on_empty(self, shape: RequestShape) -> Verdict | None:
         """Return why a shape could never be placed on these nodes, even empty; None: it could."""
         version = self.cluster.table.nodes_version
         if shape.on_empty is None or shape.on_empty[0] != version:
             shape.on_empty = (version, judge_empty(self.cluster, shape.gang))
         return shape.on_empty[1]
 
-    def fits_available(self, group: Group) -> bool:
+    def fits_available(self, group: EqualJobs) -> bool:
         """True when the planner finds a place on the nodes that are available, were they empty,
         within the limits of borrowing.
         """

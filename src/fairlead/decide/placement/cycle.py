@@ -31,7 +31,7 @@ from fairlead.decide.placement.actions import (
 )
 from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.consolidation import Consolidation
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.fit import Fit
 from fairlead.decide.placement.held import held_nodes
 from fairlead.decide.placement.order import OrderKey
@@ -46,7 +46,7 @@ from fairlead.decide.placement.outcome import (
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.repair import Release, Wait, repair
+from fairlead.decide.placement.repair import GangRelease, Wait, repair
 from fairlead.decide.placement.search import Plan
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.verdicts import Verdicts
@@ -84,7 +84,7 @@ def decide(
     state.advance(now)
     with state.cluster.transaction() as transaction:
         capacity = PresentCapacity(state.cluster, transaction)
-        context = Context(state, policy, now, capacity)
+        context = PlanningContext(state, policy, now, capacity)
         context.recall, context.given = recall or context.recall, given
         context.kept_since = state.kept_since
         return _Cycle(context, contains_faults=contains_faults).run()
@@ -100,7 +100,7 @@ def verdict_now(
     state.suspect(now, policy.suspect_seconds)
     state.advance(now)
     with state.cluster.transaction() as transaction:
-        context = Context(state, policy, now, PresentCapacity(state.cluster, transaction))
+        context = PlanningContext(state, policy, now, PresentCapacity(state.cluster, transaction))
         context.foreseen = {}
         return _Cycle(context, contains_faults=False).verdict_of(key)
 
@@ -108,7 +108,7 @@ def verdict_now(
 class _Cycle:
     """The actions and verdicts of one decision, as its stages make them."""
 
-    def __init__(self, context: Context, *, contains_faults: bool) -> None:
+    def __init__(self, context: PlanningContext, *, contains_faults: bool) -> None:
         self._context = context
         self._state = context.state
         self._at = format_time(context.now)
@@ -245,7 +245,7 @@ class _Cycle:
                 context.wakes.append(until)
                 self._write(key, verdict, True)
                 return True
-            case Release(verdict):
+            case GangRelease(verdict):
                 if verdict is not None:
                     self._verdicts[key] = verdict
                 self._actions.append(release_job(entry.job, verdict, self._at))

@@ -16,10 +16,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.ends import ENDS_MAX, Ends
 from fairlead.decide.placement.freed import FreedCapacity
-from fairlead.decide.placement.kept import End, Proof, Reservation, Start
+from fairlead.decide.placement.kept import End, Proof, QueueReservation, Start
 from fairlead.decide.placement.known_starts import latest_first
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.search import Plan, plan_gang, tier_shift, uses_of
@@ -34,13 +34,13 @@ class FirstStart:
 
     def __init__(
         self,
-        context: Context,
+        context: PlanningContext,
         entry: QueueEntry,
         gang: GangRequest,
         ends: Ends,
         *,
         nodes: Bools,
-        ahead: Sequence[Reservation] = (),
+        ahead: Sequence[QueueReservation] = (),
         is_predicted: bool = False,
     ) -> None:
         """`ends` of jobs that hold nodes; with `is_predicted`, jobs without a time limit
@@ -151,7 +151,7 @@ class FirstStart:
         self._go(count)
         return self._asked(self._fits)
 
-    def _later(self, count: int) -> list[Reservation]:
+    def _later(self, count: int) -> list[QueueReservation]:
         """Return the jobs ahead that start while the gang runs, if it begins at this instant."""
         at = self._times[count - 1]
         begins = max(at, self._context.now)
@@ -213,7 +213,7 @@ class FirstStart:
             int(room.fits(role.member).sum()) > role.count,
         )  # fmt: skip
 
-    def _held(self, other: Reservation) -> float:
+    def _held(self, other: QueueReservation) -> float:
         """Return for how long the gang holds its nodes, as a reservation counts."""
         if other.is_predicted:
             return self._context.likely_seconds(self._entry)

@@ -12,10 +12,10 @@ from math import inf
 from typing import TypeAlias
 
 from fairlead.decide.placement.budget import budget_verdict
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.preempt import Preempting
-from fairlead.decide.placement.queue import Group, QueueEntry
+from fairlead.decide.placement.queue import EqualJobs, QueueEntry
 from fairlead.decide.placement.quota import held_verdict
 from fairlead.decide.placement.reservation import HeadReservations
 from fairlead.decide.placement.search import Plan
@@ -35,7 +35,7 @@ _REPAIR = -1
 class Fit:
     """Tries what may fit, within the bounds of one decision."""
 
-    def __init__(self, context: Context, on_plan: OnPlan, on_repair: OnRepair) -> None:
+    def __init__(self, context: PlanningContext, on_plan: OnPlan, on_repair: OnRepair) -> None:
         self._context = context
         self.preempting = Preempting(context, on_plan)
         self._on_plan = on_plan
@@ -87,7 +87,7 @@ class Fit:
         if with_repairs:
             groups += self.preempting.seekers()
         distinct = {id(group): group for group in groups}
-        heap: list[tuple[OrderKey, Group | None, int]] = [
+        heap: list[tuple[OrderKey, EqualJobs | None, int]] = [
             (group.order(0), group, 0) for group in distinct.values()
         ]
         if with_repairs:
@@ -141,7 +141,7 @@ class Fit:
         if is_unrepaired and context.foreseen is None:
             entry.unrepaired_on = basis
 
-    def _candidates(self) -> list[Group]:
+    def _candidates(self) -> list[EqualJobs]:
         """Return the groups that may fit now; where these are too many, some of them in turn."""
         queue, given = self._context.state.queue, self._context.given
         tried = given.tried[self._passes : self._passes + 1] if given is not None else []
@@ -153,7 +153,7 @@ class Fit:
         self._context.recall.tried.append(firsts)
         return groups
 
-    def _next_shorter(self, group: Group, index: int) -> int | None:
+    def _next_shorter(self, group: EqualJobs, index: int) -> int | None:
         """Return which job of a group, after one that has no place, respects fewer reservations;
         None where there is none.
         """
@@ -174,7 +174,7 @@ class Fit:
 
         return group.following(index, sure, is_short)
 
-    def _try_first(self, group: Group, entry: QueueEntry) -> bool:
+    def _try_first(self, group: EqualJobs, entry: QueueEntry) -> bool:
         """Place the group's next job, or keep a place for it that others leave.
 
         False when neither is possible; then it is not possible for the others either.

@@ -26,7 +26,7 @@ End: TypeAlias = tuple[float, tuple[Use, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptRoom:
     """Room on nodes that nothing may take which could still be there when the gang starts."""
 
     #: bool[N]: the nodes that it could use.
@@ -74,12 +74,12 @@ class Kept:
         """True where something is kept on some of these nodes."""
         return bool((self.nodes & nodes).any())
 
-    def but(self, nodes: Bools) -> Kept:
+    def but(self, nodes: Bools) -> KeptRoom:
         """Return the same with nothing kept on some nodes."""
         return replace(self, nodes=self.nodes & ~nodes)
 
 
-def together(kept: Sequence[Kept]) -> tuple[Kept, ...]:
+def together(kept: Sequence[KeptRoom]) -> tuple[KeptRoom, ...]:
     """Return the same in as few parts as there can be: what is kept is the most at any instant."""
     known = [(each.nodes, each.amounts) for each in kept if each.amounts is not None]
     if len(known) < 2:
@@ -88,7 +88,7 @@ def together(kept: Sequence[Kept]) -> tuple[Kept, ...]:
     for nodes, each in known:
         np.maximum(amounts, each, out=amounts, where=nodes)
     nodes = np.logical_or.reduce([each for each, _ in known])
-    return (Kept(nodes, amounts), *(each for each in kept if each.amounts is None))
+    return (KeptRoom(nodes, amounts), *(each for each in kept if each.amounts is None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Proof:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundStart:
     """A start that was found, and on what: see `known_starts.py`."""
 
     basis: object
@@ -140,11 +140,11 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class QueueReservation:
     """What is kept for a job at the head of the queue."""
 
     head: ObjectKey
-    kept: Kept
+    kept: KeptRoom
     #: When it starts at the latest if running jobs use their whole limits; None: they do not say.
     starts_by: float | None = None
     #: Jobs without a limit count by their predicted run times, so it may start later than that.
@@ -177,11 +177,11 @@ class Reservation:
         if (end := self.ends_by(is_predicted=is_predicted)) < inf:
             yield end, self.place
 
-    def keeping(self, kept: Kept, version: int) -> Reservation:
+    def keeping(self, kept: KeptRoom, version: int) -> QueueReservation:
         """Return the same with something else that is kept, of a version."""
         return replace(self, kept=kept, version=version)
 
-    def beside(self, table: NodeTable, later: Reservation) -> Reservation:
+    def beside(self, table: NodeTable, later: QueueReservation) -> QueueReservation:
         """Return the same once a job behind it has a reservation: what that one uses when this one
         starts is not free for others, either.
         """

@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from fairlead.decide.placement.ends import ENDS_MAX
 from fairlead.decide.placement.kept import (
-    Found,
-    Kept,
+    FoundStart,
+    KeptRoom,
     Proof,
-    Reservation,
+    QueueReservation,
     Start,
     Token,
     Use,
@@ -102,15 +102,16 @@ class KnownStarts:
     #: `HeldEnds.version` that this is of, and the jobs whose ends did not count.
     _held_version: int = -1
     _endless: frozenset[ObjectKey] = frozenset()
-    #: The tokens of the jobs, what was kept for each (`Kept.amounts`), and `Reservation.version`.
+    #: The tokens of the jobs, what was kept for each (`KeptRoom.amounts`), and
+    #: `QueueReservation.version`.
     _tokens: tuple[Token, ...] = ()
     _amounts: tuple[Ints, ...] = ()
     _versions: list[int] = field(default_factory=list[int])
     #: Of which decision they are, and where they were changed since.
     _kept_stamp: int = 0
-    _given: list[Kept] = field(default_factory=list[Kept])
+    _given: list[KeptRoom] = field(default_factory=list[KeptRoom])
     #: What `together` returned last, and the slots on which more has changed since.
-    _together: tuple[Kept, ...] = ()
+    _together: tuple[KeptRoom, ...] = ()
     _stale: set[int] = field(default_factory=set[int])
     _drawn: int = 0
 
@@ -172,7 +173,7 @@ class KnownStarts:
         """True where a search beside so many jobs ahead looks at all ends and starts."""
         return self._end_count + 2 * ahead < ENDS_MAX
 
-    def remember(self, tokens: Sequence[Token], reservations: Sequence[Reservation]) -> None:
+    def remember(self, tokens: Sequence[Token], reservations: Sequence[QueueReservation]) -> None:
         """Take in what is kept for jobs, before anything is placed beside it."""
         amounts = [each.kept.amounts for each in reservations]
         known = tuple(each.copy() for each in amounts if each is not None)
@@ -185,10 +186,10 @@ class KnownStarts:
     def recall(
         self,
         tokens: Sequence[Token],
-        reservations: Sequence[Reservation],
+        reservations: Sequence[QueueReservation],
         changes: Changes,
         table: NodeTable,
-    ) -> tuple[Reservation, ...] | None:
+    ) -> tuple[QueueReservation, ...] | None:
         """Return the reservations with what is kept for each beside those behind it, as of now;
         None where they are not those that are remembered.
         """
@@ -198,18 +199,18 @@ class KnownStarts:
         self._stale |= {*self._added_slots(), *changes.slots.tolist()}
         for each in self._given:
             for uses, sign in each.added or ():
-                Kept(each.nodes, each.amounts).add(table, uses, sign=-sign)
-        self._given, self._kept_stamp, out = [], self.stamp, list[Reservation]()
+                KeptRoom(each.nodes, each.amounts).add(table, uses, sign=-sign)
+        self._given, self._kept_stamp, out = [], self.stamp, list[QueueReservation]()
         for number, (each, amounts) in enumerate(zip(reservations, self._amounts, strict=True)):
             later = changes.at(each.at)
             amounts[:, changes.slots] += changes.amounts[0] - later
             if later.any():
                 self._versions[number] = hash((self._versions[number], self.stamp))
-            self._given.append(Kept(each.kept.nodes, amounts, []))
+            self._given.append(KeptRoom(each.kept.nodes, amounts, []))
             out.append(each.keeping(self._given[-1], self._versions[number]))
         return tuple(out)
 
-    def together(self, kept: Sequence[Kept]) -> tuple[Kept, ...]:
+    def together(self, kept: Sequence[KeptRoom]) -> tuple[KeptRoom, ...]:
         """Return what the function of this name does; it is computed again only where something has
         changed since the last decision, if it is what `recall` has returned.
         """
@@ -228,7 +229,7 @@ class KnownStarts:
         return self._together
 
     def _added_slots(self) -> set[int]:
-        """Return where `Kept.add` was called for what was recalled last."""
+        """Return where `KeptRoom.add` was called for what was recalled last."""
         added = (uses for each in self._given for uses, _ in each.added or ())
         return {slot for uses in added for slots, _, _ in uses for slot in slots.tolist()}
 
@@ -262,7 +263,7 @@ class Chain:
         jobs, claims = self._cluster.jobs, self._cluster.ledger.claims_on(slot)
         return sorted(end for c in claims if (end := jobs[c.key].ends_at) is not None)
 
-    def holds(self, found: Found, entry: QueueEntry, ahead: Ints) -> bool:
+    def holds(self, found: FoundStart, entry: QueueEntry, ahead: Ints) -> bool:
         """True where a search would find the start that was found before, which then keeps what has
         to stay free as of now. `ahead` are the numbers of the jobs ahead on its nodes.
         """
@@ -352,7 +353,7 @@ class Chain:
             since = np.maximum(since, until.max(axis=0))
         return latest_first(since)
 
-    def add(self, reservation: Reservation, start: Start, team: str) -> int:
+    def add(self, reservation: QueueReservation, start: Start, team: str) -> int:
         """Take in a head; it takes room from what those leave that start while it runs. Return its
         number.
         """

@@ -16,7 +16,7 @@ from fairlead.model.claims import Claim
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class HoldingAttempt:
     """A job's attempt that holds nodes. Instants are seconds since the epoch.
 
     `devices` is 1 for a job without any. `saved_at` is None for a job that reports no checkpoints.
@@ -39,7 +39,7 @@ class Run:
         return self.devices * (unsaved + self.restart_seconds)
 
 
-def run_of(job: Job, claim: Claim) -> Run:
+def run_of(job: Job, claim: Claim) -> HoldingAttempt:
     """Return the run of a job that has this claim.
 
     It begins with the start of the attempt, or with its placement until all members run. A member
@@ -54,10 +54,10 @@ def run_of(job: Job, claim: Claim) -> Run:
     if progress is not None and progress.checkpoint_step is not None:
         saved_at = max(began_at, _seconds(progress.saved_at))
     restart = began_at - _seconds(begun) if started and begun else 0.0
-    return Run(max(claim.size[0], 1), began_at, saved_at, max(restart, 0.0))
+    return HoldingAttempt(max(claim.size[0], 1), began_at, saved_at, max(restart, 0.0))
 
 
-def silent_seconds(runs: Iterable[Run], now: float) -> float:
+def silent_seconds(runs: Iterable[HoldingAttempt], now: float) -> float:
     """Return for how long silent jobs are charged: the median of the others, else without bound."""
     reported = [run.unsaved_seconds(now) for run in runs if run.saved_at is not None]
     return median(reported) if reported else float("inf")

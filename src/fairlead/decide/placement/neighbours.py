@@ -25,8 +25,8 @@ from fairlead.model.requests import (
     MEMBERS_PER_NODE_MAX,
     NAME_COLUMN,
     SHUNNED,
-    Mark,
     MemberClass,
+    NeighbourMark,
     Neighbours,
     Spread,
 )
@@ -140,7 +140,7 @@ def rules_hold(
     return True
 
 
-def _opposed(beside: Neighbours) -> Iterable[tuple[str, Mark]]:
+def _opposed(beside: Neighbours) -> Iterable[tuple[str, NeighbourMark]]:
     """Yield what must not be near a member: who carries what it shuns, and who shuns it."""
     for mark in beside.shuns:
         yield CARRIED + mark.name, mark
@@ -148,7 +148,7 @@ def _opposed(beside: Neighbours) -> Iterable[tuple[str, Mark]]:
         yield SHUNNED + mark.name, mark
 
 
-def _domain_marks(beside: Neighbours) -> tuple[Mark, ...]:
+def _domain_marks(beside: Neighbours) -> tuple[NeighbourMark, ...]:
     return tuple(mark for mark in beside.apart if mark.key != NAME_COLUMN)
 
 
@@ -202,7 +202,7 @@ class _Apart:
     taken: Bools
 
     @classmethod
-    def of(cls, table: NodeTable, mark: Mark) -> _Apart:
+    def of(cls, table: NodeTable, mark: NeighbourMark) -> _Apart:
         cells = _cells(table, mark.key)
         return cls(cells, np.zeros(int(cells.max(initial=-1)) + 2, dtype=np.bool_))
 

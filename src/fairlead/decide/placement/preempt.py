@@ -29,13 +29,13 @@ import numpy as np
 from fairlead.api.job import Job
 from fairlead.api.placement import Nomination, PreemptionKind
 from fairlead.decide.attempts.status import is_moving
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.freed import FreedCapacity
 from fairlead.decide.placement.image_preference import with_images
 from fairlead.decide.placement.moves import largest_first
 from fairlead.decide.placement.order import LaneKey
 from fairlead.decide.placement.patience import waiting_since
-from fairlead.decide.placement.queue import Group, QueueEntry
+from fairlead.decide.placement.queue import EqualJobs, QueueEntry
 from fairlead.decide.placement.quota import held_verdict, quota_verdict
 from fairlead.decide.placement.repair import grown
 from fairlead.decide.placement.search import Plan, take_plan, uses_of
@@ -89,7 +89,7 @@ class Standing:
 class Preempting:
     """The nominations of one decision. Call `place_nominees` first, then `nominate` in order."""
 
-    context: Context
+    context: PlanningContext
     on_plan: OnPlan
     #: It knows the victims of all nominations that hold or are made.
     search: VictimSearch = field(init=False)
@@ -274,7 +274,7 @@ class Preempting:
 
     # New nominations
 
-    def seekers(self) -> Iterator[Group]:
+    def seekers(self) -> Iterator[EqualJobs]:
         """Yield the groups that may find victims.
 
         Those at the head of the queue that are above any job that holds nodes; and wherever they
@@ -317,7 +317,7 @@ class Preempting:
         if len(due) > context.policy.fresh_jobs_max:
             context.wakes.append(context.now + context.policy.deep_refresh_seconds)
 
-    def _asking(self) -> Iterator[Group]:
+    def _asking(self) -> Iterator[EqualJobs]:
         """Yield the groups of the jobs that ask that others are moved for them."""
         if self.context.policy.defragments_on_request:
             yield from self.context.state.queue.groups(
@@ -339,7 +339,7 @@ class Preempting:
     def _has_lent(self, lane: LaneKey) -> bool:
         return self.is_on and self.context.cluster.uses.lent_to_jobs[lane.team] > 0
 
-    def _is_due(self, group: Group) -> bool:
+    def _is_due(self, group: EqualJobs) -> bool:
         """True unless the last search found no victims, and nothing has changed since."""
         gang, found = group.shape.gang, group.no_victims
         if not isinstance(gang, GangRequest):
@@ -347,7 +347,7 @@ class Preempting:
         basis = (*self.context.basis(gang), self._is_first_to_move(group))
         return found is None or found[0] != basis or self.context.now >= found[1]
 
-    def nominate(self, group: Group, entry: QueueEntry) -> bool:
+    def nominate(self, group: EqualJobs, entry: QueueEntry) -> bool:
         """Keep a place for a gang that does not fit now, if jobs of lower priority can make it.
 
         False when there is none; the others of its group then find none either.
@@ -372,7 +372,7 @@ class Preempting:
         self.search.victims.update(dict.fromkeys(victim.key for victim in found.victims))
         return True
 
-    def _find(self, group: Group, entry: QueueEntry, gang: GangRequest) -> Victims | None:
+    def _find(self, group: EqualJobs, entry: QueueEntry, gang: GangRequest) -> Victims | None:
         """Return the victims of a gang. The room of its own nomination that ends counts as free:
         one write replaces that nomination by the new one.
         """
@@ -402,7 +402,7 @@ class Preempting:
         context.capacity.rollback_to(kept)
         return found
 
-    def _is_first_to_move(self, group: Group) -> bool:
+    def _is_first_to_move(self, group: EqualJobs) -> bool:
         """True where gangs may be moved for a group, and are moved for no other job now."""
         jobs = self.context.state.jobs
         if id(group) not in self._may_move or self.moves_for is not None:

@@ -21,14 +21,14 @@ from typing import TypeVar
 from msgspec import Struct
 
 from fairlead.api.job import Job
-from fairlead.decide.placement.kept import Found
-from fairlead.decide.placement.lost_work import Run
+from fairlead.decide.placement.kept import FoundStart
+from fairlead.decide.placement.lost_work import HoldingAttempt
 from fairlead.decide.placement.order import Age, LaneKey, Order, OrderKey, PriorityOrder, Rank
 from fairlead.decide.run_times import Likeness
 from fairlead.decide.verdict import Verdict
 from fairlead.model.fits import FitTable
 from fairlead.model.gangs import GangRequest, InvalidGang
-from fairlead.model.quotas import Asked, Memo
+from fairlead.model.quotas import Memo, QuotaQuestion
 from fairlead.model.requests import MemberClass
 
 #: Gangs of several roles, or bound to one domain, that are looked at per call of `candidates`.
@@ -57,15 +57,15 @@ class QueueEntry(Struct):
     #: It is in none of the planner's sets of jobs but the queue, as most waiting jobs are.
     only_waits: bool = False
     #: The group that it waits in; None when it does not wait for a first place.
-    group: Group | None = None
+    group: EqualJobs | None = None
     #: `NodeTable.nodes_version` of the last decision that raised over the job as it is.
     faulted_at: int | None = None
     #: State of what the last search for places of its next attempt depended on, which failed.
     unrepaired_on: object = None
     #: Its attempt that holds nodes, once that was asked for.
-    run: Run | None = None
+    run: HoldingAttempt | None = None
     #: What `FirstStart` found for it, and on what.
-    first_start: Found | None = None
+    first_start: FoundStart | None = None
 
 
 @dataclass(slots=True)
@@ -81,11 +81,11 @@ class Judgement:
 
 
 @dataclass(slots=True)
-class Shape:
+class RequestShape:
     """A request that waiting jobs share, and what is remembered of it."""
 
     gang: GangRequest | InvalidGang
-    groups: dict[LaneKey, Group] = field(default_factory=dict["LaneKey", "Group"])
+    groups: dict[LaneKey, EqualJobs] = field(default_factory=dict["LaneKey", "EqualJobs"])
     judgement: Judgement | None = None
     #: State of what the last failure depended on, by the reservations that the job had to respect
     #: (`Context.respected`); not there: try again.
@@ -93,7 +93,7 @@ class Shape:
     #: The verdict on an empty cluster, with the `nodes_version` that it was made on.
     on_empty: tuple[int, Verdict | None] | None = None
     #: What `QuotaTable.excess` answered about its jobs.
-    over_quota: dict[Asked, Memo] = field(default_factory=dict[Asked, Memo])
+    over_quota: dict[QuotaQuestion, Memo] = field(default_factory=dict[QuotaQuestion, Memo])
 
     @property
     def first(self) -> OrderKey:
@@ -118,10 +118,10 @@ class _Lane:
 
 
 @dataclass(slots=True)
-class Group:
+class EqualJobs:
     """Waiting jobs that are equal but for their age, the oldest first."""
 
-    shape: Shape
+    shape: RequestShape
     lane: _Lane
     ages: list[Age] = field(default_factory=list[Age])
     #: The same by how long they may hold nodes, and these times in order.
@@ -193,15 +193,15 @@ class _ByCount:
     def __init__(self) -> None:
         self.counts: list[int] = []
         #: Several, because gangs of equal members may differ in the role's name or a preference.
-        self.shapes: dict[int, list[Shape]] = {}
+        self.shapes: dict[int, list[RequestShape]] = {}
 
-    def add(self, count: int, shape: Shape) -> None:
+    def add(self, count: int, shape: RequestShape) -> None:
         if count not in self.shapes:
             insort(self.counts, count)
             self.shapes[count] = []
         self.shapes[count].append(shape)
 
-    def remove(self, count: int, shape: Shape) -> None:
+    def remove(self, count: int, shape: RequestShape) -> None:
         self.shapes[count] = [s for s in self.shapes[count] if s is not shape]
         if not self.shapes[count]:
             del self.shapes[count]
@@ -215,16 +215,16 @@ class WaitQueue:
         self._fits = fits
         self._policy = order or PriorityOrder()
         self._now = 0.0
-        self._shapes: dict[GangRequest | InvalidGang, Shape] = {}
+        self._shapes: dict[GangRequest | InvalidGang, RequestShape] = {}
         self._lanes: dict[LaneKey, _Lane] = {}
         #: The lanes by rank; None when they must be sorted again.
         self._sorted: list[_Lane] | None = None
         self._count = self._unwritten_count = 0
         #: Shapes of one role that any free node may serve, by class and count.
         self._simple: dict[MemberClass, _ByCount] = {}
-        self._complex: dict[GangRequest, Shape] = {}
+        self._complex: dict[GangRequest, RequestShape] = {}
         #: Shapes still to be looked at in this round, and the nodes' version that it began with.
-        self._round: list[Shape] = []
+        self._round: list[RequestShape] = []
         self._round_version = 0
         #: When the next part of a round is due.
         self.deep_at = 0.0
@@ -252,7 +252,7 @@ class WaitQueue:
         """Return the head of the queue."""
         return list(islice(self.in_order(), count))
 
-    def groups(self, admits: Callable[[LaneKey], bool]) -> Iterator[Group]:
+    def groups(self, admits: Callable[[LaneKey], bool]) -> Iterator[EqualJobs]:
         """Yield the groups of the lanes that are admitted; O(shapes), or O(lanes) if none is."""
         admitted = frozenset(filter(admits, self._lanes))
         if not admitted:
@@ -279,12 +279,12 @@ class WaitQueue:
         """Jobs whose written verdict is out of date or missing."""
         return self._unwritten_count
 
-    def outdated(self, nodes_version: int, count: int) -> list[Shape]:
+    def outdated(self, nodes_version: int, count: int) -> list[RequestShape]:
         """Return up to `count` shapes that were judged on other nodes; a round visits each once."""
         if not self._round and self._round_version != nodes_version:
             self._round = sorted(self._shapes.values(), key=attrgetter("first"), reverse=True)
             self._round_version = nodes_version
-        out: list[Shape] = []
+        out: list[RequestShape] = []
         while self._round and len(out) < count:
             shape = self._round.pop()
             judgement = shape.judgement
@@ -303,7 +303,7 @@ class WaitQueue:
             shape = self._new_shape(entry.gang)
         group = shape.groups.get(entry.lane)
         if group is None:
-            group = shape.groups[entry.lane] = Group(shape, self._lane(entry.lane))
+            group = shape.groups[entry.lane] = EqualJobs(shape, self._lane(entry.lane))
         lane, age = group.lane, entry.age
         entry.group = group
         group.add(entry)
@@ -332,7 +332,7 @@ class WaitQueue:
             if not group.shape.groups:
                 self._drop_shape(group.shape)
 
-    def recall(self, entry: QueueEntry, before: Group) -> None:
+    def recall(self, entry: QueueEntry, before: EqualJobs) -> None:
         """Remember what was known of a job's group and shape, which were dropped meanwhile."""
         group = entry.group
         if group is None or group is before:
@@ -353,7 +353,7 @@ class WaitQueue:
         unwritten = not _is_written(entry, group.shape)
         self._set_unwritten(group.lane, entry.age, unwritten=unwritten)
 
-    def candidates(self) -> Iterator[Shape]:
+    def candidates(self) -> Iterator[RequestShape]:
         """Yield the shapes that may fit now, going by what all nodes together have room for.
 
         Beyond some hundreds of gangs with several roles, and beyond the classes that the fit table
@@ -394,8 +394,8 @@ class WaitQueue:
             for age in ages[0] if len(ages) == 1 else heapq.merge(*ages):
                 yield OrderKey(rank, age)
 
-    def _new_shape(self, gang: GangRequest | InvalidGang) -> Shape:
-        shape = self._shapes[gang] = Shape(gang)
+    def _new_shape(self, gang: GangRequest | InvalidGang) -> RequestShape:
+        shape = self._shapes[gang] = RequestShape(gang)
         if isinstance(gang, InvalidGang):
             return shape
         for role in gang.roles:
@@ -409,7 +409,7 @@ class WaitQueue:
             self._complex[gang] = shape
         return shape
 
-    def _drop_shape(self, shape: Shape) -> None:
+    def _drop_shape(self, shape: RequestShape) -> None:
         gang = shape.gang
         del self._shapes[gang]
         if isinstance(gang, InvalidGang):
@@ -438,7 +438,7 @@ class WaitQueue:
             self._unwritten_count -= 1
 
 
-def _is_written(entry: QueueEntry, shape: Shape) -> bool:
+def _is_written(entry: QueueEntry, shape: RequestShape) -> bool:
     """True when the status of a job carries the outcome of its shape."""
     verdict, judgement = entry.job.status.verdict, shape.judgement
     if verdict is None or judgement is None:

@@ -16,7 +16,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
-from fairlead.model.quotas import Asked, Excess, Held, Memo, Places
+from fairlead.model.quotas import Held, Memo, Places, QuotaExcess, QuotaQuestion
 
 
 def quota_verdict(cluster: ClusterState, entry: QueueEntry) -> Verdict | None:
@@ -36,8 +36,11 @@ def held_verdict(cluster: ClusterState, entry: QueueEntry) -> Verdict | None:
 
 
 def excess_of(
-    cluster: ClusterState, job: Job, gang: GangRequest, memos: dict[Asked, Memo] | None = None
-) -> Excess | None:
+    cluster: ClusterState,
+    job: Job,
+    gang: GangRequest,
+    memos: dict[QuotaQuestion, Memo] | None = None,
+) -> QuotaExcess | None:
     """Return the quota of its namespace that a job exceeds with a gang (`QuotaTable.excess`)."""
     namespace, seats = job.metadata.namespace, cluster.ledger.held
     if namespace not in cluster.quotas:
@@ -51,10 +54,10 @@ def _held(cluster: ClusterState, but: JobKey) -> Iterator[Held]:
     for key, amounts in cluster.ledger.held.of(but[0]).items():
         entry = cluster.jobs.get(key)
         if key != but and entry is not None and isinstance(entry.gang, GangRequest):
-            yield Held(Asked.of(entry.job), entry.gang, amounts)
+            yield Held(QuotaQuestion.of(entry.job), entry.gang, amounts)
 
 
-def _excess(cluster: ClusterState, entry: QueueEntry) -> Excess | None:
+def _excess(cluster: ClusterState, entry: QueueEntry) -> QuotaExcess | None:
     if entry.group is None or isinstance(entry.gang, InvalidGang):
         return None
     return excess_of(cluster, entry.job, entry.gang, entry.group.shape.over_quota)

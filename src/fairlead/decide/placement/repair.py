@@ -50,14 +50,14 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class GangRelease:
     """The gang releases all its nodes; without a verdict its placement is of no use to it."""
 
     verdict: Verdict | None
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class GangGrowth:
     """Where a gang may get members beyond its least, and of which sizes it may be.
 
     `capacity` is of the same transaction as that of the repair, with less in it: what is kept for
@@ -74,9 +74,9 @@ def repair(
     policy: PlacementPolicy,
     now: float,
     *,
-    growth: Growth | None,
+    growth: GangGrowth | None,
     may_fit: bool = True,
-) -> Plan | Wait | Release:
+) -> Plan | Wait | GangRelease:
     """Answer a gang's next attempt: the same nodes, new ones for the lost, or wait, or release.
 
     An elastic gang keeps its members on healthy nodes and takes as many others as it may be given.
@@ -86,7 +86,7 @@ def repair(
     job, gang, state = entry.job, entry.gang, capacity.state
     scope = None if isinstance(gang, InvalidGang) else repair_scope(state, job, gang)
     if scope is None or isinstance(gang, InvalidGang):
-        return Release(None)
+        return GangRelease(None)
     gang = with_images(state.table, job, gang)
     again = partial(_plan_again, scope=scope)
     keeping = gang.keeping(scope.kept_counts)
@@ -108,7 +108,7 @@ def repair(
     return Wait(Verdict(Reason.REPAIRING, facts), give_up_at)
 
 
-def grown(capacity: PresentCapacity, gang: GangRequest, plan: Plan, growth: Growth) -> Plan:
+def grown(capacity: PresentCapacity, gang: GangRequest, plan: Plan, growth: GangGrowth) -> Plan:
     """Return a plan, which `capacity` holds, with more members where an elastic gang gets them."""
     kept = tuple(np.ones(len(slots), dtype=np.bool_) for slots in plan.slots)
     scope = RepairScope(plan.slots, kept, 0)
@@ -120,7 +120,7 @@ def _largest(
     capacity: PresentCapacity,
     gang: GangRequest,
     plan_of: Callable[[PresentCapacity, GangRequest], Plan | None],
-    growth: Growth | None,
+    growth: GangGrowth | None,
 ) -> Plan | None:
     """Return the plan of the largest size, with members beyond the least as `growth` admits."""
     if growth is None or not gang.is_elastic:
@@ -159,8 +159,8 @@ def _plan_elsewhere(
 
 
 def _give_up(
-    capacity: PresentCapacity, gang: GangRequest, scope: RepairScope, growth: Growth | None
-) -> Plan | Release:
+    capacity: PresentCapacity, gang: GangRequest, scope: RepairScope, growth: GangGrowth | None
+) -> Plan | GangRelease:
     """Move the whole gang if that is possible (another domain, say), else release its nodes."""
     plan = _largest(capacity, gang, partial(_plan_elsewhere, scope=scope), growth)
     if plan is not None:
@@ -171,7 +171,7 @@ def _give_up(
         capacity.state, capacity, gang, reservations=()
     )
     capacity.rollback_to(mark)
-    return Release(verdict)
+    return GangRelease(verdict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from typing import TypeVar
 import numpy as np
 
 from fairlead.decide.placement.budget import budget_verdict
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.ends import Ends
 from fairlead.decide.placement.first_start import FirstStart
-from fairlead.decide.placement.kept import Found, Kept, Reservation, Start, Token
+from fairlead.decide.placement.kept import FoundStart, KeptRoom, QueueReservation, Start, Token
 from fairlead.decide.placement.known_starts import Chain
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.patience import waiting_since
@@ -49,7 +49,7 @@ class HeadReservations:
     heads of its own.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: PlanningContext) -> None:
         self._context = context
         self._in_order = context.state.queue.in_order()
         self._next = next(self._in_order, None)
@@ -65,12 +65,12 @@ class HeadReservations:
         #: bool[N] by constraints: the nodes that a gang could use; and which of these meet.
         self._nodes: dict[tuple[Constraints, ...], Bools] = {}
         self._meeting: dict[tuple[int, int], bool] = {}
-        #: All heads with a reservation, those of them that `Context.reservations` lacks yet, the
-        #: tokens of all, and their numbers in the chain.
-        self._heads: list[Reservation] = []
+        #: All heads with a reservation, those of them that `PlanningContext.reservations` lacks
+        #: yet, the tokens of all, and their numbers in the chain.
+        self._heads: list[QueueReservation] = []
         #: The different nodes on which they have places; None for one that has none.
         self._places: list[Bools | None] = []
-        self._pending: list[Reservation] = []
+        self._pending: list[QueueReservation] = []
         self._tokens: list[Token] = []
         self._numbers: list[int] = []
         self._chain: Chain | None = None
@@ -169,9 +169,9 @@ class HeadReservations:
             self._covered[nodes], self._is_counted = self._heads_max, False
             self._end_where_covered()
         known, starts_by = start or Start(0.0), start and max(start.at, context.now)
-        new = Reservation(
-            entry.age.job_key, Kept(nodes, known.amounts), starts_by, is_predicted, known.version,
-            known.place, entry.hold_seconds, context.likely_seconds(entry),
+        new = QueueReservation(
+            entry.age.job_key, KeptRoom(nodes, known.amounts), starts_by, is_predicted,
+            known.version, known.place, entry.hold_seconds, context.likely_seconds(entry),
         )  # fmt: skip
         self._heads.append(new)
         if not new.place or all(each is not nodes for each in self._places):
@@ -251,7 +251,7 @@ class HeadReservations:
         context, table = self._context, self._context.cluster.table
         for each in self._pending:
             amounts = each.kept.amounts
-            own = Kept(each.kept.nodes, None if amounts is None else amounts.copy())
+            own = KeptRoom(each.kept.nodes, None if amounts is None else amounts.copy())
             new = each.keeping(own, each.version)
             context.reserve(*(other.beside(table, new) for other in context.reservations), new)
         self._pending = []
@@ -300,7 +300,7 @@ class HeadReservations:
             start = first.find()
             is_same = found is not None and _is_same(before, start)
             token = found.token if found is not None and is_same else context.state.starts.draw()
-            found = entry.first_start = Found(basis, start, token)
+            found = entry.first_start = FoundStart(basis, start, token)
             is_proven = loans is None and entry.likeness is None
             found.proof = first.proof if is_proven else None
         found.stamp = 0
@@ -327,13 +327,13 @@ def _is_same(start: Start | None, other: Start | None) -> bool:
     )
 
 
-def _basis_of(ahead: Sequence[Reservation]) -> Iterator[object]:
+def _basis_of(ahead: Sequence[QueueReservation]) -> Iterator[object]:
     """Yield what a start depends on of the reservations ahead."""
     for each in ahead:
         yield (each.starts_by, each.version, each.hold_seconds, each.likely_seconds)
 
 
-def waits_for_room(context: Context, entry: QueueEntry) -> bool:
+def waits_for_room(context: PlanningContext, entry: QueueEntry) -> bool:
     """True for a waiting job that nothing but the room of others keeps from its place."""
     assert entry.group is not None
     shape = entry.group.shape

@@ -20,7 +20,7 @@ from fairlead.decide.placement.job_limits import QueueLimits
 from fairlead.decide.placement.known_starts import KnownStarts
 from fairlead.decide.placement.order import LaneKey, Order, age_of
 from fairlead.decide.placement.patience import Patience
-from fairlead.decide.placement.queue import Group, QueueEntry, WaitQueue
+from fairlead.decide.placement.queue import EqualJobs, QueueEntry, WaitQueue
 from fairlead.decide.run_times import Likeness, RunTimes, elapsed_before
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState
@@ -127,7 +127,7 @@ class PlacementState:
         self.write_blocked.pop(key, None)
         self.cluster.release_uncertain(key)
 
-    def recall(self, before: QueueEntry, group: Group | None) -> None:
+    def recall(self, before: QueueEntry, group: EqualJobs | None) -> None:
         """Remember of a job, which is as it was in a group again, what was known of both."""
         entry = self.jobs[before.age.job_key]
         entry.faulted_at, entry.first_start = before.faulted_at, before.first_start

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from fairlead.api.team import QueueingStrategy
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.queue import QueueEntry
 from fairlead.decide.placement.reservation import waits_for_room
@@ -24,7 +24,7 @@ from fairlead.model.nodes import Bools
 class StrictOrder:
     """The jobs that hold up others, found as the queue is walked in order; one per walk."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: PlanningContext) -> None:
         self._context = context
         self._teams = frozenset(
             team.metadata.name

@@ -18,7 +18,7 @@ from msgspec import structs
 from fairlead.api.times import format_time
 from fairlead.decide.placement.capacity import Capacity, EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.domains import domains_of
-from fairlead.decide.placement.kept import Reservation
+from fairlead.decide.placement.kept import QueueReservation
 from fairlead.decide.placement.neighbours import rules_are_exact, rules_text
 from fairlead.decide.placement.reach_words import reach_text
 from fairlead.decide.placement.search import members_fit, members_fit_domain, plan_gang
@@ -87,7 +87,7 @@ def judge_present(
     capacity: PresentCapacity,
     gang: GangRequest,
     *,
-    reservations: Sequence[Reservation],
+    reservations: Sequence[QueueReservation],
 ) -> Verdict:
     """Return why the gang, which could be placed on an empty cluster, has no place now.
 
@@ -138,7 +138,7 @@ def _judge_present(
     capacity: PresentCapacity,
     gang: GangRequest,
     *,
-    reservations: Sequence[Reservation],
+    reservations: Sequence[QueueReservation],
 ) -> Verdict:
     table = state.table
     if gang.topology.is_patient:
@@ -181,7 +181,7 @@ def _judge_present(
     return Verdict(Reason.FRAGMENTED, _fragments(state, unbarred, gang), blockers)
 
 
-def reservation_verdict(reservation: Reservation) -> Verdict:
+def reservation_verdict(reservation: QueueReservation) -> Verdict:
     """Return for which head of the queue a gang waits, and until when, if that is known."""
     head, starts_by = reservation.head, reservation.starts_by
     if starts_by is None:

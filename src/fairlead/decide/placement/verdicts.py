@@ -12,12 +12,12 @@ from functools import partial
 from typing import TypeAlias
 
 from fairlead.decide.placement.budget import budget_verdict
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.fit import Fit
-from fairlead.decide.placement.kept import Reservation
+from fairlead.decide.placement.kept import QueueReservation
 from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.patience import with_end
-from fairlead.decide.placement.queue import Judgement, QueueEntry, Shape
+from fairlead.decide.placement.queue import Judgement, QueueEntry, RequestShape
 from fairlead.decide.placement.quota import quota_verdict
 from fairlead.decide.placement.search import plan_gang
 from fairlead.decide.placement.unplaceable import (
@@ -40,19 +40,19 @@ OnVerdict: TypeAlias = Callable[[ObjectKey, Verdict, bool], bool]
 class Verdicts:
     """Makes the verdicts of one decision."""
 
-    def __init__(self, context: Context, fit: Fit, on_verdict: OnVerdict) -> None:
+    def __init__(self, context: PlanningContext, fit: Fit, on_verdict: OnVerdict) -> None:
         self._context = context
         self._fit = fit
         self._on_verdict = on_verdict
         self._judgements = 0
         #: The shapes that this decision has judged.
-        self._judged: dict[int, Shape] = {}
+        self._judged: dict[int, RequestShape] = {}
         #: Whether there is room for a shape beside all that this decision has placed.
         self._has_room: dict[int, bool] = {}
         #: Of shapes that were judged before: whether all is as it was then.
         self._is_current: dict[int, bool] = {}
         #: Which of the jobs ahead a request of a lane would delay.
-        self._delayed: dict[object, Reservation | None] = {}
+        self._delayed: dict[object, QueueReservation | None] = {}
 
     def run(self) -> list[OrderKey]:
         """Judge the head of the queue and jobs without a verdict, then some of the others.
@@ -171,8 +171,8 @@ class Verdicts:
         return None if found is None else reservation_verdict(found)
 
     def _first_delayed(
-        self, entry: QueueEntry, gang: GangRequest, ahead: Sequence[Reservation]
-    ) -> Reservation | None:
+        self, entry: QueueEntry, gang: GangRequest, ahead: Sequence[QueueReservation]
+    ) -> QueueReservation | None:
         if not ahead or self._has_place(entry, gang, ahead):
             return None
         few, many = 0, len(ahead)
@@ -185,7 +185,7 @@ class Verdicts:
         return ahead[few]
 
     def _has_place(
-        self, entry: QueueEntry, gang: GangRequest, beside: Sequence[Reservation]
+        self, entry: QueueEntry, gang: GangRequest, beside: Sequence[QueueReservation]
     ) -> bool:
         capacity = self._context.limited(entry, gang, beside)
         mark = capacity.mark()
@@ -207,7 +207,7 @@ class Verdicts:
         facts = {"team": lane.team, "borrowed": cluster.uses.borrowed[lane.team]}
         return None if plan is None else Verdict(Reason.BORROW_LIMIT, facts)
 
-    def _remembered(self, key: ObjectKey, shape: Shape, *, may_wait: bool) -> Verdict | None:
+    def _remembered(self, key: ObjectKey, shape: RequestShape, *, may_wait: bool) -> Verdict | None:
         """Return the verdict on the shape of a job if it was made before, and is not due again."""
         context, judgement = self._context, shape.judgement
         is_new = id(shape) in self._judged
@@ -224,7 +224,7 @@ class Verdicts:
             context.recall.verdicts[key] = judgement.verdict
         return judgement.verdict
 
-    def _holds(self, shape: Shape, judgement: Judgement) -> bool:
+    def _holds(self, shape: RequestShape, judgement: Judgement) -> bool:
         """True while nothing has changed that a judgement on a shape depends on."""
         if id(shape) in self._judged:
             return judgement.basis is not None
@@ -233,13 +233,13 @@ class Verdicts:
             self._is_current[id(shape)] = is_same and judgement.basis is not None
         return self._is_current[id(shape)]
 
-    def _new_verdict(self, shape: Shape) -> Verdict | None:
+    def _new_verdict(self, shape: RequestShape) -> Verdict | None:
         """Return the shape's verdict, made now; None when it was not got to."""
         if self._judgements >= self._context.policy.judgements_max or self._is_untried(shape):
             return None
         return self._judge(shape)
 
-    def _is_untried(self, shape: Shape) -> bool:
+    def _is_untried(self, shape: RequestShape) -> bool:
         """True when the shape was not got to and may well fit."""
         if not self._fit.is_exhausted or isinstance(shape.gang, InvalidGang):
             return False
@@ -251,7 +251,7 @@ class Verdicts:
             self._has_room[id(shape)] = plan is not None
         return self._has_room[id(shape)]
 
-    def _judge(self, shape: Shape) -> Verdict:
+    def _judge(self, shape: RequestShape) -> Verdict:
         self._judgements += 1
         context = self._context
         verdict = context.on_empty(shape)
@@ -264,7 +264,9 @@ class Verdicts:
         self._note(shape, verdict, basis=context.basis(shape.gang))
         return verdict
 
-    def _note(self, shape: Shape, verdict: Verdict, *, basis: tuple[object, ...] | None) -> None:
+    def _note(
+        self, shape: RequestShape, verdict: Verdict, *, basis: tuple[object, ...] | None
+    ) -> None:
         context, before = self._context, shape.judgement
         if context.foreseen is not None:
             return

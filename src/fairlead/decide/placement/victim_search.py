@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fairlead.decide.placement.capacity import Capacity
-from fairlead.decide.placement.context import Context
+from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.freed import FreedCapacity
 from fairlead.decide.placement.image_preference import with_images
-from fairlead.decide.placement.kept import Reservation
-from fairlead.decide.placement.lost_work import Run, run_of, silent_seconds
+from fairlead.decide.placement.kept import QueueReservation
+from fairlead.decide.placement.lost_work import HoldingAttempt, run_of, silent_seconds
 from fairlead.decide.placement.moves import Mover, Moves, MoveSearch
 from fairlead.decide.placement.neighbours import rules_hold
 from fairlead.decide.placement.order import LaneKey
@@ -42,7 +42,7 @@ KEEPS_PLACE = (Phase.ACTIVE, Phase.PLACED, Phase.BETWEEN_ATTEMPTS, Phase.REPAIRI
 class VictimSearch:
     """The victims that gangs of one decision find."""
 
-    context: Context
+    context: PlanningContext
     #: The victims of all nominations that hold or are made.
     victims: dict[ObjectKey, None] = field(default_factory=dict[ObjectKey, None])
 
@@ -100,7 +100,7 @@ class VictimSearch:
                 is_borrowed = self._borrows_from(claim, team)
                 yield Candidate(claim.key, claim.uid, claim.priority, is_borrowed, 0.0, ())
 
-    def _barred(self, team: str, reservations: Iterable[Reservation]) -> Bools | None:
+    def _barred(self, team: str, reservations: Iterable[QueueReservation]) -> Bools | None:
         """Return the nodes that no job preempts for: those of other teams are lent while idle.
 
         What is reserved for a job of another team bars no node that is the team's own.
@@ -132,7 +132,7 @@ class VictimSearch:
         A job that borrows from the lane's own team is not protected by the time it has run.
         """
         context, ledger = self.context, self.context.cluster.ledger
-        runs: list[tuple[Claim, Run]] = []
+        runs: list[tuple[Claim, HoldingAttempt]] = []
         retry_at = float("inf")
         borrowed: set[ObjectKey] = set()
         has_lent = context.cluster.uses.lent_to_jobs[lane.team] > 0
@@ -159,7 +159,7 @@ class VictimSearch:
         ]  # fmt: skip
         return candidates, retry_at
 
-    def run(self, claim: Claim) -> Run:
+    def run(self, claim: Claim) -> HoldingAttempt:
         """Return the attempt that holds nodes, and what it would cost to stop it."""
         entry = self.context.state.jobs[claim.key]
         entry.run = entry.run or run_of(entry.job, claim)

@@ -13,7 +13,7 @@ from fairlead.api.fleet import Fleet, FleetStatus, Override
 from fairlead.api.node_limit import parse_limit
 from fairlead.api.node_pool import NodePool, PoolDecision
 from fairlead.api.times import parse_time
-from fairlead.decide.rails.ledger import Ledger, PoolBudget
+from fairlead.decide.rails.ledger import PoolBudget, RemovalLedger
 from fairlead.decide.rails.removals import Permit
 
 
@@ -38,12 +38,12 @@ class LedgerClock:
     version: str = ""
     read_at: float = 0.0
 
-    def ledger(self, fleet: Fleet, instant: float) -> Ledger:
+    def ledger(self, fleet: Fleet, instant: float) -> RemovalLedger:
         """Return the ledger now: as it was read, and the time since."""
         status, version = fleet.status, fleet.metadata.resource_version
         if self.version != version:
             self.version, self.read_at = version, instant
-        return Ledger(status.clock, status.removed).at(status.clock + instant - self.read_at)
+        return RemovalLedger(status.clock, status.removed).at(status.clock + instant - self.read_at)
 
 
 def leaving_of(status: FleetStatus) -> Counter[str]:

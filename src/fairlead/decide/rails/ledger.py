@@ -111,7 +111,7 @@ class Charge:
 
 
 @dataclass(slots=True)
-class Excess:
+class BudgetExcess:
     """A budget of a scope and window: how much of it is used, how much is allowed."""
 
     rule: str
@@ -130,27 +130,27 @@ class Excess:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class RemovalLedger:
     """What was removed, by the ledger's clock."""
 
     clock: float = 0.0
     removed: tuple[Removed, ...] = ()
 
-    def at(self, clock: float) -> Ledger:
+    def at(self, clock: float) -> RemovalLedger:
         """Return the ledger at a later reading of its clock.
 
         What no window reaches any more is dropped, what is old is kept by interval.
         """
-        return Ledger(clock, _merged(self.removed, clock))
+        return RemovalLedger(clock, _merged(self.removed, clock))
 
-    def with_removed(self, charges: Iterable[Charge]) -> Ledger:
+    def with_removed(self, charges: Iterable[Charge]) -> RemovalLedger:
         """Return the ledger with removals booked at its clock."""
         counts = Counter(charges)
         new = (
             Removed(self.clock, charge.pool, charge.domain, charge.cause, count, charge.bought)
             for charge, count in sorted(counts.items(), key=_charge_order)
         )
-        return Ledger(self.clock, (*self.removed, *new))
+        return RemovalLedger(self.clock, (*self.removed, *new))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +207,12 @@ def _lasting(scope: Scope) -> Scope:
     return (f"lasting {scope[0]}", scope[1])
 
 
-class Account:
+class RailsAccount:
     """The budgets at one instant: `excess` asks, `book` spends."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: RemovalLedger,
         peaks: Mapping[tuple[Scope, float], int],
         budgets: Budgets,
         *,
@@ -258,21 +258,21 @@ class Account:
         """Return how many removals the tightest budget of the cause would still allow."""
         return min(excess.allowed - excess.used for excess in self._budgets_of(charge))
 
-    def excess(self, charge: Charge) -> Excess | None:
+    def excess(self, charge: Charge) -> BudgetExcess | None:
         """Return the first budget that one more removal would exceed; None when all allow it."""
         for budget in self._budgets_of(charge):
             if budget.used >= budget.allowed:
                 return budget
         return None
 
-    def _budgets_of(self, charge: Charge) -> Iterable[Excess]:
+    def _budgets_of(self, charge: Charge) -> Iterable[BudgetExcess]:
         fleet, pool, domain = charge.scopes
         left_out = self._left_out(charge)
         for scope in () if left_out[-1] else (fleet, pool):
             peak = self._peaks.get((scope, DAY), 0)
             allowed = max(self._budgets.ceiling_least, int(peak * self._budgets.ceiling_share))
             used = self._used.get((scope, _COUNTED), _NONE)
-            yield Excess("Ceiling", scope, DAY, used[-1], allowed)
+            yield BudgetExcess("Ceiling", scope, DAY, used[-1], allowed)
         yield from self._budgets_of_pool(charge.pool, pool)
         budget, cause = self._budgets.by_cause[charge.cause], charge.cause.value
         for scope, shares in ((fleet, budget.fleet), (pool, budget.pool), (domain, budget.domain)):
@@ -286,9 +286,9 @@ class Account:
                 peak = self._peaks.get((of, DAY if left_out[-1] else WINDOWS[i]), 0)
                 # One at least, or nothing could ever be replaced in a small pool.
                 allowed = max(1, int(peak * share))
-                yield Excess("CauseBudget", scope, WINDOWS[i], used[i], allowed)
+                yield BudgetExcess("CauseBudget", scope, WINDOWS[i], used[i], allowed)
 
-    def _budgets_of_pool(self, name: str, scope: Scope) -> Iterable[Excess]:
+    def _budgets_of_pool(self, name: str, scope: Scope) -> Iterable[BudgetExcess]:
         budget = self._of_pools.get(name)
         if budget is None:
             return
@@ -300,7 +300,7 @@ class Account:
         ):
             if limit is not None:
                 allowed = limit.of(self._peaks.get((scope, window or MINUTES_5), 0))
-                yield Excess("PoolBudget", scope, window, count, allowed)
+                yield BudgetExcess("PoolBudget", scope, window, count, allowed)
 
 
 def _merged(removed: Iterable[Removed], clock: float) -> tuple[Removed, ...]:

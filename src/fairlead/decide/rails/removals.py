@@ -14,8 +14,8 @@ from enum import Enum
 from typing import Self, TypeAlias
 
 from fairlead.api.fleet import RemovalCause
-from fairlead.decide.rails.ledger import Account, Charge
-from fairlead.decide.rails.sight import Fact, Finding
+from fairlead.decide.rails.ledger import Charge, RailsAccount
+from fairlead.decide.rails.sight import Fact, SightFinding
 
 #: Causes in the order of how certain they are: what never worked goes before what merely idles.
 _CERTAINTY = {
@@ -51,7 +51,7 @@ class Removal:
         return self.node or self.instance
 
 
-class Outcome(Enum):
+class RemovalOutcome(Enum):
     """What is to happen with a removal."""
 
     MARK = "Mark"
@@ -59,7 +59,7 @@ class Outcome(Enum):
     WAIT = "Wait"
 
 
-class Rule(Enum):
+class RemovalRule(Enum):
     """What decided; `words` say it."""
 
     _value_: str
@@ -82,7 +82,7 @@ class Rule(Enum):
     OVERRIDE = "Override", "an override allows it"
 
 
-def rule_words(rule: Rule) -> str:
+def rule_words(rule: RemovalRule) -> str:
     """Return a rule in words, with its name."""
     return f"{rule.words} ({rule.value})"
 
@@ -92,8 +92,8 @@ class Ruling:
     """The decision on one removal: a record with the rule, the budget before and after."""
 
     removal: Removal
-    outcome: Outcome
-    rule: Rule
+    outcome: RemovalOutcome
+    rule: RemovalRule
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
@@ -107,8 +107,8 @@ class Permit:
 
 def rule_on(
     removals: Sequence[Removal],
-    account: Account,
-    blind: Sequence[Finding],
+    account: RailsAccount,
+    blind: Sequence[SightFinding],
     *,
     permits: Sequence[Permit] = (),
     room: int,
@@ -122,13 +122,13 @@ def rule_on(
     return tuple(rules.ruling_on(removal) for removal in sorted(removals, key=_certainty))
 
 
-_Hold: TypeAlias = tuple[Rule, Mapping[str, Fact]]
+_Hold: TypeAlias = tuple[RemovalRule, Mapping[str, Fact]]
 
 
 @dataclass(slots=True)
 class _Rules:
-    account: Account
-    blind: Sequence[Finding]
+    account: RailsAccount
+    blind: Sequence[SightFinding]
     permits: Sequence[Permit]
     room: int
     #: What holds back one more removal of each charge. Thousands that are held back share a few
@@ -140,19 +140,19 @@ class _Rules:
         facts: Mapping[str, Fact]
         if self.blind:
             facts = {"why": self.blind[0].message}
-            return Ruling(removal, Outcome.WAIT, Rule.BLIND, facts)
+            return Ruling(removal, RemovalOutcome.WAIT, RemovalRule.BLIND, facts)
         if not _is_owned(removal):
             facts = {
                 "tagged_pool": removal.tagged_pool, "node_instance": removal.node_instance,
             }  # fmt: skip
-            return Ruling(removal, Outcome.WAIT, Rule.NOT_OWNED, facts)
+            return Ruling(removal, RemovalOutcome.WAIT, RemovalRule.NOT_OWNED, facts)
         if self.room <= 0:
-            return Ruling(removal, Outcome.WAIT, Rule.IN_FLIGHT)
+            return Ruling(removal, RemovalOutcome.WAIT, RemovalRule.IN_FLIGHT)
         hold, permit = None if removal.is_paid else self._hold_of(removal.charge), None
         if hold is not None:
             permit = next((each for each in self.permits if removal.name in each.names), None)
             if permit is None:
-                return Ruling(removal, Outcome.WAIT, *hold)
+                return Ruling(removal, RemovalOutcome.WAIT, *hold)
         left = self.account.left(removal.charge)
         if not removal.is_paid:
             self.account.book(removal.charge)
@@ -162,14 +162,16 @@ class _Rules:
         if permit is not None:
             facts = {"override": permit.name}
         if removal.marked_loops < 1:
-            return Ruling(removal, Outcome.MARK, Rule.TWO_PHASES, facts)
-        rule = Rule.ALLOWED if permit is None else Rule.OVERRIDE
-        return Ruling(removal, Outcome.REMOVE, rule, facts)
+            return Ruling(removal, RemovalOutcome.MARK, RemovalRule.TWO_PHASES, facts)
+        rule = RemovalRule.ALLOWED if permit is None else RemovalRule.OVERRIDE
+        return Ruling(removal, RemovalOutcome.REMOVE, rule, facts)
 
     def _hold_of(self, charge: Charge) -> _Hold | None:
         if charge not in self.holds:
             excess = self.account.excess(charge)
-            self.holds[charge] = None if excess is None else (Rule(excess.rule), excess.facts)
+            self.holds[charge] = (
+                None if excess is None else (RemovalRule(excess.rule), excess.facts)
+            )
         return self.holds[charge]
 
 

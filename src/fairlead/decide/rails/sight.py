@@ -82,7 +82,7 @@ _LISTS = {Blindness.NODE_LIST_STALE: "nodes", Blindness.CLOUD_LIST_STALE: "machi
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SightFinding:
     """One reason, and the numbers behind it."""
 
     blindness: Blindness
@@ -174,7 +174,7 @@ class SightMemory:
 
 def look(
     memory: SightMemory, sight: Sight, limits: SightLimits, elapsed: float, *, own_change: int = 0
-) -> tuple[SightMemory, tuple[Finding, ...]]:
+) -> tuple[SightMemory, tuple[SightFinding, ...]]:
     """Return what to remember, and every reason why nothing may be removed; () when it may be.
 
     `elapsed` is the time since the last call by a monotonic clock. `own_change` is by how many
@@ -196,49 +196,49 @@ def look(
     is_empty = not (sight.nodes.ids or sight.cloud.ids)  # there is nothing that could be removed
     if memory.clear_loops <= limits.clear_loops_min and not is_empty:
         facts = {"clear_loops": memory.clear_loops, "needed": limits.clear_loops_min + 1}
-        return memory, (Finding(Blindness.SIGHT_RETURNING, facts),)
+        return memory, (SightFinding(Blindness.SIGHT_RETURNING, facts),)
     return memory, ()
 
 
-def _frozen(sight: Sight) -> list[Finding]:
-    return [Finding(Blindness.FROZEN)] if sight.is_frozen else []
+def _frozen(sight: Sight) -> list[SightFinding]:
+    return [SightFinding(Blindness.FROZEN)] if sight.is_frozen else []
 
 
-def _freshness(sight: Sight, limits: SightLimits) -> list[Finding]:
-    out: list[Finding] = []
+def _freshness(sight: Sight, limits: SightLimits) -> list[SightFinding]:
+    out: list[SightFinding] = []
     for listing, blindness, most in (
         (sight.nodes, Blindness.NODE_LIST_STALE, limits.nodes_age_seconds_max),
         (sight.cloud, Blindness.CLOUD_LIST_STALE, limits.age_seconds_max),
     ):
         if not listing.age_seconds <= most:
             age = round(listing.age_seconds, 1)
-            out.append(Finding(blindness, {"age_seconds": age, "max": most}))
+            out.append(SightFinding(blindness, {"age_seconds": age, "max": most}))
     for listing, name in ((sight.nodes, "nodes"), (sight.cloud, "cloud")):
         if not listing.is_complete:
-            out.append(Finding(Blindness.LIST_PARTIAL, {"list": name}))
+            out.append(SightFinding(Blindness.LIST_PARTIAL, {"list": name}))
     return out
 
 
-def _plausibility(sight: Sight, limits: SightLimits) -> list[Finding]:
+def _plausibility(sight: Sight, limits: SightLimits) -> list[SightFinding]:
     nodes, cloud = sight.nodes.ids - sight.leaving, sight.cloud.ids - sight.leaving
     only_cloud, only_nodes = len(cloud - nodes - sight.joining), len(nodes - cloud)
-    out: list[Finding] = []
+    out: list[SightFinding] = []
     if only_cloud + only_nodes > limits.tolerance(max(len(nodes), len(cloud))):
         facts = {
             "nodes": len(nodes), "cloud": len(cloud), "only_in_cloud": only_cloud,
             "only_in_nodes": only_nodes,
         }  # fmt: skip
-        out.append(Finding(Blindness.LISTS_DIFFER, facts))
+        out.append(SightFinding(Blindness.LISTS_DIFFER, facts))
     if sight.recorded is not None:
         off = abs(len(cloud) - sight.recorded)
         if off > limits.tolerance(max(len(cloud), sight.recorded)):
             facts = {"cloud": len(cloud), "recorded": sight.recorded}
-            out.append(Finding(Blindness.RECORDS_DIFFER, facts))
+            out.append(SightFinding(Blindness.RECORDS_DIFFER, facts))
     return out
 
 
-def _control_plane(sight: Sight, limits: SightLimits) -> list[Finding]:
-    out: list[Finding] = []
+def _control_plane(sight: Sight, limits: SightLimits) -> list[SightFinding]:
+    out: list[SightFinding] = []
     if (
         sight.api_error_share > limits.api_error_share_max
         or sight.api_latency_seconds > limits.api_latency_seconds_max
@@ -247,23 +247,25 @@ def _control_plane(sight: Sight, limits: SightLimits) -> list[Finding]:
             "error_share": round(sight.api_error_share, 3),
             "latency_seconds": round(sight.api_latency_seconds, 3),
         }
-        out.append(Finding(Blindness.CONTROL_PLANE_UNHEALTHY, facts))
+        out.append(SightFinding(Blindness.CONTROL_PLANE_UNHEALTHY, facts))
     for each in sight.reported:
         if -limits.report_ahead_seconds_max <= each.age_seconds <= limits.report_age_seconds_max:
             facts = {"evidence": each.evidence, "report_age_seconds": int(each.age_seconds)}
-            out.append(Finding(_OF_REPORT[each.condition], facts))
+            out.append(SightFinding(_OF_REPORT[each.condition], facts))
     count = len(sight.nodes.ids)
     if sight.unready > max(limits.differ_least, count * limits.unready_share_max):
-        out.append(Finding(Blindness.NODES_UNREADY, {"unready": sight.unready, "nodes": count}))
+        out.append(
+            SightFinding(Blindness.NODES_UNREADY, {"unready": sight.unready, "nodes": count})
+        )
     # A wrong agent or a wrong rule is more likely than that so many machines are.
     if sight.sick > max(limits.differ_least, count * limits.sick_share_max):
-        out.append(Finding(Blindness.NODES_SICK, {"sick": sight.sick, "nodes": count}))
+        out.append(SightFinding(Blindness.NODES_SICK, {"sick": sight.sick, "nodes": count}))
     return out
 
 
 def _stability(
     memory: SightMemory, sight: Sight, limits: SightLimits, elapsed: float, *, own_change: int
-) -> tuple[SightMemory, list[Finding]]:
+) -> tuple[SightMemory, list[SightFinding]]:
     """Compare with the last count that was believed; one that lasts is believed in the end."""
     count = min(len(sight.nodes.ids - sight.leaving), len(sight.cloud.ids - sight.leaving))
     stable = memory.stable_count
@@ -276,12 +278,12 @@ def _stability(
         return replace(memory, stable_count=count, changed_seconds=0.0), []
     facts = {"nodes": count, "before": stable, "for_seconds": int(changed)}
     memory = replace(memory, stable_count=stable, changed_seconds=changed)
-    return memory, [Finding(Blindness.COUNT_CHANGED, facts)]
+    return memory, [SightFinding(Blindness.COUNT_CHANGED, facts)]
 
 
 def _rise(
     memory: SightMemory, sight: Sight, limits: SightLimits, elapsed: float
-) -> tuple[SightMemory, list[Finding]]:
+) -> tuple[SightMemory, list[SightFinding]]:
     """Many nodes that turn NotReady within minutes: rather we cannot see than they are all ill."""
     aged = ((ago + elapsed, unready) for ago, unready in memory.unready)
     kept = tuple(sample for sample in aged if sample[0] <= limits.rise_seconds)
@@ -291,7 +293,7 @@ def _rise(
     if rise <= allowed:
         return memory, []
     facts = {"rise": rise, "nodes": len(sight.nodes.ids), "seconds": int(limits.rise_seconds)}
-    return memory, [Finding(Blindness.UNREADY_RISES, facts)]
+    return memory, [SightFinding(Blindness.UNREADY_RISES, facts)]
 
 
 def _samples_max(limits: SightLimits) -> int:

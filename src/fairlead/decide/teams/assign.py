@@ -21,7 +21,7 @@ import numpy as np
 
 from fairlead.model.nodes import Bools, Ints
 
-#: In `Fleet.owner` and `Assignment`: no team has the node.
+#: In `OwnedNodes.owner` and `Assignment`: no team has the node.
 NO_TEAM = -1
 
 
@@ -39,7 +39,7 @@ class ShareRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class OwnedNodes:
     """The nodes. `owner` int64[N] is the number of the team of each; `block` -1 for none."""
 
     owner: Ints
@@ -58,7 +58,7 @@ class Assignment:
     missing: tuple[int, ...]
 
 
-def assign(fleet: Fleet, shares: list[ShareRequest]) -> Assignment:
+def assign(fleet: OwnedNodes, shares: list[ShareRequest]) -> Assignment:
     """Return which share has which node; only eligible nodes are given."""
     found = _Assigning(fleet, shares)
     order = sorted(range(len(shares)), key=lambda i: (int(shares[i].eligible.sum()), i))
@@ -73,7 +73,7 @@ def assign(fleet: Fleet, shares: list[ShareRequest]) -> Assignment:
 
 
 class _Assigning:
-    def __init__(self, fleet: Fleet, shares: list[ShareRequest]) -> None:
+    def __init__(self, fleet: OwnedNodes, shares: list[ShareRequest]) -> None:
         self._fleet = fleet
         self._shares = shares
         self.share: Ints = np.full(len(fleet.owner), -1, dtype=np.int64)

@@ -15,7 +15,7 @@ from fairlead.api.team import ShareStatus, Team, TeamStatus, TeamUse
 from fairlead.api.times import format_time, parse_time
 from fairlead.api.validate_team import selector_of, validate_team
 from fairlead.decide.teams.actions import PublishTeams, SetOwner, WriteTeamStatus
-from fairlead.decide.teams.assign import NO_TEAM, Fleet, ShareRequest, assign
+from fairlead.decide.teams.assign import NO_TEAM, OwnedNodes, ShareRequest, assign
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.words import plural
 from fairlead.model.cluster import ClusterState
@@ -72,7 +72,7 @@ def share_out(cluster: ClusterState, policy: TeamsPolicy, teams: Sequence[Team])
         np.zeros(table.capacity, dtype=np.int64),
     )
     shares, of_team = _requests(cluster, healthy & (owner != _FROZEN), gpus)
-    fleet = Fleet(owner, _blocks(table, policy.block_key), table.rank, _Burden(cluster).of)
+    fleet = OwnedNodes(owner, _blocks(table, policy.block_key), table.rank, _Burden(cluster).of)
     found = assign(fleet, shares)
     team_of_share = np.array([*(s.team for s in shares), NO_TEAM], dtype=np.int64)
     wanted = np.where(healthy, team_of_share[found.share], owner)

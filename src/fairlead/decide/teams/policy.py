@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlead.api.names import OWN_NAMESPACE
-from fairlead.decide.admission.pod_gates import Rules, system_with
+from fairlead.decide.admission.pod_gates import GateRules, system_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,6 @@ class TeamsPolicy:
     publish_seconds: float = 300.0
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> GateRules:
         """What admission knows of this installation."""
-        return Rules(self.own_namespace, system_namespaces=system_with(self.system_namespaces))
+        return GateRules(self.own_namespace, system_namespaces=system_with(self.system_namespaces))

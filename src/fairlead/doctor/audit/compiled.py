@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.doctor.audit import row_scan as places
-from fairlead.doctor.audit.event import Caller, Identity, caller_of, seconds_of
+from fairlead.doctor.audit.event import AuditCaller, CallerIdentity, caller_of, seconds_of
 from fairlead.doctor.audit.event_scan import (
     ADDRESS,
     AGENT,
@@ -27,12 +27,12 @@ from fairlead.doctor.audit.event_scan import (
     USER,
     VERB,
 )
-from fairlead.doctor.audit.files import Batch
+from fairlead.doctor.audit.files import LineBatch
 from fairlead.doctor.audit.json_scan import U
 from fairlead.doctor.audit.lines import LineReader
-from fairlead.doctor.audit.request import Request, parse_uri
+from fairlead.doctor.audit.request import AuditRequest, parse_uri
 from fairlead.doctor.audit.row_scan import Stop, insert, is_fresh, scan_rows
-from fairlead.doctor.audit.tally import CLOCK_STEPS, DUPLICATE, Tally, Template, template_of
+from fairlead.doctor.audit.tally import CLOCK_STEPS, DUPLICATE, RowTemplate, Tally, template_of
 from fairlead.doctor.audit.uri_scan import KEYS, hash_of
 
 #: A batch adds at most 25,000 of each (5 MiB of lines of 200 bytes); the tables have room for that.
@@ -57,7 +57,7 @@ class CompiledReader:
         self._memory[places.CRC : places.CRC + 256] = _CRC
         self._slow = LineReader(tally, self._fresh)
         self._numbers = _Numbers()
-        self._batch = Batch(bytearray(), 0)
+        self._batch = LineBatch(bytearray(), 0)
         self._start = 0
 
     def flush(self) -> None:
@@ -83,7 +83,7 @@ class CompiledReader:
         memory[places.ROWS : places.GENERATION] = 0
         self._slow.flush()
 
-    def read(self, batch: Batch) -> None:
+    def read(self, batch: LineBatch) -> None:
         """Read whole lines."""
         self._bound()
         self._batch = batch
@@ -105,7 +105,7 @@ class CompiledReader:
                 if why is Stop.FULL:
                     self._take_out()
         if slow:
-            self._slow.read(Batch.of(b"\n".join(slow)))
+            self._slow.read(LineBatch.of(b"\n".join(slow)))
 
     def _bound(self) -> None:
         """Drop what was looked up when it has become too much."""
@@ -152,7 +152,7 @@ class CompiledReader:
 
     def _new_identity(self) -> None:
         texts = self._texts(USER, AGENT, ADDRESS, NODE, POD)
-        caller = caller_of(Identity(*(each.decode() for each in texts)))
+        caller = caller_of(CallerIdentity(*(each.decode() for each in texts)))
         self.tally.note(caller)
         number = self._numbers.caller(caller._replace(node="", has_node=False))
         identity = number << places.OWN_BITS | len(self._numbers.nodes)
@@ -206,22 +206,22 @@ class _Numbers:
     """What the numbers in the tables of the scan mean."""
 
     def __init__(self) -> None:
-        self.requests: list[Request] = []
-        self.callers: list[Caller] = []
+        self.requests: list[AuditRequest] = []
+        self.callers: list[AuditCaller] = []
         self.nodes: list[str] = []
-        self.templates: list[Template] = []
+        self.templates: list[RowTemplate] = []
         self.forms = 0
-        self._requests: dict[Request, int] = {}
-        self._callers: dict[Caller, int] = {}
+        self._requests: dict[AuditRequest, int] = {}
+        self._callers: dict[AuditCaller, int] = {}
 
-    def request(self, request: Request) -> int:
+    def request(self, request: AuditRequest) -> int:
         """Return the number of a request."""
         number = self._requests.setdefault(request, len(self.requests))
         if number == len(self.requests):
             self.requests.append(request)
         return number
 
-    def caller(self, caller: Caller) -> int:
+    def caller(self, caller: AuditCaller) -> int:
         """Return the number of a caller."""
         number = self._callers.setdefault(caller, len(self.callers))
         if number == len(self.callers):

@@ -17,7 +17,7 @@ from fairlead.doctor.audit.summary import (
     FAN_SHARE,
     GROWS_WITH_NODES,
     AuditSummary,
-    Caller,
+    CallerCost,
     Key,
 )
 from fairlead.doctor.audit.tally import LONG_RUNNING, Cost, Tally
@@ -37,7 +37,7 @@ _LIMIT = re.compile(r"limit=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class CostModel:
     """What is known of the cluster. `objects` and `object_bytes` are by resource.
 
     `answer_bytes` are the mean sizes of answers that the API server measured.
@@ -82,7 +82,7 @@ def is_unbounded(key: Key) -> bool:
     )  # fmt: skip
 
 
-def seats(key: Key, model: Model) -> int:
+def seats(key: Key, model: CostModel) -> int:
     """Return the seats that one request holds."""
     count = model.count(key.resource)
     if key.verb != "list" or not count:
@@ -96,7 +96,7 @@ def seats(key: Key, model: Model) -> int:
     return max(1, min(SEATS_MAX, math.ceil(examined / OBJECTS_PER_SEAT)))
 
 
-def bytes_per_request(key: Key, model: Model) -> float | None:
+def bytes_per_request(key: Key, model: CostModel) -> float | None:
     """Return the modelled bytes of an answer; None when the number of objects is not known."""
     if key.scope == "nonresource" or key.verb in LONG_RUNNING:
         return 0.0
@@ -123,7 +123,7 @@ def exponent(key: Key, *, is_fan: bool) -> int:
     return int(is_fan) + int(grows and reads_all)
 
 
-def summarise(tally: Tally, model: Model) -> AuditSummary:
+def summarise(tally: Tally, model: CostModel) -> AuditSummary:
     """Return the callers, the dearest first; what the model lacks comes from the log."""
     nodes = model.nodes or len(tally.nodes) or len(tally.addresses)
     learnt = {resource: len(names) for resource, names in tally.objects.items()}
@@ -143,9 +143,11 @@ def summarise(tally: Tally, model: Model) -> AuditSummary:
     )  # fmt: skip
 
 
-def _normalised(callers: Iterable[Caller], answer_bytes: Mapping[Kind, float]) -> Iterator[Caller]:
+def _normalised(
+    callers: Iterable[CallerCost], answer_bytes: Mapping[Kind, float]
+) -> Iterator[CallerCost]:
     """Scale the bytes of reads so that those of a kind add up to what was measured of the kind."""
-    kinds: dict[Kind, list[Caller]] = {}
+    kinds: dict[Kind, list[CallerCost]] = {}
     for each in callers:
         kinds.setdefault((each.verb, each.resource, each.scope), []).append(each)
     for kind, alike in kinds.items():
@@ -159,7 +161,7 @@ def _normalised(callers: Iterable[Caller], answer_bytes: Mapping[Kind, float]) -
             yield replace(each, bytes=total * weight / max(sum(weights), 1e-9))
 
 
-def _caller(key: Key, cost: Cost, model: Model, span: float) -> Caller:
+def _caller(key: Key, cost: Cost, model: CostModel, span: float) -> CallerCost:
     seen = len(cost.nodes)
     is_fan = seen >= max(FAN_NODES_MIN, FAN_SHARE * model.nodes)
     seat_seconds = max(cost.seconds - cost.queue_seconds, 0.0) * seats(key, model)
@@ -171,7 +173,7 @@ def _caller(key: Key, cost: Cost, model: Model, span: float) -> Caller:
     if power and used > 0 and model.nodes:
         growth = (SHARE_MAX * model.capacity_seats / used) ** (1 / power)
         full = min(int(model.nodes * growth), 10**9)
-    return Caller(
+    return CallerCost(
         *key, requests=cost.requests, seat_seconds=seat_seconds,
         bytes=None if each is None else each * (cost.requests - cost.codes[429]), nodes=seen,
         exponent=power,

@@ -25,7 +25,7 @@ class Extra(msgspec.Struct):
     pod_name: list[str] = msgspec.field(default=[], name=f"{EXTRA}pod-name")
 
 
-class User(msgspec.Struct):
+class AuditUser(msgspec.Struct):
     """Who sent the request."""
 
     username: str = ""
@@ -44,14 +44,14 @@ class Annotations(msgspec.Struct):
     queue_wait: str = msgspec.field(default="", name="apiserver.latency.k8s.io/apf-queue-wait")
 
 
-class Event(msgspec.Struct, rename="camel", gc=False):
+class AuditEvent(msgspec.Struct, rename="camel", gc=False):
     """An event of audit.k8s.io/v1; bodies are never decoded."""
 
     stage: str = ""
     audit_id: str = msgspec.field(default="", name="auditID")
     request_uri: str = msgspec.field(default="", name="requestURI")
     verb: str = ""
-    user: User | None = None
+    user: AuditUser | None = None
     user_agent: str = ""
     source_ips: list[str] | None = msgspec.field(default=None, name="sourceIPs")
     response_status: ResponseStatus | None = None
@@ -60,7 +60,7 @@ class Event(msgspec.Struct, rename="camel", gc=False):
     annotations: Annotations | None = None
 
 
-class Caller(NamedTuple):
+class AuditCaller(NamedTuple):
     """Who calls. `node` is the node, or the client's address where no node is known."""
 
     principal: str
@@ -70,10 +70,10 @@ class Caller(NamedTuple):
     has_node: bool
 
 
-DECODER = msgspec.json.Decoder(Event)
+DECODER = msgspec.json.Decoder(AuditEvent)
 
 
-class Identity(NamedTuple):
+class CallerIdentity(NamedTuple):
     """What decides who a caller is, as it stands in the event."""
 
     username: str
@@ -83,7 +83,7 @@ class Identity(NamedTuple):
     pod: str
 
 
-def caller_of(identity: Identity) -> Caller:
+def caller_of(identity: CallerIdentity) -> AuditCaller:
     """Return the caller, with the names of nodes and pods folded."""
     name, node, pod = identity.username, identity.node, identity.pod
     principal, workload = name, ""
@@ -93,7 +93,7 @@ def caller_of(identity: Identity) -> Caller:
     elif name.startswith(SERVICE_ACCOUNT):
         namespace, _, account = name[len(SERVICE_ACCOUNT) :].partition(":")
         workload = f"{namespace}/{owner_of(pod) if pod else account}"
-    return Caller(
+    return AuditCaller(
         principal[:TEXT_MAX], program_of(identity.user_agent), workload[:TEXT_MAX],
         (node or identity.address)[:TEXT_MAX], bool(node),
     )  # fmt: skip

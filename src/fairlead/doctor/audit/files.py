@@ -36,7 +36,7 @@ class Piece:
     end: int = 0
 
 
-class Batch(NamedTuple):
+class LineBatch(NamedTuple):
     """Whole lines: the first `end` bytes of a buffer, the last one a line feed.
 
     At least `SLACK_BYTES` follow in the buffer. It is used again for the next batch.
@@ -46,7 +46,7 @@ class Batch(NamedTuple):
     end: int
 
     @classmethod
-    def of(cls, lines: bytes) -> Batch:
+    def of(cls, lines: bytes) -> LineBatch:
         """Return a batch of lines of which the last one need not end."""
         return cls(bytearray(lines + b"\n" + bytes(SLACK_BYTES)), len(lines) + 1)
 
@@ -94,7 +94,7 @@ def _zstandard() -> Any:
         ) from error
 
 
-def batches(piece: Piece, tally: Tally) -> Iterator[Batch]:
+def batches(piece: Piece, tally: Tally) -> Iterator[LineBatch]:
     """Yield whole lines in batches; damage of the file is counted and ends it."""
     if piece.path == "-":
         yield from _lines(sys.stdin.buffer, tally)
@@ -113,7 +113,7 @@ def batches(piece: Piece, tally: Tally) -> Iterator[Batch]:
         yield from _lines(stream, tally)
 
 
-def _range(file: BinaryIO, piece: Piece, tally: Tally) -> Iterator[Batch]:
+def _range(file: BinaryIO, piece: Piece, tally: Tally) -> Iterator[LineBatch]:
     """Yield the lines that begin in the range; the last one may end after it."""
     start = piece.start
     if start:
@@ -160,7 +160,7 @@ class _Limited:
         return at + 1 if at >= 0 else size
 
 
-def _lines(stream: Any, tally: Tally) -> Iterator[Batch]:
+def _lines(stream: Any, tally: Tally) -> Iterator[LineBatch]:
     """Read into one buffer, behind the begun line of the block before."""
     buffer = bytearray(LINE_BYTES_MAX + BLOCK_BYTES + SLACK_BYTES)
     view = memoryview(buffer)
@@ -177,7 +177,7 @@ def _lines(stream: Any, tally: Tally) -> Iterator[Batch]:
             begun, drops = 0, False
         last = buffer.rfind(b"\n", begun, end) + 1
         if last:
-            yield Batch(buffer, last)
+            yield LineBatch(buffer, last)
             view[: end - last] = bytes(view[last:end])
         begun = end - last
         if begun > LINE_BYTES_MAX:
@@ -185,7 +185,7 @@ def _lines(stream: Any, tally: Tally) -> Iterator[Batch]:
             begun, drops = 0, True
     if begun:
         buffer[begun] = 10
-        yield Batch(buffer, begun + 1)
+        yield LineBatch(buffer, begun + 1)
 
 
 def _read_into(stream: Any, room: memoryview, tally: Tally) -> int:

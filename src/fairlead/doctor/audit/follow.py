@@ -9,7 +9,7 @@ from pathlib import Path
 from fairlead.doctor.audit.files import (
     BLOCK_BYTES,
     LINE_BYTES_MAX,
-    Batch,
+    LineBatch,
     UnreadableLog,
 )
 from fairlead.doctor.audit.lines import LineReader
@@ -35,7 +35,7 @@ class Follower:
         self._begun = b""
         self._drops = False
 
-    def lines(self, tally: Tally) -> Batch | None:
+    def lines(self, tally: Tally) -> LineBatch | None:
         """Return whole lines that were appended; None when there are none at present.
 
         Lines over the bound are left out and counted.
@@ -53,7 +53,7 @@ class Follower:
                     tally.skipped[f"lines over {LINE_BYTES_MAX >> 20} MiB"] += 1
                 self._begun, self._drops = b"", True
             if head:
-                return Batch.of(head)
+                return LineBatch.of(head)
 
     def _turn(self) -> bool:
         """Go on with a new file of the name, or from the start of a shorter one; False for none."""

@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from fairlead.doctor.audit.event import DECODER, Event, Identity, caller_of, seconds_of
-from fairlead.doctor.audit.files import Batch
-from fairlead.doctor.audit.request import Request, parse_uri
+from fairlead.doctor.audit.event import DECODER, AuditEvent, CallerIdentity, caller_of, seconds_of
+from fairlead.doctor.audit.files import LineBatch
+from fairlead.doctor.audit.request import AuditRequest, parse_uri
 from fairlead.doctor.audit.tally import (
     CLOCK_STEPS,
     DUPLICATE,
     SEPARATOR,
+    RowTemplate,
     Tally,
-    Template,
     micros,
     stamps_are_clean,
     template_of,
@@ -61,14 +61,14 @@ class Columns:
     def __init__(self, tally: Tally, fresh: Fresh) -> None:
         self.tally = tally
         self._fresh = fresh
-        self.templates: list[Template] = []
-        self.numbers: dict[Template, int] = {}
+        self.templates: list[RowTemplate] = []
+        self.numbers: dict[RowTemplate, int] = {}
         self._ids: list[int] = []
         self._stamps: list[bytes] = []
         self._waits: dict[int, float] = {}
         self._audit_ids: list[str] = []
 
-    def number_of(self, template: Template) -> int:
+    def number_of(self, template: RowTemplate) -> int:
         """Return the number of a template."""
         found = self.numbers.get(template)
         if found is None:
@@ -175,14 +175,14 @@ class LineReader:
         self._templates: dict[int, int] = {}
         self._uris: dict[int, int] = {}
         self._forms: dict[int, int] = {}
-        self._requests: list[Request] = []
-        self._numbers: dict[Request, int] = {}
+        self._requests: list[AuditRequest] = []
+        self._numbers: dict[AuditRequest, int] = {}
 
     def flush(self) -> None:
         """Add up what was read."""
         self._columns.flush()
 
-    def read(self, batch: Batch) -> None:
+    def read(self, batch: LineBatch) -> None:
         """Read whole lines."""
         self._bound()
         ids: list[int] = []
@@ -214,7 +214,7 @@ class LineReader:
             known = hash((request, event.verb, code, identity))
             number = templates.get(known)
             if number is None:
-                caller = caller_of(Identity(*identity))
+                caller = caller_of(CallerIdentity(*identity))
                 template = template_of(caller, event.verb, self._requests[request], code)
                 number = templates[known] = self._columns.number_of(template)
             ids.append(number)
@@ -281,7 +281,7 @@ class LineReader:
             "fields of another type" if is_typed else "not JSON (cut, interleaved or damaged)"
         ] += 1
 
-    def _other(self, event: Event) -> None:
+    def _other(self, event: AuditEvent) -> None:
         if event.stage == "Panic":
             self.tally.panics += 1
         elif event.stage in ("RequestReceived", "ResponseStarted"):

@@ -22,14 +22,14 @@ Kind = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredApi:
     """Objects by resource, and mean bytes of an answer by kind of request."""
 
     objects: Mapping[str, int] = field(default_factory=dict[str, int])
     answer_bytes: Mapping[Kind, float] = field(default_factory=dict[Kind, float])
 
 
-def measured(pages: Sequence[bytes]) -> Measured:
+def measured(pages: Sequence[bytes]) -> MeasuredApi:
     """Return what one page says since the server's start, or two between them; BadPage."""
     samples = [parse_page(page, (_SUM, _COUNT, *_OBJECTS)) for page in pages]
     last, first = samples[-1], samples[0] if len(samples) > 1 else {}
@@ -44,7 +44,7 @@ def measured(pages: Sequence[bytes]) -> Measured:
             plain = resource_name(given.get("group", group if dot else ""), resource)
             if value > 0:  # -1 when it could not be counted
                 objects[plain] = int(value)
-    return Measured(objects, means)
+    return MeasuredApi(objects, means)
 
 
 def _by_kind(last: Mapping[Labels, float], first: Mapping[Labels, float]) -> dict[Kind, float]:

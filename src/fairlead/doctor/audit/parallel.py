@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairlead.doctor.audit.files import Batch, Piece, batches, is_compressed, pieces_of
+from fairlead.doctor.audit.files import LineBatch, Piece, batches, is_compressed, pieces_of
 from fairlead.doctor.audit.lines import LineReader
 from fairlead.doctor.audit.tally import Tally
 from fairlead.runtime.worker_process import end_with_parent
@@ -36,10 +36,10 @@ class Engine(Enum):
     COMPILED = "compiled"
 
 
-class Reader(Protocol):
+class TallyReader(Protocol):
     """Reads batches of lines into a tally."""
 
-    def read(self, batch: Batch) -> None:
+    def read(self, batch: LineBatch) -> None:
         """Read whole lines."""
         ...
 
@@ -53,7 +53,7 @@ def has_compiler() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def reader_of(engine: Engine, size: int) -> Callable[[Tally], Reader]:
+def reader_of(engine: Engine, size: int) -> Callable[[Tally], TallyReader]:
     """Return the maker of readers for so many bytes; ImportError for an absent compiler."""
     is_large = size >= COMPILED_BYTES_MIN and has_compiler()
     if engine is Engine.PLAIN or (engine is Engine.AUTO and not is_large):
@@ -89,7 +89,7 @@ def _size(piece: Piece) -> int:
     return size * COMPRESSION if is_compressed(piece) else size
 
 
-def _read(pieces: Iterator[Piece], make: Callable[[Tally], Reader]) -> Tally:
+def _read(pieces: Iterator[Piece], make: Callable[[Tally], TallyReader]) -> Tally:
     tally = Tally()
     reader = make(tally)
     for piece in pieces:

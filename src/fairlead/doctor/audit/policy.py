@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.doctor.audit.summary import AuditSummary, Caller
+from fairlead.doctor.audit.summary import AuditSummary, CallerCost
 from fairlead.input.yamlwrite import to_yaml
 
 #: From this number of nodes on, heartbeats are most of a log, and the metric of the API server
@@ -16,22 +16,22 @@ _HEALTH = ("/healthz", "/livez", "/readyz")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PolicyRule:
     """A rule of the policy. `matches` says which callers of a log it leaves out."""
 
     reason: str
     rule: dict[str, Any]
-    matches: Callable[[Caller], bool]
+    matches: Callable[[CallerCost], bool]
     nodes_from: int = 0
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[PolicyRule, ...] = (
+    PolicyRule(
         "Probes say nothing about load.",
         {"level": "None", "nonResourceURLs": [f"{path}*" for path in _HEALTH]},
         lambda c: c.scope == "nonresource" and c.resource.startswith(_HEALTH),
     ),
-    Rule(
+    PolicyRule(
         f"Heartbeats of kubelets, left out from {LEASES_FROM_NODES} nodes on: their number is "
         "known, nodes / 10 s.",
         {"level": "None", "userGroups": ["system:nodes"], "verbs": ["get", "update", "patch"],
@@ -41,7 +41,7 @@ RULES: tuple[Rule, ...] = (
                    and c.verb in ("get", "update", "patch")),
         nodes_from=LEASES_FROM_NODES,
     ),
-    Rule(
+    PolicyRule(
         "Writes of events; who lists or watches them is still recorded.",
         {"level": "None", "verbs": ["create", "patch", "update"],
          "resources": [{"group": "", "resources": ["events"]},
@@ -77,7 +77,7 @@ def _lines(summary: AuditSummary | None, nodes: int) -> Iterator[str]:
     yield to_yaml([{"level": "Metadata"}])
 
 
-def _counter(summary: AuditSummary) -> Callable[[Rule], int]:
+def _counter(summary: AuditSummary) -> Callable[[PolicyRule], int]:
     return lambda rule: sum(c.requests for c in summary.callers if rule.matches(c))
 
 

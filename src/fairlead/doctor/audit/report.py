@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fairlead.doctor.audit.summary import AuditSummary, Caller, Key
+from fairlead.doctor.audit.summary import AuditSummary, CallerCost, Key
 from fairlead.doctor.check import Finding
-from fairlead.doctor.examine import Report
+from fairlead.doctor.examine import ExaminationReport
 from fairlead.doctor.output.plain import finding_values
 from fairlead.doctor.output.text import WIDTH_DEFAULT, finding_lines, number
 
 CALLERS_SHOWN = 15
 
 
-def caller_values(caller: Caller) -> dict[str, Any]:
+def caller_values(caller: CallerCost) -> dict[str, Any]:
     """Return one caller as plain values."""
     return {
         **caller.key._asdict(), "requests": caller.requests,
@@ -29,7 +29,7 @@ def caller_values(caller: Caller) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def audit_values(summary: AuditSummary, report: Report) -> dict[str, Any]:
+def audit_values(summary: AuditSummary, report: ExaminationReport) -> dict[str, Any]:
     """Return the whole analysis; callers by cost, the dearest first."""
     return {
         "events": summary.events,
@@ -42,7 +42,7 @@ def audit_values(summary: AuditSummary, report: Report) -> dict[str, Any]:
 
 
 def audit_lines(
-    summary: AuditSummary, report: Report, *, width: int = WIDTH_DEFAULT
+    summary: AuditSummary, report: ExaminationReport, *, width: int = WIDTH_DEFAULT
 ) -> Iterator[str]:
     """Yield the lines for a terminal: callers by cost, then findings, then what was left out."""
     total = summary.seat_seconds or 1.0
@@ -133,7 +133,7 @@ def _level(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _schema(name: str, caller: Caller) -> dict[str, Any]:
+def _schema(name: str, caller: CallerCost) -> dict[str, Any]:
     prefix = "system:serviceaccount:"
     subject: dict[str, Any] = {"kind": "User", "user": {"name": caller.principal}}
     if caller.principal.startswith(prefix):

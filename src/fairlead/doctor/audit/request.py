@@ -9,7 +9,7 @@ CONNECTING = frozenset(("exec", "attach", "portforward", "proxy", "log"))
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AuditRequest:
     """A request without its names. `scope` is resource, namespace, cluster or nonresource.
 
     `shape` names what decides the cost of a list: `limit=500 rv=0 field=spec.nodeName`.
@@ -26,10 +26,10 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """A request with the namespace and the name that it is about; empty texts where none."""
 
-    request: Request
+    request: AuditRequest
     namespace: str
     name: str
 
@@ -39,13 +39,15 @@ def resource_name(group: str, plural: str) -> str:
     return f"{plural}.{group}" if "." in group and not group.endswith(".k8s.io") else plural
 
 
-def parse_uri(uri: str) -> Target:
+def parse_uri(uri: str) -> RequestTarget:
     """Return what a URI asks for; anything that is no resource path is of scope nonresource."""
     path, _, query = uri.partition("?")
     parts = path.split("/")
     base = {"api": 3, "apis": 4}.get(parts[1], 0) if len(parts) > 1 and not parts[0] else 0
     if not base or len(parts) <= base or not parts[base]:
-        return Target(Request("/".join(parts[:3])[:100] or "/", "nonresource", ""), "", "")
+        return RequestTarget(
+            AuditRequest("/".join(parts[:3])[:100] or "/", "nonresource", ""), "", ""
+        )
     group = parts[2] if base == 4 else ""
     namespace = ""
     rest = parts[base:]
@@ -61,7 +63,9 @@ def parse_uri(uri: str) -> Target:
     if len(rest) > 2 and rest[2]:
         resource = f"{resource}/{rest[2]}"
     scope = "resource" if name else "namespace" if namespace else "cluster"
-    return Target(Request(resource[:200], scope, shape_of(query)), unquote(namespace), name)
+    return RequestTarget(
+        AuditRequest(resource[:200], scope, shape_of(query)), unquote(namespace), name
+    )
 
 
 def shape_of(query: str) -> str:

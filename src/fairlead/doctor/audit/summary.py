@@ -29,7 +29,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class CallerCost:
     """One caller and kind of request, with its cost.
 
     `seat_seconds` is what API priority and fairness rations: seats times execution time. `bytes` is
@@ -100,7 +100,7 @@ class AuditSummary:
     number of LISTs in one second over the mean. `skipped` counts what could not be used, by reason.
     """
 
-    callers: tuple[Caller, ...]
+    callers: tuple[CallerCost, ...]
     events: int
     span_seconds: float
     nodes: int

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.doctor.audit.event import TEXT_MAX, Caller
-from fairlead.doctor.audit.request import Request
+from fairlead.doctor.audit.event import TEXT_MAX, AuditCaller
+from fairlead.doctor.audit.request import AuditRequest
 from fairlead.doctor.audit.summary import Key
 
 EXACT_MAX = 512
@@ -103,7 +103,7 @@ _MARKS = {4: 45, 7: 45, 10: 84, 13: 58, 16: 58, 19: 46, 26: 90}
 OTHER = Key("(others)", "", "", "", "", "", "")
 
 
-class Template(NamedTuple):
+class RowTemplate(NamedTuple):
     """What rows have in common."""
 
     key: Key
@@ -164,25 +164,25 @@ class Tally:
         self.first = min(self.first or start, start)
         self.last = max(self.last, end)
 
-    def see_name(self, request: Request, namespace: str, name: str) -> None:
+    def see_name(self, request: AuditRequest, namespace: str, name: str) -> None:
         """Count the object that a request names: a lower bound of how many there are."""
         names = self._names_of(request)
         if names is not None:
             names.add(f"{namespace}/{name}")
 
-    def see_values(self, request: Request, values: NDArray[np.int64]) -> None:
+    def see_values(self, request: AuditRequest, values: NDArray[np.int64]) -> None:
         """Count objects of which only the values of `distinct.value_of` are known."""
         names = self._names_of(request)
         if names is not None:
             names.add_values(values)
 
-    def _names_of(self, request: Request) -> Distinct | None:
+    def _names_of(self, request: AuditRequest) -> Distinct | None:
         resource = request.resource.partition("/")[0]
         if resource not in self.objects and len(self.objects) >= RESOURCES_MAX:
             return None
         return self.objects.setdefault(resource, Distinct())
 
-    def note(self, caller: Caller | Template) -> None:
+    def note(self, caller: AuditCaller | RowTemplate) -> None:
         """Count the node of a caller."""
         if caller.node:
             (self.nodes if caller.has_node else self.addresses).add(caller.node)
@@ -210,12 +210,12 @@ class Tally:
             self.see(other.first, other.last)
 
 
-def template_of(caller: Caller, verb: str, request: Request, code: int) -> Template:
+def template_of(caller: AuditCaller, verb: str, request: AuditRequest, code: int) -> RowTemplate:
     """Return the template of an event."""
     key = Key(caller.principal, caller.program, caller.workload, verb[:TEXT_MAX], request.resource,
               request.scope, request.shape)  # fmt: skip
     is_long = verb in LONG_RUNNING or request.is_connection
-    return Template(key, caller.node, caller.has_node, code, is_long)
+    return RowTemplate(key, caller.node, caller.has_node, code, is_long)
 
 
 def stamps_are_clean(joined: bytes, rows: int) -> bool:

@@ -7,19 +7,28 @@ from collections.abc import Iterator
 from functools import partial
 
 from fairlead.api.cluster_report import ReportCondition
-from fairlead.doctor.check import IS_INFO, IS_WARNING, Check, Reading, Side, critical, info, warning
+from fairlead.doctor.check import (
+    IS_INFO,
+    IS_WARNING,
+    Check,
+    MeasuredValue,
+    Side,
+    critical,
+    info,
+    warning,
+)
 from fairlead.doctor.checks.of_objects import api_services
 from fairlead.doctor.expressions import (
     CodeShare,
+    Gauge,
+    PerSecond,
     Quantile,
-    Rate,
     Ratio,
-    Value,
     over_the_others,
     reads,
 )
-from fairlead.doctor.facts import Facts, NotSeen, Source
-from fairlead.doctor.objects import Node, Objects
+from fairlead.doctor.facts import ClusterFacts, NotSeen, Source
+from fairlead.doctor.objects import SeenNode, SeenObjects
 
 A = (Source.APISERVER,)
 F = (Source.FLAGS,)
@@ -37,7 +46,7 @@ ENVELOPE = {"nodes": 5_000, "pods": 150_000, "namespaces": 10_000, "services": 1
 
 
 @reads(Source.APISERVER, gauges=("apiserver_resource_objects", "apiserver_storage_objects"))
-def object_counts(facts: Facts) -> Iterator[Reading]:
+def object_counts(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the number of objects per resource over the official limit of its type."""
     try:
         families = facts.family(Source.APISERVER, "apiserver_resource_objects")
@@ -50,11 +59,11 @@ def object_counts(facts: Facts) -> Iterator[Reading]:
             counts[resource] = max(counts.get(resource, 0.0), value)
     for resource, count in counts.items():
         limit = EVENTS_MAX if resource.startswith("events") else OBJECTS_PER_TYPE_MAX
-        yield Reading(resource, count / limit, f"{count:,.0f} objects, envelope {limit:,}")
+        yield MeasuredValue(resource, count / limit, f"{count:,.0f} objects, envelope {limit:,}")
 
 
 @reads(Source.APISERVER, gauges=("apiserver_longrunning_requests",))
-def watches_per_node(facts: Facts) -> Iterator[Reading]:
+def watches_per_node(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the watches of each resource per node, over all API servers."""
     counts: dict[str, float] = {}
     for _, family in facts.family(Source.APISERVER, "apiserver_longrunning_requests"):
@@ -65,10 +74,10 @@ def watches_per_node(facts: Facts) -> Iterator[Reading]:
     nodes = facts.nodes_count()
     for resource, count in counts.items():
         share = count / nodes if nodes >= 10 else 0.0
-        yield Reading(resource, share, f"{count:,.0f} watches on {nodes:,} nodes")
+        yield MeasuredValue(resource, share, f"{count:,.0f} watches on {nodes:,} nodes")
 
 
-def writes_by_resource(facts: Facts) -> dict[str, float]:
+def writes_by_resource(facts: ClusterFacts) -> dict[str, float]:
     """Return the writes per second by resource, over all API servers."""
     found: dict[str, float] = {}
     for _, family in facts.family(Source.APISERVER, "apiserver_request_total"):
@@ -82,46 +91,46 @@ def writes_by_resource(facts: Facts) -> dict[str, float]:
 
 
 @reads(Source.APISERVER, counters=("apiserver_request_total",))
-def skew(facts: Facts) -> Iterator[Reading]:
+def skew(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the requests of each API server over the mean of the others."""
-    rates = {each.subject: each.value for each in Rate(A[0], "apiserver_request_total")(facts)}
+    rates = {each.subject: each.value for each in PerSecond(A[0], "apiserver_request_total")(facts)}
     yield from over_the_others(rates, "requests", least=REQUESTS_MIN)
 
 
 @reads(Source.APISERVER, counters=("apiserver_request_total",))
-def lease_writes(facts: Facts) -> Iterator[Reading]:
+def lease_writes(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the writes of leases over one of each node in ten seconds, over all API servers."""
     usual = facts.nodes_count() / LEASE_SECONDS
     rate = writes_by_resource(facts).get("leases", 0.0)
     text = f"{rate:,.1f} writes of leases a second; {usual:,.1f} are heartbeats of nodes"
-    yield Reading("leases", rate / usual if usual >= 10 else 0.0, text)
+    yield MeasuredValue("leases", rate / usual if usual >= 10 else 0.0, text)
 
 
-def _number(facts: Facts, name: str, default: int) -> int:
+def _number(facts: ClusterFacts, name: str, default: int) -> int:
     text = facts.seen_flags("kube-apiserver").get(name, str(default))
     if not text.isdecimal():
         raise facts.missing(Source.FLAGS, f"--{name}={text} is not a number")
     return int(text)
 
 
-def inflight(facts: Facts) -> Iterator[Reading]:
+def inflight(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether both limits of requests in flight are the defaults."""
     reads = _number(facts, "max-requests-inflight", INFLIGHT_DEFAULTS[0])
     writes = _number(facts, "max-mutating-requests-inflight", INFLIGHT_DEFAULTS[1])
     is_default = (reads, writes) == INFLIGHT_DEFAULTS
     text = f"--max-requests-inflight={reads} --max-mutating-requests-inflight={writes}"
-    yield Reading("kube-apiserver", float(is_default), text)
+    yield MeasuredValue("kube-apiserver", float(is_default), text)
 
 
-def audit_policy(facts: Facts) -> Iterator[Reading]:
+def audit_policy(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether requests are recorded at all."""
     flags = facts.seen_flags("kube-apiserver")
     policy = flags.get("audit-policy-file", "")
     text = f"--audit-policy-file={policy}" if policy else "kube-apiserver has no audit policy"
-    yield Reading("kube-apiserver", float(not policy), text)
+    yield MeasuredValue("kube-apiserver", float(not policy), text)
 
 
-def agents_without_flow(facts: Facts) -> Iterator[Reading]:
+def agents_without_flow(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether any FlowSchema other than the built-in ones isolates a caller."""
     found, what = facts.seen_objects().flow_schemas, "flow schemas could not be listed"
     own = [
@@ -132,19 +141,19 @@ def agents_without_flow(facts: Facts) -> Iterator[Reading]:
     text = f"{len(own)} FlowSchemas of your own" + (
         f": {', '.join(sorted(own)[:5])}" if own else ""
     )
-    yield Reading("flow schemas", float(not own), text)
+    yield MeasuredValue("flow schemas", float(not own), text)
 
 
-def aggregated(facts: Facts) -> Iterator[Reading]:
+def aggregated(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read aggregated APIs that are not available."""
     for each in api_services(facts):
         condition = next((c for c in each.status.conditions if c.type == "Available"), None)
         is_down = condition is not None and condition.status == "False"
         text = f"Available: {condition.status} {condition.reason}" if condition else "no condition"
-        yield Reading(each.metadata.name, float(is_down), text)
+        yield MeasuredValue(each.metadata.name, float(is_down), text)
 
 
-def envelope(facts: Facts) -> Iterator[Reading]:
+def envelope(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read counts of objects over the official envelope."""
     counts = facts.seen_objects().counts
     if not counts:
@@ -152,58 +161,58 @@ def envelope(facts: Facts) -> Iterator[Reading]:
     for resource, limit in ENVELOPE.items():
         if resource in counts:
             count = counts[resource]
-            yield Reading(resource, count / limit, f"{count:,} of {limit:,}")
+            yield MeasuredValue(resource, count / limit, f"{count:,} of {limit:,}")
 
 
-def server_version(objects: Objects) -> tuple[int, int] | None:
+def server_version(objects: SeenObjects) -> tuple[int, int] | None:
     """Return (major, minor) of the API server; None when it is not known."""
     found = re.match(r"v?(\d+)\.(\d+)", objects.version)
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _older(facts: Facts, *, minor: int) -> Iterator[Reading]:
+def _older(facts: ClusterFacts, *, minor: int) -> Iterator[MeasuredValue]:
     """Read whether the API server is of an earlier version than 1.`minor`."""
     objects, what = facts.seen_objects(), "the version of the API server is not known"
     version = facts.seen(server_version(objects), Source.API, what)
-    yield Reading("kube-apiserver", float(version < (1, minor)), objects.version)
+    yield MeasuredValue("kube-apiserver", float(version < (1, minor)), objects.version)
 
 
-def _control_plane(facts: Facts) -> tuple[Node, ...]:
+def _control_plane(facts: ClusterFacts) -> tuple[SeenNode, ...]:
     nodes = facts.seen_objects().control_plane_nodes or None
     return facts.seen(nodes, Source.API, "no node has the role control-plane")
 
 
-def shared_control_plane(facts: Facts) -> Iterator[Reading]:
+def shared_control_plane(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read which nodes of the control plane take other pods."""
     for node in _control_plane(facts):
         keeps = [t.key for t in node.spec.taints if t.effect in ("NoSchedule", "NoExecute")]
         text = f"taints: {', '.join(keeps) or 'none'}"
-        yield Reading(node.metadata.name, float(not keeps), text)
+        yield MeasuredValue(node.metadata.name, float(not keeps), text)
 
 
-def control_plane_zones(facts: Facts) -> Iterator[Reading]:
+def control_plane_zones(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the number of zones that the control plane is in."""
     nodes = _control_plane(facts)
     zones = {node.metadata.labels.get("topology.kubernetes.io/zone", "") for node in nodes} - {""}
     if not zones:
         raise facts.missing(Source.API, "no node of the control plane has a zone")
     text = f"{len(nodes)} nodes in {', '.join(sorted(zones))}"
-    yield Reading("control plane", len(zones), text)
+    yield MeasuredValue("control plane", len(zones), text)
 
 
-def audit_latency(facts: Facts) -> Iterator[Reading]:
+def audit_latency(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether the API server's audit log lacks latencies."""
     version = facts.seen_objects().version
     if not version:
         raise facts.missing(Source.API, "the version of the API server is not known")
     is_bad = re.match(r"v?1\.(34|35)\.0\b", version) is not None
-    yield Reading("kube-apiserver", float(is_bad), f"version {version}")
+    yield MeasuredValue("kube-apiserver", float(is_bad), f"version {version}")
 
 
 CHECKS: tuple[Check, ...] = (
     Check(
         "API-03", "Requests that the cluster depends on are rejected", A,
-        Rate(Source.APISERVER, "apiserver_flowcontrol_rejected_requests_total",
+        PerSecond(Source.APISERVER, "apiserver_flowcontrol_rejected_requests_total",
              ("priority_level", "flow_schema", "reason"),
              (("priority_level", SYSTEM_LEVELS),), is_lazy=True),
         (critical(0.0),),
@@ -216,7 +225,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "API-01", "The API server answers 429", A,
-        Rate(Source.APISERVER, "apiserver_request_total", ("verb", "resource"),
+        PerSecond(Source.APISERVER, "apiserver_request_total", ("verb", "resource"),
              match=(("code", ("429",)),)),
         (warning(0.0), critical(10.0)),
         "Clients are turned away and come back later, often all at once.",
@@ -234,7 +243,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "API-16", "The API server sends a large volume of watch events", A,
-        Rate(Source.APISERVER, "apiserver_watch_events_sizes_sum", ("kind",), is_lazy=True),
+        PerSecond(Source.APISERVER, "apiserver_watch_events_sizes_sum", ("kind",), is_lazy=True),
         (warning(100e6), critical(1e9)),
         "Every write is sent to every watcher of its kind.",
         "reduce the watchers of this kind: a few central replicas, or a field selector on nodeName",
@@ -283,14 +292,18 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "API-17", "The API server ends watches that do not keep up", A,
-        Rate(Source.APISERVER, "apiserver_terminated_watchers_total", ("resource",), is_lazy=True),
+        PerSecond(
+            Source.APISERVER, "apiserver_terminated_watchers_total", ("resource",), is_lazy=True
+        ),
         (warning(1.0),),
         "Each of these clients lists everything again.",
         "narrow the watch, or make its consumer faster", "kubernetes #116903", unit="/s",
     ),
     Check(
         "API-10", "The API server gives requests up", A,
-        Rate(Source.APISERVER, "apiserver_request_terminations_total", ("resource",), is_lazy=True),
+        PerSecond(
+            Source.APISERVER, "apiserver_request_terminations_total", ("resource",), is_lazy=True
+        ),
         (warning(1.0),),
         "The server ended requests to protect itself.",
         "fairlead doctor audit FILE", "kubernetes-mixin", unit="/s",
@@ -312,7 +325,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "API-18", "The API server's heap is large", A,
-        Value(Source.APISERVER, "go_memstats_heap_inuse_bytes"),
+        Gauge(Source.APISERVER, "go_memstats_heap_inuse_bytes"),
         (info(40e9), warning(100e9)),
         "7,500 nodes took about 70 GB; out of memory moves the load to the next replica.",
         "unbounded LISTs first (AUD-02); Kubernetes 1.33 or newer streams lists",

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fairlead.doctor.audit.cost import is_unbounded
-from fairlead.doctor.audit.summary import AuditSummary, Caller
+from fairlead.doctor.audit.summary import AuditSummary, CallerCost
 from fairlead.doctor.check import (
     IS_CRITICAL,
     IS_INFO,
     IS_WARNING,
     Check,
-    Reading,
+    MeasuredValue,
     Side,
     critical,
     info,
     warning,
 )
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.facts import ClusterFacts, Source
 
 U = (Source.AUDIT,)
 #: Parts of the control plane: they list when they start, and watch from then on.
@@ -36,11 +36,11 @@ INFORMER_FIX = (
 )
 
 
-def _subject(caller: Caller) -> str:
+def _subject(caller: CallerCost) -> str:
     return f"{caller.name}: {caller.does}"
 
 
-def _evidence(caller: Caller, audit: AuditSummary) -> str:
+def _evidence(caller: CallerCost, audit: AuditSummary) -> str:
     shape = f" [{caller.shape}]" if caller.shape else ""
     period = f", every {caller.period_seconds:.3g} s per node" if caller.period_seconds else ""
     return (f"{caller.requests:,} requests{shape} from {caller.nodes:,} "
@@ -48,7 +48,7 @@ def _evidence(caller: Caller, audit: AuditSummary) -> str:
             f"{caller.seat_seconds:,.1f} seat-seconds")  # fmt: skip
 
 
-def _others(audit: AuditSummary) -> Iterator[Caller]:
+def _others(audit: AuditSummary) -> Iterator[CallerCost]:
     """Yield the callers that are no part of the control plane."""
     for each in audit.callers:
         name = each.principal
@@ -56,19 +56,19 @@ def _others(audit: AuditSummary) -> Iterator[Caller]:
             yield each
 
 
-def _reading(caller: Caller, value: float, audit: AuditSummary) -> Reading:
-    return Reading(_subject(caller), value, _evidence(caller, audit))
+def _reading(caller: CallerCost, value: float, audit: AuditSummary) -> MeasuredValue:
+    return MeasuredValue(_subject(caller), value, _evidence(caller, audit))
 
 
-def _repeats(caller: Caller) -> bool:
+def _repeats(caller: CallerCost) -> bool:
     return caller.requests >= POLLS_MIN * max(caller.nodes, 1)
 
 
-def _lists_all(caller: Caller) -> bool:
+def _lists_all(caller: CallerCost) -> bool:
     return caller.verb == "list" and caller.scope == "cluster"
 
 
-def _is_script(caller: Caller) -> bool:
+def _is_script(caller: CallerCost) -> bool:
     program = caller.program.lower()
     return any(word in program for word in ("python", "curl", "openapi-generator"))
 
@@ -79,11 +79,11 @@ class Callers:
     plane.
     """
 
-    picks: Callable[[Caller], bool]
-    value: Callable[[Caller], float]
+    picks: Callable[[CallerCost], bool]
+    value: Callable[[CallerCost], float]
     without_system: bool = False
 
-    def __call__(self, facts: Facts) -> Iterator[Reading]:
+    def __call__(self, facts: ClusterFacts) -> Iterator[MeasuredValue]:
         """Yield a reading per caller and kind of request; NotSeen."""
         audit = facts.seen_audit()
         for each in _others(audit) if self.without_system else audit.callers:
@@ -147,17 +147,17 @@ SCRIPTS = Callers(lambda c: _lists_all(c) and _is_script(c), lambda _: 1.0, with
 SESSIONS = Callers(lambda c: c.resource in CONNECTIONS, lambda c: c.requests)
 
 
-def quadratic(facts: Facts) -> Iterator[Reading]:
+def quadratic(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the number of nodes at which a caller whose cost grows as N^2 takes 30 %."""
     audit = facts.seen_audit()
     for each in audit.callers:
         if each.exponent >= 2 and each.full_share_nodes is not None:
             text = (f"{_evidence(each, audit)}; cost grows as nodes^{each.exponent}: 30 % of "
                     f"{audit.capacity_seats} seats at {each.full_share_nodes:,} nodes")  # fmt: skip
-            yield Reading(_subject(each), each.full_share_nodes, text)
+            yield MeasuredValue(_subject(each), each.full_share_nodes, text)
 
 
-def top_share(facts: Facts) -> Iterator[Reading]:
+def top_share(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read each caller's share of all seat-seconds, of callers that use some of the capacity."""
     audit = facts.seen_audit()
     total = audit.seat_seconds
@@ -167,7 +167,7 @@ def top_share(facts: Facts) -> Iterator[Reading]:
             yield _reading(each, each.seat_seconds / total, audit)
 
 
-def polling(facts: Facts) -> Iterator[Reading]:
+def polling(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read LISTs that one node repeats within a minute and that no watch goes with."""
     audit = facts.seen_audit()
     watched = {(c.principal, c.program, c.resource) for c in audit.callers if c.verb == "watch"}
@@ -178,25 +178,25 @@ def polling(facts: Facts) -> Iterator[Reading]:
             yield _reading(each, float(each.period_seconds < POLL_SECONDS), audit)
 
 
-def victims(facts: Facts) -> Iterator[Reading]:
+def victims(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read who was answered with 429, and who held the most seats meanwhile."""
     audit = facts.seen_audit()
     first = next(iter(audit.callers), None)
     for each in audit.callers:
         if each.rejected and first is not None:
             text = f"{each.rejected:,} of {each.requests:,} requests; most seats: {_subject(first)}"
-            yield Reading(_subject(each), each.rejected / each.requests, text)
+            yield MeasuredValue(_subject(each), each.rejected / each.requests, text)
 
 
-def relist_storm(facts: Facts) -> Iterator[Reading]:
+def relist_storm(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the largest number of LISTs in a second over the mean."""
     audit = facts.seen_audit()
     peak = audit.list_burst * audit.lists / max(audit.span_seconds, 1.0)
     text = f"up to {peak:,.0f} LISTs in one second, {audit.lists:,} in {audit.span_seconds:,.0f} s"
-    yield Reading("all callers", audit.list_burst if peak >= 50 else 0.0, text)
+    yield MeasuredValue("all callers", audit.list_burst if peak >= 50 else 0.0, text)
 
 
-def late(facts: Facts) -> Iterator[Reading]:
+def late(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the share of requests that ran out of time, or of their time spent in queues."""
     audit = facts.seen_audit()
     for each in audit.callers:
@@ -204,10 +204,10 @@ def late(facts: Facts) -> Iterator[Reading]:
         waits = each.queue_seconds / whole if whole > 1.0 else 0.0
         late_ = each.code_share(504) if each.requests >= 20 else 0.0
         text = f"{late_ * 100:.3g} % answered 504, {waits * 100:.3g} % of the time in queues"
-        yield Reading(_subject(each), max(waits, late_), text)
+        yield MeasuredValue(_subject(each), max(waits, late_), text)
 
 
-def endpoints_watch(facts: Facts) -> Iterator[Reading]:
+def endpoints_watch(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read who watches Endpoints, as clients per node."""
     audit = facts.seen_audit()
     nodes = facts.nodes or audit.nodes or 1
@@ -216,10 +216,10 @@ def endpoints_watch(facts: Facts) -> Iterator[Reading]:
             yield _reading(each, max(each.nodes, 1) / nodes, audit)
 
 
-def panics(facts: Facts) -> Iterator[Reading]:
+def panics(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read how often a handler of the API server panicked."""
     audit = facts.seen_audit()
-    yield Reading("API server", audit.panics, f"{audit.panics} events of stage Panic")
+    yield MeasuredValue("API server", audit.panics, f"{audit.panics} events of stage Panic")
 
 
 CHECKS: tuple[Check, ...] = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from fairlead.doctor.check import IS_CRITICAL, IS_INFO, Check, Reading, critical, warning
+from fairlead.doctor.check import IS_CRITICAL, IS_INFO, Check, MeasuredValue, critical, warning
 from fairlead.doctor.checks.etcd import NOSPACE
 from fairlead.doctor.checks.of_objects import daemonsets, gpu_nodes
 from fairlead.doctor.expressions import CodeShare, Recorded, reads
-from fairlead.doctor.facts import Facts, NotSeen, Source
-from fairlead.doctor.objects import Workload
+from fairlead.doctor.facts import ClusterFacts, NotSeen, Source
+from fairlead.doctor.objects import SeenWorkload
 
 K = (Source.API,)
 F = (Source.FLAGS,)
@@ -18,7 +18,7 @@ ERRORS_MAX = 0.01
 _ERRORS = CodeShare(Source.APISERVER, "apiserver_request_total", "code", "5")
 
 
-def daemonset_rollout(facts: Facts) -> Iterator[Reading]:
+def daemonset_rollout(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read DaemonSets that replace many pods at once: the share of nodes in one step."""
     found = daemonsets(facts)
     nodes = max(facts.nodes_count(), 1)
@@ -30,34 +30,34 @@ def daemonset_rollout(facts: Facts) -> Iterator[Reading]:
             continue
         share = int(digits) / 100 if raw.endswith("%") else int(digits) / nodes
         share = share if int(digits) > 1 else 0.0
-        yield Reading(each.metadata.key, share, f"maxUnavailable {raw}")
+        yield MeasuredValue(each.metadata.key, share, f"maxUnavailable {raw}")
 
 
-def _number(facts: Facts, name: str, default: float) -> Reading:
+def _number(facts: ClusterFacts, name: str, default: float) -> MeasuredValue:
     text = facts.seen_flags("cluster-autoscaler").get(name, f"{default:g}")
     try:
         value = float(text)
     except ValueError as error:
         raise facts.missing(Source.FLAGS, f"--{name}={text} is not a number") from error
-    return Reading("cluster-autoscaler", value, f"--{name}={text}")
+    return MeasuredValue("cluster-autoscaler", value, f"--{name}={text}")
 
 
-def unready_stop(facts: Facts) -> Iterator[Reading]:
+def unready_stop(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read up to which share of unready nodes the autoscaler goes on."""
     yield _number(facts, "max-total-unready-percentage", 45)
 
 
-def delete_rate(facts: Facts) -> Iterator[Reading]:
+def delete_rate(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read how many nodes the autoscaler removes at a time, over all nodes."""
     reading = _number(facts, "max-scale-down-parallelism", 10)
     nodes = max(facts.nodes_count(), 1)
-    yield Reading(reading.subject, reading.value / nodes if nodes >= 100 else 0.0,
+    yield MeasuredValue(reading.subject, reading.value / nodes if nodes >= 100 else 0.0,
                   f"{reading.evidence} of {nodes:,} nodes")  # fmt: skip
 
 
 @reads(_ERRORS.source, counters=(_ERRORS.name,))
 @reads(NOSPACE.source, gauges=(NOSPACE.name,))
-def removes_in_outage(facts: Facts) -> Iterator[Reading]:
+def removes_in_outage(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether the autoscaler may remove nodes while the API server or etcd fails."""
     flags = facts.seen_flags("cluster-autoscaler")
     removes = flags.get("scale-down-enabled", "true") != "false"
@@ -65,16 +65,16 @@ def removes_in_outage(facts: Facts) -> Iterator[Reading]:
     with suppress(NotSeen):  # managed control planes hide etcd; the errors show its alarm, too
         failures += ["etcd has an alarm" for each in NOSPACE(facts) if each.value]
     text = "; ".join(failures) or "the API server and etcd answer"
-    yield Reading("cluster-autoscaler", float(removes and bool(failures)),
+    yield MeasuredValue("cluster-autoscaler", float(removes and bool(failures)),
                   f"scale-down {'on' if removes else 'off'}; {text}")  # fmt: skip
 
 
-def _holds_headroom(workload: Workload) -> bool:
+def _holds_headroom(workload: SeenWorkload) -> bool:
     spec = workload.spec.template.spec
     return bool(spec.containers) and all("pause" in each.image for each in spec.containers)
 
 
-def no_headroom(facts: Facts) -> Iterator[Reading]:
+def no_headroom(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether an autoscaler may remove GPU nodes that nothing holds."""
     objects = facts.seen_objects()
     if objects.deployments is None or objects.api_services is None:
@@ -87,7 +87,7 @@ def no_headroom(facts: Facts) -> Iterator[Reading]:
     is_bad = bool(scales) and bool(gpu_nodes(facts)) and not balloons
     text = (f"autoscaler: {', '.join(scales) or 'none'}; pods that hold headroom: "
             f"{', '.join(balloons[:3]) or 'none'}")  # fmt: skip
-    yield Reading("GPU nodes", float(is_bad), text)
+    yield MeasuredValue("GPU nodes", float(is_bad), text)
 
 
 CHECKS: tuple[Check, ...] = (

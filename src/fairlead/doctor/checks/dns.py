@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fairlead.api.quantity import QuantityError, parse
-from fairlead.doctor.check import IS_WARNING, Check, Reading, Side, critical, info, warning
+from fairlead.doctor.check import IS_WARNING, Check, MeasuredValue, Side, critical, info, warning
 from fairlead.doctor.checks.of_objects import daemonsets, deployments, is_dns, is_spread
-from fairlead.doctor.expressions import CodeShare, Quantile, Rate, over_the_others, reads
-from fairlead.doctor.facts import Facts, Source
-from fairlead.doctor.objects import Workload
+from fairlead.doctor.expressions import CodeShare, PerSecond, Quantile, over_the_others, reads
+from fairlead.doctor.facts import ClusterFacts, Source
+from fairlead.doctor.objects import SeenWorkload
 
 D = Source.COREDNS
 K = (Source.API,)
@@ -23,7 +23,7 @@ LOOK_UPS = "coredns_dns_requests_total"
 LOOK_UPS_MIN = 100.0
 
 
-def dns_colocated(facts: Facts) -> Iterator[Reading]:
+def dns_colocated(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the DNS replicas per node; one replica in all is DNS-03's matter."""
     pods, what = facts.seen_objects().dns_pods, "the DNS pods could not be listed"
     placed = Counter(
@@ -32,10 +32,12 @@ def dns_colocated(facts: Facts) -> Iterator[Reading]:
     if not placed:
         raise facts.missing(Source.API, "there are no pods k8s-app=kube-dns in kube-system")
     for node, count in placed.items():
-        yield Reading(node, count, f"{count} of {sum(placed.values())} DNS replicas are on it")
+        yield MeasuredValue(
+            node, count, f"{count} of {sum(placed.values())} DNS replicas are on it"
+        )
 
 
-def dns_deployments(facts: Facts) -> tuple[Workload, ...]:
+def dns_deployments(facts: ClusterFacts) -> tuple[SeenWorkload, ...]:
     """Return the Deployments of DNS; NotSeen when there is none."""
     dns = tuple(each for each in deployments(facts) if each.metadata.namespace == "kube-system" and
                 is_dns(each))  # fmt: skip
@@ -44,51 +46,53 @@ def dns_deployments(facts: Facts) -> tuple[Workload, ...]:
     return dns
 
 
-def dns_anti_affinity(facts: Facts) -> Iterator[Reading]:
+def dns_anti_affinity(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether DNS replicas avoid each other."""
     for each in dns_deployments(facts):
         text = "podAntiAffinity or topologySpreadConstraints: " + (
             "present" if is_spread(each) else "absent")  # fmt: skip
-        yield Reading(each.metadata.key, float(not is_spread(each)), text)
+        yield MeasuredValue(each.metadata.key, float(not is_spread(each)), text)
 
 
-def dns_replicas(facts: Facts) -> Iterator[Reading]:
+def dns_replicas(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read DNS replicas over the number of the proportional autoscaler: a replica per 16 nodes."""
     wanted = max(2.0, min(facts.nodes_count() / 16, 200.0))
     for each in dns_deployments(facts):
         count = each.spec.replicas if each.spec.replicas is not None else 1
         text = f"{count} replicas for {facts.nodes_count():,} nodes; {wanted:.0f} are usual"
-        yield Reading(each.metadata.key, count / wanted, text)
+        yield MeasuredValue(each.metadata.key, count / wanted, text)
 
 
-def dns_node_local(facts: Facts) -> Iterator[Reading]:
+def dns_node_local(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether a DNS cache runs on the nodes."""
     names = [each.metadata.name for each in daemonsets(facts)]
     has = any("dns" in name and "local" in name for name in names)
-    yield Reading("node-local-dns", float(not has), "present" if has else "no such DaemonSet")
+    yield MeasuredValue("node-local-dns", float(not has), "present" if has else "no such DaemonSet")
 
 
-def _corefile(facts: Facts) -> str:
+def _corefile(facts: ClusterFacts) -> str:
     config = facts.seen_objects().config_maps.get("coredns")
     if config is None or "Corefile" not in config.data:
         raise facts.missing(Source.API, "ConfigMap kube-system/coredns could not be read")
     return config.data["Corefile"]
 
 
-def dns_lameduck(facts: Facts) -> Iterator[Reading]:
+def dns_lameduck(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read for how long a DNS replica that ends still answers."""
     found = re.search(r"lameduck\s+(\d+)s", _corefile(facts))
     seconds = int(found[1]) if found else 0
-    yield Reading("Corefile", seconds, f"lameduck {seconds} s" if found else "no lameduck")
+    yield MeasuredValue("Corefile", seconds, f"lameduck {seconds} s" if found else "no lameduck")
 
 
-def dns_stale(facts: Facts) -> Iterator[Reading]:
+def dns_stale(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether DNS answers from its cache when the API is away."""
     has = "serve_stale" in _corefile(facts)
-    yield Reading("Corefile", float(not has), "serve_stale " + ("present" if has else "absent"))
+    yield MeasuredValue(
+        "Corefile", float(not has), "serve_stale " + ("present" if has else "absent")
+    )
 
 
-def host_network_dns(facts: Facts) -> Iterator[Reading]:
+def host_network_dns(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read workloads on the host network that use the node's resolver without saying so."""
     objects, what = facts.seen_objects(), "workloads could not be listed"
     parts = [
@@ -98,11 +102,11 @@ def host_network_dns(facts: Facts) -> Iterator[Reading]:
         spec = each.spec.template.spec
         if spec.host_network:
             is_bad = spec.dns_policy == "ClusterFirst"
-            yield Reading(each.metadata.key, float(is_bad),
+            yield MeasuredValue(each.metadata.key, float(is_bad),
                           f"hostNetwork with dnsPolicy {spec.dns_policy}")  # fmt: skip
 
 
-def dns_memory(facts: Facts) -> Iterator[Reading]:
+def dns_memory(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the memory limit of DNS over what the cluster's pods and Services take."""
     counts = facts.seen_objects().counts
     if not {"pods", "services"} <= counts.keys():
@@ -119,13 +123,13 @@ def dns_memory(facts: Facts) -> Iterator[Reading]:
             except QuantityError as error:
                 raise facts.missing(Source.API, f"{each.metadata.key}: {error}") from error
             text = f"limit {limit}, {needed:,.0f} MB are needed"
-            yield Reading(each.metadata.key, megabytes / needed, text)
+            yield MeasuredValue(each.metadata.key, megabytes / needed, text)
 
 
 @reads(D, counters=(LOOK_UPS,))
-def hot_replica(facts: Facts) -> Iterator[Reading]:
+def hot_replica(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the look-ups of each DNS replica over the mean of the others."""
-    rates = {each.subject: each.value for each in Rate(D, LOOK_UPS)(facts)}
+    rates = {each.subject: each.value for each in PerSecond(D, LOOK_UPS)(facts)}
     yield from over_the_others(rates, "look-ups", least=LOOK_UPS_MIN)
 
 
@@ -192,13 +196,13 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "DNS-05", "A DNS replica has very many look-ups", (D,),
-        Rate(D, LOOK_UPS), (warning(10_000),),
+        PerSecond(D, LOOK_UPS), (warning(10_000),),
         "33,000 a second fill two cores.",
         "more replicas (DNS-03), NodeLocal DNSCache (DNS-07)", "CoreDNS, scaling", unit="/s",
     ),
     Check(
         "DNS-09", "A DNS replica asks upstream almost as often as clouds allow", (D,),
-        Rate(D, "coredns_proxy_request_duration_seconds_count",
+        PerSecond(D, "coredns_proxy_request_duration_seconds_count",
              match=(("proxy_name", ("forward",)),)), (warning(140), critical(700)),
         "Azure allowed a machine 200 look-ups a second in 2018, AWS allows an interface 1,024 "
         "packets a second; more are dropped.",

@@ -13,26 +13,26 @@ from fairlead.doctor.check import (
     IS_INFO,
     IS_WARNING,
     Check,
-    Reading,
+    MeasuredValue,
     Side,
     critical,
     info,
     warning,
 )
 from fairlead.doctor.checks.apiserver import writes_by_resource
-from fairlead.doctor.etcd_state import Member
+from fairlead.doctor.etcd_state import EtcdMember
 from fairlead.doctor.expressions import (
     CodeShare,
+    Gauge,
     Increase,
     OwnGauge,
+    PerSecond,
     Quantile,
-    Rate,
     Ratio,
     Recorded,
-    Value,
     reads,
 )
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.facts import ClusterFacts, Source
 from fairlead.doctor.metrics import ALARM
 from fairlead.terminal import printable
 
@@ -56,24 +56,24 @@ QUOTA_FIX = (
 )
 
 
-def events_split(facts: Facts) -> Iterator[Reading]:
+def events_split(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether events have an etcd of their own."""
     flags = facts.seen_flags("kube-apiserver")
     overrides = flags.get("etcd-servers-overrides", "")
     is_split = "/events#" in overrides
     text = f"--etcd-servers-overrides={overrides}" if overrides else (
         "kube-apiserver has no --etcd-servers-overrides")  # fmt: skip
-    yield Reading("events", 0.0 if is_split else 1.0, text)
+    yield MeasuredValue("events", 0.0 if is_split else 1.0, text)
 
 
-def compaction(facts: Facts) -> Iterator[Reading]:
+def compaction(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether the compaction interval is the default."""
     value = facts.seen_flags("kube-apiserver").get("etcd-compaction-interval", "5m0s")
     is_odd = value not in COMPACTION_DEFAULT
-    yield Reading("kube-apiserver", float(is_odd), f"--etcd-compaction-interval={value}")
+    yield MeasuredValue("kube-apiserver", float(is_odd), f"--etcd-compaction-interval={value}")
 
 
-def members(facts: Facts) -> Iterator[Reading]:
+def members(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the number of voting members from etcd, else from the servers of the API server."""
     if facts.etcd is not None and facts.etcd.members is not None:
         voting = [each for each in facts.etcd.members if not each.is_learner]
@@ -88,16 +88,16 @@ def members(facts: Facts) -> Iterator[Reading]:
     yield _tolerance(count)
 
 
-def _tolerance(count: int, more: str = "") -> Reading:
+def _tolerance(count: int, more: str = "") -> MeasuredValue:
     is_fragile = count % 2 == 0 or count == 1 or count > 7
-    return Reading("etcd", float(is_fragile), f"{count} members{more}")
+    return MeasuredValue("etcd", float(is_fragile), f"{count} members{more}")
 
 
 @reads(
     Source.ETCD,
     gauges=("etcd_mvcc_db_total_size_in_bytes", "etcd_mvcc_db_total_size_in_use_in_bytes"),
 )
-def fragmentation(facts: Facts) -> Iterator[Reading]:
+def fragmentation(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the share of the database file that is not in use, for files over 100 MiB in use."""
     total = dict(facts.family(Source.ETCD, "etcd_mvcc_db_total_size_in_bytes"))
     used = dict(facts.family(Source.ETCD, "etcd_mvcc_db_total_size_in_use_in_bytes"))
@@ -105,55 +105,57 @@ def fragmentation(facts: Facts) -> Iterator[Reading]:
         size = sum(family.now.values())
         in_use = sum(used[instance].now.values()) if instance in used else size
         share = 1 - in_use / size if size > 0 and in_use > 100 << 20 else 0.0
-        yield Reading(instance, share, f"{in_use:,.0f} of {size:,.0f} bytes are in use")
+        yield MeasuredValue(instance, share, f"{in_use:,.0f} of {size:,.0f} bytes are in use")
 
 
 @reads(Source.ETCD, gauges=("etcd_server_quota_backend_bytes",))
-def default_quota(facts: Facts) -> Iterator[Reading]:
+def default_quota(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether a member's quota is the default of 2 GiB or less."""
-    for reading in Value(Source.ETCD, "etcd_server_quota_backend_bytes")(facts):
+    for reading in Gauge(Source.ETCD, "etcd_server_quota_backend_bytes")(facts):
         is_small = 0 < reading.value <= QUOTA_DEFAULT
-        yield Reading(reading.subject, float(is_small), reading.evidence)
+        yield MeasuredValue(reading.subject, float(is_small), reading.evidence)
 
 
-def corrupt(facts: Facts) -> Iterator[Reading]:
+def corrupt(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether a member has raised the alarm CORRUPT."""
     etcd = facts.seen_etcd()
     for alarm in facts.seen(etcd.alarms, Source.ETCD_API):
         is_corrupt = alarm.kind == "CORRUPT"
-        yield Reading(
+        yield MeasuredValue(
             etcd.name_of(alarm.member), float(is_corrupt), f"alarm {printable(alarm.kind)}"
         )
 
 
-def _members(facts: Facts) -> tuple[Member, ...]:
+def _members(facts: ClusterFacts) -> tuple[EtcdMember, ...]:
     return facts.seen(facts.seen_etcd().members, Source.ETCD_API)
 
 
-def unstarted(facts: Facts) -> Iterator[Reading]:
+def unstarted(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether a member was added and never started."""
     members = _members(facts)
     for each in members:
         is_unstarted = not each.name and not each.is_learner
         name = facts.seen_etcd().name_of(each.id)
-        yield Reading(name, float(is_unstarted), f"one of {len(members)} members, without a name")
+        yield MeasuredValue(
+            name, float(is_unstarted), f"one of {len(members)} members, without a name"
+        )
 
 
-def learners(facts: Facts) -> Iterator[Reading]:
+def learners(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether a member is a learner."""
     for each in _members(facts):
         name = facts.seen_etcd().name_of(each.id)
-        yield Reading(name, float(each.is_learner), "isLearner: true")
+        yield MeasuredValue(name, float(each.is_learner), "isLearner: true")
 
 
-def errors(facts: Facts) -> Iterator[Reading]:
+def errors(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read how many errors a member reports; alarms have checks of their own."""
     for instance, status in facts.seen_etcd().statuses:
         found = [each for each in status.errors if "alarm:" not in each]
-        yield Reading(instance, float(len(found)), printable("; ".join(found[:3]), 300))
+        yield MeasuredValue(instance, float(len(found)), printable("; ".join(found[:3]), 300))
 
 
-def behind(facts: Facts) -> Iterator[Reading]:
+def behind(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read how many entries of the raft log a member has not got, or not applied."""
     etcd = facts.seen_etcd()
     for instance, status in etcd.statuses:
@@ -161,21 +163,21 @@ def behind(facts: Facts) -> Iterator[Reading]:
         unapplied = max(status.raft_index - status.raft_applied_index, 0)
         text = (f"raft index {status.raft_index:,}, applied {status.raft_applied_index:,}; a "
                 f"member had {etcd.index_before:,} before")  # fmt: skip
-        yield Reading(instance, float(missing + unapplied), text)
+        yield MeasuredValue(instance, float(missing + unapplied), text)
 
 
 @reads(Source.APISERVER, counters=("apiserver_request_total",))
-def frequent_writes(facts: Facts) -> Iterator[Reading]:
+def frequent_writes(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the share of leases and events in all writes, over all API servers."""
     writes = writes_by_resource(facts)
     total = sum(writes.values())
     frequent = writes.get("leases", 0.0) + writes.get("events", 0.0)
     text = f"{frequent:,.0f} of {total:,.0f} writes a second are leases and events"
-    yield Reading("writes", frequent / total if total else 0.0, text)
+    yield MeasuredValue("writes", frequent / total if total else 0.0, text)
 
 
 @reads(Source.ETCD, gauges=("etcd_server_version",))
-def etcd_versions(facts: Facts) -> Iterator[Reading]:
+def etcd_versions(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read members of a version with a known fault: 3.5 before 3.5.6."""
     for instance, family in facts.family(Source.ETCD, "etcd_server_version"):
         for labels, _ in family.values():
@@ -183,7 +185,7 @@ def etcd_versions(facts: Facts) -> Iterator[Reading]:
             found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
             numbers = tuple(map(int, found.groups())) if found else ()
             is_bad = (3, 5, 0) <= numbers < (3, 5, 6)
-            yield Reading(instance, float(is_bad), f"version {version}")
+            yield MeasuredValue(instance, float(is_bad), f"version {version}")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -218,7 +220,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "ETCD-09B", "An etcd member has no leader", E,
-        Value(Source.ETCD, "etcd_server_has_leader"), (critical(1.0),),
+        Gauge(Source.ETCD, "etcd_server_has_leader"), (critical(1.0),),
         "Without a leader the member serves no consistent read and no write.",
         "etcdctl endpoint status --cluster -w table   # find the member, then its disk and network",
         "etcd mixin etcdNoLeader", Side.BELOW, condition=ReportCondition.API_SERVER_DEGRADED,
@@ -244,7 +246,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "ETCD-15", "etcd sends a large volume to its clients", E,
-        Rate(Source.ETCD, "etcd_network_client_grpc_sent_bytes_total"),
+        PerSecond(Source.ETCD, "etcd_network_client_grpc_sent_bytes_total"),
         (warning(100e6), critical(500e6)),
         "The API servers read whole collections from etcd: agents LIST without the cache.",
         "fairlead doctor audit /var/log/kubernetes/audit*.log   # names the callers",
@@ -279,7 +281,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "ETCD-11", "An etcd member cannot send to a peer", E,
-        Rate(Source.ETCD, "etcd_network_peer_sent_failures_total", by=("To",),
+        PerSecond(Source.ETCD, "etcd_network_peer_sent_failures_total", by=("To",),
              is_lazy=True), (warning(0.01),),
         "One more lost member can cost the quorum.",
         "etcdctl endpoint health --cluster", "etcd mixin etcdMemberCommunicationSlow", unit="/s",
@@ -295,7 +297,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "ETCD-13", "etcd applies requests slowly", E,
-        Rate(Source.ETCD, "etcd_server_slow_apply_total"), (warning(1.0),),
+        PerSecond(Source.ETCD, "etcd_server_slow_apply_total"), (warning(1.0),),
         "Very large range reads or a slow disk hold up all writes.",
         "fairlead doctor audit FILE   # unbounded LISTs; then the disk (ETCD-01)", "etcd FAQ",
         unit="/s",
@@ -310,7 +312,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "ETCD-19", "etcd has slow watchers", E,
-        Value(Source.ETCD, "etcd_debugging_mvcc_slow_watcher_total"), (warning(0.5),),
+        Gauge(Source.ETCD, "etcd_debugging_mvcc_slow_watcher_total"), (warning(0.5),),
         "A client of etcd does not keep up; API servers are the only clients that should watch.",
         "etcdctl member list; look at the connections of port 2379", "etcd metrics",
         unit="watchers",

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.doctor.audit.event import seconds_of
-from fairlead.doctor.check import IS_CRITICAL, IS_INFO, IS_WARNING, Check, Reading, Side, warning
+from fairlead.doctor.check import (
+    IS_CRITICAL,
+    IS_INFO,
+    IS_WARNING,
+    Check,
+    MeasuredValue,
+    Side,
+    warning,
+)
 from fairlead.doctor.checks.of_nodes import configs, node_number, node_texts
 from fairlead.doctor.checks.of_objects import listed_nodes, pods_of
 from fairlead.doctor.expressions import Quantile, Recorded
-from fairlead.doctor.facts import Facts, Source
-from fairlead.doctor.objects import Container
+from fairlead.doctor.facts import ClusterFacts, Source
+from fairlead.doctor.objects import SeenContainer
 
 K = (Source.API,)
 C = (Source.KUBELET_CONFIG,)
@@ -27,7 +35,7 @@ NETWORK_DISKS = ("elastic block store", "persistentdisk", "virtual disk", "virtu
 NETWORK_FILES = ("nfs", "ceph", "fuse", "rbd", "iscsi")
 
 
-def image_sizes(facts: Facts) -> Iterator[Reading]:
+def image_sizes(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the size of each image on the sampled nodes."""
     sizes: dict[str, int] = {}
     for node in listed_nodes(facts):
@@ -38,78 +46,80 @@ def image_sizes(facts: Facts) -> Iterator[Reading]:
     if not sizes:
         raise facts.missing(Source.API, "no node reports its images")
     for name, size in sizes.items():
-        yield Reading(name, size, f"{size / 1e9:.1f} GB on a node")
+        yield MeasuredValue(name, size, f"{size / 1e9:.1f} GB on a node")
 
 
-def _always_pulls(container: Container) -> bool:
+def _always_pulls(container: SeenContainer) -> bool:
     tag = container.image.rpartition("/")[2].partition(":")[2]
     is_latest = tag in ("", "latest") and "@" not in container.image
     policy = container.image_pull_policy or ("Always" if is_latest else "IfNotPresent")
     return policy == "Always"
 
 
-def always_pulled(facts: Facts) -> Iterator[Reading]:
+def always_pulled(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the pods of workloads that ask the registry each time that they start."""
     for each, count in pods_of(facts):
         images = [c.image for c in each.spec.template.spec.containers if _always_pulls(c)]
         text = f"{count:,} pods with imagePullPolicy Always: {', '.join(images[:3])}"
-        yield Reading(each.metadata.key, count if images else 0, text)
+        yield MeasuredValue(each.metadata.key, count if images else 0, text)
 
 
-def serial_pulls(facts: Facts) -> Iterator[Reading]:
+def serial_pulls(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether a kubelet pulls one image at a time."""
     for node, config in configs(facts):
         is_serial = config.get("serializeImagePulls", True) is not False
-        yield Reading(node, float(is_serial), f"serializeImagePulls: {str(is_serial).lower()}")
+        yield MeasuredValue(
+            node, float(is_serial), f"serializeImagePulls: {str(is_serial).lower()}"
+        )
 
 
-def unbounded_pulls(facts: Facts) -> Iterator[Reading]:
+def unbounded_pulls(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether a kubelet pulls any number of images at a time."""
     for node, config in configs(facts):
         cap = config.get("maxParallelImagePulls")
         is_unbounded = config.get("serializeImagePulls", True) is False and not cap
-        yield Reading(node, float(is_unbounded), f"maxParallelImagePulls: {cap or 'not set'}")
+        yield MeasuredValue(node, float(is_unbounded), f"maxParallelImagePulls: {cap or 'not set'}")
 
 
-def pull_qps(facts: Facts) -> Iterator[Reading]:
+def pull_qps(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether the limit of pulls is the default."""
     for node, config in configs(facts):
         qps = config.get("registryPullQPS", 5)
-        yield Reading(node, float(qps == 5), f"registryPullQPS: {qps}")
+        yield MeasuredValue(node, float(qps == 5), f"registryPullQPS: {qps}")
 
 
-def downloads(facts: Facts) -> Iterator[Reading]:
+def downloads(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read how many layers of an image a runtime fetches at a time."""
     for node, count in node_number(facts, f"{CONTAINERD}max_concurrent_downloads"):
-        yield Reading(node, count, f"max_concurrent_downloads = {count}")
+        yield MeasuredValue(node, count, f"max_concurrent_downloads = {count}")
 
 
-def progress_timeout(facts: Facts) -> Iterator[Reading]:
+def progress_timeout(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether a runtime gives a slow layer up while there are very large images."""
     largest = max(each.value for each in image_sizes(facts))
     for node, text in node_texts(facts, f"{CONTAINERD}image_pull_progress_timeout"):
         is_short = 0 < seconds_of(text) < PROGRESS_SECONDS_MIN
-        yield Reading(node, float(is_short and largest > VERY_LARGE_BYTES),
+        yield MeasuredValue(node, float(is_short and largest > VERY_LARGE_BYTES),
                       f"image_pull_progress_timeout = {text}, largest image "
                       f"{largest / 1e9:.1f} GB")  # fmt: skip
 
 
-def whole_layers(facts: Facts) -> Iterator[Reading]:
+def whole_layers(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether a runtime fetches a layer over one connection while there are large images."""
     largest = max(each.value for each in image_sizes(facts))
     for node, size in node_number(facts, f"{CONTAINERD}concurrent_layer_fetch_buffer"):
-        yield Reading(node, float(size == 0 and largest > LARGE_BYTES),
+        yield MeasuredValue(node, float(size == 0 and largest > LARGE_BYTES),
                       f"concurrent_layer_fetch_buffer = {size}, largest image "
                       f"{largest / 1e9:.1f} GB")  # fmt: skip
 
 
-def sandbox_image(facts: Facts) -> Iterator[Reading]:
+def sandbox_image(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether the image of every pod's sandbox may be removed from a node."""
     for node, count in node_number(facts, "fairlead.pinned_sandbox_images"):
-        yield Reading(node, float(count == 0), f"{count} pinned images of the sandbox")
+        yield MeasuredValue(node, float(count == 0), f"{count} pinned images of the sandbox")
 
 
-def disk(facts: Facts) -> Iterator[Reading]:
+def disk(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether images are on a disk that turns or is reached over a network."""
     for node, text in node_texts(facts, "fairlead.containerd_disk"):
         values = facts.node_facts[node]
@@ -117,7 +127,7 @@ def disk(facts: Facts) -> Iterator[Reading]:
         turns = values.get("fairlead.containerd_disk_rotational") == "1"
         is_remote = any(each in model.lower() for each in NETWORK_DISKS)
         is_remote = is_remote or any(each in text.lower() for each in NETWORK_FILES)
-        yield Reading(node, float(is_remote or turns), f"{text} {model}".rstrip())
+        yield MeasuredValue(node, float(is_remote or turns), f"{text} {model}".rstrip())
 
 
 CHECKS: tuple[Check, ...] = (

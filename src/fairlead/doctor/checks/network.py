@@ -6,11 +6,11 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 
-from fairlead.doctor.check import IS_INFO, IS_WARNING, Check, Reading, critical, warning
+from fairlead.doctor.check import IS_INFO, IS_WARNING, Check, MeasuredValue, critical, warning
 from fairlead.doctor.checks.of_nodes import node_number
 from fairlead.doctor.checks.of_objects import pods_of
 from fairlead.doctor.expressions import Quantile, Ratio, Recorded, reads
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.facts import ClusterFacts, Source
 
 A = (Source.APISERVER,)
 K = (Source.API,)
@@ -26,7 +26,7 @@ MASK_DEFAULTS = {4: 24, 6: 64}
 
 
 @reads(Source.APISERVER, gauges=("apiserver_longrunning_requests",))
-def endpoints_watchers(facts: Facts) -> Iterator[Reading]:
+def endpoints_watchers(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the watches of Endpoints per node, over all API servers."""
     watches = 0.0
     for _, family in facts.family(Source.APISERVER, "apiserver_longrunning_requests"):
@@ -35,10 +35,12 @@ def endpoints_watchers(facts: Facts) -> Iterator[Reading]:
                 watches += value
     nodes = max(facts.nodes_count(), 1)
     few = watches if watches > 5 else 0.0
-    yield Reading("endpoints", few / nodes, f"{watches:,.0f} watches of Endpoints, {nodes:,} nodes")
+    yield MeasuredValue(
+        "endpoints", few / nodes, f"{watches:,.0f} watches of Endpoints, {nodes:,} nodes"
+    )
 
 
-def kube_proxy_mode(facts: Facts) -> Iterator[Reading]:
+def kube_proxy_mode(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the number of Services when kube-proxy uses iptables; 0 for other modes."""
     objects = facts.seen_objects()
     config = objects.config_maps.get("kube-proxy")
@@ -48,18 +50,20 @@ def kube_proxy_mode(facts: Facts) -> Iterator[Reading]:
     found = re.search(r"^mode:\s*\"?(\w*)\"?\s*$", text, re.MULTILINE)
     mode = (found[1] if found else "") or "iptables"
     services = objects.counts["services"]
-    yield Reading("kube-proxy", services if mode == "iptables" else 0,
+    yield MeasuredValue("kube-proxy", services if mode == "iptables" else 0,
                   f"mode {mode} with {services:,} Services")  # fmt: skip
 
 
-def bandwidth_annotations(facts: Facts) -> Iterator[Reading]:
+def bandwidth_annotations(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read workloads whose pods ask for a bandwidth."""
     for each, _ in pods_of(facts):
         asked = [n for n in BANDWIDTH if n in each.spec.template.metadata.annotations]
-        yield Reading(each.metadata.key, float(bool(asked)), ", ".join(asked) or "no annotation")
+        yield MeasuredValue(
+            each.metadata.key, float(bool(asked)), ", ".join(asked) or "no annotation"
+        )
 
 
-def node_numbers(facts: Facts, *keys: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+def node_numbers(facts: ClusterFacts, *keys: str) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield (node, values) of the nodes that have all keys; NotSeen when there is none."""
     columns = [dict(node_number(facts, key)) for key in keys]
     nodes = [node for node in columns[0] if all(node in column for column in columns)]
@@ -69,7 +73,7 @@ def node_numbers(facts: Facts, *keys: str) -> Iterator[tuple[str, tuple[int, ...
         yield node, tuple(column[node] for column in columns)
 
 
-def node_ranges(facts: Facts) -> Iterator[Reading]:
+def node_ranges(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the nodes over the number of address ranges that the controller manager can give out."""
     flags = facts.seen_flags("kube-controller-manager")
     ranges = flags.get("cluster-cidr", "")
@@ -83,7 +87,9 @@ def node_ranges(facts: Facts) -> Iterator[Reading]:
         except ValueError as error:
             raise facts.missing(Source.FLAGS, f"--cluster-cidr={ranges}: {error}") from error
         count = 2 ** max(mask - network.prefixlen, 0)
-        yield Reading(text, nodes / count, f"{nodes:,} nodes, room for {count:,} ranges of /{mask}")
+        yield MeasuredValue(
+            text, nodes / count, f"{nodes:,} nodes, room for {count:,} ranges of /{mask}"
+        )
 
 
 def _mask(flags: Mapping[str, str], version: int) -> int:
@@ -91,42 +97,44 @@ def _mask(flags: Mapping[str, str], version: int) -> int:
     return int(given) if given else MASK_DEFAULTS[version]
 
 
-def tunnels(facts: Facts) -> Iterator[Reading]:
+def tunnels(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether a node has tunnels for pods."""
     for node, count in node_number(facts, "fairlead.tunnels"):
-        yield Reading(node, float(count > 0), f"{count} tunnel interfaces are up")
+        yield MeasuredValue(node, float(count > 0), f"{count} tunnel interfaces are up")
 
 
-def packet_sizes(facts: Facts) -> Iterator[Reading]:
+def packet_sizes(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether packets of pods are too large for the node's interface (2) or too small (1)."""
     keys = ("fairlead.nic_mtu", "fairlead.pod_mtu", "fairlead.tunnels")
     for node, (nic, pod, count) in node_numbers(facts, *keys):
         room = nic - (TUNNEL_BYTES if count else 0)
         value = 2.0 if pod > room else float(pod < room - SMALLER_BYTES_MAX)
-        yield Reading(node, value, f"MTU {pod} of pods, {nic} of the interface, {count} tunnels")
+        yield MeasuredValue(
+            node, value, f"MTU {pod} of pods, {nic} of the interface, {count} tunnels"
+        )
 
 
-def rules(facts: Facts) -> Iterator[Reading]:
+def rules(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the rules of iptables on a node."""
     for node, count in node_number(facts, "fairlead.iptables_rules"):
-        yield Reading(node, count, f"{count:,} rules in iptables-save")
+        yield MeasuredValue(node, count, f"{count:,} rules in iptables-save")
 
 
-def one_queue(facts: Facts) -> Iterator[Reading]:
+def one_queue(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether token buckets shape pods on a node whose interface is fast."""
     keys = ("fairlead.tbf_qdiscs", "fairlead.nic_speed_mbps", "fairlead.nic_tx_queues")
     for node, (shaped, speed, queues) in node_numbers(facts, *keys):
         is_bad = shaped > 0 and speed >= FAST_MBPS and queues > 1
         text = f"{shaped} tbf qdiscs, interface of {speed:,} Mbit/s with {queues} queues"
-        yield Reading(node, float(is_bad), text)
+        yield MeasuredValue(node, float(is_bad), text)
 
 
-def repeats(facts: Facts) -> Iterator[Reading]:
+def repeats(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the share of TCP segments that a node sent more than once."""
     keys = ("fairlead.tcp_sent", "fairlead.tcp_retransmitted")
     for node, (sent, repeated) in node_numbers(facts, *keys):
         text = f"{repeated:,} of {sent:,} segments since the node started"
-        yield Reading(node, repeated / sent if sent >= SENT_MIN else 0.0, text)
+        yield MeasuredValue(node, repeated / sent if sent >= SENT_MIN else 0.0, text)
 
 
 CHECKS: tuple[Check, ...] = (

@@ -6,10 +6,19 @@ from collections.abc import Iterator
 from functools import partial
 
 from fairlead.doctor.audit.event import seconds_of
-from fairlead.doctor.check import IS_INFO, IS_WARNING, Check, Reading, Side, critical, info, warning
+from fairlead.doctor.check import (
+    IS_INFO,
+    IS_WARNING,
+    Check,
+    MeasuredValue,
+    Side,
+    critical,
+    info,
+    warning,
+)
 from fairlead.doctor.checks.of_nodes import configs, node_number, node_texts, sysctl
 from fairlead.doctor.expressions import Quantile, Recorded
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.facts import ClusterFacts, Source
 
 N = (Source.NODE,)
 M = (Source.KUBELET,)
@@ -18,51 +27,55 @@ NEIGHBOURS = ("net.ipv4.neigh.default.gc_thresh3", "net.ipv6.neigh.default.gc_th
 REPORT_SECONDS_MIN = 60.0
 
 
-def api_qps(facts: Facts) -> Iterator[Reading]:
+def api_qps(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the requests per second that a kubelet may send."""
     for node, config in configs(facts):
         qps = config.get("kubeAPIQPS", 50)
         value = float(qps) if isinstance(qps, int | float) else 50.0
-        yield Reading(node, value, f"kubeAPIQPS: {qps}")
+        yield MeasuredValue(node, value, f"kubeAPIQPS: {qps}")
 
 
-def status_reports(facts: Facts) -> Iterator[Reading]:
+def status_reports(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether a kubelet reports its status more often than once a minute."""
     for node, config in configs(facts):
         text = str(config.get("nodeStatusReportFrequency", "5m0s"))
         seconds = seconds_of(text)
-        yield Reading(node, float(0 < seconds < REPORT_SECONDS_MIN),
+        yield MeasuredValue(node, float(0 < seconds < REPORT_SECONDS_MIN),
                       f"nodeStatusReportFrequency: {text}")  # fmt: skip
 
 
-def neighbours(facts: Facts) -> Iterator[Reading]:
+def neighbours(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the limits of the neighbour tables over the nodes of the cluster."""
     nodes = max(facts.nodes_count(), 1)
     for node, key, value in sysctl(facts, *NEIGHBOURS):
-        yield Reading(f"{node} {key}", value / nodes, f"{key} = {value:,} for {nodes:,} nodes")
+        yield MeasuredValue(
+            f"{node} {key}", value / nodes, f"{key} = {value:,} for {nodes:,} nodes"
+        )
 
 
-def neighbour_overflow(facts: Facts) -> Iterator[Reading]:
+def neighbour_overflow(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read how often a neighbour table was full."""
     for node, key, value in sysctl(facts, "fairlead.arp_table_fulls", "fairlead.ndisc_table_fulls"):
-        yield Reading(f"{node} {key}", value, f"{key} = {value:,}")
+        yield MeasuredValue(f"{node} {key}", value, f"{key} = {value:,}")
 
 
-def conntrack(facts: Facts) -> Iterator[Reading]:
+def conntrack(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the fill of the connection table."""
     limits = dict(node_number(facts, "net.netfilter.nf_conntrack_max"))
     for node, value in node_number(facts, "net.netfilter.nf_conntrack_count"):
         if limits.get(node):
-            yield Reading(node, value / limits[node], f"{value:,} of {limits[node]:,} entries")
+            yield MeasuredValue(
+                node, value / limits[node], f"{value:,} of {limits[node]:,} entries"
+            )
 
 
-def setting(facts: Facts, key: str) -> Iterator[Reading]:
+def setting(facts: ClusterFacts, key: str) -> Iterator[MeasuredValue]:
     """Read the number that a setting of the kernel has."""
     for node, value in node_number(facts, key):
-        yield Reading(node, value, f"{key} = {value:,}")
+        yield MeasuredValue(node, value, f"{key} = {value:,}")
 
 
-def ports(facts: Facts) -> Iterator[Reading]:
+def ports(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read how many local ports there are for connections."""
     key = "net.ipv4.ip_local_port_range"
     seen = [(node, text.split()) for node, text in node_texts(facts, key)]
@@ -71,22 +84,22 @@ def ports(facts: Facts) -> Iterator[Reading]:
     if not pairs:
         raise facts.missing(Source.NODE, f"no node gives {key}")
     for node, (low, high) in pairs:
-        yield Reading(node, int(high) - int(low), f"{key} = {low} {high}")
+        yield MeasuredValue(node, int(high) - int(low), f"{key} = {low} {high}")
 
 
-def reverse_path(facts: Facts) -> Iterator[Reading]:
+def reverse_path(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether the strict reverse path filter is on."""
     key = "net.ipv4.conf.all.rp_filter"
     for node, value in node_number(facts, key):
-        yield Reading(node, float(value == 1), f"{key} = {value}")
+        yield MeasuredValue(node, float(value == 1), f"{key} = {value}")
 
 
-def locked_memory(facts: Facts) -> Iterator[Reading]:
+def locked_memory(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether a node with RDMA bounds the memory that containers may lock."""
     for node, text in node_texts(facts, "fairlead.containerd_memlock"):
         devices = facts.node_facts[node].get("fairlead.rdma_devices", "0")
         is_bad = text != "unlimited" and devices not in ("", "0")
-        yield Reading(node, float(is_bad), f"locked memory {text}, {devices} RDMA devices")
+        yield MeasuredValue(node, float(is_bad), f"locked memory {text}, {devices} RDMA devices")
 
 
 CHECKS: tuple[Check, ...] = (

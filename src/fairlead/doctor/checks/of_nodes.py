@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.facts import ClusterFacts, Source
 
 
-def configs(facts: Facts) -> Iterator[tuple[str, dict[str, object]]]:
+def configs(facts: ClusterFacts) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield (node, configuration of its kubelet); NotSeen."""
     if not facts.kubelet_configs:
         raise facts.missing(Source.KUBELET_CONFIG)
@@ -15,7 +15,7 @@ def configs(facts: Facts) -> Iterator[tuple[str, dict[str, object]]]:
         yield node, dict(config)
 
 
-def node_texts(facts: Facts, key: str) -> Iterator[tuple[str, str]]:
+def node_texts(facts: ClusterFacts, key: str) -> Iterator[tuple[str, str]]:
     """Yield (node, value) of a key; NotSeen when no node has it."""
     if not facts.node_facts:
         raise facts.missing(Source.NODE)
@@ -25,13 +25,13 @@ def node_texts(facts: Facts, key: str) -> Iterator[tuple[str, str]]:
     yield from found.items()
 
 
-def node_number(facts: Facts, key: str) -> Iterator[tuple[str, int]]:
+def node_number(facts: ClusterFacts, key: str) -> Iterator[tuple[str, int]]:
     """Yield (node, value) of a key that is a whole number; NotSeen when no node has one."""
     for node, _, value in sysctl(facts, key):
         yield node, value
 
 
-def sysctl(facts: Facts, *keys: str) -> Iterator[tuple[str, str, int]]:
+def sysctl(facts: ClusterFacts, *keys: str) -> Iterator[tuple[str, str, int]]:
     """Yield (node, key, value) of the keys that are whole numbers; NotSeen when no node has one."""
     if not facts.node_facts:
         raise facts.missing(Source.NODE)

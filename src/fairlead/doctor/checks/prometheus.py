@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.doctor.check import Check, Reading, critical, info, warning
-from fairlead.doctor.expressions import Quantile, Rate, Ratio, Recorded, Value, reads
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.check import Check, MeasuredValue, critical, info, warning
+from fairlead.doctor.expressions import Gauge, PerSecond, Quantile, Ratio, Recorded, reads
+from fairlead.doctor.facts import ClusterFacts, Source
 from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob
 
 P = Source.PROMETHEUS
@@ -29,34 +29,36 @@ TARGETS = "prometheus_target_scrape_pool_targets"
     gauges=("prometheus_tsdb_head_series",),
     counters=("prometheus_tsdb_head_series_created_total",),
 )
-def series_churn(facts: Facts) -> Iterator[Reading]:
+def series_churn(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the share of the series that are new in an hour."""
-    heads = {r.subject: r.value for r in Value(P, "prometheus_tsdb_head_series")(facts)}
-    for reading in Rate(P, "prometheus_tsdb_head_series_created_total")(facts):
+    heads = {r.subject: r.value for r in Gauge(P, "prometheus_tsdb_head_series")(facts)}
+    for reading in PerSecond(P, "prometheus_tsdb_head_series_created_total")(facts):
         head = heads.get(reading.subject, 0.0)
         if head > 0:
-            yield Reading(reading.subject, reading.value * 3600 / head,
+            yield MeasuredValue(reading.subject, reading.value * 3600 / head,
                           f"{reading.evidence}; {head:,.0f} series in the head")  # fmt: skip
 
 
-def large_metrics(facts: Facts) -> Iterator[Reading]:
+def large_metrics(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the share of each metric in all series."""
     series = facts.seen_series()
     for name, count in series.by_metric.items():
         share = count / series.total if series.total >= SERIES_MIN else 0.0
-        yield Reading(name, share, f"{count:,} of {series.total:,} series")
+        yield MeasuredValue(name, share, f"{count:,} of {series.total:,} series")
 
 
-def droppable(facts: Facts) -> Iterator[Reading]:
+def droppable(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the share of series that the usual charts drop."""
     series = facts.seen_series()
     found = {name: series.by_metric[name] for name in DROPPED if name in series.by_metric}
     count = sum(found.values())
     text = f"{count:,} of {series.total:,} series, in {', '.join(found) or 'no such metric'}"
-    yield Reading("buckets", count / series.total if series.total >= SERIES_MIN else 0.0, text)
+    yield MeasuredValue(
+        "buckets", count / series.total if series.total >= SERIES_MIN else 0.0, text
+    )
 
 
-def gpu_series(facts: Facts) -> Iterator[Reading]:
+def gpu_series(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the series per GPU of NVIDIA's exporter."""
     series = facts.seen_series()
     count = sum(n for name, n in series.by_metric.items() if name.startswith("DCGM_"))
@@ -64,23 +66,23 @@ def gpu_series(facts: Facts) -> Iterator[Reading]:
     if count and not gpus:
         raise facts.missing(Source.RECORDED, "the label UUID of GPUs is not in the status")
     text = f"{count:,} series of DCGM, {gpus:,} GPUs"
-    yield Reading("dcgm-exporter", count / gpus if gpus else 0.0, text)
+    yield MeasuredValue("dcgm-exporter", count / gpus if gpus else 0.0, text)
 
 
-def _scrape_jobs(facts: Facts) -> tuple[ScrapeJob, ...]:
+def _scrape_jobs(facts: ClusterFacts) -> tuple[ScrapeJob, ...]:
     return facts.seen(facts.scrape_jobs, Source.RECORDED, "its configuration was not read")
 
 
-def unlimited(facts: Facts) -> Iterator[Reading]:
+def unlimited(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read how many scrapes have no limit of any kind."""
     jobs = _scrape_jobs(facts)
     names = [each.name for each in jobs if not each.limits]
     text = f"{len(names)} of {len(jobs)} scrapes: {', '.join(names[:5]) or 'none'}"
-    yield Reading("scrapes", len(names), text)
+    yield MeasuredValue("scrapes", len(names), text)
 
 
 @reads(P, gauges=(TARGETS,))
-def frequent_scrapes(facts: Facts) -> Iterator[Reading]:
+def frequent_scrapes(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the targets of each scrape that is made often."""
     often = {each.name: each.interval_seconds for each in _scrape_jobs(facts)
              if 0 < each.interval_seconds <= OFTEN_SECONDS}  # fmt: skip
@@ -88,13 +90,13 @@ def frequent_scrapes(facts: Facts) -> Iterator[Reading]:
         for labels, count in family.values():
             job = labels.get("scrape_job", "")
             text = f"{count:,.0f} targets every {often.get(job, 0):g} s"
-            yield Reading(f"{instance} {job}", count if job in often else 0.0, text)
+            yield MeasuredValue(f"{instance} {job}", count if job in often else 0.0, text)
 
 
 CHECKS: tuple[Check, ...] = (
     Check(
         "MET-01", "Prometheus holds very many series", (P,),
-        Value(P, "prometheus_tsdb_head_series"),
+        Gauge(P, "prometheus_tsdb_head_series"),
         (warning(10e6), critical(30e6)),
         "Each takes 4 to 8 KB of memory; a restart replays them all.",
         "curl -s PROMETHEUS/api/v1/status/tsdb   # the largest metrics; drop what nothing uses",
@@ -102,13 +104,13 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "MET-05", "Prometheus takes long to replay its log", (P,),
-        Value(P, "prometheus_tsdb_data_replay_duration_seconds"), (warning(600), critical(3600)),
+        Gauge(P, "prometheus_tsdb_data_replay_duration_seconds"), (warning(600), critical(3600)),
         "Nothing is monitored meanwhile; hours were seen.",
         "fewer series (MET-01); GOMAXPROCS=24 on hosts of many cores", "OpenAI 2021", unit="s",
     ),
     Check(
         "MET-06", "Prometheus runs very many threads", (P,),
-        Value(P, "go_sched_gomaxprocs_threads"), (warning(24),),
+        Gauge(P, "go_sched_gomaxprocs_threads"), (warning(24),),
         "The replay of its log has a worker for each; they wait for one another.",
         "GOMAXPROCS=24 in its environment, or a CPU limit", "OpenAI 2021", unit="threads",
     ),
@@ -135,7 +137,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "MET-13", "Prometheus cannot finish queries", (P,),
-        Rate(P, "prometheus_http_requests_total", ("handler",), (("code", ("422",)),)),
+        PerSecond(P, "prometheus_http_requests_total", ("handler",), (("code", ("422",)),)),
         (warning(0.0),),
         "Queries that would load too many samples end with an error, after they took the memory.",
         "recording rules for wide panels; fairlead doctor metrics URL --uses DASHBOARDS names "

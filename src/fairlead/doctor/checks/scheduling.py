@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fairlead.doctor.check import IS_WARNING, Check, Reading, Side, critical, info, warning
+from fairlead.doctor.check import IS_WARNING, Check, MeasuredValue, Side, critical, info, warning
 from fairlead.doctor.checks.of_objects import (
     api_services,
     deployments,
@@ -14,8 +14,8 @@ from fairlead.doctor.checks.of_objects import (
     is_spread,
     pods_of,
 )
-from fairlead.doctor.expressions import Quantile, Rate, Value, reads
-from fairlead.doctor.facts import Facts, Source
+from fairlead.doctor.expressions import Gauge, PerSecond, Quantile, reads
+from fairlead.doctor.facts import ClusterFacts, Source
 from fairlead.doctor.metrics import Family
 
 S = Source.SCHEDULER
@@ -36,31 +36,31 @@ GANG_SCHEDULERS = (
 DEFAULT_STRATEGY = "LeastAllocated"
 
 
-def anti_affine_pods(facts: Facts) -> Iterator[Reading]:
+def anti_affine_pods(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read how many pods must not be beside others."""
     count = 0
     for each, pods in pods_of(facts):
         affinity = each.spec.template.spec.affinity
         if affinity is not None and REQUIRED in (affinity.pod_anti_affinity or {}):
             count += pods
-    yield Reading("pods", count, f"{count:,} pods of workloads with required podAntiAffinity")
+    yield MeasuredValue("pods", count, f"{count:,} pods of workloads with required podAntiAffinity")
 
 
-def unspread(facts: Facts) -> Iterator[Reading]:
+def unspread(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read Deployments of kube-system whose replicas do not avoid each other; DNS is DNS-02."""
     for each in deployments(facts):
         is_other = each.metadata.namespace != "kube-system" or is_dns(each)
         if is_other or (each.spec.replicas or 1) < 2:
             continue
         text = f"{each.spec.replicas} replicas, no podAntiAffinity or topologySpreadConstraints"
-        yield Reading(each.metadata.key, float(not is_spread(each)), text)
+        yield MeasuredValue(each.metadata.key, float(not is_spread(each)), text)
 
 
-def client_qps(facts: Facts) -> Iterator[Reading]:
+def client_qps(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether the scheduler and the controllers send at their default rates."""
     for component, default in QPS_DEFAULTS.items():
         text = facts.seen_flags(component).get("kube-api-qps", f"{default:g}")
-        yield Reading(component, float(text == f"{default:g}"), f"--kube-api-qps={text}")
+        yield MeasuredValue(component, float(text == f"{default:g}"), f"--kube-api-qps={text}")
 
 
 def _strategies(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -75,7 +75,7 @@ def _strategies(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield str(profile.get("schedulerName", "default-scheduler")), strategy
 
 
-def spreads(facts: Facts) -> Iterator[Reading]:
+def spreads(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether the scheduler spreads pods over all nodes on a cluster with GPU nodes."""
     path = facts.seen_flags("kube-scheduler").get("config", "")
     config = facts.scheduler_config
@@ -89,7 +89,9 @@ def spreads(facts: Facts) -> Iterator[Reading]:
         raise facts.missing(Source.FLAGS, "the configuration is not as documented") from error
     for name, strategy in strategies:
         is_bad = strategy == DEFAULT_STRATEGY and gpus > 0
-        yield Reading(name, float(is_bad), f"scoringStrategy {strategy}, {gpus} GPU nodes sampled")
+        yield MeasuredValue(
+            name, float(is_bad), f"scoringStrategy {strategy}, {gpus} GPU nodes sampled"
+        )
 
 
 def _active(samples: Mapping[Any, float]) -> float:
@@ -97,9 +99,9 @@ def _active(samples: Mapping[Any, float]) -> float:
 
 
 @reads(S, gauges=(PENDING,), counters=(ATTEMPTS,))
-def burst_rate(facts: Facts) -> Iterator[Reading]:
+def burst_rate(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the placements per second of a scheduler that had a full queue all the time."""
-    rates = Rate(S, ATTEMPTS, match=(("result", ("scheduled",)),))
+    rates = PerSecond(S, ATTEMPTS, match=(("result", ("scheduled",)),))
     placed = {each.subject: each.value for each in rates(facts)}
     family: Family
     for instance, family in facts.family(S, PENDING):
@@ -107,17 +109,17 @@ def burst_rate(facts: Facts) -> Iterator[Reading]:
         if waiting >= BURST_PODS_MIN:
             rate = placed.get(instance, 0.0)
             text = f"{rate:,.0f} pods placed a second while {waiting:,.0f} were ready for it"
-            yield Reading(instance, rate, text)
+            yield MeasuredValue(instance, rate, text)
 
 
-def no_gangs(facts: Facts) -> Iterator[Reading]:
+def no_gangs(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read whether there are kinds of jobs of many pods and nothing that places them whole."""
     groups = {each.metadata.name.partition(".")[2] for each in api_services(facts)}
     jobs = [name for name in GANG_JOBS if name in groups]
     placed_by = [name for name in GANG_SCHEDULERS if name in groups]
     text = (f"jobs: {', '.join(jobs) or 'none'}; scheduled by: "
             f"{', '.join(placed_by) or 'kube-scheduler, one pod at a time'}")  # fmt: skip
-    yield Reading("jobs of many pods", float(bool(jobs) and not placed_by), text)
+    yield MeasuredValue("jobs of many pods", float(bool(jobs) and not placed_by), text)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -169,7 +171,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "SCH-03", "Very many pods wait for a place", (S,),
-        Value(S, PENDING, by=("queue",)), (warning(10_000),),
+        Gauge(S, PENDING, by=("queue",)), (warning(10_000),),
         "Each is an object that all watchers of pods carry, and each event retries it.",
         "queue jobs instead of pods: fairlead submit, Kueue", "OpenAI 2021", unit="pods",
     ),

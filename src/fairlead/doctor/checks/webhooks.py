@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.doctor.check import IS_CRITICAL, IS_WARNING, Check, Reading, critical, warning
-from fairlead.doctor.facts import Facts, Source
-from fairlead.doctor.objects import Webhook
+from fairlead.doctor.check import IS_CRITICAL, IS_WARNING, Check, MeasuredValue, critical, warning
+from fairlead.doctor.facts import ClusterFacts, Source
+from fairlead.doctor.objects import SeenWebhook
 
 K = (Source.API,)
 REQUEST_TIMEOUT_SECONDS = 60
@@ -14,7 +14,7 @@ REQUEST_TIMEOUT_SECONDS = 60
 VITAL = ("leases", "nodes", "*", "*/*")
 
 
-def _webhooks(facts: Facts) -> Iterator[tuple[str, Webhook]]:
+def _webhooks(facts: ClusterFacts) -> Iterator[tuple[str, SeenWebhook]]:
     """Yield each webhook with its name in findings."""
     found, what = facts.seen_objects().webhooks, "webhook configurations could not be listed"
     for configuration in facts.seen(found, Source.API, what):
@@ -22,14 +22,14 @@ def _webhooks(facts: Facts) -> Iterator[tuple[str, Webhook]]:
             yield f"{configuration.metadata.name}/{webhook.name}", webhook
 
 
-def webhook_timeouts(facts: Facts) -> Iterator[Reading]:
+def webhook_timeouts(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read each webhook's time limit."""
     for subject, webhook in _webhooks(facts):
         text = f"timeoutSeconds {webhook.timeout_seconds}, failurePolicy {webhook.failure_policy}"
-        yield Reading(subject, webhook.timeout_seconds, text)
+        yield MeasuredValue(subject, webhook.timeout_seconds, text)
 
 
-def webhook_blocks(facts: Facts) -> Iterator[Reading]:
+def webhook_blocks(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read webhooks that fail closed for what the cluster itself needs."""
     for subject, webhook in _webhooks(facts):
         resources = {resource for rule in webhook.rules for resource in rule.resources}
@@ -37,24 +37,24 @@ def webhook_blocks(facts: Facts) -> Iterator[Reading]:
         excludes = bool(webhook.namespace_selector or webhook.object_selector)
         text = (f"failurePolicy {webhook.failure_policy} for {', '.join(sorted(resources))}, "
                 f"{'with' if excludes else 'without'} a selector")  # fmt: skip
-        yield Reading(subject, float(is_wide and not excludes), text)
+        yield MeasuredValue(subject, float(is_wide and not excludes), text)
 
 
-def webhook_fail_and_long(facts: Facts) -> Iterator[Reading]:
+def webhook_fail_and_long(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read webhooks that fail closed after a long wait."""
     for subject, webhook in _webhooks(facts):
         is_bad = webhook.failure_policy == "Fail" and webhook.timeout_seconds >= 10
         text = f"failurePolicy Fail with timeoutSeconds {webhook.timeout_seconds}"
-        yield Reading(subject, float(is_bad), text)
+        yield MeasuredValue(subject, float(is_bad), text)
 
 
-def webhook_sum(facts: Facts) -> Iterator[Reading]:
+def webhook_sum(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     """Read the sum of the time limits of all webhooks on the creation of pods."""
     total = 0
     for _, webhook in _webhooks(facts):
         if any({"pods", "*", "*/*"} & set(rule.resources) for rule in webhook.rules):
             total += webhook.timeout_seconds
-    yield Reading("pods", total, f"the webhooks of pods may take {total} s in all")
+    yield MeasuredValue("pods", total, f"the webhooks of pods may take {total} s in all")
 
 
 CHECKS: tuple[Check, ...] = (

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.api.names import OWN_NAMESPACE
-from fairlead.doctor.check import Check, Level, Severity, Side
+from fairlead.doctor.check import Check, Harm, Limit, Side
 from fairlead.doctor.facts import Source
-from fairlead.doctor.query import JOBS, Query
+from fairlead.doctor.query import JOBS, PromQuery
 from fairlead.doctor.registry import CHECKS
 
 #: Time for which a finding must last: a scrape that failed, or one burst, is none.
-_MINUTES = {Severity.CRITICAL: 5, Severity.WARNING: 15, Severity.INFO: 60}
+_MINUTES = {Harm.CRITICAL: 5, Harm.WARNING: 15, Harm.INFO: 60}
 _NODES = (
     'max(apiserver_resource_objects{resource="nodes"} or apiserver_storage_objects'
     '{resource="nodes"})'
@@ -30,7 +30,7 @@ class Alert:
     name: str
     expression: str
     minutes: int
-    severity: Severity
+    severity: Harm
     summary: str
     why: str
     fix: str
@@ -48,34 +48,34 @@ _DECIDE = "fairlead_decide_duration_seconds_bucket"
 _WEBHOOK = "fairlead_webhook_request_duration_seconds_bucket"
 OWN: tuple[Alert, ...] = (
     Alert(
-        "FairleadMissing", "absent(fairlead_build_info)", 10, Severity.CRITICAL,
+        "FairleadMissing", "absent(fairlead_build_info)", 10, Harm.CRITICAL,
         "No Fairlead controller is scraped",
         "Either no controller runs, and then no job is placed, or Prometheus does not reach it.",
         f"kubectl get pods -n {OWN_NAMESPACE}\n"
         "then the Service and metrics.serviceMonitor of the installation",
     ),
     Alert(
-        "FairleadNoLeader", "sum(fairlead_leader) < 1", 5, Severity.CRITICAL,
+        "FairleadNoLeader", "sum(fairlead_leader) < 1", 5, Harm.CRITICAL,
         "No replica of Fairlead leads",
         "Without a leader no job is placed, started or restarted.",
         f"kubectl get lease -n {OWN_NAMESPACE}; kubectl logs -n {OWN_NAMESPACE} deploy/"
         "fairlead-controller",
     ),
     Alert(
-        "FairleadSeveralLeaders", "sum(fairlead_leader) > 1", 2, Severity.WARNING,
+        "FairleadSeveralLeaders", "sum(fairlead_leader) > 1", 2, Harm.WARNING,
         "Several replicas of Fairlead say that they lead",
         "Writes of an old leader are fenced, so no harm follows; it does not see its lease.",
         f"kubectl get lease -n {OWN_NAMESPACE} -o yaml, and the clocks of both nodes",
     ),
     Alert(
         "FairleadCrashes", "sum by (service) (increase(fairlead_service_crashes_total[15m])) > 0",
-        0, Severity.WARNING, "A part of the Fairlead controller was restarted after a fault",
+        0, Harm.WARNING, "A part of the Fairlead controller was restarted after a fault",
         "The part starts again with fresh state; while it crashes, its work waits.",
         f"kubectl logs -n {OWN_NAMESPACE} deploy/fairlead-controller | grep -A30 crashed",
     ),
     Alert(
         "FairleadMirrorLags", "max by (kind) (fairlead_mirror_lag_seconds) > 180", 5,
-        Severity.WARNING, "Fairlead has not heard of a kind of objects for minutes",
+        Harm.WARNING, "Fairlead has not heard of a kind of objects for minutes",
         "Decisions rest on what the controllers last saw. The API server sends a bookmark at least "
         "once a minute, so silence means a watch that is cut or refused.",
         f"kubectl logs -n {OWN_NAMESPACE} deploy/fairlead-controller\n"
@@ -83,26 +83,26 @@ OWN: tuple[Alert, ...] = (
     ),
     Alert(
         "FairleadKindUndefined", "max by (kind) (fairlead_kind_undefined) > 0", 15,
-        Severity.WARNING, "The cluster does not define a kind of Fairlead",
+        Harm.WARNING, "The cluster does not define a kind of Fairlead",
         "The controllers do without it: no teams, or no node pools.",
         "fairlead install   # or kubectl apply -f deploy/crds",
     ),
     Alert(
         "FairleadTeamLacksNodes", 'sum by (team) (fairlead_team_nodes{kind="missing"}) > 0', 60,
-        Severity.WARNING, "A team has fewer healthy nodes than it was promised",
+        Harm.WARNING, "A team has fewer healthy nodes than it was promised",
         "Nodes of its share are sick or gone, and no others match its selectors.",
         "fairlead quota TEAM; fairlead nodes",
     ),
     Alert(
         "FairleadTeamIntruders", "sum by (team) (fairlead_team_intruders) > 0", 15,
-        Severity.WARNING, "Pods are on a team's nodes that may not be there",
+        Harm.WARNING, "Pods are on a team's nodes that may not be there",
         "Admission was away, or the Teams or the nodes' owners changed.",
         "fairlead quota TEAM; kubectl describe team TEAM",
     ),
     Alert(
         "FairleadNodesFailTogether",
         'max by (rail) (fairlead_fleet_rail_holds{rail=~"NodesUnready|UnreadyRises"}) > 0', 0,
-        Severity.CRITICAL, "Many nodes of the pools are not ready at once",
+        Harm.CRITICAL, "Many nodes of the pools are not ready at once",
         "Usually the control plane cannot see them, so no node is bought or removed meanwhile. "
         "Both go on by themselves afterwards.",
         "fairlead fleet; kubectl get nodes; fairlead doctor",
@@ -110,7 +110,7 @@ OWN: tuple[Alert, ...] = (
     Alert(
         "FairleadNodesLookSick",
         'max by (rail) (fairlead_health_rail_holds{rail="NodesSick"}) > 0', 0,
-        Severity.CRITICAL, "More than a fifth of the nodes report faults at once",
+        Harm.CRITICAL, "More than a fifth of the nodes report faults at once",
         "Usually an agent, its table or a rule is wrong, so no node is taken out for a fault "
         "meanwhile. It goes on by itself afterwards.",
         "fairlead nodes -R; kubectl get nodereports; health.actOn in the settings",
@@ -118,20 +118,20 @@ OWN: tuple[Alert, ...] = (
     Alert(
         "FairleadNodesNeedAPerson",
         'max(fairlead_health_nodes{state="asking"}) > 0', 30,
-        Severity.WARNING, "Nodes are out of service until a person mends them",
+        Harm.WARNING, "Nodes are out of service until a person mends them",
         "No agent does what they need, or it did not help.",
         "fairlead nodes -R; fairlead node NAME",
     ),
     Alert(
         "FairleadFleetBlind",
         'max by (rail) (fairlead_fleet_rail_holds{rail!~"Frozen|SightReturning"}) > 0', 15,
-        Severity.WARNING, "Fairlead removes no node, because it cannot trust what it sees",
+        Harm.WARNING, "Fairlead removes no node, because it cannot trust what it sees",
         "The provider's list, the nodes and the records are stale, incomplete or differ; or the "
         "doctor reports that etcd is nearly full, or the API server degraded.",
         "fairlead fleet plan",
     ),
     Alert(
-        "FairleadFleetFrozen", "max(fairlead_fleet_frozen) == 1", 12 * 60, Severity.INFO,
+        "FairleadFleetFrozen", "max(fairlead_fleet_frozen) == 1", 12 * 60, Harm.INFO,
         "The fleet has been frozen for half a day",
         "No node is bought or removed until a person ends the freeze.",
         "fairlead fleet; fairlead fleet resume",
@@ -140,12 +140,12 @@ OWN: tuple[Alert, ...] = (
         "FairleadPoolLacksNodes",
         'max by (pool) (fairlead_pool_wanted_nodes{mode="Active"}) > sum by (pool) '
         '(fairlead_pool_nodes{phase=~"joining|ready|unusable"})', 60,
-        Severity.WARNING, "A node pool has had fewer nodes than it wants for an hour",
+        Harm.WARNING, "A node pool has had fewer nodes than it wants for an hour",
         "Launches are refused or fail, or the controller holds them back.",
         "fairlead fleet why POOL; fairlead fleet history",
     ),
     Alert(
-        "FairleadPoolInvalid", "max by (pool) (fairlead_pool_invalid) == 1", 15, Severity.WARNING,
+        "FairleadPoolInvalid", "max by (pool) (fairlead_pool_invalid) == 1", 15, Harm.WARNING,
         "A node pool breaks a rule and is left alone",
         "Nothing is bought for it, and nothing of it is removed.",
         "kubectl describe nodepool POOL",
@@ -153,7 +153,7 @@ OWN: tuple[Alert, ...] = (
     Alert(
         "FairleadLaunchesRefused",
         'sum by (pool) (increase(fairlead_pool_launches_refused_total{reason="refused"}[1h])) > 0',
-        0, Severity.WARNING, "A provider will never do what a node pool asks",
+        0, Harm.WARNING, "A provider will never do what a node pool asks",
         "Usually credentials, a right that is missing, or a wrong reference. Launches that lack "
         "capacity do not count.",
         "fairlead fleet why POOL",
@@ -163,20 +163,20 @@ OWN: tuple[Alert, ...] = (
         'sum by (provider) (rate(fairlead_fleet_cloud_call_duration_seconds_count{outcome=~'
         '"failed|refused|fault"}[15m])) > 0.2 * sum by (provider) '
         "(rate(fairlead_fleet_cloud_call_duration_seconds_count[15m]))", 15,
-        Severity.WARNING, "A fifth of the calls to a provider of machines fail",
+        Harm.WARNING, "A fifth of the calls to a provider of machines fail",
         "Nodes are bought late, and none is removed while lists are stale.",
         f"fairlead fleet; kubectl logs -n {OWN_NAMESPACE} deploy/fairlead-controller",
     ),
     Alert(
         "FairleadRemovalsAtCeiling",
-        'sum by (pool) (fairlead_pool_removals_held{rule="Ceiling"}) > 0', 6 * 60, Severity.INFO,
+        'sum by (pool) (fairlead_pool_removals_held{rule="Ceiling"}) > 0', 6 * 60, Harm.INFO,
         "A day's ceiling holds back removals of nodes",
         "Half of the pool or of the fleet was removed within 24 hours. Idle nodes cost meanwhile.",
         "fairlead fleet plan; an override in `kubectl edit fleet fleet` if they must go",
     ),
     Alert(
         "FairleadSetAside", "sum by (reader, kind) (fairlead_objects_set_aside) > 0", 15,
-        Severity.WARNING, "Fairlead leaves objects alone that it failed to read or to act on",
+        Harm.WARNING, "Fairlead leaves objects alone that it failed to read or to act on",
         "The others go on; these wait until they change.",
         "kubectl get events -A --field-selector reason=SetAside",
     ),
@@ -184,26 +184,26 @@ OWN: tuple[Alert, ...] = (
         "FairleadActionsFail",
         'sum by (controller, action) (rate(fairlead_actions_total{result=~"failed|fault"}[15m])) '
         "> 0.2 * sum by (controller, action) (rate(fairlead_actions_total[15m]))",
-        15, Severity.WARNING, "A fifth of a controller's writes fail for good",
+        15, Harm.WARNING, "A fifth of a controller's writes fail for good",
         "Usually a right that is missing, a quota, or a policy that refuses the objects.",
         f"kubectl logs -n {OWN_NAMESPACE} deploy/fairlead-controller; fairlead install --dry-run",
     ),
     Alert(
         "FairleadDecidesSlowly",
         f"histogram_quantile(0.99, sum by (controller, le) (rate({_DECIDE}[10m]))) > 3", 15,
-        Severity.WARNING, "A controller of Fairlead takes seconds for a decision",
+        Harm.WARNING, "A controller of Fairlead takes seconds for a decision",
         "Jobs wait for it. The usual causes are too little CPU, or a queue of very many jobs.",
         "raise resources.cpu of the installation; the board Fairlead controllers shows the queue",
     ),
     Alert(
         "FairleadQueueGrows", "min_over_time(fairlead_workqueue_depth[15m]) > 1000", 15,
-        Severity.WARNING, "A controller of Fairlead does not keep up with its queue",
+        Harm.WARNING, "A controller of Fairlead does not keep up with its queue",
         "Changes of jobs take effect late.",
         "look for 429 answers (API-01) and slow decisions (FairleadDecidesSlowly)",
     ),
     Alert(
         "FairleadEventsDropped", "sum(rate(fairlead_events_dropped_total[15m])) > 0.1", 30,
-        Severity.INFO, "Fairlead cannot write its Events",
+        Harm.INFO, "Fairlead cannot write its Events",
         "Users miss explanations in `kubectl describe`; `fairlead why` still has them.",
         f"kubectl auth can-i create events --as system:serviceaccount:{OWN_NAMESPACE}:fairlead-"
         "controller; etcd of events (ETCD-16)",
@@ -211,21 +211,21 @@ OWN: tuple[Alert, ...] = (
     Alert(
         "FairleadWebhookSlow",
         f"histogram_quantile(0.99, sum by (le) (rate({_WEBHOOK}[10m]))) > 1", 15,
-        Severity.WARNING, "Fairlead's admission webhook is slow",
+        Harm.WARNING, "Fairlead's admission webhook is slow",
         "Every job, and every pod of a gang, waits for it.",
         "raise resources.cpu of the installation, or add replicas",
     ),
     Alert(
         "FairleadWebhookCertificateEnds",
         "min(fairlead_webhook_certificate_expiry_timestamp_seconds > 0) - time() < 7 * 86400", 60,
-        Severity.CRITICAL, "The certificate of Fairlead's webhook ends within a week",
+        Harm.CRITICAL, "The certificate of Fairlead's webhook ends within a week",
         "It is renewed long before, so the renewal fails. Then the webhook is not reached.",
         f"kubectl logs -n {OWN_NAMESPACE} deploy/fairlead-controller | grep -i certificate",
     ),
     Alert(
         "FairleadDoctorCritical",
         'max by (check) (fairlead_doctor_check_findings{severity="critical"}) > 0', 5,
-        Severity.CRITICAL, "The doctor has a critical finding",
+        Harm.CRITICAL, "The doctor has a critical finding",
         "The control plane, or a configuration of it, will take the cluster down. While etcd is "
         "nearly full or the API server is degraded, no node is removed.",
         "kubectl describe clusterreport cluster; fairlead doctor --explain CHECK",
@@ -233,13 +233,13 @@ OWN: tuple[Alert, ...] = (
     Alert(
         "FairleadDoctorSilent",
         "max(time() - fairlead_doctor_examination_timestamp_seconds) > 3600", 15,
-        Severity.WARNING, "The doctor has not examined the control plane for an hour",
+        Harm.WARNING, "The doctor has not examined the control plane for an hour",
         "Its examinations fail or hang, so its report is stale and no other part acts on it.",
         f"kubectl logs -n {OWN_NAMESPACE} deploy/fairlead-controller | grep -i doctor",
     ),
     Alert(
         "FairleadStoreNotCompacted", "max(fairlead_store_compaction_failing) == 1", 15,
-        Severity.WARNING, "The embedded store cannot compact its log",
+        Harm.WARNING, "The embedded store cannot compact its log",
         "The log grows until the disk is full.", "free space on the disk of the data directory",
     ),
 )  # fmt: skip
@@ -259,7 +259,7 @@ def of_checks(
     )  # fmt: skip
 
 
-def _violation(query: Query, check: Check, level: Level) -> str:
+def _violation(query: PromQuery, check: Check, level: Limit) -> str:
     """Return the expression that has samples while the value violates the level."""
     sign = ">" if check.side is Side.ABOVE else "<"
     parts = [f"{query.value} {sign} {level.limit:g}", *([query.guard] if query.guard else ())]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.doctor.check import Check, Level, Severity, Side
+from fairlead.doctor.check import Check, Harm, Limit, Side
 from fairlead.doctor.facts import Source
 from fairlead.doctor.query import JOBS
 from fairlead.doctor.registry import CHECKS
@@ -18,7 +18,7 @@ from fairlead.doctor.registry import CHECKS
 #: Units of Grafana for those of checks; others are plain numbers.
 _UNITS = {"s": "s", "bytes": "bytes", "bytes/s": "Bps", "/s": "ops", "share": "percentunit",
           "hours": "h"}  # fmt: skip
-_COLOURS = {Severity.INFO: "blue", Severity.WARNING: "orange", Severity.CRITICAL: "red"}
+_COLOURS = {Harm.INFO: "blue", Harm.WARNING: "orange", Harm.CRITICAL: "red"}
 #: Grafana's schema of dashboards; newer versions convert older ones.
 _SCHEMA = 39
 _COLUMNS, _WIDTH, _HEIGHT = 24, 8, 8
@@ -37,7 +37,7 @@ class Panel:
     lines: tuple[tuple[str, str], ...]
     text: str = ""
     unit: str = "short"
-    levels: tuple[Level, ...] = ()
+    levels: tuple[Limit, ...] = ()
     side: Side = Side.ABOVE
     is_stacked: bool = False
 
@@ -102,21 +102,21 @@ JOBS_BOARD = Board("fairlead-jobs", "Fairlead / Jobs", (
 CONTROLLERS_BOARD = Board("fairlead-controllers", "Fairlead / Controllers", (
     ("Leadership and faults", (
         Panel("Leaders", (("sum(fairlead_leader)", "leaders"),), "One, but for an election.",
-              levels=(Level(Severity.CRITICAL, 1),), side=Side.BELOW),
+              levels=(Limit(Harm.CRITICAL, 1),), side=Side.BELOW),
         Panel("Restarts after faults",
               (_by("service", _rate("fairlead_service_crashes_total", "increase")),),
-              levels=(Level(Severity.WARNING, 0),)),
+              levels=(Limit(Harm.WARNING, 0),)),
         Panel("Objects set aside", (_by("reader, kind", "fairlead_objects_set_aside"),),
               "Objects left alone because reading them or acting on them failed.",
-              levels=(Level(Severity.WARNING, 0),)),
+              levels=(Limit(Harm.WARNING, 0),)),
     )),
     ("What they see", (
         Panel("Silence by kind", (_by("kind", "fairlead_mirror_lag_seconds", "max"),),
               "Seconds since the API last said anything about a kind.", "s",
-              (Level(Severity.WARNING, 180),)),
+              (Limit(Harm.WARNING, 180),)),
         Panel("Objects by kind", (_by("kind", "fairlead_mirror_objects", "max"),)),
         Panel("Queues", (_by("controller", "fairlead_workqueue_depth", "max"),),
-              "Keys that wait to be looked at.", levels=(Level(Severity.WARNING, 1000),)),
+              "Keys that wait to be looked at.", levels=(Limit(Harm.WARNING, 1000),)),
     )),
     ("What they do", (
         Panel("Decisions",
@@ -148,7 +148,7 @@ CONTROLLERS_BOARD = Board("fairlead-controllers", "Fairlead / Controllers", (
         Panel("Certificate ends in", ((
             "min(fairlead_webhook_certificate_expiry_timestamp_seconds > 0) - time()",
             "certificate",
-        ),), unit="s", levels=(Level(Severity.CRITICAL, 7 * 86400),), side=Side.BELOW),
+        ),), unit="s", levels=(Limit(Harm.CRITICAL, 7 * 86400),), side=Side.BELOW),
     )),
 ))  # fmt: skip
 TEAMS_BOARD = Board("fairlead-teams", "Fairlead / Teams", (
@@ -156,7 +156,7 @@ TEAMS_BOARD = Board("fairlead-teams", "Fairlead / Teams", (
         Panel("Nodes owned", (_by("team", 'fairlead_team_nodes{kind="owned"}'),),
               "Healthy nodes of each share.", is_stacked=True),
         Panel("Nodes missing", (_by("team", 'fairlead_team_nodes{kind="missing"}'),),
-              "What a share lacks of healthy nodes.", levels=(Level(Severity.WARNING, 0),)),
+              "What a share lacks of healthy nodes.", levels=(Limit(Harm.WARNING, 0),)),
         Panel("Nodes used", (_by("team", 'fairlead_team_nodes{kind="used"}'),),
               "Own nodes that jobs of the team are on.", is_stacked=True),
     )),
@@ -211,7 +211,7 @@ FLEET_BOARD = Board("fairlead-fleet", "Fairlead / Fleet", (
         Panel("Domains avoided", (_by("pool", "fairlead_pool_avoided_domains", "max"),),
               "They refused a launch, and are tried again later."),
         Panel("Invalid pools", (_by("pool", "fairlead_pool_invalid", "max"),),
-              levels=(Level(Severity.WARNING, 0),)),
+              levels=(Limit(Harm.WARNING, 0),)),
     )),
     ("Buying", (
         Panel("From demand to the first launch call", tuple(
@@ -227,11 +227,11 @@ FLEET_BOARD = Board("fairlead-fleet", "Fairlead / Fleet", (
     ("Rails", (
         Panel("What makes the controller blind",
               (_by("rail", "fairlead_fleet_rail_holds", "max"),),
-              "While one is 1, no node is removed.", levels=(Level(Severity.WARNING, 0),)),
+              "While one is 1, no node is removed.", levels=(Limit(Harm.WARNING, 0),)),
         Panel("Removals held back", (_by("rule, budget", "fairlead_pool_removals_held"),),
               "By the rule that holds them, and the budget that is used up.", is_stacked=True),
         Panel("Frozen", (("max(fairlead_fleet_frozen)", "frozen"),),
-              "1 while a person has frozen the fleet.", levels=(Level(Severity.INFO, 0),)),
+              "1 while a person has frozen the fleet.", levels=(Limit(Harm.INFO, 0),)),
     )),
     ("Health", (
         Panel("Nodes out of service", (_by("state", "fairlead_health_nodes"),),
@@ -239,7 +239,7 @@ FLEET_BOARD = Board("fairlead-fleet", "Fairlead / Fleet", (
         Panel("Sick nodes in service", (_by("rule", "fairlead_health_nodes_held"),),
               "By the rule of the rails that holds them there.", is_stacked=True),
         Panel("What holds health back", (_by("rail", "fairlead_health_rail_holds", "max"),),
-              "While one is 1, no node is taken out.", levels=(Level(Severity.WARNING, 0),)),
+              "While one is 1, no node is taken out.", levels=(Limit(Harm.WARNING, 0),)),
     )),
 ))  # fmt: skip
 _ROWS = {

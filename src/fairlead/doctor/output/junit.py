@@ -5,8 +5,8 @@ from __future__ import annotations
 from xml.sax.saxutils import quoteattr
 
 from fairlead.charts import markup
-from fairlead.doctor.check import Check, Finding, Severity
-from fairlead.doctor.examine import Report
+from fairlead.doctor.check import Check, Finding, Harm
+from fairlead.doctor.examine import ExaminationReport
 from fairlead.terminal import escaped
 
 
@@ -19,11 +19,11 @@ def _case(check: Check, inner: str) -> str:
     return f'  <testcase classname="fairlead.doctor" name={name}>{inner}</testcase>\n'
 
 
-def junit(report: Report) -> str:
+def junit(report: ExaminationReport) -> str:
     """Return the XML document; findings of severity info are no failures."""
     by_check: dict[str, list[Finding]] = {}
     for finding in report.findings:
-        if finding.severity > Severity.INFO:
+        if finding.severity > Harm.INFO:
             by_check.setdefault(finding.check.id, []).append(finding)
     cases: list[str] = []
     for findings in by_check.values():

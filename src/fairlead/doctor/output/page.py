@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairlead.charts import markup
 from fairlead.doctor.check import Finding
-from fairlead.doctor.examine import Report
+from fairlead.doctor.examine import ExaminationReport
 from fairlead.doctor.output.text import number, summary
 
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
@@ -26,7 +26,7 @@ def _article(finding: Finding) -> str:
     )
 
 
-def html_page(report: Report) -> str:
+def html_page(report: ExaminationReport) -> str:
     """Return the page."""
     unknown = "".join(
         f"<li><b>{markup(each.check.id)}</b> {markup(each.check.title)}: {markup(each.reason)}. "

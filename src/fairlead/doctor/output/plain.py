@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.doctor.check import Check, Finding
-from fairlead.doctor.examine import Report
+from fairlead.doctor.examine import ExaminationReport
 
 
 def finding_values(finding: Finding) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def check_values(check: Check) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def report_values(report: Report) -> dict[str, Any]:
+def report_values(report: ExaminationReport) -> dict[str, Any]:
     """Return the whole report."""
     return {
         "nodes": report.nodes,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fairlead.charts import (
     COLORS,
     STYLE,
-    Look,
+    ChartLook,
     Series,
     line_chart,
     markup,
@@ -18,15 +18,15 @@ from fairlead.charts import (
     percent,
 )
 from fairlead.decide.words import duration
-from fairlead.doctor.check import Severity, Side
+from fairlead.doctor.check import Harm, Side
 from fairlead.doctor.monitoring.boards import Board, Panel
-from fairlead.doctor.prometheus.ranges import Answer, Answers, Window
+from fairlead.doctor.prometheus.ranges import Answers, QueryWindow, RangeAnswer
 from fairlead.terminal import printable
 
 #: A panel shows so many series: as many as there are colours.
 SERIES_MAX = len(COLORS)
 _NAME_MAX = 60
-_COLORS = {Severity.INFO: "#2266aa", Severity.WARNING: "#c77700", Severity.CRITICAL: "#b00020"}
+_COLORS = {Harm.INFO: "#2266aa", Harm.WARNING: "#c77700", Harm.CRITICAL: "#b00020"}
 _STYLE = (
     STYLE
     + """
@@ -44,7 +44,9 @@ summary, .soft { color: var(--soft); font-size: .85em; } pre { white-space: pre-
 )
 
 
-def snapshot_page(boards: Sequence[Board], answers: Answers, window: Window, origin: str) -> str:
+def snapshot_page(
+    boards: Sequence[Board], answers: Answers, window: QueryWindow, origin: str
+) -> str:
     """Return the page. `origin` says where the data is from; `answers` has all queries."""
     times = f"{_time(window.start)} to {_time(window.end)} UTC, every {duration(window.step)}"
     parts = [
@@ -60,7 +62,7 @@ def snapshot_page(boards: Sequence[Board], answers: Answers, window: Window, ori
     )
 
 
-def _board(board: Board, answers: Answers, window: Window) -> str:
+def _board(board: Board, answers: Answers, window: QueryWindow) -> str:
     rows = "\n".join(
         f'<h3>{markup(title)}</h3><div class="panels">'
         + "".join(_panel(each, answers, window) for each in panels)
@@ -70,10 +72,10 @@ def _board(board: Board, answers: Answers, window: Window) -> str:
     return f'<section id="{board.uid}"><h2>{markup(board.title)}</h2>\n{rows}</section>'
 
 
-def _panel(panel: Panel, answers: Answers, window: Window) -> str:
+def _panel(panel: Panel, answers: Answers, window: QueryWindow) -> str:
     series, more = drawn(panel, answers, window)
     form = FORMS.get(panel.unit, number)
-    look = Look(
+    look = ChartLook(
         420, 190, form=form, marks=_clock_marks, is_stacked=panel.is_stacked,
         limits=[(each.limit, _COLORS[each.severity]) for each in panel.levels],
     )  # fmt: skip
@@ -101,7 +103,7 @@ def _panel(panel: Panel, answers: Answers, window: Window) -> str:
     )
 
 
-def drawn(panel: Panel, answers: Answers, window: Window) -> tuple[list[Series], int]:
+def drawn(panel: Panel, answers: Answers, window: QueryWindow) -> tuple[list[Series], int]:
     """Return the series that a panel shows, and how many more there are.
 
     Of more than SERIES_MAX those with the largest values are shown. A stack shows all: the last of
@@ -120,7 +122,7 @@ def drawn(panel: Panel, answers: Answers, window: Window) -> tuple[list[Series],
     return [*shown, Series(f"{len(rest):,} others", sums)], 0
 
 
-def _named(legend: str, answer: Answer) -> list[Series]:
+def _named(legend: str, answer: RangeAnswer) -> list[Series]:
     """Return the series under their names, in the order of these; those without a value are not."""
     lines = [
         Series(_name(legend, each.labels), each.values)

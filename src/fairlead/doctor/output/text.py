@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from fairlead.doctor.check import Check, Finding, Severity, Unknown
-from fairlead.doctor.examine import Report
+from fairlead.doctor.check import Check, Finding, Harm, Unknown
+from fairlead.doctor.examine import ExaminationReport
 
 #: Columns of text that goes to no terminal, and the least that text is wrapped to.
 WIDTH_DEFAULT, WIDTH_MIN = 100, 40
@@ -74,7 +74,7 @@ def _grouped(unknown: Sequence[Unknown], width: int) -> Iterator[str]:
 
 
 def report_lines(
-    report: Report, project_to: int = 0, *, width: int = WIDTH_DEFAULT
+    report: ExaminationReport, project_to: int = 0, *, width: int = WIDTH_DEFAULT
 ) -> Iterator[str]:
     """Yield the lines of the whole report, wrapped to a width in columns."""
     for finding in report.findings:
@@ -90,9 +90,9 @@ def report_lines(
     yield from _hanging("", summary(report), width)
 
 
-def summary(report: Report) -> str:
+def summary(report: ExaminationReport) -> str:
     """Return the last line: how many of what."""
-    counts = dict.fromkeys(sorted(Severity, reverse=True), 0)
+    counts = dict.fromkeys(sorted(Harm, reverse=True), 0)
     for finding in report.findings:
         counts[finding.severity] += 1
     parts = [f"{count} {severity.word}" for severity, count in counts.items()]

@@ -15,7 +15,7 @@ ANSWER_BYTES_MAX = 32 << 20
 Get = Callable[[str], bytes]
 
 
-class BadAnswer(Exception):
+class BadPrometheusAnswer(Exception):
     """An answer that is not Prometheus', or says that it failed; the message says which."""
 
 
@@ -30,7 +30,7 @@ class PrometheusApi:
     def page(self, path: str) -> bytes:
         """Return the body of an answer."""
         if self.requests >= self._requests_max:
-            raise BadAnswer(f"more than {self._requests_max} requests were needed")
+            raise BadPrometheusAnswer(f"more than {self._requests_max} requests were needed")
         self.requests += 1
         return self._get(path)
 
@@ -40,10 +40,10 @@ class PrometheusApi:
         try:
             answer: Any = json.loads(self.page(path))
         except (ValueError, RecursionError) as error:
-            raise BadAnswer(f"{name} does not answer with JSON") from error
+            raise BadPrometheusAnswer(f"{name} does not answer with JSON") from error
         data = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(data, dict):
-            raise BadAnswer(f"{name} is not an answer of Prometheus")
+            raise BadPrometheusAnswer(f"{name} is not an answer of Prometheus")
         return data
 
 
@@ -58,6 +58,6 @@ def server_get(
         try:
             return web.fetch(url.rstrip("/") + path, bytes_max=bytes_max, seconds_max=seconds)
         except urllib.error.HTTPError as error:
-            raise BadAnswer(said(error)) from error
+            raise BadPrometheusAnswer(said(error)) from error
 
     return get

@@ -26,7 +26,7 @@ REGEX_NAMES_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class TsdbSeries:
     """The TSDB's own status: series by metric and in all, values by label; bytes of the WAL."""
 
     total: int
@@ -81,7 +81,7 @@ class Replay:
         return self.dropped * SERIES_BYTES
 
 
-def unused(series: Series, uses: Uses) -> dict[str, int]:
+def unused(series: TsdbSeries, uses: Uses) -> dict[str, int]:
     """Return series by metric that no expression names, the largest first.
 
     Metrics that Prometheus makes itself are left out.
@@ -110,7 +110,7 @@ def drop_rules(
 
 
 def replay(
-    series: Series, jobs: Mapping[str, Mapping[str, int]], rules: Sequence[DropRule], uses: Uses
+    series: TsdbSeries, jobs: Mapping[str, Mapping[str, int]], rules: Sequence[DropRule], uses: Uses
 ) -> Replay:
     """Apply the rules, as Prometheus does (anchored), to every metric of the status."""
     dropped = 0
@@ -126,7 +126,7 @@ def replay(
     return Replay(dropped, max(series.total - dropped, 0), tuple(sorted(broken)))
 
 
-def large(series: Series) -> list[tuple[str, int, str]]:
+def large(series: TsdbSeries) -> list[tuple[str, int, str]]:
     """Return what is large, as (subject, value, reason): metrics, labels and label pairs."""
     limit = SHARE_LARGE * max(series.total, 1)
     found = [(name, count, "of all series, one metric") for name, count in series.by_metric.items()
@@ -136,7 +136,7 @@ def large(series: Series) -> list[tuple[str, int, str]]:
     return sorted(found, key=lambda each: (-each[1], each[0]))
 
 
-def unfinished(series: Series, expressions: Iterable[str]) -> list[tuple[str, int]]:
+def unfinished(series: TsdbSeries, expressions: Iterable[str]) -> list[tuple[str, int]]:
     """Return expressions that cannot finish as a panel, with the samples of it, the most first.
 
     Prometheus ends a query that holds more samples than its limit. A selector counts with all

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from fairlead.doctor.monitoring.boards import SPAN, Board
-from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
+from fairlead.doctor.prometheus.api import BadPrometheusAnswer, PrometheusApi, server_get
 from fairlead.doctor.readers.web import TooMuch, Web
 from fairlead.terminal import printable
 
@@ -25,7 +25,7 @@ RATE_SECONDS_MIN = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class QueryWindow:
     """Instants in seconds since the epoch: multiples of `step` from `start` to `end`, inclusive."""
 
     start: int
@@ -33,10 +33,10 @@ class Window:
     step: int
 
     @staticmethod
-    def of(start: float, end: float) -> Window:
+    def of(start: float, end: float) -> QueryWindow:
         """Return a window of at most POINTS_MAX points that covers this time."""
         step = max(1, math.ceil((end - start) / (POINTS_MAX - 2)))
-        return Window(int(start // step * step), math.ceil(end / step) * step, step)
+        return QueryWindow(int(start // step * step), math.ceil(end / step) * step, step)
 
     @property
     def instants(self) -> range:
@@ -45,7 +45,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RangeSeries:
     """One series of an answer: its labels, and a value for each instant; None where it has none."""
 
     labels: Mapping[str, str]
@@ -53,15 +53,15 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RangeAnswer:
     """What a query gave: its series, or why it gave none."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[RangeSeries, ...] = ()
     failure: str = ""
 
 
 #: By the query, as the board has it.
-Answers = dict[str, Answer]
+Answers = dict[str, RangeAnswer]
 
 
 class _Series(msgspec.Struct, frozen=True):
@@ -69,27 +69,27 @@ class _Series(msgspec.Struct, frozen=True):
     values: list[tuple[float, str]] = []
 
 
-def matrix(data: Mapping[str, Any], window: Window) -> tuple[Line, ...]:
+def matrix(data: Mapping[str, Any], window: QueryWindow) -> tuple[RangeSeries, ...]:
     """Return the series of an answer to a range query; BadAnswer.
 
     Values that are no finite numbers are gaps.
     """
     if data.get("resultType") != "matrix":
-        raise BadAnswer("the answer is not a range of values")
+        raise BadPrometheusAnswer("the answer is not a range of values")
     try:
         result = msgspec.convert(data.get("result"), list[_Series])
     except msgspec.ValidationError as error:
-        raise BadAnswer(f"the answer is not a range of values: {error}") from error
+        raise BadPrometheusAnswer(f"the answer is not a range of values: {error}") from error
     if len(result) * len(window.instants) > SAMPLES_MAX:
-        raise BadAnswer(f"the answer has more than {SAMPLES_MAX:,} samples")
-    return tuple(Line(each.metric, tuple(_values(each, window))) for each in result)
+        raise BadPrometheusAnswer(f"the answer has more than {SAMPLES_MAX:,} samples")
+    return tuple(RangeSeries(each.metric, tuple(_values(each, window))) for each in result)
 
 
-def _values(series: _Series, window: Window) -> Iterator[float | None]:
+def _values(series: _Series, window: QueryWindow) -> Iterator[float | None]:
     try:
         at = {round(instant): float(text) for instant, text in series.values}
     except (ValueError, OverflowError) as error:
-        raise BadAnswer("the answer has a value that is no number") from error
+        raise BadPrometheusAnswer("the answer has a value that is no number") from error
     for instant in window.instants:
         value = at.get(instant)
         yield value if value is not None and math.isfinite(value) else None
@@ -104,7 +104,7 @@ class BoardReader:
         get = server_get(url, web, seconds_left=self._seconds_left)
         self._api = PrometheusApi(get, REQUESTS_MAX)
 
-    def read(self, boards: Sequence[Board], window: Window) -> Answers:
+    def read(self, boards: Sequence[Board], window: QueryWindow) -> Answers:
         """Return the answer to each query of the boards; OSError for a server that is not there."""
         found: Answers = {}
         for query, _ in (line for board in boards for line in board.lines):
@@ -112,7 +112,7 @@ class BoardReader:
                 found[query] = self._answer(query, window)
         return found
 
-    def _answer(self, query: str, window: Window) -> Answer:
+    def _answer(self, query: str, window: QueryWindow) -> RangeAnswer:
         rate = f"{max(RATE_SECONDS_MIN, window.step)}s"
         arguments = {
             "query": query.replace(SPAN, rate), "start": window.start, "end": window.end,
@@ -120,9 +120,9 @@ class BoardReader:
         }  # fmt: skip
         try:
             data = self._api.data(f"/api/v1/query_range?{urllib.parse.urlencode(arguments)}")
-            return Answer(matrix(data, window))
-        except (BadAnswer, TooMuch, TimeoutError) as error:
-            return Answer(failure=printable(str(error) or "no answer in time", 300))
+            return RangeAnswer(matrix(data, window))
+        except (BadPrometheusAnswer, TooMuch, TimeoutError) as error:
+            return RangeAnswer(failure=printable(str(error) or "no answer in time", 300))
 
     def _seconds_left(self) -> float:
         left = self._ends - self._clock()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.doctor.metrics import parse_page
-from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi
-from fairlead.doctor.prometheus.drops import Series
+from fairlead.doctor.prometheus.api import BadPrometheusAnswer, PrometheusApi
+from fairlead.doctor.prometheus.drops import TsdbSeries
 from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob, parse_scrape_jobs
 from fairlead.input.plain import json_document, yaml_documents
 
@@ -28,13 +28,13 @@ class PrometheusReader:
     def __init__(self, api: PrometheusApi) -> None:
         self._api = api
 
-    def series(self) -> Series:
+    def series(self) -> TsdbSeries:
         """Return the status of the TSDB, and of its write-ahead log from the page of metrics."""
         status = self._api.data(f"/api/v1/status/tsdb?limit={METRICS_MAX}")
         page = parse_page(self._api.page("/metrics"), (_WAL, _REPLAY, _MEMORY))
         one = {name: next(iter(samples.values())) for name, samples in page.items() if samples}
         head: Any = status.get("headStats") or {}
-        return Series(
+        return TsdbSeries(
             int(head.get("numSeries") or 0), _counts(status.get("seriesCountByMetricName")),
             _counts(status.get("labelValueCountByLabelName")),
             int(one[_WAL]) if _WAL in one else None, one.get(_REPLAY),
@@ -45,7 +45,7 @@ class PrometheusReader:
         """Return how many samples a query may hold; None where the server does not say."""
         try:
             limit = str(self._api.data("/api/v1/status/flags").get("query.max-samples"))
-        except (OSError, BadAnswer):  # a proxy, or another server with Prometheus' interface
+        except (OSError, BadPrometheusAnswer):  # a proxy, or a server with the same interface
             return None
         return int(limit) if limit.isdecimal() else None
 

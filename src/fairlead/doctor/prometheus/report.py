@@ -11,7 +11,7 @@ from fairlead.doctor.prometheus.drops import (
     SERIES_BYTES,
     DropRule,
     Replay,
-    Series,
+    TsdbSeries,
     large,
 )
 from fairlead.doctor.prometheus.promql import Uses
@@ -26,7 +26,7 @@ UNUSED_WARNING = 0.3
 class MetricsReport:
     """The analysis of one server. `unused` are series by metric, `jobs` by metric and job."""
 
-    series: Series
+    series: TsdbSeries
     uses: Uses
     expressions: int
     unused: Mapping[str, int]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.doctor.audit.event import seconds_of
-from fairlead.input.plain import Unreadable, yaml_document
+from fairlead.input.plain import UnreadableText, yaml_document
 
 INTERVAL_DEFAULT = "1m"
 LIMITS = ("sample_limit", "target_limit", "label_limit", "label_value_length_limit",
@@ -27,7 +27,7 @@ def parse_scrape_jobs(text: str) -> tuple[ScrapeJob, ...]:
     """Return the scrapes of a configuration in YAML; ValueError."""
     try:
         value: Any = yaml_document(text)
-    except Unreadable as error:
+    except UnreadableText as error:
         raise ValueError(f"the configuration: {error}") from error
     if not isinstance(value, dict):
         raise ValueError("the configuration is not a mapping")  # noqa: TRY004 # from the world

@@ -20,7 +20,7 @@ Get: TypeAlias = Callable[[str, Mapping[str, str]], bytes]
 ReadPath: TypeAlias = Callable[[str, Mapping[str, str]], Awaitable[bytes]]
 
 
-class Budget:
+class RequestBudget:
     """Counts requests; Unavailable beyond the bound."""
 
     def __init__(self, requests_max: int = REQUESTS_MAX) -> None:
@@ -34,7 +34,7 @@ class Budget:
         self.requests += 1
 
 
-class BudgetedGet(Budget):
+class BudgetedGet(RequestBudget):
     """Passes requests on until the budget is spent; then Unavailable."""
 
     def __init__(self, get: Get, requests_max: int = REQUESTS_MAX) -> None:

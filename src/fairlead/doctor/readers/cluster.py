@@ -16,14 +16,14 @@ import msgspec
 from fairlead.api.status import ApiError
 from fairlead.doctor.facts import Source
 from fairlead.doctor.objects import (
-    ApiService,
-    ConfigMap,
-    FlowSchema,
-    Node,
-    Objects,
-    Pod,
-    WebhookConfiguration,
-    Workload,
+    SeenApiService,
+    SeenConfigMap,
+    SeenFlowSchema,
+    SeenNode,
+    SeenObjects,
+    SeenPod,
+    SeenWebhookConfiguration,
+    SeenWorkload,
 )
 from fairlead.doctor.readers.budget import ReadPath
 
@@ -55,7 +55,7 @@ class ClusterReader:
         self.problems: list[str] = []
         self.nodes: int | None = None
 
-    async def read(self) -> Objects:
+    async def read(self) -> SeenObjects:
         """Return the objects; what the server refuses is None, and its reason a problem."""
         version = ((await self._try(self._page("/version", {}))) or {}).get("gitVersion", "")
         nodes = await self._nodes()
@@ -67,20 +67,20 @@ class ClusterReader:
                     counts[name] = count
         if self.nodes is not None:
             counts["nodes"] = self.nodes
-        control_plane_nodes = await self._all("/api/v1/nodes", Node, CONTROL_PLANE, NODE_SAMPLE)
-        webhooks: tuple[WebhookConfiguration, ...] | None = ()
+        control_plane_nodes = await self._all("/api/v1/nodes", SeenNode, CONTROL_PLANE, NODE_SAMPLE)
+        webhooks: tuple[SeenWebhookConfiguration, ...] | None = ()
         for kind in WEBHOOK_KINDS:
-            hooks = await self._all(f"{ADMISSION}/{kind}", WebhookConfiguration)
+            hooks = await self._all(f"{ADMISSION}/{kind}", SeenWebhookConfiguration)
             webhooks = None if webhooks is None or hooks is None else (*webhooks, *hooks)
-        return Objects(
+        return SeenObjects(
             version=str(version), counts=counts, nodes=nodes,
             control_plane_nodes=control_plane_nodes, webhooks=webhooks,
-            dns_pods=await self._all(f"{SYSTEM}/pods", Pod, "k8s-app=kube-dns"),
-            control_plane_pods=await self._all(f"{SYSTEM}/pods", Pod, "tier=control-plane"),
-            deployments=await self._all("/apis/apps/v1/deployments", Workload),
-            daemonsets=await self._all("/apis/apps/v1/daemonsets", Workload),
-            flow_schemas=await self._all(f"{FLOWCONTROL}/flowschemas", FlowSchema),
-            api_services=await self._all(f"{AGGREGATION}/apiservices", ApiService),
+            dns_pods=await self._all(f"{SYSTEM}/pods", SeenPod, "k8s-app=kube-dns"),
+            control_plane_pods=await self._all(f"{SYSTEM}/pods", SeenPod, "tier=control-plane"),
+            deployments=await self._all("/apis/apps/v1/deployments", SeenWorkload),
+            daemonsets=await self._all("/apis/apps/v1/daemonsets", SeenWorkload),
+            flow_schemas=await self._all(f"{FLOWCONTROL}/flowschemas", SeenFlowSchema),
+            api_services=await self._all(f"{AGGREGATION}/apiservices", SeenApiService),
             config_maps=await self._config_maps(),
         )  # fmt: skip
 
@@ -91,27 +91,29 @@ class ClusterReader:
             self.problems.append(str(error)[:300])
             return None
 
-    async def _nodes(self) -> tuple[Node, ...] | None:
+    async def _nodes(self) -> tuple[SeenNode, ...] | None:
         page = await self._try(self._page("/api/v1/nodes", {"limit": str(NODE_SAMPLE)}))
         if page is None:
             return None
         items: list[Any] = page.get("items") or []
         self.nodes = len(items) + _remaining(page)
         try:
-            return tuple(msgspec.convert(item, Node) for item in items)
+            return tuple(msgspec.convert(item, SeenNode) for item in items)
         except ValueError as error:
             self.problems.append(str(error)[:300])
             return None
 
-    async def _config_maps(self) -> dict[str, ConfigMap]:
-        found: dict[str, ConfigMap] = {}
+    async def _config_maps(self) -> dict[str, SeenConfigMap]:
+        found: dict[str, SeenConfigMap] = {}
         for name in CONFIG_MAPS:
             value = await self._try(self._config_map(f"{SYSTEM}/configmaps/{name}"))
             if value is not None:
                 found[name] = value
         return found
 
-    async def kubelet_configs(self, nodes: tuple[Node, ...] | None) -> dict[str, dict[str, object]]:
+    async def kubelet_configs(
+        self, nodes: tuple[SeenNode, ...] | None
+    ) -> dict[str, dict[str, object]]:
         """Return the configuration of up to three sampled kubelets, through the API server."""
         found: dict[str, dict[str, object]] = {}
         for node in (nodes or ())[:3]:
@@ -159,8 +161,8 @@ class ClusterReader:
                 return tuple(found)
         raise ValueError(f"{path}: more than {page * PAGES_MAX:,} objects")
 
-    async def _config_map(self, path: str) -> ConfigMap:
-        return msgspec.convert(await self._page(path, {}), ConfigMap)
+    async def _config_map(self, path: str) -> SeenConfigMap:
+        return msgspec.convert(await self._page(path, {}), SeenConfigMap)
 
 
 def _remaining(page: Mapping[str, Any]) -> int:

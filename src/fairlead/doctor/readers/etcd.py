@@ -18,13 +18,13 @@ from fairlead.doctor.etcd_state import (
     Alarm,
     AlarmList,
     EtcdState,
+    EtcdStatus,
     MemberList,
-    Status,
     page_of,
 )
 from fairlead.doctor.facts import Source
 from fairlead.doctor.metrics import ALARM
-from fairlead.doctor.readers.pages import Page, Target
+from fairlead.doctor.readers.pages import MetricsPage, PageTarget
 from fairlead.doctor.readers.web import Web, said
 
 T = TypeVar("T")
@@ -57,15 +57,15 @@ class EtcdReader:
             alarms.alarms if alarms is not None else None,
         )  # fmt: skip
 
-    def targets(self, state: EtcdState | None) -> list[Target]:
+    def targets(self, state: EtcdState | None) -> list[PageTarget]:
         """Return the members' pages of metrics; their statuses where they show no page."""
-        found: list[Target] = []
+        found: list[PageTarget] = []
         statuses = dict(state.statuses) if state is not None else {}
         alarms = None if state is None else state.alarms
         for url in self._urls:
-            page, status = Page(f"{url}/metrics", self._web), statuses.get(_host(url))
+            page, status = MetricsPage(f"{url}/metrics", self._web), statuses.get(_host(url))
 
-            def fetch(page: Page = page, status: Status | None = status) -> bytes:
+            def fetch(page: MetricsPage = page, status: EtcdStatus | None = status) -> bytes:
                 if alarms is None:
                     return page.fetch_etcd()
                 try:
@@ -75,7 +75,7 @@ class EtcdReader:
                         raise
                     return page_of(status) + alarm_line(alarms)
 
-            found.append(Target(Source.ETCD, _host(url), fetch))
+            found.append(PageTarget(Source.ETCD, _host(url), fetch))
         return found
 
     def absent(self) -> dict[Source, str]:
@@ -84,8 +84,8 @@ class EtcdReader:
             return {}
         return {Source.ETCD_API: f"{Source.ETCD_API.value}: {self.problems[0]}"}
 
-    def _statuses(self, urls: Sequence[str]) -> list[tuple[str, Status]]:
-        asked = [(url, self._ask(url, "maintenance/status", Status)) for url in urls]
+    def _statuses(self, urls: Sequence[str]) -> list[tuple[str, EtcdStatus]]:
+        asked = [(url, self._ask(url, "maintenance/status", EtcdStatus)) for url in urls]
         return [(url, status) for url, status in asked if status is not None]
 
     def _ask_any(self, urls: Sequence[str], path: str, type_: type[T], **body: str) -> T | None:

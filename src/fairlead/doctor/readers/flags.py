@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.doctor.objects import Objects, Pod, Template
+from fairlead.doctor.objects import SeenObjects, SeenPod, SeenTemplate
 from fairlead.input.plain import yaml_document
 
 COMPONENTS = ("kube-apiserver", "etcd", "kube-scheduler", "kube-controller-manager",
@@ -37,13 +37,13 @@ def parse_flags(words: Iterable[str]) -> dict[str, str]:
     return flags
 
 
-def flags_of_objects(objects: Objects) -> dict[str, dict[str, str]]:
+def flags_of_objects(objects: SeenObjects) -> dict[str, dict[str, str]]:
     """Return the flags of the components that run as pods of the control plane or Deployments."""
     templates = [each.spec.template for each in objects.deployments or ()]
     return flags_of_pods([*(objects.control_plane_pods or ()), *templates])
 
 
-def flags_of_pods(pods: Iterable[Pod | Template]) -> dict[str, dict[str, str]]:
+def flags_of_pods(pods: Iterable[SeenPod | SeenTemplate]) -> dict[str, dict[str, str]]:
     """Return the flags of the components that run in these pods, the first pod of each."""
     found: dict[str, dict[str, str]] = {}
     for pod in pods:
@@ -66,7 +66,7 @@ class Manifests:
 
 def read_manifests(directory: Path) -> Manifests:
     """Return what a directory of static pods and configurations has; BadManifest, OSError."""
-    pods: list[Pod] = []
+    pods: list[SeenPod] = []
     scheduler_config: Mapping[str, object] | None = None
     for path in sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")]):
         with path.open("rb") as file:
@@ -78,7 +78,7 @@ def read_manifests(directory: Path) -> Manifests:
             if isinstance(value, Mapping) and value.get("kind") == SCHEDULER_CONFIGURATION:
                 scheduler_config = value
             elif isinstance(value, Mapping):
-                pods.append(msgspec.convert(value, Pod))
+                pods.append(msgspec.convert(value, SeenPod))
         except ValueError as error:
             raise BadManifest(f"{path}: {str(error)[:200]}") from error
     return Manifests(flags_of_pods(pods), scheduler_config)

@@ -22,7 +22,7 @@ import msgspec
 
 from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.api.times import parse_time
-from fairlead.doctor.objects import Node, Pod
+from fairlead.doctor.objects import SeenNode, SeenPod
 from fairlead.terminal import printable
 
 SCRIPT = (Path(__file__).parent / "node_facts.sh").read_text()
@@ -56,7 +56,7 @@ class PodSettings:
     run: str
 
 
-def sampled(nodes: Sequence[Node], per_class: int) -> list[str]:
+def sampled(nodes: Sequence[SeenNode], per_class: int) -> list[str]:
     """Return the first nodes by name of each class: machine type, kernel, kubelet, runtime."""
     classes: dict[tuple[str, ...], list[str]] = {}
     for node in sorted(nodes, key=lambda each: each.metadata.name):
@@ -106,7 +106,7 @@ class NodePodReader:
         self._sleep = sleep
         self.problems: list[str] = []
 
-    def read(self, nodes: Sequence[Node]) -> dict[str, dict[str, str]]:
+    def read(self, nodes: Sequence[SeenNode]) -> dict[str, dict[str, str]]:
         """Return the facts by node. Every pod that this made is deleted when it returns."""
         self._sweep()
         try:
@@ -154,7 +154,7 @@ class NodePodReader:
                 return
             self._sleep(POLL_SECONDS)
 
-    def _facts(self, pod: Pod) -> Iterator[tuple[str, dict[str, str]]]:
+    def _facts(self, pod: SeenPod) -> Iterator[tuple[str, dict[str, str]]]:
         node, log = pod.spec.node_name, f"{self._path}/{pod.metadata.name}/log"
         try:
             text = self._send("GET", log, {"limitBytes": str(LOG_BYTES_MAX)})
@@ -168,10 +168,10 @@ class NodePodReader:
         if facts:
             yield node, facts
 
-    def _pods(self, query: Mapping[str, str]) -> list[Pod]:
+    def _pods(self, query: Mapping[str, str]) -> list[SeenPod]:
         answer: Any = json.loads(self._send("GET", self._path, {"limit": "500", **query}))
         items: Any = answer.get("items") if isinstance(answer, dict) else None
-        return msgspec.convert(items or [], list[Pod])
+        return msgspec.convert(items or [], list[SeenPod])
 
     def _sweep(self) -> None:
         """Delete the doctor's pods whose deadline has passed."""

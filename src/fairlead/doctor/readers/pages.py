@@ -16,7 +16,7 @@ Samples = dict[str, dict[Labels, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PageTarget:
     """One instance: its source, its name in findings, and how its page is fetched."""
 
     source: Source
@@ -25,7 +25,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class MetricsPage:
     """A page at a URL, and who asks for it."""
 
     url: str
@@ -49,15 +49,15 @@ class Page:
         return page + b"\n%s %d\n" % (ALARM.encode(), b"NOSPACE" in answer)
 
 
-def page_target(given: str, web: Web | None = None) -> Target | None:
+def page_target(given: str, web: Web | None = None) -> PageTarget | None:
     """Return the target that NAME=URL names; None when it is no such text."""
     name, equals, url = given.partition("=")
     source = METRIC_SOURCES.get(name)
     if not equals or source is None or not url.startswith(("http://", "https://")):
         return None
-    page = Page(url, web or Web())
+    page = MetricsPage(url, web or Web())
     fetch = page.fetch_etcd if source is Source.ETCD else page.fetch
-    return Target(source, url.split("/")[2], fetch)
+    return PageTarget(source, url.split("/")[2], fetch)
 
 
 class PageReader:
@@ -70,7 +70,7 @@ class PageReader:
         self.absent: dict[Source, str] = {}
 
     def read(
-        self, targets: list[Target], wait: Callable[[], None] | None
+        self, targets: list[PageTarget], wait: Callable[[], None] | None
     ) -> dict[Source, tuple[Scrapes, ...]]:
         """Return the scrapes of each source; what failed is in `absent`."""
         first = [(each, *self._scrape(each)) for each in targets]
@@ -92,7 +92,7 @@ class PageReader:
             found[target.source] = (*found.get(target.source, ()), scrapes)
         return found
 
-    def _scrape(self, target: Target) -> tuple[Samples | None, float]:
+    def _scrape(self, target: PageTarget) -> tuple[Samples | None, float]:
         try:
             page = target.fetch()
             return parse_page(page, self._wanted.get(target.source, ())), self._wall()

@@ -13,11 +13,11 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from fairlead.doctor.check import Check, Reading
-from fairlead.doctor.facts import Facts, NotSeen, Source
+from fairlead.doctor.check import Check, MeasuredValue
+from fairlead.doctor.facts import ClusterFacts, NotSeen, Source
 from fairlead.doctor.metrics import Scrapes
 from fairlead.doctor.prometheus.answers import (
-    Sample,
+    PromSample,
     gauges,
     is_to_answer,
     measured,
@@ -26,7 +26,7 @@ from fairlead.doctor.prometheus.answers import (
     seen_directly,
     vector,
 )
-from fairlead.doctor.prometheus.api import BadAnswer, PrometheusApi, server_get
+from fairlead.doctor.prometheus.api import BadPrometheusAnswer, PrometheusApi, server_get
 from fairlead.doctor.prometheus.reader import PrometheusReader
 from fairlead.doctor.query import JOBS, selected
 from fairlead.doctor.readers.web import TooMuch, Web
@@ -35,7 +35,7 @@ from fairlead.doctor.sources import METRIC_SOURCES
 from fairlead.terminal import printable
 
 SECONDS_MAX, QUERY_SECONDS_MAX = 60.0, 15.0
-Answers = dict[str, "tuple[Reading, ...] | NotSeen"]
+Answers = dict[str, "tuple[MeasuredValue, ...] | NotSeen"]
 
 
 def parse_jobs(given: Sequence[str]) -> dict[Source, str]:
@@ -72,7 +72,7 @@ class PrometheusAnswers:
         """How many were sent."""
         return self._api.requests
 
-    def with_status(self, checks: Sequence[Check], facts: Facts) -> Facts:
+    def with_status(self, checks: Sequence[Check], facts: ClusterFacts) -> ClusterFacts:
         """Return the facts with the server's status and configuration, if one of the checks asks.
 
         What the server does not give is absent.
@@ -83,11 +83,13 @@ class PrometheusAnswers:
         try:
             facts = replace(facts, series=reader.series())
             return replace(facts, scrape_jobs=reader.scrape_jobs())
-        except (BadAnswer, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (
+            BadPrometheusAnswer, OSError, ValueError, KeyError, TypeError, AttributeError,
+        ) as error:  # fmt: skip
             reason = f"{Source.RECORDED.value}: {self._origin}: {str(error)[:300]}"
             return replace(facts, absent={**facts.absent, Source.RECORDED: reason})
 
-    def read(self, checks: Sequence[Check], facts: Facts) -> Answers:
+    def read(self, checks: Sequence[Check], facts: ClusterFacts) -> Answers:
         """Return the answers to those checks that Prometheus is to answer."""
         over_metrics = [(check, source) for check in checks
                         for source in check.needs[:1] if source in self._jobs]  # fmt: skip
@@ -96,7 +98,7 @@ class PrometheusAnswers:
         failure, instances = "", dict[Source, int]()
         try:
             instances = self._instances()
-        except (BadAnswer, OSError) as error:
+        except (BadPrometheusAnswer, OSError) as error:
             failure = printable(str(error), 300)
         found: Answers = {}
         for check, source in over_metrics:
@@ -108,7 +110,7 @@ class PrometheusAnswers:
             refusal = "" if count else failure or f"no job that is up matches {job}; see --job"
             try:
                 answer = self._answer(check, source, facts, refusal)
-            except (BadAnswer, OSError) as error:
+            except (BadPrometheusAnswer, OSError) as error:
                 if isinstance(direct, NotSeen):
                     reason = f"{direct.reason}; {self._origin}: {printable(str(error), 300)}"
                     found[check.id] = NotSeen(source, reason)
@@ -124,25 +126,25 @@ class PrometheusAnswers:
         counted = self._ask(f"count by (job) (count by (job, instance) ({up} == 1))")
         counts = [(each.metric.get("job", ""), each.number) for each in counted]
         if not all(math.isfinite(count) for _, count in counts):
-            raise BadAnswer("the number of instances is not a number")
+            raise BadPrometheusAnswer("the number of instances is not a number")
         return {
             source: int(sum(count for name, count in counts if re.fullmatch(job, name)))
             for source, job in self._jobs.items()
         }
 
     def _answer(
-        self, check: Check, source: Source, facts: Facts, refusal: str
-    ) -> tuple[Reading, ...]:
+        self, check: Check, source: Source, facts: ClusterFacts, refusal: str
+    ) -> tuple[MeasuredValue, ...]:
         """Return the readings of a check; BadAnswer, which a refusal is from the start, OSError."""
         if refusal:
-            raise BadAnswer(refusal)
+            raise BadPrometheusAnswer(refusal)
         query, expression = check.query(self._jobs), check.expression
         if query is None or expression is None:
             answer = measured(check, facts, self._more(source), self._origin)
         else:
             answer = readings(expression, query, self._ask(promql(query)), self._origin)
         if answer is None:
-            raise BadAnswer("it has no such series")
+            raise BadPrometheusAnswer("it has no such series")
         return answer
 
     def _more(self, source: Source) -> tuple[Scrapes, ...]:
@@ -154,7 +156,7 @@ class PrometheusAnswers:
             self._gauges[source] = gauges(samples)
         return self._gauges[source]
 
-    def _ask(self, query: str) -> list[Sample]:
+    def _ask(self, query: str) -> list[PromSample]:
         arguments = {"query": query, "timeout": f"{QUERY_SECONDS_MAX:g}s"}
         return vector(self._api.data(f"/api/v1/query?{urllib.parse.urlencode(arguments)}"))
 

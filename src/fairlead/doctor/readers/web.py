@@ -35,7 +35,7 @@ class TooMuch(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class WebAccess:
     """Who asks, and which certificates are trusted. Empty: none, and those of the system.
 
     `login` is `user:password` for basic authentication; `token` goes before it.
@@ -68,7 +68,7 @@ class Access:
         return ""
 
 
-def mounted_access(directory: Path) -> Access:
+def mounted_access(directory: Path) -> WebAccess:
     """Return the access that the files of a mounted Secret give; OSError for one unreadable.
 
     Those of a Secret of type kubernetes.io/tls (ca.crt, tls.crt, tls.key), token and login. A file
@@ -85,7 +85,7 @@ def mounted_access(directory: Path) -> Access:
             raise OSError(f"{directory / name}: not one line of ASCII text")
         return content.decode()
 
-    return Access(text("token"), text("login"), path("ca.crt"), path("tls.crt"), path("tls.key"))
+    return WebAccess(text("token"), text("login"), path("ca.crt"), path("tls.crt"), path("tls.key"))
 
 
 class _Within(urllib.request.BaseHandler):
@@ -107,9 +107,9 @@ class Web:
     """Sends requests with one kind of access."""
 
     def __init__(
-        self, access: Access | None = None, clock: Callable[[], float] = time.monotonic
+        self, access: WebAccess | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._access = access or Access()
+        self._access = access or WebAccess()
         self._clock = clock
 
     @cached_property

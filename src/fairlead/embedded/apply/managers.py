@@ -20,7 +20,7 @@ ANCIENT = "ancient-changes"
 FIELDS_TYPE = "FieldsV1"
 
 
-class Operation:
+class ManagerOperation:
     """How a manager writes, as it is named on the wire."""
 
     APPLY: Literal["Apply"] = "Apply"
@@ -51,12 +51,12 @@ class Manager(NamedTuple):
         text = f'"{self.name}"'
         if self.subresource:
             text += f' with subresource "{self.subresource}"'
-        if self.operation == Operation.UPDATE:
+        if self.operation == ManagerOperation.UPDATE:
             text += f" using {self.api_version}"
         return text
 
 
-class Owned(NamedTuple):
+class OwnedFields(NamedTuple):
     """The fields that a manager has, in which version, and since when ("": not known)."""
 
     fields: FieldSet
@@ -64,7 +64,7 @@ class Owned(NamedTuple):
     time: str = ""
 
 
-Managers = dict[Manager, Owned]
+Managers = dict[Manager, OwnedFields]
 
 
 def is_reset(entries: Any) -> bool:
@@ -83,13 +83,13 @@ def decode(entries: Sequence[Any] | None, *, is_stored: bool = False) -> Manager
             entry = msgspec.convert(raw, ManagedFieldsEntry)
         except msgspec.ValidationError as error:
             raise BadFields(str(error)) from None
-        if entry.operation not in (Operation.APPLY, Operation.UPDATE):
+        if entry.operation not in (ManagerOperation.APPLY, ManagerOperation.UPDATE):
             raise BadFields("operation must be `Apply` or `Update`")
         if not entry.api_version:
             raise BadFields("apiVersion must not be empty")
         if entry.fields_type != FIELDS_TYPE:
             raise BadFields(f"fieldsType must be {FIELDS_TYPE}")
-        is_update = entry.operation == Operation.UPDATE
+        is_update = entry.operation == ManagerOperation.UPDATE
         manager = Manager(
             entry.manager or "", entry.operation,
             entry.api_version if is_update else "", entry.subresource or "",
@@ -97,14 +97,14 @@ def decode(entries: Sequence[Any] | None, *, is_stored: bool = False) -> Manager
         fields = entry.fields_v1 or {}
         if not is_stored:
             fields = field_set.decode(fields)
-        out[manager] = Owned(fields, entry.api_version, entry.time or "")
+        out[manager] = OwnedFields(fields, entry.api_version, entry.time or "")
     return out
 
 
 def encode(managers: Managers) -> list[dict[str, Any]]:
     """Return the entries, in their order: applied first, then by age, name, version and part."""
 
-    def order(item: tuple[Manager, Owned]) -> tuple[str, ...]:
+    def order(item: tuple[Manager, OwnedFields]) -> tuple[str, ...]:
         manager, owned = item
         return (
             manager.operation, owned.time, manager.name, owned.api_version, manager.subresource,
@@ -113,7 +113,7 @@ def encode(managers: Managers) -> list[dict[str, Any]]:
     return [_entry(*item) for item in sorted(managers.items(), key=order)]
 
 
-def _entry(manager: Manager, owned: Owned) -> dict[str, Any]:
+def _entry(manager: Manager, owned: OwnedFields) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "manager": manager.name, "operation": manager.operation, "apiVersion": owned.api_version,
         "time": owned.time, "fieldsType": FIELDS_TYPE, "fieldsV1": owned.fields,
@@ -130,7 +130,7 @@ def same_but_for_times(a: Iterable[Any], b: Iterable[Any]) -> bool:
 
 def capped(managers: Managers) -> Managers:
     """Return the managers with the oldest of too many updates joined into one of their version."""
-    updates = [m for m in managers if m.operation == Operation.UPDATE]
+    updates = [m for m in managers if m.operation == ManagerOperation.UPDATE]
     left = len(updates)
     if left <= UPDATE_MANAGERS_MAX:
         return managers
@@ -144,11 +144,11 @@ def capped(managers: Managers) -> Managers:
         if version not in first:
             first[version] = manager
             continue
-        bucket = Manager(ANCIENT, Operation.UPDATE, version)
+        bucket = Manager(ANCIENT, ManagerOperation.UPDATE, version)
         if bucket not in out:
             out[bucket] = out.pop(first[version])
         fields = field_set.union(owned.fields, out[bucket].fields)
         del out[manager]
-        out[bucket] = Owned(fields, version, owned.time)
+        out[bucket] = OwnedFields(fields, version, owned.time)
         left -= 1
     return out

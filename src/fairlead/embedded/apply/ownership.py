@@ -27,7 +27,13 @@ from fairlead.embedded.apply.field_set import (
     union,
     without,
 )
-from fairlead.embedded.apply.managers import Manager, Managers, Operation, Owned, capped
+from fairlead.embedded.apply.managers import (
+    Manager,
+    ManagerOperation,
+    Managers,
+    OwnedFields,
+    capped,
+)
 from fairlead.embedded.apply.types import ABSENT, ObjectType
 from fairlead.embedded.apply.walk import (
     Comparison,
@@ -105,7 +111,7 @@ class Writer:
 
     def manager(self, operation: str) -> Manager:
         """Return the manager that this is."""
-        version = self.api_version if operation == Operation.UPDATE else ""
+        version = self.api_version if operation == ManagerOperation.UPDATE else ""
         return Manager(self.name or "unknown", operation, version, self.subresource)
 
 
@@ -114,13 +120,13 @@ def updated(old: Obj, new: Obj, managers: Managers, writer: Writer) -> Managers:
 
     The writer owns what it changed, and others lose it.
     """
-    manager = writer.manager(Operation.UPDATE)
+    manager = writer.manager(ManagerOperation.UPDATE)
     managers, change = _change_of_owners(old, new, _reconciled(managers, writer), writer)
     fields = difference(union(change.modified, change.added), _UNOWNED)
     if fields:
         before = managers.get(manager)
         joined = fields if before is None else union(fields, before.fields)
-        managers = {**managers, manager: Owned(joined, writer.api_version, writer.time)}
+        managers = {**managers, manager: OwnedFields(joined, writer.api_version, writer.time)}
     return capped(managers)
 
 
@@ -157,10 +163,10 @@ def applied(live: Obj, config: Obj, managers: Managers, writer: Writer, *, force
 
 
 def _apply(live: Obj, config: Obj, managers: Managers, writer: Writer, *, force: bool) -> Applied:
-    manager = writer.manager(Operation.APPLY)
+    manager = writer.manager(ManagerOperation.APPLY)
     last = managers.get(manager)
     fields = without(fields_of(config, writer.type), writer.reset)
-    managers = {**managers, manager: Owned(fields, writer.api_version)}
+    managers = {**managers, manager: OwnedFields(fields, writer.api_version)}
     made: dict[str, Any] = merge(live, config, writer.type)
     merged = made
     if last is not None and (type_ := writer.type_in(last.api_version)) is not None:
@@ -173,7 +179,7 @@ def _apply(live: Obj, config: Obj, managers: Managers, writer: Writer, *, force:
     before = "" if last is None else last.time
     if own:
         time = before if made == live else writer.time
-        managers[manager] = Owned(own, writer.api_version, time)
+        managers[manager] = OwnedFields(own, writer.api_version, time)
     else:
         del managers[manager]
     return Applied(made, managers)
@@ -237,7 +243,9 @@ def _change_of_owners(
 # ---------------------------------------------------------------------- what is applied no more
 
 
-def _given_up(merged: dict[str, Any], managers: Managers, last: Owned, writer: Writer) -> FieldSet:
+def _given_up(
+    merged: dict[str, Any], managers: Managers, last: OwnedFields, writer: Writer
+) -> FieldSet:
     """Return what its manager applied last time, not now, and nobody else has.
 
     Items stay that others own, in any version, and those that the manager never had.

@@ -27,7 +27,7 @@ from fairlead.runtime.client import EventType
 Filter = Callable[[StoreEvent], tuple[EventType, Record] | None]
 
 
-class Ending(Enum):
+class WatchEnding(Enum):
     """Why a watch is over."""
 
     TIMEOUT = "timeout"
@@ -59,18 +59,18 @@ class Watcher:
     bookmarks: bool
     bookmark_at: float
     deadline: float
-    ended: asyncio.Future[Ending]
+    ended: asyncio.Future[WatchEnding]
     #: False until its first event: of Tables that one alone has the columns.
     has_begun: bool = False
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: WatchEnding) -> None:
         """Wake the request's handler, once."""
         if not self.ended.done():
             self.ended.set_result(ending)
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class WatcherGroup:
     """Watchers that are sent the same bytes; in the order in which they came."""
 
     info: ResourceInfo
@@ -105,13 +105,13 @@ class Broadcaster:
 
     def __init__(self, registry: Registry, version: Callable[[], int], limits: WatchLimits) -> None:
         self.limits = limits
-        self.ended_counts: dict[Ending, int] = dict.fromkeys(Ending, 0)
+        self.ended_counts: dict[WatchEnding, int] = dict.fromkeys(WatchEnding, 0)
         self._registry = registry
         self._revision = registry.revision
         self._version = version
         self._loop = asyncio.get_running_loop()
-        self._groups: dict[Hashable, Group] = {}
-        self._tables: dict[str, dict[Hashable, Group]] = {}
+        self._groups: dict[Hashable, WatcherGroup] = {}
+        self._tables: dict[str, dict[Hashable, WatcherGroup]] = {}
         self._pending: dict[str, list[StoreEvent]] = {}
         self._tick: asyncio.TimerHandle | None = None
         self._tick_seconds = limits.tick_seconds_min
@@ -129,7 +129,9 @@ class Broadcaster:
         if wanted and self._tick is None:
             self._tick = self._loop.call_later(self._tick_seconds, self._flush)
 
-    def join(self, key: Hashable, watcher: Watcher, new_group: Group) -> tuple[Hashable, Group]:
+    def join(
+        self, key: Hashable, watcher: Watcher, new_group: WatcherGroup
+    ) -> tuple[Hashable, WatcherGroup]:
         """Add a watcher that has been sent everything up to its `from_version`.
 
         To the group of this key, else to `new_group`. Must happen in the same step of the loop as
@@ -144,10 +146,10 @@ class Broadcaster:
         group.watchers[watcher] = None
         self.watcher_count += 1
         if self._is_stopping:
-            watcher.end(Ending.STOPPED)
+            watcher.end(WatchEnding.STOPPED)
         return key, group
 
-    def leave(self, membership: tuple[Hashable, Group], watcher: Watcher) -> None:
+    def leave(self, membership: tuple[Hashable, WatcherGroup], watcher: Watcher) -> None:
         """Remove a watcher; the last one takes its group along."""
         key, group = membership
         if watcher not in group.watchers:
@@ -180,7 +182,7 @@ class Broadcaster:
             self.limits.tick_seconds_max, max(self.limits.tick_seconds_min, 10 * cost)
         )
 
-    def _send(self, group: Group, events: Sequence[StoreEvent]) -> None:
+    def _send(self, group: WatcherGroup, events: Sequence[StoreEvent]) -> None:
         fresh = group.fresh
         late = {w: group.encode(events, w) for w in fresh if not w.ended.done()}
         for watcher, own in late.items():
@@ -203,12 +205,12 @@ class Broadcaster:
         if watcher.ended.done():
             return
         if transport.is_closing():
-            watcher.end(Ending.CLOSED)
+            watcher.end(WatchEnding.CLOSED)
             return
         transport.write(framed)
         if transport.get_write_buffer_size() > self.limits.buffer_bytes_max:
             # A clean end would only queue up behind what it does not read.
-            watcher.end(Ending.SLOW)
+            watcher.end(WatchEnding.SLOW)
             transport.abort()
 
     async def run(self) -> None:
@@ -229,14 +231,14 @@ class Broadcaster:
             served = self._registry.find(info.group, info.version, info.plural)
             if withdrawn and served is not info:
                 for watcher in group.watchers:
-                    watcher.end(Ending.WITHDRAWN)
+                    watcher.end(WatchEnding.WITHDRAWN)
             self._sweep_group(group, now, version)
 
-    def _sweep_group(self, group: Group, now: float, version: int) -> None:
+    def _sweep_group(self, group: WatcherGroup, now: float, version: int) -> None:
         bookmarks: dict[bool, bytes] = {}
         for watcher in group.watchers:
             if watcher.transport.is_closing():
-                watcher.end(Ending.CLOSED)
+                watcher.end(WatchEnding.CLOSED)
             timed_out = now >= watcher.deadline
             if watcher.bookmarks and (timed_out or now >= watcher.bookmark_at):
                 form = group.later if watcher.has_begun else group.rendering
@@ -248,14 +250,14 @@ class Broadcaster:
                 watcher.has_begun = True
                 self._write(watcher, line)
             if timed_out:
-                watcher.end(Ending.TIMEOUT)
+                watcher.end(WatchEnding.TIMEOUT)
 
     def stop(self) -> None:
         """End all watches; those that join from now on end at once."""
         self._is_stopping = True
         for group in self._groups.values():
             for watcher in group.watchers:
-                watcher.end(Ending.STOPPED)
+                watcher.end(WatchEnding.STOPPED)
 
     def counts(self) -> Mapping[str, int]:
         """Return how many watchers each kind has, for metrics."""

@@ -40,14 +40,14 @@ _SUBRESOURCES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class DiscoveryDocument:
     """A document ready to send, and the hash of its bytes."""
 
     body: bytes
     etag: str
 
     @classmethod
-    def of(cls, value: Any) -> Document:
+    def of(cls, value: Any) -> DiscoveryDocument:
         """Return the document of a JSON value."""
         body = msgspec.json.encode(value)
         return cls(body, f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"')
@@ -154,10 +154,10 @@ class Discovery:
         self._address = server_address
         self._also = also
         self._revision = -1
-        self._documents: dict[tuple[str, ...], Document] = {}
+        self._documents: dict[tuple[str, ...], DiscoveryDocument] = {}
         self._versions: dict[str, list[str]] = {}
 
-    def cached(self, key: tuple[str, ...], make: Callable[[], Any]) -> Document | None:
+    def cached(self, key: tuple[str, ...], make: Callable[[], Any]) -> DiscoveryDocument | None:
         """Return what `make` makes, kept until the registry changes; None where it makes None."""
         if self._registry.revision != self._revision:
             self._revision = self._registry.revision
@@ -169,7 +169,7 @@ class Discovery:
         value = make()
         if value is None:
             return None
-        document = self._documents[key] = Document.of(value)
+        document = self._documents[key] = DiscoveryDocument.of(value)
         return document
 
     def _group_versions(self) -> dict[str, list[str]]:
@@ -193,7 +193,7 @@ class Discovery:
         ]
         return {"name": group, "versions": versions, "preferredVersion": versions[0]}
 
-    def core_versions(self) -> Document | None:
+    def core_versions(self) -> DiscoveryDocument | None:
         """/api."""
         return self.cached(
             ("api",),
@@ -206,7 +206,7 @@ class Discovery:
             },
         )
 
-    def groups(self) -> Document | None:
+    def groups(self) -> DiscoveryDocument | None:
         """/apis."""
         return self.cached(
             ("apis",),
@@ -217,7 +217,7 @@ class Discovery:
             },
         )
 
-    def group(self, group: str) -> Document | None:
+    def group(self, group: str) -> DiscoveryDocument | None:
         """/apis/<group>; None when there is no such group."""
 
         def make() -> dict[str, Any] | None:
@@ -227,7 +227,7 @@ class Discovery:
 
         return self.cached(("apis", group), make)
 
-    def resources(self, group: str, version: str) -> Document | None:
+    def resources(self, group: str, version: str) -> DiscoveryDocument | None:
         """/api/v1 and /apis/<group>/<version>; None when nothing is served there."""
 
         def make() -> dict[str, Any] | None:
@@ -243,7 +243,7 @@ class Discovery:
 
         return self.cached(("resources", group, version), make)
 
-    def aggregated(self, version: str, *, core: bool) -> Document | None:
+    def aggregated(self, version: str, *, core: bool) -> DiscoveryDocument | None:
         """/api and /apis as APIGroupDiscoveryList of that version of its API."""
 
         def make() -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from fairlead.embedded.http.discovery import Discovery, Document, version_info
+from fairlead.embedded.http.discovery import Discovery, DiscoveryDocument, version_info
 from fairlead.embedded.http.negotiate import DISCOVERY_FORMS, PLAIN, negotiate
 from fairlead.embedded.http.request import PathNotFound
 from fairlead.embedded.http.respond import json_answer, value_answer
@@ -107,7 +107,10 @@ def _takes_only_protobuf(request: web.BaseRequest) -> bool:
 
 
 def _send(
-    request: web.BaseRequest, document: Document | None, *, content_type: str = "application/json"
+    request: web.BaseRequest,
+    document: DiscoveryDocument | None,
+    *,
+    content_type: str = "application/json",
 ) -> web.Response:
     """Send a document, or 304 when the client has it already."""
     if document is None:

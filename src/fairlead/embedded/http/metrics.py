@@ -45,7 +45,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredUse:
     """What a pod uses, by container; or a node, which has one part named "" and no namespace."""
 
     name: str
@@ -57,11 +57,11 @@ class Measured:
 class MetricsSource(Protocol):
     """The nodes, as they measure."""
 
-    def measured_pods(self) -> Iterable[Measured]:
+    def measured_pods(self) -> Iterable[MeasuredUse]:
         """Return the pods that were looked at twice."""
         ...
 
-    def measured_nodes(self) -> Iterable[Measured]:
+    def measured_nodes(self) -> Iterable[MeasuredUse]:
         """Return the nodes that were looked at twice."""
         ...
 
@@ -97,7 +97,7 @@ def answer_metrics(
     return {"kind": info.kind, **head, **items[0]}
 
 
-def _object(each: Measured, kind: str) -> dict[str, Any]:
+def _object(each: MeasuredUse, kind: str) -> dict[str, Any]:
     latest = max(each.parts.values(), key=lambda part: part.at)
     metadata: dict[str, Any] = {
         "name": each.name, "creationTimestamp": format_time(latest.at), "labels": dict(each.labels),

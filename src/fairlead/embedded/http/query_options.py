@@ -15,7 +15,7 @@ from aiohttp import web
 from fairlead.api.status import BadRequest, Invalid
 from fairlead.embedded.http.request import Query, as_object
 from fairlead.embedded.verbs import errors
-from fairlead.embedded.verbs.errors import Problem, ProblemType
+from fairlead.embedded.verbs.errors import FieldProblem, ProblemType
 from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WriteOptions
 from fairlead.runtime.client import Propagation
 
@@ -36,7 +36,7 @@ class FieldValidation(Enum):
 def _unsupported(kind: str, field: str, value: Any, choices: type[Enum]) -> Invalid:
     accepted = ", ".join(f'"{choice.value}"' for choice in choices)
     why = f"supported values: {accepted}"
-    return errors.invalid_options(kind, Problem(field, ProblemType.NOT_SUPPORTED, why, value))
+    return errors.invalid_options(kind, FieldProblem(field, ProblemType.NOT_SUPPORTED, why, value))
 
 
 def _choice(kind: str, query: Query, field: str, choices: type[E]) -> E | None:
@@ -51,7 +51,9 @@ def _choice(kind: str, query: Query, field: str, choices: type[E]) -> E | None:
 
 def _bad_dry_run(kind: str, value: Any) -> Invalid:
     why = 'supported values: "All"'
-    return errors.invalid_options(kind, Problem("dryRun", ProblemType.NOT_SUPPORTED, why, value))
+    return errors.invalid_options(
+        kind, FieldProblem("dryRun", ProblemType.NOT_SUPPORTED, why, value)
+    )
 
 
 def _dry_run(kind: str, query: Query) -> bool:
@@ -74,10 +76,10 @@ def write_options(request: web.BaseRequest, query: Query, warnings: list[str]) -
     manager = query.text("fieldManager")
     if len(manager) > MANAGER_LENGTH_MAX:
         why = f"may not be more than {MANAGER_LENGTH_MAX} bytes"
-        raise errors.invalid_options(kind, Problem("fieldManager", ProblemType.TOO_LONG, why))
+        raise errors.invalid_options(kind, FieldProblem("fieldManager", ProblemType.TOO_LONG, why))
     if not manager.isprintable():
         why = "should only contain printable characters"
-        problem = Problem("fieldManager", ProblemType.INVALID, why, manager)
+        problem = FieldProblem("fieldManager", ProblemType.INVALID, why, manager)
         raise errors.invalid_options(kind, problem)
     return WriteOptions(
         dry_run=_dry_run(kind, query),

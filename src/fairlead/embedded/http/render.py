@@ -20,7 +20,7 @@ from fairlead.embedded.http.negotiate import Accepted, Form
 from fairlead.embedded.printing import GENERIC, Printer, printers
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Record
-from fairlead.embedded.verbs.options import Page
+from fairlead.embedded.verbs.options import ListPage
 from fairlead.runtime.clock import Clock
 
 #: Pieces of a list are sent when they have grown to this.
@@ -56,7 +56,7 @@ def _metadata_bytes(record: Record) -> bytes:
     return bytes(_HEAD.decode(record.data).metadata)
 
 
-def _list_meta(page: Page) -> bytes:
+def _list_meta(page: ListPage) -> bytes:
     meta: dict[str, Any] = {"resourceVersion": page.resource_version}
     if page.continue_:
         meta["continue"] = page.continue_
@@ -75,7 +75,7 @@ class Rendering(ABC):
         """Return a single object, as it is answered or put into a watch event."""
 
     @abstractmethod
-    def head(self, page: Page) -> bytes:
+    def head(self, page: ListPage) -> bytes:
         """Return what comes before the items of a list."""
 
     def item(self, record: Record) -> bytes:
@@ -106,7 +106,7 @@ class PlainRendering(Rendering):
         """Splice."""
         return self.info.prefix + record.data[1:]
 
-    def head(self, page: Page) -> bytes:
+    def head(self, page: ListPage) -> bytes:
         """Return the list's kind and metadata."""
         kind = _encode(self.info.list_kind).decode()
         version = _encode(self.info.api_version).decode()
@@ -135,7 +135,7 @@ class MetadataRendering(Rendering):
         """Splice the metadata."""
         return self._prefix("PartialObjectMetadata") + _metadata_bytes(record) + b"}"
 
-    def head(self, page: Page) -> bytes:
+    def head(self, page: ListPage) -> bytes:
         """Return the list's kind and metadata."""
         return self._prefix("PartialObjectMetadataList") + _list_meta(page) + b',"items":['
 
@@ -172,7 +172,7 @@ class TableRendering(Rendering):
         meta = _encode({"resourceVersion": str(record.version)})
         return self._open(meta) + self.item(record) + b"]}"
 
-    def head(self, page: Page) -> bytes:
+    def head(self, page: ListPage) -> bytes:
         """Return the columns."""
         return self._open(_list_meta(page))
 
@@ -225,7 +225,7 @@ def rendering(
     return PlainRendering(info)
 
 
-def list_pieces(render: Rendering, page: Page) -> Iterator[bytes]:
+def list_pieces(render: Rendering, page: ListPage) -> Iterator[bytes]:
     """Yield the JSON of a list in pieces of about PIECE_BYTES: others get a turn between."""
     pending: list[bytes] = [render.head(page)]
     size, first = len(pending[0]), True
@@ -260,4 +260,4 @@ def chunk(payload: bytes) -> bytes:
 
 def collection(info: ResourceInfo, records: Sequence[Record], version: str) -> bytes:
     """Return the plain list of these records, as delete-collection answers it."""
-    return b"".join(list_pieces(PlainRendering(info), Page(records, version)))
+    return b"".join(list_pieces(PlainRendering(info), ListPage(records, version)))

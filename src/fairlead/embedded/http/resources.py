@@ -65,14 +65,14 @@ from fairlead.embedded.http.respond import (
     write_pieces,
 )
 from fairlead.embedded.http.stream_answers import PodStreams
-from fairlead.embedded.http.watching import Watching, WatchRequest
+from fairlead.embedded.http.watching import Watching, WatchQuery
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Record
 from fairlead.embedded.verbs import errors
 from fairlead.embedded.verbs.options import WatchOptions, WriteOptions
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import PatchType
 from fairlead.runtime.clock import Clock
 
@@ -86,7 +86,7 @@ STREAMS = ("exec", "attach", "portforward")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ResourceCall:
     """One request to one kind: everything that the verbs need."""
 
     request: web.BaseRequest
@@ -120,7 +120,7 @@ class Resources:
 
     def __init__(
         self,
-        service: Service,
+        service: ApiService,
         *,
         watching: Watching,
         logs: PodLogs,
@@ -159,7 +159,7 @@ class Resources:
             raise self._not_there(path)
         if path.name and info.namespaced and not path.namespace:
             raise self._not_there(path)
-        call = Call(request, path, info, query)
+        call = ResourceCall(request, path, info, query)
         if path.subresource:
             return await self._subresource(call)
         if path.name:
@@ -172,7 +172,7 @@ class Resources:
             return errors.unknown_resource()
         return PathNotFound("404 page not found")
 
-    async def _collection(self, call: Call) -> web.StreamResponse:
+    async def _collection(self, call: ResourceCall) -> web.StreamResponse:
         match call.request.method:
             case "GET" if call.query.flag("watch"):
                 self._check_verb(call, "watch")
@@ -189,7 +189,7 @@ class Resources:
             case method:
                 raise errors.method_not_allowed(call.info, method)
 
-    async def _object(self, call: Call) -> web.StreamResponse:
+    async def _object(self, call: ResourceCall) -> web.StreamResponse:
         match call.request.method:
             case "GET":
                 return self._get(call)
@@ -205,7 +205,7 @@ class Resources:
             case method:
                 raise errors.method_not_allowed(call.info, method)
 
-    async def _subresource(self, call: Call) -> web.StreamResponse:
+    async def _subresource(self, call: ResourceCall) -> web.StreamResponse:
         sub, method = call.path.subresource, call.request.method
         if sub not in call.info.subresources:
             if sub == "proxy" and call.info.plural in ("pods", "services", "nodes"):
@@ -237,13 +237,13 @@ class Resources:
             case _:
                 raise errors.method_not_allowed(call.info, f"{method} of {sub}")
 
-    def _check_verb(self, call: Call, verb: str) -> None:
+    def _check_verb(self, call: ResourceCall, verb: str) -> None:
         if verb not in call.info.verbs:
             raise errors.method_not_allowed(call.info, verb)
 
     # Reads -----------------------------------------------------------------------------------
 
-    def _get(self, call: Call) -> web.Response:
+    def _get(self, call: ResourceCall) -> web.Response:
         accepted = call.accepted(OBJECT_FORMS)
         asked = call.query.text("resourceVersion")
         if asked and not (asked.isascii() and asked.isdigit()):
@@ -251,20 +251,20 @@ class Resources:
         return self._one(call, self._service.get(call.info, *call.key), accepted)
 
     def _one(
-        self, call: Call, record: Record, accepted: Accepted, status: int = 200
+        self, call: ResourceCall, record: Record, accepted: Accepted, status: int = 200
     ) -> web.Response:
         if accepted is PLAIN:
             return json_answer(whole(call.info, record), status, warnings=call.warnings)
         render = rendering(call.info, accepted, call.include(), self._clock)
         return json_answer(render.one(record), status, warnings=call.warnings)
 
-    async def _list(self, call: Call) -> web.StreamResponse:
+    async def _list(self, call: ResourceCall) -> web.StreamResponse:
         accepted = call.accepted(LIST_FORMS)
         render = rendering(call.info, accepted, call.include(), self._clock)
         query = call.query
         if query.is_given("sendInitialEvents"):
             why = "sendInitialEvents is forbidden for list"
-            problem = errors.Problem("sendInitialEvents", errors.ProblemType.FORBIDDEN, why)
+            problem = errors.FieldProblem("sendInitialEvents", errors.ProblemType.FORBIDDEN, why)
             raise errors.invalid_options("ListOptions", problem)
         page = self._service.list(call.info, call.path.namespace, list_options(query))
         pieces = list_pieces(render, page)
@@ -278,7 +278,7 @@ class Resources:
         await write_pieces(response, pieces)
         return response
 
-    async def _watch(self, call: Call) -> web.StreamResponse:
+    async def _watch(self, call: ResourceCall) -> web.StreamResponse:
         query = call.query
         options = WatchOptions(
             label_selector=query.text("labelSelector"),
@@ -292,16 +292,16 @@ class Resources:
             ),
         )
         accepted = call.accepted(OBJECT_FORMS)
-        watch = WatchRequest(call.info, call.path.namespace, options, accepted, call.include())
+        watch = WatchQuery(call.info, call.path.namespace, options, accepted, call.include())
         return await self._watching.answer(call.request, watch)
 
     # Writes ----------------------------------------------------------------------------------
 
-    async def _body(self, call: Call) -> Any:
+    async def _body(self, call: ResourceCall) -> Any:
         body = await read_body(call.request, self._limits)
         return decode_body(body, media_type(call.request), self._limits)
 
-    async def _object_body(self, call: Call) -> dict[str, Any]:
+    async def _object_body(self, call: ResourceCall) -> dict[str, Any]:
         """The body as an object of the kind that the path names."""
         raw = await read_body(call.request, self._limits)
         content_type = media_type(call.request)
@@ -318,10 +318,10 @@ class Resources:
         _check_kind(call.info, body)
         return dict(body)
 
-    def _written(self, call: Call, record: Record, status: int = 200) -> web.Response:
+    def _written(self, call: ResourceCall, record: Record, status: int = 200) -> web.Response:
         return self._one(call, record, call.accepted(OBJECT_FORMS), status)
 
-    async def _create(self, call: Call) -> web.Response:
+    async def _create(self, call: ResourceCall) -> web.Response:
         if call.info.namespaced and not call.path.namespace:
             raise errors.method_not_allowed(call.info, "create without a namespace in the path")
         call.accepted(OBJECT_FORMS)  # refuse before writing, not after
@@ -330,7 +330,7 @@ class Resources:
         record = await self._service.create(call.info, call.path.namespace, body, options)
         return self._written(call, record, 201)
 
-    async def _replace(self, call: Call) -> web.Response:
+    async def _replace(self, call: ResourceCall) -> web.Response:
         call.accepted(OBJECT_FORMS)
         options = call.write_options()
         body = await self._object_body(call)
@@ -343,7 +343,7 @@ class Resources:
         )
         return self._written(call, record, status)
 
-    async def _patch_body(self, call: Call) -> tuple[PatchType, Any]:
+    async def _patch_body(self, call: ResourceCall) -> tuple[PatchType, Any]:
         """The patch and its type; 415 for types that we do not have, so that clients fall back."""
         content_type = media_type(call.request)
         accepted = [
@@ -354,12 +354,12 @@ class Resources:
             raise unsupported(content_type, (*(kind.value for kind in accepted), APPLY_TYPE))
         if call.query.is_given("force"):
             why = "may not be specified for non-apply patch"
-            problem = errors.Problem("force", errors.ProblemType.FORBIDDEN, why)
+            problem = errors.FieldProblem("force", errors.ProblemType.FORBIDDEN, why)
             raise errors.invalid_options("PatchOptions", problem)
         body = await read_body(call.request, self._limits)
         return patch_type, decode_json(body, self._limits)
 
-    async def _patch(self, call: Call) -> web.Response:
+    async def _patch(self, call: ResourceCall) -> web.Response:
         call.accepted(OBJECT_FORMS)
         if media_type(call.request) == APPLY_TYPE:
             return await self._apply(call)
@@ -375,11 +375,11 @@ class Resources:
         )
         return self._written(call, record)
 
-    async def _apply(self, call: Call) -> web.Response:
+    async def _apply(self, call: ResourceCall) -> web.Response:
         """Server-side apply: 201 for what it creates."""
         options = replace(call.write_options(), force=call.query.flag("force"))
         if not options.field_manager:
-            problem = errors.Problem(
+            problem = errors.FieldProblem(
                 "fieldManager", errors.ProblemType.REQUIRED, "is required for apply patch"
             )
             raise errors.invalid_options("PatchOptions", problem)
@@ -394,7 +394,7 @@ class Resources:
         )
         return self._written(call, record, 201 if is_new else 200)
 
-    async def _put_scale(self, call: Call) -> web.Response:
+    async def _put_scale(self, call: ResourceCall) -> web.Response:
         options = call.write_options()
         if call.request.method == "PUT":
             body: Any = await self._body(call)
@@ -408,7 +408,7 @@ class Resources:
 
     # Deletes ---------------------------------------------------------------------------------
 
-    async def _delete_body(self, call: Call) -> Mapping[str, Any]:
+    async def _delete_body(self, call: ResourceCall) -> Mapping[str, Any]:
         body = await read_body(call.request, self._limits)
         if not body:
             return {}
@@ -417,7 +417,7 @@ class Resources:
             raise BadRequest(f"the body of a delete is DeleteOptions, got {options['kind']!r}")
         return options
 
-    async def _delete(self, call: Call) -> web.Response:
+    async def _delete(self, call: ResourceCall) -> web.Response:
         options = delete_options(call.query, await self._delete_body(call))
         call.accepted(OBJECT_FORMS)  # refuse before writing, not after
         options = replace(options, warn=call.warnings.append)
@@ -430,7 +430,7 @@ class Resources:
             details["group"] = call.info.group
         return success_answer(200, details, warnings=call.warnings)
 
-    async def _delete_collection(self, call: Call) -> web.Response:
+    async def _delete_collection(self, call: ResourceCall) -> web.Response:
         options = delete_options(call.query, await self._delete_body(call))
         selection = list_options(call.query)
         records = await self._service.delete_collection(
@@ -438,7 +438,7 @@ class Resources:
         )
         return json_answer(collection(call.info, records, str(self._service.store.version)))
 
-    async def _evict(self, call: Call) -> web.Response:
+    async def _evict(self, call: ResourceCall) -> web.Response:
         body = as_object(await self._body(call))
         if body.get("kind", "Eviction") != "Eviction":
             raise BadRequest(f"the body of an eviction is an Eviction, got {body['kind']!r}")

@@ -55,7 +55,7 @@ from fairlead.embedded.http.respond import error_answer, text_answer
 from fairlead.embedded.http.stream_answers import PodStreams
 from fairlead.embedded.http.watching import Watching
 from fairlead.embedded.http.webhook_caller import calling_webhooks
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.clock import Clock, SystemClock
 from fairlead.runtime.connections import ConnectionLimits, Connections
 
@@ -111,7 +111,7 @@ class Server:
 
     def __init__(
         self,
-        service: Service,
+        service: ApiService,
         token: str,
         *,
         extensions: Mapping[str, Handler],
@@ -281,7 +281,7 @@ def _protocol_logger() -> logging.Logger:
 
 @asynccontextmanager
 async def serve(
-    service: Service,
+    service: ApiService,
     *,
     token: str,
     host: str = "127.0.0.1",

@@ -28,7 +28,7 @@ class _Size(msgspec.Struct, frozen=True, rename="pascal"):
     height: int
 
 
-class Session:
+class StreamSession:
     """One program, or one container's output, and the client that it is joined with."""
 
     def __init__(self, socket: Socket, protocol: str, options: ExecOptions) -> None:
@@ -128,7 +128,7 @@ class Attached:
         """Do nothing: who opened the log closes it."""
 
 
-async def attach(session: Session, pieces: AsyncIterator[bytes]) -> None:
+async def attach(session: StreamSession, pieces: AsyncIterator[bytes]) -> None:
     """Send a log's pieces until they end, and close them."""
     try:
         await session.run(Attached(pieces))

@@ -50,7 +50,7 @@ _DICTIONARY = (
 )
 
 
-class Kind(IntEnum):
+class ControlFrame(IntEnum):
     """The control frames that count here."""
 
     SYN_STREAM = 1
@@ -148,16 +148,16 @@ class SpdyServer:
         body = frame[_HEAD_BYTES:]
         try:
             match kind:
-                case Kind.SYN_STREAM:
+                case ControlFrame.SYN_STREAM:
                     (stream,) = struct.unpack_from("!I", body)
                     yield Opened(stream, self._headers(body[10:]), bool(flags & _FIN))
-                case Kind.RST_STREAM:
+                case ControlFrame.RST_STREAM:
                     yield Reset(struct.unpack_from("!I", body)[0])
-                case Kind.PING:
+                case ControlFrame.PING:
                     yield Ping(frame)
-                case Kind.GOAWAY:
+                case ControlFrame.GOAWAY:
                     yield GoAway()
-                case Kind.HEADERS:
+                case ControlFrame.HEADERS:
                     self._headers(body[4:])  # its compression goes on from here
                 case _:
                     return
@@ -180,7 +180,7 @@ class SpdyServer:
         """Return the frame that accepts a stream."""
         block = self._deflate.compress(struct.pack("!I", 0))
         block += self._deflate.flush(zlib.Z_SYNC_FLUSH)
-        return _control(Kind.SYN_REPLY, struct.pack("!I", stream) + block)
+        return _control(ControlFrame.SYN_REPLY, struct.pack("!I", stream) + block)
 
     def data(self, stream: int, data: bytes, *, is_last: bool = False) -> bytes:
         """Return a frame with these bytes, fewer than 16 MiB."""
@@ -188,7 +188,7 @@ class SpdyServer:
 
     def reset(self, stream: int, status: int) -> bytes:
         """Return the frame that gives a stream up."""
-        return _control(Kind.RST_STREAM, struct.pack("!II", stream, status))
+        return _control(ControlFrame.RST_STREAM, struct.pack("!II", stream, status))
 
 
 def _control(kind: int, body: bytes) -> bytes:

@@ -73,7 +73,7 @@ class PodStreams:
         except BaseException:
             execution.close()
             raise
-        return await socket.run(sessions.Session(socket, protocol, options).run(execution))
+        return await socket.run(sessions.StreamSession(socket, protocol, options).run(execution))
 
     async def _attach(
         self, request: web.BaseRequest, pod: Pod, query: Query, logs: LogSource
@@ -85,7 +85,7 @@ class PodStreams:
         pieces = await logs.read(*pod.metadata.key, container, new)
         socket = Socket(request, self._is_stopping)
         await socket.open(protocol)
-        session = sessions.Session(socket, protocol, options)
+        session = sessions.StreamSession(socket, protocol, options)
         return await socket.run(sessions.attach(session, pieces))
 
     async def _forward(

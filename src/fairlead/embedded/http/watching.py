@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from aiohttp import web
 
 from fairlead.api.status import ApiError, StatusDetails, TooManyRequests
-from fairlead.embedded.http.broadcast import Broadcaster, Group, Watcher
+from fairlead.embedded.http.broadcast import Broadcaster, Watcher, WatcherGroup
 from fairlead.embedded.http.negotiate import Accepted
 from fairlead.embedded.http.render import (
     PIECE_BYTES,
@@ -30,7 +30,7 @@ from fairlead.embedded.http.respond import begin_json, write_pieces
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Record
 from fairlead.embedded.verbs.options import WatchOptions, WatchStart
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.clock import Clock
 
 #: Step of the spread of default time-outs, so that watches that began together do not end together.
@@ -40,7 +40,7 @@ _INITIAL_EVENTS_END = '{"k8s.io/initial-events-end":"true"}'
 
 
 @dataclass(frozen=True, slots=True)
-class WatchRequest:
+class WatchQuery:
     """A parsed watch."""
 
     info: ResourceInfo
@@ -89,16 +89,16 @@ def _pieces(start: WatchStart, stream: _Stream) -> Iterator[bytes]:
 class Watching:
     """Answers watch requests, all through one broadcaster."""
 
-    def __init__(self, service: Service, broadcaster: Broadcaster, clock: Clock) -> None:
+    def __init__(self, service: ApiService, broadcaster: Broadcaster, clock: Clock) -> None:
         self._service = service
         self._broadcaster = broadcaster
         self._clock = clock
         self._serial = 0
 
-    async def answer(self, request: web.BaseRequest, watch: WatchRequest) -> web.StreamResponse:
+    async def answer(self, request: web.BaseRequest, watch: WatchQuery) -> web.StreamResponse:
         """Stream until the time-out, a disconnect, or the server's stop.
 
-        Raises what `Service.watch_start` does, before anything is sent; later errors go into the
+        Raises what `ApiService.watch_start` does, before anything is sent; later errors go into the
         stream as an ERROR event.
         """
         broadcaster = self._broadcaster
@@ -134,14 +134,14 @@ class Watching:
             asyncio.get_running_loop().create_future(),
             stream.has_begun,
         )
-        await self._stay(watcher, watch, Group(watch.info, start.filter.transform, render))
+        await self._stay(watcher, watch, WatcherGroup(watch.info, start.filter.transform, render))
         return response
 
     async def _catch_up(
         self,
         response: web.StreamResponse,
         start: WatchStart,
-        watch: WatchRequest,
+        watch: WatchQuery,
         stream: _Stream,
     ) -> WatchStart:
         """Write until little is left, and return that rest, unwritten.
@@ -164,7 +164,7 @@ class Watching:
             if sum(len(record.data) for _, record in start.initial) < PIECE_BYTES:
                 return start
 
-    async def _stay(self, watcher: Watcher, watch: WatchRequest, group: Group) -> None:
+    async def _stay(self, watcher: Watcher, watch: WatchQuery, group: WatcherGroup) -> None:
         """Be a member of the watch's group, or begin it with `group`, until the watch ends."""
         broadcaster, options = self._broadcaster, watch.options
         key = (

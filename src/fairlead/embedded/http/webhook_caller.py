@@ -18,9 +18,9 @@ import aiohttp
 from fairlead.api.webhooks import WebhookClientConfig
 from fairlead.embedded.http.only_created import GROUPS, USER
 from fairlead.embedded.http.request import read_at_most
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.webhooks.registry import CallFailed
-from fairlead.embedded.webhooks.review import User
+from fairlead.embedded.webhooks.review import ReviewUser
 
 ANSWER_BYTES_MAX = 3 * 1024 * 1024  # client-go: what a webhook may answer
 CONTEXTS_CACHED_MAX = 64
@@ -90,11 +90,11 @@ class HttpWebhookCaller:
 
 
 @asynccontextmanager
-async def calling_webhooks(service: Service) -> AsyncGenerator[None]:
+async def calling_webhooks(service: ApiService) -> AsyncGenerator[None]:
     """Let the service call webhooks over HTTPS until the block is left."""
     connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX)
     async with aiohttp.ClientSession(connector=connector, auto_decompress=True) as session:
-        service.webhooks.attach(HttpWebhookCaller(session), User(USER, GROUPS))
+        service.webhooks.attach(HttpWebhookCaller(session), ReviewUser(USER, GROUPS))
         try:
             yield
         finally:

@@ -43,7 +43,7 @@ class Unsupported(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class ContainerMount:
     """A volume at `mount_path` in the container is at `real_path` on this machine."""
 
     mount_path: str
@@ -51,7 +51,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ContainerLaunch:
     """How to start a container."""
 
     argv: tuple[str, ...]
@@ -81,9 +81,9 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
-def rewrite(text: str, mounts: Sequence[Mount]) -> str:
+def rewrite(text: str, mounts: Sequence[ContainerMount]) -> str:
     """Return the real path for a text that is, or begins with, a mount path; longest mount wins."""
-    best: Mount | None = None
+    best: ContainerMount | None = None
     for mount in mounts:
         path = mount.mount_path.rstrip("/") or "/"
         hit = text == path or text.startswith(path.rstrip("/") + "/")
@@ -100,10 +100,10 @@ def launch_of(
     references: References,
     *,
     pod_ip: str,
-    mounts: Sequence[Mount],
+    mounts: Sequence[ContainerMount],
     base: Mapping[str, str],
     cwd: str,
-) -> Launch:
+) -> ContainerLaunch:
     """Return how to start the container; ConfigMissing or Unsupported.
 
     `base` is the environment below the declared one; `cwd` is used when none is given.
@@ -130,7 +130,7 @@ def launch_of(
         limits = {**pod.spec.resources.limits, **limits}
     env = dict(base)
     env.update((name, rewrite(value, mounts)) for name, value in declared.items())
-    return Launch(
+    return ContainerLaunch(
         argv=tuple(rewrite(word, mounts) for word in words),
         env=env,
         cwd=rewrite(container.working_dir, mounts) if container.working_dir else cwd,

@@ -21,7 +21,7 @@ from fairlead.embedded.local.machine import Machine
 from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.poddir import PodDir, PodRecordFile
 from fairlead.embedded.local.shim_server import ShimServer
-from fairlead.embedded.virtual.status import NodeUse, PodNow, pod_patch, pod_requests
+from fairlead.embedded.virtual.status import NodeClaims, PodNow, pod_patch, pod_requests
 from fairlead.runtime.backoff import Backoff, BackoffOptions
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -125,7 +125,7 @@ class PodHost:
         self._rng = rng
         self._log = log
         self._addresses = Addresses(str(data_dir.resolve()))
-        self._use = NodeUse(quantity.resources_to_base(self.resources()))
+        self._use = NodeClaims(quantity.resources_to_base(self.resources()))
         self._claims: dict[str, dict[str, int]] = {}
         self._gpus: dict[int, str] = {}  # GPU index to the pod's uid
 

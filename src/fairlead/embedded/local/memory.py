@@ -92,7 +92,7 @@ def remove_group(group: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ProcessTreeUse:
     """What the descendants of a supervisor use: resident memory, and processor time, that of those
     who have ended and were waited for counted in.
     """
@@ -102,7 +102,7 @@ class Measured:
     pids: list[int]
 
 
-def measure(supervisors: Iterable[int], proc: Path = PROC) -> dict[int, Measured]:
+def measure(supervisors: Iterable[int], proc: Path = PROC) -> dict[int, ProcessTreeUse]:
     """Return the use of each supervisor's descendants; one that is gone is left out."""
     children: dict[int, list[int]] = {}
     resident: dict[int, int] = {}
@@ -121,7 +121,7 @@ def measure(supervisors: Iterable[int], proc: Path = PROC) -> dict[int, Measured
         resident[pid] = int(fields[21]) * PAGE_BYTES
         own[pid] = int(fields[11]) + int(fields[12])
         waited[pid] = int(fields[13]) + int(fields[14])
-    out: dict[int, Measured] = {}
+    out: dict[int, ProcessTreeUse] = {}
     for supervisor in supervisors:
         if supervisor not in resident:
             continue
@@ -132,7 +132,7 @@ def measure(supervisors: Iterable[int], proc: Path = PROC) -> dict[int, Measured
             found.append(pid)
             pending += children.get(pid, ())
         ticks = waited[supervisor] + sum(own[pid] + waited[pid] for pid in found)
-        out[supervisor] = Measured(
+        out[supervisor] = ProcessTreeUse(
             sum(resident[pid] for pid in found), ticks * 1000 // TICKS_PER_SECOND, found
         )
     return out

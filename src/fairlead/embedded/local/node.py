@@ -23,7 +23,7 @@ from fairlead.api.core import Node, Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODES, PODS
 from fairlead.api.status import AlreadyExists
-from fairlead.embedded.http.metrics import Measured
+from fairlead.embedded.http.metrics import MeasuredUse
 from fairlead.embedded.local import logfiles
 from fairlead.embedded.local.containers import HOST_IP
 from fairlead.embedded.local.host import LocalOptions, PodHost
@@ -32,7 +32,7 @@ from fairlead.embedded.local.memory import MemoryGroups, above_limit
 from fairlead.embedded.local.pod import LocalPod
 from fairlead.embedded.local.poddir import PodDir, made, remove_tree
 from fairlead.embedded.local.process import Run
-from fairlead.embedded.local.use import MachineUse, keep_looking, measure_of
+from fairlead.embedded.local.use import MachineLooks, keep_looking, measure_of
 from fairlead.embedded.virtual.status import Readiness, node_conditions
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -79,7 +79,7 @@ class LocalNode:
         self._log = log
         self._pods: dict[str, LocalPod] = {}
         self._done: set[str] = set()
-        self._use = MachineUse()
+        self._use = MachineLooks()
         self._group: asyncio.TaskGroup | None = None
         mirror = MirrorOptions(field_selector=f"spec.nodeName={name}")
         self._pod_mirror: Mirror[Pod] = Mirror(
@@ -213,19 +213,19 @@ class LocalNode:
         """The pods that are bound here."""
         return tuple(self._pods.values())
 
-    def measured_pods(self) -> Iterator[Measured]:
+    def measured_pods(self) -> Iterator[MeasuredUse]:
         """Yield what the containers of pods use now."""
         for each in self.pods:
             found = ((name, measure_of(looks)) for name, looks in each.use.looks.items())
             parts = {name: part for name, part in found if part is not None}
             meta = each.pod.metadata
-            yield Measured(meta.name, meta.namespace, meta.labels, parts)
+            yield MeasuredUse(meta.name, meta.namespace, meta.labels, parts)
 
-    def measured_nodes(self) -> Iterator[Measured]:
+    def measured_nodes(self) -> Iterator[MeasuredUse]:
         """Yield what this machine uses now, by whomever."""
         part = measure_of(self._use.looks)
         if part is not None:
-            yield Measured(self.name, "", {names.HOSTNAME: self.name}, {"": part})
+            yield MeasuredUse(self.name, "", {names.HOSTNAME: self.name}, {"": part})
 
     @property
     def living(self) -> tuple[str, ...]:

@@ -20,8 +20,8 @@ from fairlead.decide.jobs.progress import read_progress
 from fairlead.embedded.local.containers import (
     HOST_IP,
     ConfigMissing,
-    Launch,
-    Mount,
+    ContainerLaunch,
+    ContainerMount,
     Unsupported,
     launch_of,
 )
@@ -38,8 +38,15 @@ from fairlead.embedded.local.poddir import PodDir, PodRecordFile
 from fairlead.embedded.local.process import Run
 from fairlead.embedded.local.progress import ProgressFile, encode_progress
 from fairlead.embedded.local.track import ContainerTrack
-from fairlead.embedded.local.use import PodUse
-from fairlead.embedded.virtual.status import Phase, PodNow, Running, Terminated, Waiting, terminated
+from fairlead.embedded.local.use import PodLooks
+from fairlead.embedded.virtual.status import (
+    PodNow,
+    PodPhase,
+    Running,
+    Terminated,
+    Waiting,
+    terminated,
+)
 from fairlead.runtime.backoff import doubled
 
 NODE_RESTARTED = "NodeRestarted"
@@ -61,7 +68,7 @@ class LocalPod:
         self._progress: ProgressFile | None = None
         self._reason = self._message = self._disrupted = ""
         self._rejected = False
-        self._over: Phase | None = None
+        self._over: PodPhase | None = None
         self._deleted = asyncio.Event()
         #: True once the pod is gone from the API.
         self.is_gone = False
@@ -69,7 +76,7 @@ class LocalPod:
         self._scope: asyncio.Timeout | None = None
         self._stopper = Stopper(host.options.kill_seconds)
         #: What it used so far.
-        self.use = PodUse(directory.path / "use.json", host.problem)
+        self.use = PodLooks(directory.path / "use.json", host.problem)
         self._writing = asyncio.Lock()
 
     @property
@@ -78,7 +85,7 @@ class LocalPod:
         runs = {t.spec.name: t.run for t in self._tracks if t.run is not None}
         return {name: run for name, run in runs.items() if run.is_held}
 
-    def entered(self, container: str) -> tuple[Run, tuple[Mount, ...]] | None:
+    def entered(self, container: str) -> tuple[Run, tuple[ContainerMount, ...]] | None:
         """Return the run of a container and its mounts; None when it does not run now."""
         run = self.running.get(container)
         return run and (run, self.directory.mounts(self.pod, container, self._volumes))
@@ -115,7 +122,7 @@ class LocalPod:
         if self.pod.metadata.deletion_timestamp is not None:
             self.observe(self.pod)
         if self.pod.is_terminal:
-            self._over = Phase(self.pod.status.phase)
+            self._over = PodPhase(self.pod.status.phase)
         else:
             await self._until_over()
         await self._deleted.wait()
@@ -162,7 +169,7 @@ class LocalPod:
         if self._record is not None:
             self._host.readmit(self.pod)
             await self._recover(self._record)
-        elif self.pod.status.phase == Phase.RUNNING.value:
+        elif self.pod.status.phase == PodPhase.RUNNING.value:
             self._fail_as_restarted("the pod's directory is gone; was the data directory replaced?")
         else:
             await self._prepare()
@@ -180,14 +187,14 @@ class LocalPod:
         self._message = "Pod was active on the node longer than the specified deadline"
         grace = self.pod.spec.termination_grace_period_seconds or GRACE_SECONDS_DEFAULT
         await self._stop(min(grace, GRACE_SECONDS_MAX))
-        self._over = Phase.FAILED
+        self._over = PodPhase.FAILED
 
     async def _prepare(self) -> None:
         """Admit the pod, give it an address, and write both down before anything starts."""
         refusal = self._host.admit(self.pod)
         if refusal:
             self._reason, _, self._message = refusal.partition(": ")
-            self._over, self._rejected = Phase.FAILED, True
+            self._over, self._rejected = PodPhase.FAILED, True
             return
         started = self.pod.status.start_time
         while self._record is None:
@@ -269,20 +276,20 @@ class LocalPod:
         return "the machine was restarted"
 
     def _fail_as_restarted(self, message: str) -> None:
-        self._reason, self._message = NODE_RESTARTED, message
         self._disrupted = DISRUPTED_BY_NODE
-        for track in self._tracks:
-            if not isinstance(track.state, Terminated):
-                track.state = terminated(EXIT_CODE_UNKNOWN, reason=NODE_RESTARTED)
-        self._over = Phase.FAILED
+        self._fail(NODE_RESTARTED, message, terminated(EXIT_CODE_UNKNOWN, reason=NODE_RESTARTED))
 
     def _refuse(self, error: Unsupported) -> None:
         """The pod can never run here."""
+        end = terminated(EXIT_CODE_UNKNOWN, reason=START_ERROR, message=str(error))
+        self._fail("Unsupported", str(error), end)
+
+    def _fail(self, reason: str, message: str, end: Terminated) -> None:
+        """The pod has failed; `end` is that of the containers that have not ended."""
+        self._reason, self._message, self._over = reason, message, PodPhase.FAILED
         for track in self._tracks:
             if not isinstance(track.state, Terminated):
-                track.state = terminated(EXIT_CODE_UNKNOWN, reason=START_ERROR, message=str(error))
-        self._reason, self._message = "Unsupported", str(error)
-        self._over = Phase.FAILED
+                track.state = end
 
     # Containers
 
@@ -306,7 +313,7 @@ class LocalPod:
         await self._look_at_progress()
         self._over = self._final_phase()
 
-    async def _launches(self) -> dict[str, Launch]:
+    async def _launches(self) -> dict[str, ContainerLaunch]:
         """Return how to start each container, once everything that it refers to exists."""
         while True:
             change = self._host.config_mirrors.next_change()
@@ -325,31 +332,26 @@ class LocalPod:
                 self._host.problem(None)
                 return launches
 
-    def _make_launches(self) -> dict[str, Launch]:
-        record = self._record
+    def _make_launches(self) -> dict[str, ContainerLaunch]:
+        pod, record = self.pod, self._record
         assert record is not None
-        pod = self.pod
         config = self._host.config(pod.metadata.namespace)
         claims = self._host.claims_path(pod.metadata.namespace)
         self._volumes = self.directory.materialise(pod, config, claims)
-        launches: dict[str, Launch] = {}
+        launches: dict[str, ContainerLaunch] = {}
         for container in pod.spec.containers:
-            launch = launch_of(
-                pod,
-                container,
-                config,
-                pod_ip=record.address,
+            launches[container.name] = launch_of(
+                pod, container, config, pod_ip=record.address,
                 mounts=self.directory.mounts(pod, container.name, self._volumes),
                 base=self._host.base_environment(record.gpus.get(container.name, ())),
                 cwd=str(self.directory.work(container.name)),
-            )
-            launches[container.name] = launch
+            )  # fmt: skip
         first = launches[pod.spec.containers[0].name].env.get(names.ENV_PROGRESS_FILE)
         if first and self._progress is None:
             self._progress = ProgressFile(Path(first), read_progress(pod))
         return launches
 
-    async def _run_container(self, track: ContainerTrack, launch: Launch) -> None:
+    async def _run_container(self, track: ContainerTrack, launch: ContainerLaunch) -> None:
         """Run one container to its final end, restarting it as the pod's policy says."""
         while True:
             if track.run is None:
@@ -366,7 +368,7 @@ class LocalPod:
                 return
             await self._back_off(track, ended)
 
-    async def _start(self, track: ContainerTrack, launch: Launch) -> None:
+    async def _start(self, track: ContainerTrack, launch: ContainerLaunch) -> None:
         record = self._record
         assert record is not None
         while True:
@@ -429,9 +431,9 @@ class LocalPod:
         if self._deleted.is_set() and self._over is None:
             self._over = self._final_phase()
 
-    def _final_phase(self) -> Phase:
+    def _final_phase(self) -> PodPhase:
         failed = any(isinstance(t.state, Terminated) and t.state.exit_code for t in self._tracks)
-        return Phase.FAILED if failed else Phase.SUCCEEDED
+        return PodPhase.FAILED if failed else PodPhase.SUCCEEDED
 
     async def stop_for_shutdown(self, grace_seconds: float) -> None:
         """The node itself goes down: note it, end the processes, tell the API nothing."""
@@ -485,7 +487,7 @@ class LocalPod:
         started = any(isinstance(t.state, Running | Terminated) or t.last for t in self._tracks)
         containers = tuple(t.now(self.pod.metadata.uid) for t in self._tracks)
         return PodNow(
-            phase=self._over or (Phase.RUNNING if started else Phase.PENDING),
+            phase=self._over or (PodPhase.RUNNING if started else PodPhase.PENDING),
             containers=() if self._rejected else containers,
             pod_ip=record.address if record else self.pod.status.pod_ip,
             host_ip=HOST_IP,

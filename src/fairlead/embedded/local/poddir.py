@@ -28,7 +28,7 @@ from fairlead.decide.jobs.progress import progress_file
 from fairlead.embedded.local.config import ConfigData
 from fairlead.embedded.local.containers import (
     ConfigMissing,
-    Mount,
+    ContainerMount,
     Unsupported,
     downward_files,
 )
@@ -163,12 +163,14 @@ class PodDir:
             "configMap, downwardAPI, emptyDir, hostPath, persistentVolumeClaim, secret"
         )
 
-    def mounts(self, pod: Pod, container: str, volumes: dict[str, Path]) -> tuple[Mount, ...]:
+    def mounts(
+        self, pod: Pod, container: str, volumes: dict[str, Path]
+    ) -> tuple[ContainerMount, ...]:
         """Return the container's mounts; Unsupported when one names no volume or escapes it."""
         spec = next(c for c in pod.spec.containers if c.name == container)
         termination_log = made(self.path / "containers" / safe(container)) / TERMINATION_LOG
         termination_log.touch()
-        out = [Mount(progress_file(spec), str(termination_log))]
+        out = [ContainerMount(progress_file(spec), str(termination_log))]
         for mount in spec.volume_mounts:
             real = volumes.get(mount.name)
             if real is None:
@@ -179,7 +181,7 @@ class PodDir:
                 real = real / mount.sub_path
                 if not real.is_file():
                     made(real)
-            out.append(Mount(mount.mount_path, str(real)))
+            out.append(ContainerMount(mount.mount_path, str(real)))
         return tuple(out)
 
     # End

@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from fairlead.api import quantity
-from fairlead.embedded.local.containers import Launch
+from fairlead.embedded.local.containers import ContainerLaunch
 from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.memory import MemoryGroups, kill_count, remove_group
 from fairlead.embedded.local.poddir import read_struct, write_file
@@ -109,7 +109,7 @@ class Run:
 
     def start(
         self,
-        launch: Launch,
+        launch: ContainerLaunch,
         log: Path,
         limits: LogLimits,
         groups: MemoryGroups,

@@ -47,8 +47,8 @@ from types import FrameType
 from typing import Any
 
 sys.path.append(os.path.dirname(__file__).removesuffix("/fairlead/embedded/local"))
-from fairlead.embedded.local.shim_log import CHUNK_BYTES, Log
-from fairlead.embedded.local.shim_session import DOOR, SESSIONS_MAX, Session
+from fairlead.embedded.local.shim_log import CHUNK_BYTES, RunLog
+from fairlead.embedded.local.shim_session import DOOR, SESSIONS_MAX, ShimSession
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -101,7 +101,7 @@ class Shim:
         self.directory = directory
         self.started_pipe = started_pipe
         self.child = 0
-        self.log: Log | None = None
+        self.log: RunLog | None = None
         self.output = -1  # the end of the pipe that is read
         self.running = False
         self.terminate_wanted = False
@@ -109,7 +109,7 @@ class Shim:
         self.libc = ctypes.CDLL(None, use_errno=True)
         self.launch: dict[str, Any] = {}
         self.door: socket.socket | None = None
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, ShimSession] = {}
         self.watched: dict[int, Callable[[], None]] = {}  # what to do when it can be read
         self.status: int | None = None  # of the child, once it has ended
 
@@ -174,7 +174,7 @@ class Shim:
     def _start(self, launch: dict[str, Any]) -> str:
         """Start the child and return "", or say why the program cannot be executed."""
         try:
-            self.log = Log(launch)
+            self.log = RunLog(launch)
         except OSError as error:
             return f"log file {launch['log']!r}: {error.strerror}"
         self.output, writing = os.pipe2(os.O_CLOEXEC)
@@ -263,7 +263,7 @@ class Shim:
             connection.close()
             return
         connection.setblocking(False)
-        Session(self, connection)
+        ShimSession(self, connection)
 
     def _wait(self) -> int:
         """Write the log until the child has ended; return its wait status.

@@ -11,7 +11,7 @@ CHUNK_BYTES = 65536
 RESERVE_SHARE = 10
 
 
-class Log:
+class RunLog:
     """The log file of a run: bounded, rotated, and never a reason to fail."""
 
     def __init__(self, launch: dict[str, Any]) -> None:

@@ -38,11 +38,11 @@ def session_members(session: int) -> list[int]:
     return found
 
 
-class Supervisor(Protocol):
+class SessionHost(Protocol):
     """What a session needs of its shim."""
 
     launch: dict[str, Any]
-    sessions: dict[int, Session]
+    sessions: dict[int, ShimSession]
     watched: dict[int, Callable[[], None]]
 
     def become(
@@ -54,7 +54,7 @@ class Supervisor(Protocol):
         """Reap all that has ended."""
 
 
-class Session:
+class ShimSession:
     """One further program in the container, and the connection of who asked for it.
 
     The request is one message, `{"argv": [...], "tty": false}`, with three descriptors for the
@@ -63,7 +63,7 @@ class Session:
     that session is ended. What has left it (setsid) stays until the container ends.
     """
 
-    def __init__(self, shim: Supervisor, connection: socket.socket) -> None:
+    def __init__(self, shim: SessionHost, connection: socket.socket) -> None:
         self.shim = shim
         self.connection = connection
         self.pid = 0

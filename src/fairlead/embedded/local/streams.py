@@ -10,7 +10,7 @@ from pathlib import Path
 from fairlead.api.core import Pod
 from fairlead.api.status import BadRequest, InternalError, TooManyRequests
 from fairlead.embedded.http.pod_streams import ExecOptions
-from fairlead.embedded.local.containers import Mount, rewrite
+from fairlead.embedded.local.containers import ContainerMount, rewrite
 from fairlead.embedded.local.execution import LocalExecution
 from fairlead.embedded.local.listening import listening_address
 from fairlead.embedded.local.memory import PROC, measure
@@ -69,7 +69,7 @@ class LocalStreams:
         pids = [pid for each in measure(shims, self._proc).values() for pid in each.pids]
         return listening_address(pids, port, pod_ip, self._proc)
 
-    def _running(self, pod: Pod, container: str) -> tuple[Run, tuple[Mount, ...]]:
+    def _running(self, pod: Pod, container: str) -> tuple[Run, tuple[ContainerMount, ...]]:
         found = self._known(pod).entered(container)
         if found is None:
             name = pod.metadata.name

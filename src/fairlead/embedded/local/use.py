@@ -21,9 +21,9 @@ from typing import Protocol
 import msgspec
 
 from fairlead.api.use import MemberUse, encode_use
-from fairlead.decide.use_meter import NOTHING, Reading, UseMeter
+from fairlead.decide.use_meter import NOTHING, UseMeter, UseReading
 from fairlead.embedded.http.metrics import Measure
-from fairlead.embedded.local.memory import TICKS_PER_SECOND, Measured, measure
+from fairlead.embedded.local.memory import TICKS_PER_SECOND, ProcessTreeUse, measure
 from fairlead.embedded.local.poddir import read_struct, write_file
 from fairlead.embedded.local.process import ExitUse, Run
 
@@ -35,7 +35,7 @@ _IDLE, _WAITS = 3, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class UseLook:
     """One look at one container: when, and what it had used by then."""
 
     at: float
@@ -51,7 +51,7 @@ class UseFile(msgspec.Struct, frozen=True, rename="camel"):
     ended: dict[str, tuple[int | None, ...]] = {}
 
 
-class PodUse:
+class PodLooks:
     """The use of one pod, all containers and starts together."""
 
     def __init__(self, path: Path, problem: Callable[[OSError], None]) -> None:
@@ -66,9 +66,9 @@ class PodUse:
         self._began_at = 0.0
         self._kept_at = 0.0
         self._ended_at = 0.0
-        self._ended: dict[str, Reading] = {}
+        self._ended: dict[str, UseReading] = {}
         #: The latest two looks at each container that runs, the older one first.
-        self.looks: dict[str, tuple[Look, ...]] = {}
+        self.looks: dict[str, tuple[UseLook, ...]] = {}
 
     def begin(self, at: float) -> None:
         """Note that a container runs, or ran already when the node came back."""
@@ -84,21 +84,21 @@ class PodUse:
             self._meter = UseMeter(at)
             return
         self._began_at = found.began_at
-        self._ended = {key: Reading(*values) for key, values in found.ended.items()}
+        self._ended = {key: UseReading(*values) for key, values in found.ended.items()}
         self._meter = UseMeter(found.began_at, found.use)
 
-    def look(self, at: float, found: dict[str, Measured]) -> None:
+    def look(self, at: float, found: dict[str, ProcessTreeUse]) -> None:
         """Take in one look at containers that run."""
         if self._meter is None or not found:
             return
         self.looks = {
             name: (*self.looks.get(name, ())[-1:],
-                   Look(at, each.cpu_milliseconds, each.resident_bytes))
+                   UseLook(at, each.cpu_milliseconds, each.resident_bytes))
             for name, each in found.items()
         }  # fmt: skip
         total = self._total()
         for each in found.values():
-            total = total.plus(Reading(each.cpu_milliseconds, each.resident_bytes))
+            total = total.plus(UseReading(each.cpu_milliseconds, each.resident_bytes))
         self._meter.look(at, total)
         if at - self._kept_at >= _KEEP_SECONDS:
             self._keep(at)
@@ -120,7 +120,7 @@ class PodUse:
         if use is None:  # its shim was killed: what was looked at is the least
             self._meter.is_partial_from_now_on()
             use = ExitUse(last[0].cpu_milliseconds if last else None)
-        self._ended[key] = Reading(use.cpu_milliseconds, 0, use.read_bytes, use.written_bytes)
+        self._ended[key] = UseReading(use.cpu_milliseconds, 0, use.read_bytes, use.written_bytes)
         self._meter.peak(use.memory_bytes)
         self._meter.peak(killed_for)
         self._ended_at = at
@@ -137,7 +137,7 @@ class PodUse:
             return None
         return self._meter.use(at, None if self.looks or not self._ended else self._total())
 
-    def _total(self) -> Reading:
+    def _total(self) -> UseReading:
         total = NOTHING
         for each in self._ended.values():
             total = total.plus(each)
@@ -157,10 +157,10 @@ class PodUse:
 
 
 @dataclass(slots=True, eq=False)
-class MachineUse:
+class MachineLooks:
     """The latest two looks at the whole machine, the older one first."""
 
-    looks: tuple[Look, ...] = ()
+    looks: tuple[UseLook, ...] = ()
 
     def look(self, at: float, proc: Path = Path("/proc")) -> None:
         """Look at it; OSError."""
@@ -169,10 +169,10 @@ class MachineUse:
         lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
         memory = {words[0]: int(words[1]) * 1024 for words in lines}
         used = memory["MemTotal:"] - memory["MemAvailable:"]
-        self.looks = (*self.looks[-1:], Look(at, busy * 1000 // TICKS_PER_SECOND, used))
+        self.looks = (*self.looks[-1:], UseLook(at, busy * 1000 // TICKS_PER_SECOND, used))
 
 
-def measure_of(looks: tuple[Look, ...]) -> Measure | None:
+def measure_of(looks: tuple[UseLook, ...]) -> Measure | None:
     """Return what was used between two looks, None without them."""
     if len(looks) < 2 or looks[-1].at <= looks[-2].at:
         return None
@@ -191,7 +191,7 @@ class Used(Protocol):
         ...
 
     @property
-    def use(self) -> PodUse:
+    def use(self) -> PodLooks:
         """What it used so far."""
         ...
 
@@ -212,7 +212,7 @@ async def look_at(pods: Iterable[Used], now: Callable[[], float]) -> float:
         return 0.0
     measured, seconds = await asyncio.to_thread(_timed_measure, [pid for *_, pid in looked])
     began = time.thread_time()
-    by_pod: dict[PodUse, dict[str, Measured]] = {}
+    by_pod: dict[PodLooks, dict[str, ProcessTreeUse]] = {}
     for pod, name, run, pid in looked:
         if pid in measured and run.is_held:
             by_pod.setdefault(pod.use, {})[name] = measured[pid]
@@ -221,7 +221,7 @@ async def look_at(pods: Iterable[Used], now: Callable[[], float]) -> float:
     return seconds + time.thread_time() - began
 
 
-def _timed_measure(shims: Sequence[int]) -> tuple[dict[int, Measured], float]:
+def _timed_measure(shims: Sequence[int]) -> tuple[dict[int, ProcessTreeUse], float]:
     began = time.thread_time()
     return measure(shims), time.thread_time() - began
 
@@ -230,7 +230,7 @@ async def keep_looking(
     pods: Callable[[], Iterable[Used]],
     now: Callable[[], float],
     *,
-    machine: MachineUse,
+    machine: MachineLooks,
     seconds: float,
     problem: Callable[[OSError], None],
 ) -> None:

@@ -13,7 +13,7 @@ from fairlead.api.amounts import Amount, Amounts, read_all
 from fairlead.api.quantity import PODS
 from fairlead.embedded.quota.usage import CLAIMS, containers_of, pod_total
 from fairlead.embedded.schema.values import as_map
-from fairlead.embedded.verbs.errors import Problem, ProblemType
+from fairlead.embedded.verbs.errors import FieldProblem, ProblemType
 
 Obj = Mapping[str, Any]
 
@@ -147,24 +147,24 @@ def _below(
 # ---------------------------------------------------------------------- what may be written
 
 
-def range_problems(spec: Any) -> Iterator[Problem]:
+def range_problems(spec: Any) -> Iterator[FieldProblem]:
     """Yield what is wrong with the spec of a range."""
     seen: set[Any] = set()
     for number, item in enumerate(as_map(spec).get("limits") or ()):
         path, kind = f"spec.limits[{number}]", item.get("type")
         if kind not in (_CONTAINER, _POD, _CLAIM) and "/" not in str(kind):
             why = "must be a standard limit type or fully qualified"
-            yield Problem(f"{path}.type", _INVALID, why, kind)
+            yield FieldProblem(f"{path}.type", _INVALID, why, kind)
         if kind in seen:
-            yield Problem(f"{path}.type", ProblemType.DUPLICATE, value=kind)
+            yield FieldProblem(f"{path}.type", ProblemType.DUPLICATE, value=kind)
         seen.add(kind)
         for field in ("default", "defaultRequest") if kind == _POD else ():
             if item.get(field):
                 why = "may not be specified when `type` is 'Pod'"
-                yield Problem(f"{path}.{field}", ProblemType.FORBIDDEN, why)
+                yield FieldProblem(f"{path}.{field}", ProblemType.FORBIDDEN, why)
         if kind == _CLAIM and not any("storage" in as_map(item.get(f)) for f in ("min", "max")):
             why = "either minimum or maximum storage value is required, but neither was provided"
-            yield Problem(f"{path}.limits", ProblemType.REQUIRED, why)
+            yield FieldProblem(f"{path}.limits", ProblemType.REQUIRED, why)
         yield from _item_problems(item, path)
 
 
@@ -184,21 +184,21 @@ _ORDER = (
 _AT = ("min", "defaultRequest", "defaultRequest", "defaultRequest", "default", "default")
 
 
-def _item_problems(item: Obj, path: str) -> Iterator[Problem]:
+def _item_problems(item: Obj, path: str) -> Iterator[FieldProblem]:
     amounts = {field: read_all(item.get(field)) for field in _FIELDS}
     for name in sorted({name for field in _FIELDS for name in amounts[field]}):
         for (low, high, words), at in zip(_ORDER, _AT, strict=True):
             a, b = amounts[low].get(name), amounts[high].get(name)
             if a is not None and b is not None and a.value > b.value:
                 value = str(amounts[at][name])
-                yield Problem(f"{path}.{at}[{name}]", _INVALID, words.format(a, b), value)
+                yield FieldProblem(f"{path}.{at}[{name}]", _INVALID, words.format(a, b), value)
         ratio = amounts["maxLimitRequestRatio"].get(name)
         at = f"{path}.maxLimitRequestRatio[{name}]"
         if ratio is not None and ratio.value < 1:
-            yield Problem(at, _INVALID, f"ratio {ratio} is less than 1", str(ratio))
+            yield FieldProblem(at, _INVALID, f"ratio {ratio} is less than 1", str(ratio))
         least, most = amounts["min"].get(name), amounts["max"].get(name)
         if ratio is not None and least is not None and most is not None and least.value:
             bound = most.value / least.value
             if ratio.value > bound:
                 why = f"ratio {ratio} is greater than max/min = {float(bound):.6f}"
-                yield Problem(at, _INVALID, why, str(ratio))
+                yield FieldProblem(at, _INVALID, why, str(ratio))

@@ -14,9 +14,9 @@ import msgspec
 
 from fairlead.embedded.schema.faults import (
     Check,
-    Fault,
     FaultKind,
     Faults,
+    SchemaFault,
     invalid,
     join,
     under,
@@ -121,7 +121,7 @@ def _object(schema: Json, *, typed: bool) -> Check:
         faults: Faults | None = None
         for key in required:
             if key not in value:
-                faults = join(faults, [Fault(FaultKind.REQUIRED, path=(key,))])
+                faults = join(faults, [SchemaFault(FaultKind.REQUIRED, path=(key,))])
         for key, item in value.items():
             below = find(key)
             if below is None:
@@ -141,8 +141,8 @@ def _object(schema: Json, *, typed: bool) -> Check:
     return check
 
 
-def _too_many(count: int, most: int) -> Fault:
-    return Fault(FaultKind.TOO_MANY, count, f"must have at most {most} items")
+def _too_many(count: int, most: int) -> SchemaFault:
+    return SchemaFault(FaultKind.TOO_MANY, count, f"must have at most {most} items")
 
 
 def _array(schema: Json, *, typed: bool) -> Check:
@@ -230,7 +230,7 @@ def _duplicates(shown: Sequence[Any], identities: Sequence[object]) -> Faults | 
     for i, identity in enumerate(identities):
         times[identity] = times.get(identity, 0) + 1
         if times[identity] == 2:
-            faults.append(Fault(FaultKind.DUPLICATE, shown[i], path=(i,)))
+            faults.append(SchemaFault(FaultKind.DUPLICATE, shown[i], path=(i,)))
     return faults
 
 

@@ -34,7 +34,7 @@ class FaultKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SchemaFault:
     """One finding; a `%s` at the start of `detail` is replaced by the path."""
 
     kind: FaultKind
@@ -54,7 +54,7 @@ class Fault:
         return StatusCause(reason=reason, message=message, field=path or "<nil>")
 
 
-Faults: TypeAlias = list[Fault]
+Faults: TypeAlias = list[SchemaFault]
 #: None when the value is fine.
 Check: TypeAlias = Callable[[Any], Faults | None]
 
@@ -86,10 +86,10 @@ def join(faults: Faults | None, more: Faults) -> Faults:
 
 def invalid(value: Any, detail: str) -> Faults:
     """Return one finding of the plain kind."""
-    return [Fault(FaultKind.INVALID, value, detail)]
+    return [SchemaFault(FaultKind.INVALID, value, detail)]
 
 
 def wrong_type(value: Any, wanted: str) -> Faults:
     """Return the finding that a value is not of the type `wanted`."""
     got = type_name(value)
-    return [Fault(FaultKind.TYPE, got, f'%s in body must be of type {wanted}: "{got}"')]
+    return [SchemaFault(FaultKind.TYPE, got, f'%s in body must be of type {wanted}: "{got}"')]

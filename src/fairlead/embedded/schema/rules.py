@@ -47,7 +47,7 @@ _FORBIDDEN_IN_JUNCTORS = (
 _INT_OR_STRING_ANY = ({"type": "integer"}, {"type": "string"})
 
 
-class Level(Enum):
+class SchemaLevel(Enum):
     """Where a node stands; completes the message about a missing type."""
 
     ROOT = "at the root"
@@ -78,7 +78,7 @@ def structural_faults(schema: Any, path: str) -> list[StatusCause]:
     """Return everything that keeps `schema` from being structural, sorted by field; [] if none."""
     if not isinstance(schema, Mapping):
         return [_required(path, "schemas are required")]
-    causes = list(_node(schema, path, Level.ROOT, 0))
+    causes = list(_node(schema, path, SchemaLevel.ROOT, 0))
     if not causes:
         causes = list(_completeness(schema, path))
     return sorted(set(causes), key=lambda cause: (cause.field, cause.message))
@@ -146,7 +146,7 @@ def _list(value: Any) -> Sequence[Any]:
 # --- structure --------------------------------------------------------------------------------
 
 
-def _node(schema: Json, path: str, level: Level, depth: int) -> Iterator[StatusCause]:
+def _node(schema: Json, path: str, level: SchemaLevel, depth: int) -> Iterator[StatusCause]:
     if depth > DEPTH_MAX:
         yield _forbidden(path, f"schemas may be nested {DEPTH_MAX} deep at most")
         return
@@ -170,30 +170,30 @@ def _node(schema: Json, path: str, level: Level, depth: int) -> Iterator[StatusC
     yield from _junctors(schema, path, depth)
 
 
-def _children(schema: Json, path: str, level: Level, depth: int) -> Iterator[StatusCause]:
+def _children(schema: Json, path: str, level: SchemaLevel, depth: int) -> Iterator[StatusCause]:
     items = schema.get("items")
     if isinstance(items, Mapping):
-        yield from _node(items, f"{path}.items", Level.ITEM, depth + 1)
+        yield from _node(items, f"{path}.items", SchemaLevel.ITEM, depth + 1)
     elif schema.get("type") == "array":
         yield _required(f"{path}.items", "must be specified")
     for name, below in as_map(schema.get("properties")).items():
         if isinstance(below, Mapping):
-            yield from _node(below, f"{path}.properties[{name}]", Level.FIELD, depth + 1)
+            yield from _node(below, f"{path}.properties[{name}]", SchemaLevel.FIELD, depth + 1)
     extra = schema.get("additionalProperties")
     at = f"{path}.additionalProperties"
     if extra is None:
         return
-    if level is Level.ROOT:
+    if level is SchemaLevel.ROOT:
         yield _forbidden(at, "must not be used at the root")
     if extra is False:
         yield _forbidden(at, "additionalProperties cannot be set to false")
     if schema.get("properties"):
         yield _forbidden(at, "additionalProperties and properties are mutual exclusive")
     if isinstance(extra, Mapping):
-        yield from _node(extra, at, Level.FIELD, depth + 1)
+        yield from _node(extra, at, SchemaLevel.FIELD, depth + 1)
 
 
-def _type(schema: Json, path: str, level: Level) -> Iterator[StatusCause]:
+def _type(schema: Json, path: str, level: SchemaLevel) -> Iterator[StatusCause]:
     wanted = schema.get("type")
     if schema.get(EMBEDDED) and wanted != "object":
         yield _required(f"{path}.type", f"must be object if {EMBEDDED} is true")
@@ -204,11 +204,11 @@ def _type(schema: Json, path: str, level: Level) -> Iterator[StatusCause]:
         words = ", ".join(f'"{name}"' for name in _TYPES)
         message = f'Unsupported value: "{str(wanted)[:80]}": supported values: {words}'
         yield _cause("NotSupported", f"{path}.type", message)
-    elif level is Level.ROOT and wanted != "object":
+    elif level is SchemaLevel.ROOT and wanted != "object":
         yield _invalid(f"{path}.type", wanted, "must be object at the root")
     elif schema.get(INT_OR_STRING):
         yield _invalid(f"{path}.type", wanted, f"must be empty if {INT_OR_STRING} is true")
-    if level is Level.ROOT and schema.get("nullable"):
+    if level is SchemaLevel.ROOT and schema.get("nullable"):
         yield _forbidden(f"{path}.nullable", "nullable cannot be true at the root")
 
 
@@ -264,8 +264,8 @@ def _map_keys(schema: Json, keys: Sequence[Any], path: str) -> Iterator[StatusCa
             )
 
 
-def _metadata(schema: Json, path: str, level: Level) -> Iterator[StatusCause]:
-    if level is not Level.ROOT and not schema.get(EMBEDDED):
+def _metadata(schema: Json, path: str, level: SchemaLevel) -> Iterator[StatusCause]:
+    if level is not SchemaLevel.ROOT and not schema.get(EMBEDDED):
         return
     properties = as_map(schema.get("properties"))
     for key, wanted in (("kind", "string"), ("apiVersion", "string"), ("metadata", "object")):
@@ -275,7 +275,7 @@ def _metadata(schema: Json, path: str, level: Level) -> Iterator[StatusCause]:
             yield _invalid(at, below.get("type"), f"must be {wanted}")
     metadata = as_map(properties.get("metadata"))
     restricted = as_map(metadata.get("properties")).keys() - {"name", "generateName"}
-    if level is Level.ROOT and (
+    if level is SchemaLevel.ROOT and (
         restricted or metadata.keys() - {"type", "properties", "description"}
     ):
         yield _forbidden(

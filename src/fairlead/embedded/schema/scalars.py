@@ -12,9 +12,9 @@ import msgspec
 
 from fairlead.embedded.schema.faults import (
     Check,
-    Fault,
     FaultKind,
     Faults,
+    SchemaFault,
     invalid,
     join,
     shown,
@@ -106,7 +106,7 @@ def quantity_check(value: Any) -> Faults | None:
     if is_quantity(value):
         return None
     detail = f'%s in body must be of type quantity: "{type_name(value)}"'
-    return [Fault(FaultKind.FORMAT, value, detail)]
+    return [SchemaFault(FaultKind.FORMAT, value, detail)]
 
 
 def _rule(test: Callable[[Any], bool], detail: str) -> Check:
@@ -131,7 +131,7 @@ def _string_checks(schema: Json) -> list[Check]:
             _rule(lambda v: len(v) >= least, f"%s in body should be at least {least} chars long")
         )
     if most is not None:
-        fault = Fault(FaultKind.TOO_LONG, detail=f"may not be more than {most} bytes")
+        fault = SchemaFault(FaultKind.TOO_LONG, detail=f"may not be more than {most} bytes")
         checks.append(lambda v: None if len(v) <= most else [fault])
     if schema.get("pattern"):
         search = compile_pattern(schema["pattern"]).search
@@ -150,7 +150,7 @@ def _format(name: str, test: Callable[[Any], bool]) -> Check:
         if test(value):
             return None
         detail = f"%s in body must be of type {name}: {shown(str(value))}"
-        return [Fault(FaultKind.FORMAT, value, detail)]
+        return [SchemaFault(FaultKind.FORMAT, value, detail)]
 
     return check
 
@@ -196,7 +196,7 @@ def enum_check(accepted: Sequence[Any]) -> Check:
     def check(value: Any) -> Faults | None:
         if _exact(value) in identities:
             return None
-        return [Fault(FaultKind.UNSUPPORTED, value, f"supported values: {words}")]
+        return [SchemaFault(FaultKind.UNSUPPORTED, value, f"supported values: {words}")]
 
     return check
 

@@ -30,7 +30,7 @@ from fairlead.api.builtin_schemas import COMPLETE, schema_of
 from fairlead.api.status import BadRequest, StatusCause
 from fairlead.embedded.schema.check import compile_check
 from fairlead.embedded.schema.fast import FastPath, Test, fast_path, names_test
-from fairlead.embedded.schema.faults import Check, Fault, FaultKind, format_path
+from fairlead.embedded.schema.faults import Check, FaultKind, SchemaFault, format_path
 from fairlead.embedded.schema.fill import (
     EMBEDDED,
     PRESERVE,
@@ -118,7 +118,7 @@ class Schema:
                 raise BadRequest(f'{kind} in version "{version}" cannot be handled as a {problem}')
 
 
-def _causes(faults: Sequence[Fault]) -> list[StatusCause]:
+def _causes(faults: Sequence[SchemaFault]) -> list[StatusCause]:
     causes = [fault.cause() for fault in faults[:CAUSES_MAX]]
     if len(faults) > CAUSES_MAX:
         more = f"and {len(faults) - CAUSES_MAX} more"
@@ -253,7 +253,7 @@ _GO_TYPES = {"string": "string", "boolean": "bool", "integer": "int64", "number"
 _GO_VALUES = {"boolean": "bool", "integer": "number"}
 
 
-def _decode_problem(fault: Fault, openapi: Json, kind: str) -> str:
+def _decode_problem(fault: SchemaFault, openapi: Json, kind: str) -> str:
     """Word a type fault as Go's JSON decoder does: a path without indexes, after its struct."""
     schema, struct, names = openapi, kind, list[str]()
     for part in fault.path:

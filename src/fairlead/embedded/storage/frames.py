@@ -27,7 +27,7 @@ _BEGINNINGS = (bytes((0, 0, _PUT, _BEGINS)), bytes((0, 0, _DELETE, _BEGINS)))
 _BEGINNING_OFFSET = _FRAME.size + 6
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class LoggedWrite(msgspec.Struct, frozen=True, gc=False):
     """One logged write: `data` None is a deletion."""
 
     version: int
@@ -37,12 +37,12 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     data: bytes | None
 
 
-def encode_frame(entry: Entry) -> bytes:
+def encode_frame(entry: LoggedWrite) -> bytes:
     """Return the frame of one write."""
     return _encode(entry, _WITHIN)
 
 
-def encode_batch(entries: Sequence[Entry]) -> bytes:
+def encode_batch(entries: Sequence[LoggedWrite]) -> bytes:
     """Return the frames of writes that become durable together; at least one."""
     frames = list(map(encode_frame, entries))
     frames[0] = _encode(entries[0], _BEGINS)
@@ -51,23 +51,23 @@ def encode_batch(entries: Sequence[Entry]) -> bytes:
 
 def encode_end(version: int, count: int) -> bytes:
     """Return the frame that ends a snapshot of `count` objects."""
-    return _frame(Entry(version, "", "", str(count), None), _END, _WITHIN, b"")
+    return _frame(LoggedWrite(version, "", "", str(count), None), _END, _WITHIN, b"")
 
 
-def _encode(entry: Entry, place: int) -> bytes:
+def _encode(entry: LoggedWrite, place: int) -> bytes:
     if entry.data is None:
         return _frame(entry, _DELETE, place, b"")
     return _frame(entry, _PUT, place, entry.data)
 
 
-def _frame(entry: Entry, operation: int, place: int, data: bytes) -> bytes:
+def _frame(entry: LoggedWrite, operation: int, place: int, data: bytes) -> bytes:
     table, namespace, name = entry.table.encode(), entry.namespace.encode(), entry.name.encode()
     head = _PAYLOAD.pack(entry.version, operation, place, len(table), len(namespace), len(name))
     payload = b"".join((head, table, namespace, name, data))
     return _FRAME.pack(len(payload), crc32(payload)) + payload
 
 
-def read_frames(path: Path) -> Iterator[tuple[int, Entry]]:
+def read_frames(path: Path) -> Iterator[tuple[int, LoggedWrite]]:
     """Yield (offset of the frame's end, entry) up to the first frame that is cut off or damaged.
 
     The end frame of a snapshot comes as an entry of table "" with the count in `name`.
@@ -110,13 +110,13 @@ def _is_frame(data: mmap.mmap, offset: int) -> bool:
     return crc32(data[begin : begin + length]) == checksum
 
 
-def _decode(payload: bytes) -> Entry:
+def _decode(payload: bytes) -> LoggedWrite:
     version, operation, _, table, namespace, name = _PAYLOAD.unpack_from(payload)
     a = _PAYLOAD.size
     b = a + table
     c = b + namespace
     d = c + name
-    return Entry(
+    return LoggedWrite(
         version,
         payload[a:b].decode(),
         payload[b:c].decode(),

@@ -24,7 +24,14 @@ from pathlib import Path
 from fairlead.api.status import InternalError, TooManyRequests
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, StoreEvent, record_of
-from fairlead.embedded.storage.wal import Entry, Log, LogOptions, Recovery, lock_directory, replay
+from fairlead.embedded.storage.wal import (
+    Log,
+    LoggedWrite,
+    WalOptions,
+    WalRecovery,
+    lock_directory,
+    replay,
+)
 from fairlead.runtime.client import EventType
 
 HISTORY_MAX = 8192
@@ -116,7 +123,7 @@ class StoreOptions:
     history_max: int = HISTORY_MAX  # events kept per kind, for watches that resume
     history_bytes_max: int = HISTORY_BYTES_MAX  # and what they hold; fewer events when it is more
     pending_max: int = 100_000  # writes on their way to the disk
-    log: LogOptions = field(default_factory=LogOptions)
+    log: WalOptions = field(default_factory=WalOptions)
 
 
 class Store:
@@ -125,7 +132,7 @@ class Store:
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
         self.version = 0  # of the last visible write
-        self.recovery: Recovery | None = None
+        self.recovery: WalRecovery | None = None
         self._assigned = 0  # version of the last write, visible or not
         self._floor = 0
         self._tables: dict[str, _Table] = {}
@@ -158,9 +165,9 @@ class Store:
         collecting = gc.isenabled()
         gc.disable()  # a million new containers, none of them garbage
         try:
-            live: dict[tuple[str, Key], Entry] = {}
+            live: dict[tuple[str, Key], LoggedWrite] = {}
 
-            def apply(entry: Entry) -> None:
+            def apply(entry: LoggedWrite) -> None:
                 key = (entry.table, (entry.namespace, entry.name))
                 if entry.data is None:
                     live.pop(key, None)
@@ -312,7 +319,7 @@ class Store:
         name, key = event.info.name, event.record.key
         self._pending.append(event)
         self._overlay[name, key] = event
-        self._log.append(Entry(event.version, name, key[0], key[1], data))
+        self._log.append(LoggedWrite(event.version, name, key[0], key[1], data))
 
     def _commit(self, events: Sequence[StoreEvent]) -> None:
         for event in events:
@@ -399,14 +406,14 @@ class Store:
         tables = [(name, list(table.records.values())) for name, table in self._tables.items()]
         hidden = dict(self._overlay)
 
-        def entries() -> Iterator[Entry]:
+        def entries() -> Iterator[LoggedWrite]:
             for name, records in tables:
                 for record in records:
                     if not hidden or (name, record.key) not in hidden:
-                        yield Entry(record.version, name, *record.key, record.data)
+                        yield LoggedWrite(record.version, name, *record.key, record.data)
             for (name, key), event in hidden.items():
                 if event.type is not EventType.DELETED:
-                    yield Entry(event.version, name, *key, event.record.data)
+                    yield LoggedWrite(event.version, name, *key, event.record.data)
 
         log.compact(self._assigned, entries())
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from fairlead.embedded.storage.frames import (
-    Entry,
+    LoggedWrite,
     batch_begins_after,
     encode_batch,
     encode_end,
@@ -122,7 +122,7 @@ def sync_directory(directory: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class LogOptions:
+class WalOptions:
     """How the log behaves. `open_file` and `sync_directory` are where tests put faults in."""
 
     compact_bytes_min: int = 64 << 20  # a shorter log is never compacted
@@ -131,7 +131,7 @@ class LogOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class WalRecovery:
     """What a replay found: the last version, how many writes, and the bytes of a torn tail."""
 
     version: int
@@ -144,7 +144,7 @@ class _Rotate:
     """Order to the writer thread: start a new log, then write a snapshot of `entries`."""
 
     version: int
-    entries: Iterable[Entry]
+    entries: Iterable[LoggedWrite]
 
 
 def lock_directory(directory: Path) -> int:
@@ -194,8 +194,8 @@ def _numbered(directory: Path, stem: str) -> list[int]:
 
 
 def replay(
-    directory: Path, apply: Callable[[Entry], None], options: LogOptions
-) -> tuple[Recovery, int]:
+    directory: Path, apply: Callable[[LoggedWrite], None], options: WalOptions
+) -> tuple[WalRecovery, int]:
     """Give every logged write to `apply`, oldest first; return what was found and the last log.
 
     Cuts a torn last batch off the last log. Raises DamagedData when anything else is damaged, and
@@ -223,10 +223,10 @@ def replay(
         if bytes_cut:
             os.truncate(path, end)
     _delete_replaced(directory, first, options)
-    return Recovery(version, writes, bytes_cut), (logs[-1] if logs else first + 1)
+    return WalRecovery(version, writes, bytes_cut), (logs[-1] if logs else first + 1)
 
 
-def _delete_replaced(directory: Path, number: int, options: LogOptions) -> None:
+def _delete_replaced(directory: Path, number: int, options: WalOptions) -> None:
     """Delete what snapshot `number` replaces, once its name is on disk; OSError."""
     replaced = [
         directory / f"{stem}-{old}"
@@ -240,7 +240,7 @@ def _delete_replaced(directory: Path, number: int, options: LogOptions) -> None:
         path.unlink()
 
 
-def _replay_snapshot(path: Path, apply: Callable[[Entry], None]) -> tuple[int, int]:
+def _replay_snapshot(path: Path, apply: Callable[[LoggedWrite], None]) -> tuple[int, int]:
     count, end = 0, 0
     for end, entry in read_frames(path):  # noqa: B007 # its last value says where damage begins
         if entry.table:
@@ -260,7 +260,7 @@ class Log:
         number: int,
         lock: int,
         *,
-        options: LogOptions,
+        options: WalOptions,
         on_durable: Callable[[int], None],
         on_failed: Callable[[OSError], None],
         on_compacted: Callable[[OSError | MemoryError | None], None],
@@ -278,8 +278,8 @@ class Log:
         options.sync_directory(directory)
         self._good_bytes = path.stat().st_size  # of the current file; the writer thread's
         self._log_bytes = sum(p.stat().st_size for p in directory.glob("log-*"))
-        self._batch: list[Entry] = []
-        self._queue: SimpleQueue[list[Entry] | _Rotate | None] = SimpleQueue()
+        self._batch: list[LoggedWrite] = []
+        self._queue: SimpleQueue[list[LoggedWrite] | _Rotate | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="fairlead-log", daemon=True)
         self._compaction: threading.Thread | None = None
@@ -294,7 +294,7 @@ class Log:
         """Bytes written since the last snapshot."""
         return self._log_bytes
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LoggedWrite) -> None:
         """Queue one write; all that are queued in one step of the loop go together."""
         if not self._batch:
             if self._loop is None:
@@ -308,7 +308,7 @@ class Log:
             self._queue.put(self._batch)
             self._batch = []
 
-    def compact(self, version: int, entries: Iterable[Entry]) -> None:
+    def compact(self, version: int, entries: Iterable[LoggedWrite]) -> None:
         """Replace what was appended so far by a snapshot.
 
         `entries` is the state at `version`, all appended writes included; a thread iterates over it
@@ -354,9 +354,9 @@ class Log:
             if not isinstance(error, MemoryError):
                 raise  # a fault of ours
 
-    def _write(self, work: list[list[Entry] | _Rotate | None]) -> bool:
+    def _write(self, work: list[list[LoggedWrite] | _Rotate | None]) -> bool:
         """Carry out orders; False when the last was to stop."""
-        entries: list[Entry] = []
+        entries: list[LoggedWrite] = []
         for order in work:
             if order is None:
                 self._commit(entries)
@@ -370,7 +370,7 @@ class Log:
         self._commit(entries)
         return True
 
-    def _commit(self, entries: list[Entry]) -> None:
+    def _commit(self, entries: list[LoggedWrite]) -> None:
         if not entries:
             return
         data = encode_batch(entries)

@@ -17,7 +17,7 @@ from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.verbs import errors, field_owners, writes
 from fairlead.embedded.verbs.context import Context
-from fairlead.embedded.verbs.errors import Problem, ProblemType
+from fairlead.embedded.verbs.errors import FieldProblem, ProblemType
 from fairlead.embedded.verbs.options import WriteOptions
 
 Obj = dict[str, Any]
@@ -59,7 +59,7 @@ def apply_config(
 
     def change(live: Obj) -> Obj:
         if uid and uid != live["metadata"]["uid"]:
-            problem = Problem("metadata.uid", ProblemType.INVALID, "field is immutable", uid)
+            problem = FieldProblem("metadata.uid", ProblemType.INVALID, "field is immutable", uid)
             raise errors.invalid(info, key[1], [problem])
         return _configured(
             context, info, key, live, config=config, options=options, sub=subresource

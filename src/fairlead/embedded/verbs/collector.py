@@ -67,7 +67,7 @@ def _head(record: Record) -> _Metadata:
     return _HEAD.decode(record.data).metadata
 
 
-class Collector:
+class GarbageCollector:
     """The sweeps. Call `note` with every batch of store events, and keep `run` running."""
 
     def __init__(self, context: Context) -> None:

@@ -20,7 +20,7 @@ from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult, WriteOp
 _TYPE = "DisruptionTarget"
 
 
-class Disruption(Enum):
+class DisruptionCause(Enum):
     """Who disrupts: the condition's reason and message."""
 
     EVICTION = ("EvictionByEvictionAPI", "Eviction API: evicting")
@@ -28,7 +28,7 @@ class Disruption(Enum):
 
 
 def disrupt(
-    context: Context, key: Key, options: DeleteOptions, disruption: Disruption
+    context: Context, key: Key, options: DeleteOptions, disruption: DisruptionCause
 ) -> DeleteResult:
     """Mark a pod and delete it. NotFound, Conflict when a precondition fails."""
     current = context.store.latest(builtins.PODS.name, key)

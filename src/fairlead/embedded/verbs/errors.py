@@ -1,7 +1,7 @@
 """The API's exceptions worded and detailed as a Kubernetes API server does.
 
 Where the wording comes from: apimachinery `pkg/api/errors/errors.go` and
-`pkg/util/validation/field/errors.go`. `Problem` is one finding about a field; `invalid` joins
+`pkg/util/validation/field/errors.go`. `FieldProblem` is one finding about a field; `invalid` joins
 all of an object's.
 """
 
@@ -51,7 +51,7 @@ _WITHOUT_VALUE = (ProblemType.REQUIRED, ProblemType.FORBIDDEN, ProblemType.TOO_L
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FieldProblem:
     """One finding: the field's path, its kind, the value that was got, and what is accepted."""
 
     field: str
@@ -120,12 +120,12 @@ def precondition_failed(
 
 
 #: What is wrong with an object, from our own rules or from a schema.
-Finding: TypeAlias = Problem | StatusCause
+Finding: TypeAlias = FieldProblem | StatusCause
 
 
 def invalid(info: ResourceInfo, name: str, findings: Sequence[Finding]) -> Invalid:
     """422 that names every field: `Pod "x" is invalid: ...`."""
-    causes = tuple(f.cause if isinstance(f, Problem) else f for f in findings)
+    causes = tuple(f.cause if isinstance(f, FieldProblem) else f for f in findings)
     qualified = f"{info.kind}.{info.group}" if info.group else info.kind
     return Invalid(
         f'{qualified} "{name}" is invalid: {_joined(causes)}',
@@ -133,7 +133,7 @@ def invalid(info: ResourceInfo, name: str, findings: Sequence[Finding]) -> Inval
     )
 
 
-def invalid_options(kind: str, *problems: Problem) -> Invalid:
+def invalid_options(kind: str, *problems: FieldProblem) -> Invalid:
     """422 for the options of a request, e.g. `ListOptions.meta.k8s.io "" is invalid: ...`."""
     causes = tuple(p.cause for p in problems)
     return Invalid(
@@ -150,7 +150,7 @@ def _joined(causes: Sequence[StatusCause]) -> str:
 def no_version(info: ResourceInfo, name: str) -> Invalid:
     """422 for an update without a version of a kind that needs one; it names the plural."""
     why = "must be specified for an update"
-    problem = Problem("metadata.resourceVersion", ProblemType.INVALID, why, 0)
+    problem = FieldProblem("metadata.resourceVersion", ProblemType.INVALID, why, 0)
     return Invalid(
         f'{info.name} "{name}" is invalid: {problem.field}: {problem.message}',
         details=_details(info, name, causes=(problem.cause,)),

@@ -20,7 +20,7 @@ from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.verbs import errors, quotas
 from fairlead.embedded.verbs.context import Context
-from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
+from fairlead.embedded.verbs.errors import FieldProblem, Finding, ProblemType
 from fairlead.embedded.verbs.pod_defaults import spec_of
 from fairlead.embedded.verbs.pod_shapes import PodShape
 from fairlead.embedded.verbs.pod_strategy import PodStrategy
@@ -166,10 +166,10 @@ class _ConfigMap(Strategy):
                         "a valid config key must consist of alphanumeric characters, '-', '_' or "
                         "'.'"
                     )
-                    found.append(Problem(f"{field}[{key}]", ProblemType.INVALID, why, key))
+                    found.append(FieldProblem(f"{field}[{key}]", ProblemType.INVALID, why, key))
         if size > CONFIG_BYTES_MAX:
             why = f"may not be more than {CONFIG_BYTES_MAX} bytes"
-            found.append(Problem("data", ProblemType.TOO_LONG, why))
+            found.append(FieldProblem("data", ProblemType.TOO_LONG, why))
         return found
 
 
@@ -186,7 +186,7 @@ class _Secret(_ConfigMap):
         found: list[Finding] = []
         if old.get("type") != new.get("type"):
             why = "field is immutable"
-            found.append(Problem("type", ProblemType.INVALID, why, new.get("type")))
+            found.append(FieldProblem("type", ProblemType.INVALID, why, new.get("type")))
         return [*found, *super().admit_update(context, old, new, sub=sub)]
 
     def _move_texts(self, obj: Obj) -> None:
@@ -272,11 +272,11 @@ class _Quota(Strategy):
         before, after = (as_map(each.get("spec")).get("scopes") or () for each in (old, new))
         if set(before) == set(after):
             return []
-        return [Problem("spec.scopes", ProblemType.INVALID, "field is immutable", [*after])]
+        return [FieldProblem("spec.scopes", ProblemType.INVALID, "field is immutable", [*after])]
 
     def problems(self, obj: Obj, record: Record, shape: PodShape | None) -> list[Finding]:
         return [
-            Problem(path, ProblemType.INVALID, why, value)
+            FieldProblem(path, ProblemType.INVALID, why, value)
             for path, why, value in spec_problems(obj.get("spec"))
         ]
 
@@ -321,10 +321,10 @@ class _PriorityClass(Strategy):
                 "priority class names with 'system-' prefix are reserved for system use only. "
                 f"error: {name} is not a known system priority class"
             )
-            found.append(Problem("metadata.name", ProblemType.FORBIDDEN, why))
+            found.append(FieldProblem("metadata.name", ProblemType.FORBIDDEN, why))
         if value > PRIORITY_MAX:
             why = f"maximum allowed value of a user defined priority is {PRIORITY_MAX}"
-            found.append(Problem("value", ProblemType.FORBIDDEN, why))
+            found.append(FieldProblem("value", ProblemType.FORBIDDEN, why))
         return found
 
 
@@ -336,7 +336,7 @@ class _Lease(Strategy):
         if seconds is None or seconds > 0:
             return []
         path = "spec.leaseDurationSeconds"
-        return [Problem(path, ProblemType.INVALID, "must be greater than 0", seconds)]
+        return [FieldProblem(path, ProblemType.INVALID, "must be greater than 0", seconds)]
 
 
 class _Event(Strategy):
@@ -347,7 +347,7 @@ class _Event(Strategy):
         if (value or "default") == obj["metadata"].get("namespace"):
             return []
         why = "does not match event.namespace"
-        return [Problem("involvedObject.namespace", ProblemType.INVALID, why, value)]
+        return [FieldProblem("involvedObject.namespace", ProblemType.INVALID, why, value)]
 
 
 class _WebhookConfiguration(Strategy):
@@ -366,7 +366,7 @@ class _WebhookConfiguration(Strategy):
 def _unchanged(old: Obj, new: Obj, fields: Sequence[str]) -> list[Finding]:
     """Return a finding for each of the top-level fields that changed."""
     return [
-        Problem(field, ProblemType.FORBIDDEN, "field is immutable")
+        FieldProblem(field, ProblemType.FORBIDDEN, "field is immutable")
         for field in fields
         if old.get(field) != new.get(field)
     ]

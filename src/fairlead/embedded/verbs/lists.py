@@ -20,8 +20,8 @@ from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.verbs import errors
 from fairlead.embedded.verbs.context import Context
-from fairlead.embedded.verbs.errors import Problem, ProblemType
-from fairlead.embedded.verbs.options import ListOptions, Page, WatchOptions, WatchStart
+from fairlead.embedded.verbs.errors import FieldProblem, ProblemType
+from fairlead.embedded.verbs.options import ListOptions, ListPage, WatchOptions, WatchStart
 from fairlead.embedded.verbs.watch_filter import WatchFilter
 from fairlead.runtime.client import EventType
 
@@ -63,7 +63,9 @@ def get(context: Context, info: ResourceInfo, namespace: str, name: str) -> Reco
     return record
 
 
-def list_page(context: Context, info: ResourceInfo, namespace: str, options: ListOptions) -> Page:
+def list_page(
+    context: Context, info: ResourceInfo, namespace: str, options: ListOptions
+) -> ListPage:
     """Return one page in (namespace, name) order.
 
     BadRequest and Invalid for options that are wrong or don't go together, Expired for a snapshot
@@ -113,21 +115,21 @@ def _exact(fields: Selector, key: str) -> str | None:
 
 def _page(
     wanted: WatchFilter, records: Sequence[Record], start: int, *, limit: int, version: int
-) -> Page:
+) -> ListPage:
     filtered = wanted.has_selector
     if not limit:
         rest = records[start:] if start else records
         chosen = [r for r in rest if wanted.selects(r)] if filtered else rest
-        return Page(chosen, str(version))
+        return ListPage(chosen, str(version))
     page: list[Record] = []
     for i in range(start, len(records)):
         if filtered and not wanted.selects(records[i]):
             continue
         if len(page) == limit:
             remaining = None if filtered else len(records) - i
-            return Page(page, str(version), _format_token(version, page[-1].key), remaining)
+            return ListPage(page, str(version), _format_token(version, page[-1].key), remaining)
         page.append(records[i])
-    return Page(page, str(version))
+    return ListPage(page, str(version))
 
 
 def _parse_token(options: ListOptions) -> tuple[int, Key]:
@@ -174,23 +176,23 @@ def _check_match(options: ListOptions) -> None:
     if not match:
         return
     field, forbidden = "resourceVersionMatch", ProblemType.FORBIDDEN
-    found: list[Problem] = []
+    found: list[FieldProblem] = []
     if not options.resource_version:
         why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
-        found.append(Problem(field, forbidden, why))
+        found.append(FieldProblem(field, forbidden, why))
     if options.continue_:
         why = "resourceVersionMatch is forbidden when continue is provided"
-        found.append(Problem(field, forbidden, why))
+        found.append(FieldProblem(field, forbidden, why))
     if found:
         raise errors.invalid_options("ListOptions", *found)
     if match not in ("Exact", "NotOlderThan"):
         why = 'supported values: "Exact", "NotOlderThan"'
         raise errors.invalid_options(
-            "ListOptions", Problem(field, ProblemType.NOT_SUPPORTED, why, match)
+            "ListOptions", FieldProblem(field, ProblemType.NOT_SUPPORTED, why, match)
         )
     if match == "Exact" and options.resource_version == "0":
         why = 'resourceVersionMatch "Exact" is forbidden for resourceVersion "0"'
-        raise errors.invalid_options("ListOptions", Problem(field, forbidden, why))
+        raise errors.invalid_options("ListOptions", FieldProblem(field, forbidden, why))
 
 
 def _check_initial_events(options: WatchOptions) -> None:
@@ -200,14 +202,14 @@ def _check_initial_events(options: WatchOptions) -> None:
     if options.send_initial_events is None:
         if match:
             why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-            raise errors.invalid_options("ListOptions", Problem(field, forbidden, why))
+            raise errors.invalid_options("ListOptions", FieldProblem(field, forbidden, why))
     elif not match:
         why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-        raise errors.invalid_options("ListOptions", Problem(field, forbidden, why))
+        raise errors.invalid_options("ListOptions", FieldProblem(field, forbidden, why))
     elif match != "NotOlderThan":
         why = 'supported values: "NotOlderThan"'
         raise errors.invalid_options(
-            "ListOptions", Problem(field, ProblemType.NOT_SUPPORTED, why, match)
+            "ListOptions", FieldProblem(field, ProblemType.NOT_SUPPORTED, why, match)
         )
 
 

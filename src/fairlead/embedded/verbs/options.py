@@ -91,7 +91,7 @@ class DeleteResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """One page of a list, in (namespace, name) order; `continue_` is "" on the last page.
 
     `remaining` is None when it is not known (a selector is set) or nothing remains.

@@ -16,7 +16,7 @@ from fairlead.api.core import GRACE_SECONDS_DEFAULT, GRACE_SECONDS_MAX
 from fairlead.api.meta import to_wire
 from fairlead.api.names import API_VERSION, GANG_GATE
 from fairlead.api.status import Forbidden, StatusDetails
-from fairlead.decide.admission.pod_gates import Rules
+from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.decide.admission.pod_teams import TeamAnswer, judge_team
 from fairlead.embedded.builtins import NODES, PODS, PRIORITY_CLASSES
 from fairlead.embedded.quota import ANNOTATION, filled_spec
@@ -37,7 +37,7 @@ from fairlead.model.teams import owner_of
 
 #: More is taken as this: 68 years, the bound that Kubernetes has on a pod's deadline. A longer one
 #: would mark the pod with a year that is no RFC 3339 time.
-_RULES = Rules()
+_RULES = GateRules()
 
 
 class PodStrategy(Strategy):

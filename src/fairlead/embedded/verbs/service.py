@@ -24,13 +24,13 @@ from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs import applying, deletion, errors, lists, subresources, writes
 from fairlead.embedded.verbs.cluster_objects import Address, ClusterObjects
-from fairlead.embedded.verbs.collector import Collector
+from fairlead.embedded.verbs.collector import GarbageCollector
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.options import (
     DeleteOptions,
     DeleteResult,
     ListOptions,
-    Page,
+    ListPage,
     WatchOptions,
     WatchStart,
     WriteOptions,
@@ -39,7 +39,7 @@ from fairlead.embedded.verbs.quotas import QuotaCounter
 from fairlead.embedded.verbs.taint_eviction import TaintEviction
 from fairlead.embedded.verbs.watches import Watch, WatchHub
 from fairlead.embedded.webhooks.admitted import Admitted
-from fairlead.embedded.webhooks.match import Asked, Operation
+from fairlead.embedded.webhooks.match import AskedOperation, Operation
 from fairlead.embedded.webhooks.registry import Webhooks
 from fairlead.runtime.client import EventType, PatchType
 from fairlead.runtime.clock import Clock
@@ -53,7 +53,7 @@ PRIORITIES = (("system-cluster-critical", 2_000_000_000), ("system-node-critical
 WATCH_BUFFER_MAX = 65_536
 
 
-class Service:
+class ApiService:
     """The API of one store. Keep `run` running beside it: it does what deletions entail."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Service:
             self._serve(record)
         store.subscribe(self._note_definitions)
         self._hub = WatchHub(store, buffer_max=watch_buffer_max)
-        self._collector = Collector(self._context)
+        self._collector = GarbageCollector(self._context)
         store.subscribe(self._collector.note)
         self._taints = TaintEviction(self._context)
         store.subscribe(self._taints.note)
@@ -170,7 +170,7 @@ class Service:
         """Return the object; NotFound."""
         return lists.get(self._context, info, namespace, name)
 
-    def list(self, info: ResourceInfo, namespace: str, options: ListOptions) -> Page:
+    def list(self, info: ResourceInfo, namespace: str, options: ListOptions) -> ListPage:
         """Return one page of the objects of a namespace, or of all for ""."""
         return lists.list_page(self._context, info, namespace, options)
 
@@ -192,7 +192,7 @@ class Service:
         self, info: ResourceInfo, operation: Operation, subresource: str = ""
     ) -> bool:
         webhooks = self.webhooks
-        return webhooks.is_active and webhooks.concern(Asked(info, subresource, operation))
+        return webhooks.is_active and webhooks.concern(AskedOperation(info, subresource, operation))
 
     async def _committed(self, record: Record, options: WriteOptions | DeleteOptions) -> None:
         if not options.dry_run and record.version > self.store.version:
@@ -235,7 +235,7 @@ class Service:
             is_there = self.store.latest(info.name, key) is not None
             operation = Operation.UPDATE if is_there else Operation.CREATE
         if self._concerns_webhooks(info, operation, subresource):
-            asked = Asked(info, subresource, operation)
+            asked = AskedOperation(info, subresource, operation)
             record = await self._admitted.replace(asked, key, body, options)
         else:
             record = writes.replace(
@@ -257,7 +257,7 @@ class Service:
         _check_subresource(info, subresource)
         change = _change(info, patch, patch_type)
         if self._concerns_webhooks(info, Operation.UPDATE, subresource):
-            asked = Asked(info, subresource, Operation.UPDATE)
+            asked = AskedOperation(info, subresource, Operation.UPDATE)
             record = await self._admitted.patch(asked, key, change, options)
         else:
             only_status = (
@@ -287,7 +287,7 @@ class Service:
         operation = Operation.CREATE if is_new else Operation.UPDATE
         if self._concerns_webhooks(info, operation, subresource):
             record = await self._admitted.apply(
-                Asked(info, subresource, operation), key, config, options
+                AskedOperation(info, subresource, operation), key, config, options
             )
         elif is_new:
             body = applying.new_object(self._context, info, key, config, options=options)

@@ -20,8 +20,8 @@ from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.verbs import changes, errors, writes
 from fairlead.embedded.verbs.context import Context
-from fairlead.embedded.verbs.disruption import Disruption, disrupt
-from fairlead.embedded.verbs.errors import Problem, ProblemType
+from fairlead.embedded.verbs.disruption import DisruptionCause, disrupt
+from fairlead.embedded.verbs.errors import FieldProblem, ProblemType
 from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult, WriteOptions
 
 
@@ -29,7 +29,7 @@ def bind(context: Context, key: Key, binding: Mapping[str, Any], options: WriteO
     """Give a pod its node. Conflict when it has one, is going away, is gated or has another uid."""
     node = as_map(binding.get("target")).get("name")
     if not isinstance(node, str) or not node:
-        problem = Problem("target.name", ProblemType.REQUIRED)
+        problem = FieldProblem("target.name", ProblemType.REQUIRED)
         raise errors.invalid(builtins.PODS, key[1], [problem])
     given = as_map(binding.get("metadata"))
 
@@ -100,7 +100,7 @@ def evict(context: Context, key: Key, options: DeleteOptions) -> DeleteResult:
                 "Cannot evict pod as it would violate the pod's disruption budget.",
                 details=StatusDetails(causes=(cause,)),
             )
-    return disrupt(context, key, options, Disruption.EVICTION)
+    return disrupt(context, key, options, DisruptionCause.EVICTION)
 
 
 def _is_ready(pod: core.Pod) -> bool:
@@ -209,7 +209,7 @@ def put_scale(
     replicas = _at(body, ("spec", "replicas")) or 0
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         why = "must be a whole number greater than or equal to 0"
-        problem = Problem("spec.replicas", ProblemType.INVALID, why, replicas)
+        problem = FieldProblem("spec.replicas", ProblemType.INVALID, why, replicas)
         raise errors.invalid(info, key[1], [problem])
     version = _at(body, ("metadata", "resourceVersion"))
 

@@ -19,7 +19,7 @@ from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import field_reader
 from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.verbs.context import Context
-from fairlead.embedded.verbs.disruption import Disruption, disrupt
+from fairlead.embedded.verbs.disruption import DisruptionCause, disrupt
 from fairlead.embedded.verbs.options import DeleteOptions
 from fairlead.model.labels import tolerates
 from fairlead.runtime.client import EventType
@@ -116,7 +116,7 @@ class TaintEviction:
             heapq.heappush(self._due, (at, key))
         else:
             options = DeleteOptions(uid=record.uid)
-            disrupt(self._context, key, options, Disruption.TAINT)
+            disrupt(self._context, key, options, DisruptionCause.TAINT)
 
     async def _wait(self) -> None:
         now = self._context.clock.now()

@@ -19,7 +19,7 @@ from fairlead.api.meta import ObjectMeta
 from fairlead.api.pod_rules import pod_spec_causes
 from fairlead.api.selectors import is_label_value, is_qualified_name
 from fairlead.embedded.resource_info import NameRule, ResourceInfo
-from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
+from fairlead.embedded.verbs.errors import FieldProblem, Finding, ProblemType
 
 _QUANTITIES_CACHED_MAX = 4096
 _LABELS_CACHED_MAX = 16_384  # what pods carry repeats
@@ -63,11 +63,11 @@ def name_problem(rule: NameRule, name: str) -> str:
     return "" if len(name) <= length_max else f"must be no more than {length_max} bytes"
 
 
-def metadata_problems(info: ResourceInfo, metadata: ObjectMeta) -> list[Problem]:
+def metadata_problems(info: ResourceInfo, metadata: ObjectMeta) -> list[FieldProblem]:
     """Return what is wrong with an object's metadata."""
-    found: list[Problem] = []
+    found: list[FieldProblem] = []
     if why := name_problem(info.name_rule, metadata.name):
-        found.append(Problem("metadata.name", ProblemType.INVALID, why, metadata.name))
+        found.append(FieldProblem("metadata.name", ProblemType.INVALID, why, metadata.name))
     labels = metadata.labels
     if labels and not (all(map(_is_key, labels)) and all(map(_is_value, labels.values()))):
         found += _label_problems(labels)
@@ -85,19 +85,21 @@ def metadata_problems(info: ResourceInfo, metadata: ObjectMeta) -> list[Problem]
         ):  # fmt: skip
             if not value:
                 why = "must not be empty"
-                found.append(Problem(f"{path}.{key}", ProblemType.INVALID, why, value))
+                found.append(FieldProblem(f"{path}.{key}", ProblemType.INVALID, why, value))
     if controllers > 1:
         why = "only one reference can have controller set to true"
-        found.append(Problem("metadata.ownerReferences", ProblemType.INVALID, why, controllers))
+        found.append(
+            FieldProblem("metadata.ownerReferences", ProblemType.INVALID, why, controllers)
+        )
     for i, finalizer in enumerate(metadata.finalizers):
         is_free = not info.is_builtin or info.plural == "customresourcedefinitions"
         if not is_free and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
             why = "name is neither a standard finalizer name nor is it fully qualified"
             path = f"metadata.finalizers[{i}]"
-            found.append(Problem(path, ProblemType.INVALID, why, finalizer))
+            found.append(FieldProblem(path, ProblemType.INVALID, why, finalizer))
         if not is_qualified_name(finalizer):
             why = "name part must consist of alphanumeric characters, '-', '_' or '.'"
-            found.append(Problem("metadata.finalizers", ProblemType.INVALID, why, finalizer))
+            found.append(FieldProblem("metadata.finalizers", ProblemType.INVALID, why, finalizer))
     return found
 
 
@@ -105,41 +107,41 @@ _is_key = lru_cache(maxsize=_LABELS_CACHED_MAX)(is_qualified_name)
 _is_value = lru_cache(maxsize=_LABELS_CACHED_MAX)(is_label_value)
 
 
-def _label_problems(labels: Mapping[str, str]) -> Iterable[Problem]:
+def _label_problems(labels: Mapping[str, str]) -> Iterable[FieldProblem]:
     for key, value in labels.items():
         if not _is_key(key):
             why = "a qualified name has at most 63 characters after an optional DNS prefix and '/'"
-            yield Problem("metadata.labels", ProblemType.INVALID, why, key)
+            yield FieldProblem("metadata.labels", ProblemType.INVALID, why, key)
         if not _is_value(value):
             why = (
                 "a valid label must be an empty string or consist of at most 63 alphanumeric "
                 f"characters, '-', '_' or '.', {_ALPHANUMERIC_ENDS}"
             )
-            yield Problem("metadata.labels", ProblemType.INVALID, why, value)
+            yield FieldProblem("metadata.labels", ProblemType.INVALID, why, value)
 
 
-def _annotation_problems(annotations: Mapping[str, str]) -> Iterable[Problem]:
+def _annotation_problems(annotations: Mapping[str, str]) -> Iterable[FieldProblem]:
     size = 0
     for key, value in annotations.items():
         size += len(key) + len(value)
         if not _is_key(key.lower()):
             why = "a qualified name has at most 63 characters after an optional DNS prefix and '/'"
-            yield Problem("metadata.annotations", ProblemType.INVALID, why, key)
+            yield FieldProblem("metadata.annotations", ProblemType.INVALID, why, key)
     if size > ANNOTATION_BYTES_MAX:
         why = f"may not be more than {ANNOTATION_BYTES_MAX} bytes"
-        yield Problem("metadata.annotations", ProblemType.TOO_LONG, why)
+        yield FieldProblem("metadata.annotations", ProblemType.TOO_LONG, why)
 
 
-def metadata_update_problems(old: ObjectMeta, new: ObjectMeta) -> list[Problem]:
+def metadata_update_problems(old: ObjectMeta, new: ObjectMeta) -> list[FieldProblem]:
     """Return which changes of metadata are not allowed."""
-    found: list[Problem] = []
+    found: list[FieldProblem] = []
     for field, before, after in (
         ("name", old.name, new.name),
         ("namespace", old.namespace, new.namespace),
     ):
         if before != after:
             why = "field is immutable"
-            found.append(Problem(f"metadata.{field}", ProblemType.INVALID, why, after))
+            found.append(FieldProblem(f"metadata.{field}", ProblemType.INVALID, why, after))
     if old.deletion_timestamp is not None and new.finalizers != old.finalizers:
         added = [f for f in new.finalizers if f not in old.finalizers]
         if added:
@@ -147,7 +149,7 @@ def metadata_update_problems(old: ObjectMeta, new: ObjectMeta) -> list[Problem]:
                 "no new finalizers can be added if the object is being deleted, found new "
                 f"finalizers {added}"
             )
-            found.append(Problem("metadata.finalizers", ProblemType.FORBIDDEN, why))
+            found.append(FieldProblem("metadata.finalizers", ProblemType.FORBIDDEN, why))
     return found
 
 
@@ -184,14 +186,14 @@ def pod_problems(pod: core.Pod) -> list[Finding]:
     """Return what is wrong with a pod's spec."""
     spec, found = pod.spec, list[Finding]()
     if not spec.containers:
-        found.append(Problem("spec.containers", ProblemType.REQUIRED))
+        found.append(FieldProblem("spec.containers", ProblemType.REQUIRED))
     volumes: set[str] = set()
     for i, volume in enumerate(spec.volumes):
         path = f"spec.volumes[{i}].name"
         if volume.name in volumes:
-            found.append(Problem(path, ProblemType.DUPLICATE, value=volume.name))
+            found.append(FieldProblem(path, ProblemType.DUPLICATE, value=volume.name))
         elif why := name_problem(NameRule.LABEL, volume.name):
-            found.append(Problem(path, ProblemType.INVALID, why, volume.name))
+            found.append(FieldProblem(path, ProblemType.INVALID, why, volume.name))
         volumes.add(volume.name)
     seen: set[str] = set()
     for field, containers in (
@@ -201,45 +203,47 @@ def pod_problems(pod: core.Pod) -> list[Finding]:
         for i, container in enumerate(containers):
             path = f"spec.{field}[{i}]"
             if container.name in seen:
-                found.append(Problem(f"{path}.name", ProblemType.DUPLICATE, value=container.name))
+                found.append(
+                    FieldProblem(f"{path}.name", ProblemType.DUPLICATE, value=container.name)
+                )
             seen.add(container.name)
             found += _container_problems(path, container, volumes)
     if spec.restart_policy not in ("Always", "OnFailure", "Never"):
         why = 'supported values: "Always", "OnFailure", "Never"'
         value = spec.restart_policy
-        found.append(Problem("spec.restartPolicy", ProblemType.NOT_SUPPORTED, why, value))
+        found.append(FieldProblem("spec.restartPolicy", ProblemType.NOT_SUPPORTED, why, value))
     grace = spec.termination_grace_period_seconds
     if grace is not None and grace < 0:
         why = "must be greater than or equal to 0"
         path = "spec.terminationGracePeriodSeconds"
-        found.append(Problem(path, ProblemType.INVALID, why, grace))
+        found.append(FieldProblem(path, ProblemType.INVALID, why, grace))
     if spec.node_name and (why := node_name_problem(spec.node_name)):
-        found.append(Problem("spec.nodeName", ProblemType.INVALID, why, spec.node_name))
+        found.append(FieldProblem("spec.nodeName", ProblemType.INVALID, why, spec.node_name))
     if spec.node_name and spec.scheduling_gates:
         why = "cannot be set until all schedulingGates have been cleared"
-        found.append(Problem("spec.nodeName", ProblemType.FORBIDDEN, why))
+        found.append(FieldProblem("spec.nodeName", ProblemType.FORBIDDEN, why))
     found += pod_spec_causes(spec)
     return found
 
 
 def _container_problems(
     path: str, container: core.Container, volumes: set[str]
-) -> Iterable[Problem]:
+) -> Iterable[FieldProblem]:
     if not container.name:
-        yield Problem(f"{path}.name", ProblemType.REQUIRED)
+        yield FieldProblem(f"{path}.name", ProblemType.REQUIRED)
     elif why := name_problem(NameRule.LABEL, container.name):
-        yield Problem(f"{path}.name", ProblemType.INVALID, why, container.name)
+        yield FieldProblem(f"{path}.name", ProblemType.INVALID, why, container.name)
     resources = container.resources
     for field, amounts in (("limits", resources.limits), ("requests", resources.requests)):
         for name, amount in amounts.items():
             if why := _quantity_problem(amount):
                 field_path = f"{path}.resources.{field}[{name}]"
-                yield Problem(field_path, ProblemType.INVALID, why, amount)
+                yield FieldProblem(field_path, ProblemType.INVALID, why, amount)
                 return
             if why := _resource_problem(name, amount):
                 field_path = f"{path}.resources.{field}[{name}]"
                 value = amount if _is_extended(name) else name
-                yield Problem(field_path, ProblemType.INVALID, why, value)
+                yield FieldProblem(field_path, ProblemType.INVALID, why, value)
     for name, amount in resources.requests.items():
         limit = resources.limits.get(name)
         if limit is None or limit == amount:
@@ -249,29 +253,31 @@ def _container_problems(
         if not _is_extended(name):
             why = f"must be less than or equal to {name} limit of {limit}"
         if difference > 0 or (difference and _is_extended(name)):
-            yield Problem(f"{path}.resources.requests", ProblemType.INVALID, why, amount)
+            yield FieldProblem(f"{path}.resources.requests", ProblemType.INVALID, why, amount)
     for name in resources.requests:
         if _is_extended(name) and name not in resources.limits:
             why = "Limit must be set for non overcommitable resources"
-            yield Problem(f"{path}.resources.limits", ProblemType.REQUIRED, why)
+            yield FieldProblem(f"{path}.resources.limits", ProblemType.REQUIRED, why)
     for i, mount in enumerate(container.volume_mounts):
         if mount.name not in volumes:
-            yield Problem(f"{path}.volumeMounts[{i}].name", ProblemType.NOT_FOUND, value=mount.name)
+            yield FieldProblem(
+                f"{path}.volumeMounts[{i}].name", ProblemType.NOT_FOUND, value=mount.name
+            )
 
 
-def pod_update_problems(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Problem]:
+def pod_update_problems(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[FieldProblem]:
     """Return whether a pod's spec changed where it may not; both are plain specs with defaults."""
     if old == new:
         return []
     gates_before, gates_after = _items(old, "schedulingGates"), _items(new, "schedulingGates")
-    found: list[Problem] = []
+    found: list[FieldProblem] = []
     if any(gate not in gates_before for gate in gates_after):
         why = "only deletion is allowed, but found new scheduling gates"
-        found.append(Problem("spec.schedulingGates", ProblemType.FORBIDDEN, why))
+        found.append(FieldProblem("spec.schedulingGates", ProblemType.FORBIDDEN, why))
     tolerations = _items(new, "tolerations")
     if any(t not in tolerations for t in _items(old, "tolerations")):
         why = "existing toleration can not be modified except its tolerationSeconds"
-        found.append(Problem("spec.tolerations", ProblemType.FORBIDDEN, why))
+        found.append(FieldProblem("spec.tolerations", ProblemType.FORBIDDEN, why))
     free = {"schedulingGates", "tolerations", "containers", "initContainers"}
     free.add("activeDeadlineSeconds")
     if gates_before and _selector_items(old) <= _selector_items(new):
@@ -284,7 +290,7 @@ def pod_update_problems(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[
     )
     keys = old.keys() | new.keys()
     if not same or any(old.get(key) != new.get(key) for key in keys - free):
-        found.append(Problem("spec", ProblemType.FORBIDDEN, _POD_UPDATE))
+        found.append(FieldProblem("spec", ProblemType.FORBIDDEN, _POD_UPDATE))
     return found
 
 

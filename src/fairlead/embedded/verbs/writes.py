@@ -22,7 +22,7 @@ from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Known, Record, draft_of, record_typed
 from fairlead.embedded.verbs import changes, errors, field_owners, quotas, structural, validation
 from fairlead.embedded.verbs.context import Context
-from fairlead.embedded.verbs.errors import Finding, Problem, ProblemType
+from fairlead.embedded.verbs.errors import FieldProblem, Finding, ProblemType
 from fairlead.embedded.verbs.kinds import strategy_of
 from fairlead.embedded.verbs.options import WriteOptions
 from fairlead.embedded.verbs.pod_shapes import PodShape
@@ -161,7 +161,9 @@ def create(
 def _create_named(context: Context, info: ResourceInfo, body: Obj, options: WriteOptions) -> Record:
     metadata = body["metadata"]
     if not metadata.get("name"):
-        problem = Problem("metadata.name", ProblemType.REQUIRED, "name or generateName is required")
+        problem = FieldProblem(
+            "metadata.name", ProblemType.REQUIRED, "name or generateName is required"
+        )
         raise errors.invalid(info, "", [problem])
     if info.has_status and not info.keeps_status_on_create:
         body.pop("status", None)

@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.api.core import Pod
-from fairlead.api.machine_result import Figure, Measured, Outcome, SuiteResult, encode_result
+from fairlead.api.machine_result import (
+    Figure,
+    MachineFinding,
+    MachineOutcome,
+    SuiteResult,
+    encode_result,
+)
 from fairlead.api.names import NODE_TEST
 from fairlead.api.node_suites import Better, MachineTest, Suite, suites
 from fairlead.api.quantity import is_gpu
@@ -39,7 +45,7 @@ class Quality(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EndedTestPod:
     """How a test pod ends: after so long, with this message; "": without one."""
 
     seconds: float
@@ -64,25 +70,27 @@ class Hardware:
             drawn -= share
         return Quality.GOOD
 
-    def answer(self, pod: Pod, node: str) -> Answer | None:
+    def answer(self, pod: Pod, node: str) -> EndedTestPod | None:
         """Return how a test pod on a node ends; None: it never does."""
         suite = suites().get(pod.metadata.labels[NODE_TEST])
         quality = self.quality(node)
         if quality is Quality.HANGING:
             return None
         if suite is None:
-            return Answer(1.0, "")
+            return EndedTestPod(1.0, "")
         seconds = suite.seconds * _TIME_SHARE
         if quality is Quality.FLAKY and self._rng(f"{node}/{pod.metadata.uid}").random() < 0.5:
-            return Answer(seconds, "")
+            return EndedTestPod(seconds, "")
         measured = tuple(self._measured(suite, pod, node, quality))
         result = SuiteResult(suite.name, measured, versions={"kernel": "simulated"})
-        return Answer(seconds, encode_result(result).decode())
+        return EndedTestPod(seconds, encode_result(result).decode())
 
     def _rng(self, of: str) -> random.Random:
         return random.Random(f"hardware/{self.spec.seed}/{of}")  # noqa: S311 # a model, no secret
 
-    def _measured(self, suite: Suite, pod: Pod, node: str, quality: Quality) -> Iterator[Measured]:
+    def _measured(
+        self, suite: Suite, pod: Pod, node: str, quality: Quality
+    ) -> Iterator[MachineFinding]:
         has_gpus = any(
             is_gpu(name) for each in pod.spec.containers for name in each.resources.limits
         )
@@ -90,11 +98,13 @@ class Hardware:
         for test in suite.kinds():
             figures = tuple(self._figures(test, quality, rng))
             if test.name.startswith(_GPU_PREFIX) and not has_gpus:
-                yield Measured(test.name, Outcome.SKIPPED, "it has no GPU")
+                yield MachineFinding(test.name, MachineOutcome.SKIPPED, "it has no GPU")
             elif test.name == "cpu" and quality is Quality.CORRUPT:
-                yield Measured(test.name, Outcome.FAILED, "wrong results on 1 CPU", figures=figures)
+                yield MachineFinding(
+                    test.name, MachineOutcome.FAILED, "wrong results on 1 CPU", figures=figures
+                )
             else:
-                yield Measured(test.name, Outcome.PASSED, figures=figures)
+                yield MachineFinding(test.name, MachineOutcome.PASSED, figures=figures)
 
     @staticmethod
     def _figures(test: MachineTest, quality: Quality, rng: random.Random) -> Iterator[Figure]:

@@ -24,7 +24,7 @@ from fairlead.api.core import ConfigMap, Node, Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
 from fairlead.api.status import ApiError, Conflict, NotFound
-from fairlead.embedded.http.metrics import Measure, Measured
+from fairlead.embedded.http.metrics import Measure, MeasuredUse
 from fairlead.embedded.virtual.fleet import (
     VIRTUAL,
     FleetReport,
@@ -38,12 +38,12 @@ from fairlead.embedded.virtual.profile import PodState, Profile
 from fairlead.embedded.virtual.records import (
     READINESS_OF_FAULT,
     NodeFault,
-    NodeRecord,
     PodRecord,
     Timers,
+    VirtualNodeRecord,
     Want,
 )
-from fairlead.embedded.virtual.status import NodeUse, Readiness, node_conditions, taints_for
+from fairlead.embedded.virtual.status import NodeClaims, Readiness, node_conditions, taints_for
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -93,8 +93,10 @@ class VirtualNodes:
         self._log = log
         self._timers = Timers()
         self._timer_wake = asyncio.Event()
-        self._queue: asyncio.Queue[PodRecord | NodeRecord] = asyncio.Queue()  # each at most once
-        self._nodes: dict[str, NodeRecord] = {}
+        self._queue: asyncio.Queue[PodRecord | VirtualNodeRecord] = (
+            asyncio.Queue()
+        )  # each at most once
+        self._nodes: dict[str, VirtualNodeRecord] = {}
         self._profile = profile
         self._runs_pods = pods is None
         self._reader = reader
@@ -226,7 +228,7 @@ class VirtualNodes:
         if node is not None and node.gpus_lost:
             self._offer(node, node.use.allocatable[quantity.GPU] + 1)
 
-    def _offer(self, node: NodeRecord, gpus: int) -> None:
+    def _offer(self, node: VirtualNodeRecord, gpus: int) -> None:
         node.gpus_lost += node.use.allocatable[quantity.GPU] - gpus
         node.use.allocatable[quantity.GPU] = gpus
         self._enqueue(node)
@@ -266,7 +268,7 @@ class VirtualNodes:
         """Return the names of all nodes that are driven here and have a machine, sorted."""
         return tuple(sorted(name for name, node in self._nodes.items() if not node.is_ended))
 
-    def _detect(self, node: NodeRecord, fault: NodeFault) -> None:
+    def _detect(self, node: VirtualNodeRecord, fault: NodeFault) -> None:
         if node.fault is fault:
             node.readiness = READINESS_OF_FAULT[fault]
             self._enqueue(node)
@@ -310,7 +312,7 @@ class VirtualNodes:
 
     # What they use
 
-    def measured_pods(self) -> Iterator[Measured]:
+    def measured_pods(self) -> Iterator[MeasuredUse]:
         """Yield what pods use now, where the profile says which share of their requests that is."""
         spec = self._profile.use
         for node in self._nodes.values() if spec is not None else ():
@@ -320,15 +322,15 @@ class VirtualNodes:
                     meta = record.pod.metadata
                     containers = record.pod.spec.containers
                     parts = {containers[0].name: part} if containers else {}
-                    yield Measured(meta.name, meta.namespace, meta.labels, parts)
+                    yield MeasuredUse(meta.name, meta.namespace, meta.labels, parts)
 
-    def measured_nodes(self) -> Iterator[Measured]:
+    def measured_nodes(self) -> Iterator[MeasuredUse]:
         """Yield what nodes use now: what their pods do."""
         if self._profile.use is not None:
             for node in self._nodes.values():
                 part = self._measure(tuple(node.pods.values()))
                 if part is not None:
-                    yield Measured(node.name, "", {names.HOSTNAME: node.name}, {"": part})
+                    yield MeasuredUse(node.name, "", {names.HOSTNAME: node.name}, {"": part})
 
     def _measure(self, records: Sequence[PodRecord]) -> Measure | None:
         spec, now = self._profile.use, self._clock.now()
@@ -343,7 +345,7 @@ class VirtualNodes:
 
     # Writes
 
-    def _enqueue(self, record: PodRecord | NodeRecord) -> None:
+    def _enqueue(self, record: PodRecord | VirtualNodeRecord) -> None:
         if not record.queued and not record.writing:
             record.queued = True
             self._queue.put_nowait(record)
@@ -355,7 +357,7 @@ class VirtualNodes:
             record.writing = True
             retry = False
             try:
-                if isinstance(record, NodeRecord):
+                if isinstance(record, VirtualNodeRecord):
                     await self._write_node(record)
                 else:
                     await self._write_pod(record)
@@ -371,14 +373,14 @@ class VirtualNodes:
             elif self._must_write(record):
                 self._enqueue(record)
 
-    def _must_write(self, record: PodRecord | NodeRecord) -> bool:
-        if isinstance(record, NodeRecord):
+    def _must_write(self, record: PodRecord | VirtualNodeRecord) -> bool:
+        if isinstance(record, VirtualNodeRecord):
             return record.written != record.state
         return bool(record.wants) and record.node.fault is None
 
-    def _failed(self, record: PodRecord | NodeRecord, error: ApiError) -> bool:
+    def _failed(self, record: PodRecord | VirtualNodeRecord, error: ApiError) -> bool:
         """Judge a failed write; True when it should be tried again."""
-        if isinstance(record, NodeRecord):
+        if isinstance(record, VirtualNodeRecord):
             if isinstance(error, NotFound):
                 self._written(record, record.state)
                 return False
@@ -424,7 +426,7 @@ class VirtualNodes:
             record.wants |= want
             raise
 
-    async def _write_node(self, record: NodeRecord) -> None:
+    async def _write_node(self, record: VirtualNodeRecord) -> None:
         """Write readiness: taints (compare-and-swap, the list is shared), then conditions."""
         state = readiness, gpus_lost = record.state
         node = await self._client.get(NODES, record.name)
@@ -451,20 +453,22 @@ class VirtualNodes:
         await self._client.patch(NODES, record.name, body, subresource="status")
         self._written(record, state)
 
-    def _written(self, record: NodeRecord, state: tuple[Readiness, int]) -> None:
+    def _written(self, record: VirtualNodeRecord, state: tuple[Readiness, int]) -> None:
         """Note what the API has; a node whose machine has ended is not driven any more."""
         record.written = state
         if record.is_ended and state[0] is Readiness.UNKNOWN:
             self._nodes.pop(record.name, None)
 
 
-def _node_record(node: Node) -> NodeRecord:
+def _node_record(node: Node) -> VirtualNodeRecord:
     """Return the record of a node as the API has it; one that is not ready counts as
     unreachable.
     """
     allocatable = quantity.resources_to_base(node.status.allocatable)
     addresses = [a.address for a in node.status.addresses if a.type == "InternalIP"]
-    record = NodeRecord(node.metadata.name, addresses[0] if addresses else "", NodeUse(allocatable))
+    record = VirtualNodeRecord(
+        node.metadata.name, addresses[0] if addresses else "", NodeClaims(allocatable)
+    )
     conditions = {c.type: c for c in node.status.conditions}
     ready = conditions.get(names.READY)
     if ready is not None and ready.status != Readiness.READY.value:

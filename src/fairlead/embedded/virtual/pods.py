@@ -28,15 +28,15 @@ from fairlead.embedded.virtual.profile import PodState, Profile
 from fairlead.embedded.virtual.records import (
     AddressPool,
     NodeFault,
-    NodeRecord,
     PodRecord,
+    VirtualNodeRecord,
     Want,
     status_patch,
 )
 from fairlead.embedded.virtual.stage_sampler import StageSampler, exit_code, resume_step
 from fairlead.embedded.virtual.status import (
     ConfigNeeds,
-    Phase,
+    PodPhase,
     config_needs,
     pod_requests,
     terminated,
@@ -88,7 +88,7 @@ class PodLives:
 
     # Events
 
-    def observe(self, pod: Pod, node: NodeRecord) -> None:
+    def observe(self, pod: Pod, node: VirtualNodeRecord) -> None:
         """Take note of a new or changed pod that is bound to `node`."""
         record = self._by_uid.get(pod.metadata.uid)
         if record is None:
@@ -144,7 +144,7 @@ class PodLives:
         if record.wants:
             self._write(record)
 
-    def set_speed(self, node: NodeRecord, speed: float) -> None:
+    def set_speed(self, node: VirtualNodeRecord, speed: float) -> None:
         """Let the programs on a node do so many seconds of work in a second, above 0."""
         now, factor = self._clock.now(), node.speed / speed
         node.speed = speed
@@ -169,7 +169,7 @@ class PodLives:
 
     # Transitions
 
-    def _adopt(self, pod: Pod, node: NodeRecord) -> PodRecord:
+    def _adopt(self, pod: Pod, node: VirtualNodeRecord) -> PodRecord:
         now = self._clock.now()
         requests = pod_requests(pod)
         started = pod.status.start_time
@@ -186,7 +186,7 @@ class PodLives:
             record.begun = True
         elif started:
             self._admit(record)
-        if pod.status.phase == Phase.RUNNING.value:
+        if pod.status.phase == PodPhase.RUNNING.value:
             self._continue(record)
         return record
 

@@ -15,9 +15,9 @@ from fairlead.embedded.virtual.profile import PodState, Stage, UseSpec
 from fairlead.embedded.virtual.status import (
     ContainerNow,
     ContainerStateNow,
-    NodeUse,
-    Phase,
+    NodeClaims,
     PodNow,
+    PodPhase,
     Readiness,
     Running,
     Terminated,
@@ -54,12 +54,12 @@ READINESS_OF_FAULT = {
 
 
 @dataclass(slots=True, eq=False)
-class NodeRecord:
+class VirtualNodeRecord:
     """One virtual node."""
 
     name: str
     address: str
-    use: NodeUse
+    use: NodeClaims
     fault: NodeFault | None = None
     readiness: Readiness = Readiness.READY
     #: GPUs that have failed; the node offers the others.
@@ -90,7 +90,7 @@ class PodRecord:
     """
 
     pod: Pod
-    node: NodeRecord
+    node: VirtualNodeRecord
     requests: dict[str, int]
     address: str
     bound_at: float
@@ -179,20 +179,20 @@ def _use_text(record: PodRecord, spec: UseSpec | None) -> str:
     return "" if use is None else encode_use(use)
 
 
-def _phase(record: PodRecord, waits_for: str) -> tuple[Phase, ContainerStateNow | None]:
+def _phase(record: PodRecord, waits_for: str) -> tuple[PodPhase, ContainerStateNow | None]:
     """Return the phase and the state that all containers share; None for a refused pod."""
     match record.state:
         case PodState.BOUND:
-            return Phase.PENDING, Waiting("ContainerCreating", waits_for)
+            return PodPhase.PENDING, Waiting("ContainerCreating", waits_for)
         case PodState.BACK_OFF:
             message = "the container ended and waits to be restarted"
-            return Phase.RUNNING, Waiting("CrashLoopBackOff", message)
+            return PodPhase.RUNNING, Waiting("CrashLoopBackOff", message)
         case PodState.RUNNING | PodState.TERMINATING | PodState.GONE:
-            return Phase.RUNNING, Running(record.started_at)
+            return PodPhase.RUNNING, Running(record.started_at)
         case PodState.SUCCEEDED:
-            return Phase.SUCCEEDED, record.ended
+            return PodPhase.SUCCEEDED, record.ended
         case PodState.FAILED:
-            return Phase.FAILED, record.ended
+            return PodPhase.FAILED, record.ended
         case _:
             assert_never(record.state)
 

@@ -73,7 +73,7 @@ class ContainerNow:
 _NODE_CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
 
-class Phase(Enum):
+class PodPhase(Enum):
     """Phases of a pod."""
 
     PENDING = "Pending"
@@ -90,7 +90,7 @@ class PodNow:
     to blame (Kubernetes pod failure policy, KEP-3329).
     """
 
-    phase: Phase
+    phase: PodPhase
     containers: tuple[ContainerNow, ...]
     pod_ip: str
     host_ip: str
@@ -125,7 +125,9 @@ def pod_patch(pod: Pod, now: PodNow) -> dict[str, Any]:
     The conditions of others, such as that of an eviction, go with it: a merge patch replaces lists.
     It carries the uid, as a kubelet's does, so that it can never hit a later pod of the same name.
     """
-    ready = now.phase is Phase.RUNNING and all(isinstance(c.state, Running) for c in now.containers)
+    ready = now.phase is PodPhase.RUNNING and all(
+        isinstance(c.state, Running) for c in now.containers
+    )
     status: dict[str, Any] = {
         "phase": now.phase.value,
         "hostIP": now.host_ip,
@@ -149,9 +151,9 @@ def pod_patch(pod: Pod, now: PodNow) -> dict[str, Any]:
 def _conditions(now: PodNow, *, is_ready: bool) -> list[dict[str, Any]]:
     bound, changed = format_time(now.bound_at), format_time(now.changed_at)
     why_not = ""
-    if now.phase is Phase.SUCCEEDED:
+    if now.phase is PodPhase.SUCCEEDED:
         why_not = "PodCompleted"
-    elif now.phase is Phase.FAILED:
+    elif now.phase is PodPhase.FAILED:
         why_not = "PodFailed"
     elif not is_ready:
         why_not = "ContainersNotReady"
@@ -283,7 +285,7 @@ def _reader() -> RequestReader:
     return RequestReader()
 
 
-class NodeUse:
+class NodeClaims:
     """What the pods on one node claim, against what it has: a kubelet's admission."""
 
     __slots__ = ("_used", "allocatable")

@@ -21,7 +21,7 @@ from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.verbs import applying, changes, deletion, errors, subresources, writes
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult, WriteOptions, no_warning
-from fairlead.embedded.webhooks.match import Asked, Attributes, KindName, Operation
+from fairlead.embedded.webhooks.match import AskedOperation, Attributes, KindName, Operation
 from fairlead.embedded.webhooks.registry import Webhooks
 from fairlead.embedded.webhooks.review import internal
 
@@ -65,8 +65,9 @@ class Admitted:
             return settled
 
         attributes = Attributes(
-            Asked(info, "", Operation.CREATE), _kind(info), _namespace_of(info, namespace, body),
-            given_name, obj, None, _write_options("CreateOptions", options), options.dry_run,
+            AskedOperation(info, "", Operation.CREATE), _kind(info),
+            _namespace_of(info, namespace, body), given_name, obj, None,
+            _write_options("CreateOptions", options), options.dry_run,
         )  # fmt: skip
         obj = await self.webhooks.mutate(attributes, settle=settle, warn=options.warn) or obj
         checked = writes.create(
@@ -77,7 +78,9 @@ class Admitted:
         obj["metadata"]["name"] = checked.name
         return writes.create(context, info, namespace, obj, options=once)
 
-    async def replace(self, asked: Asked, key: Key, body: Obj, options: WriteOptions) -> Record:
+    async def replace(
+        self, asked: AskedOperation, key: Key, body: Obj, options: WriteOptions
+    ) -> Record:
         """PUT an object: `writes.replace` with webhooks."""
 
         def draft(options: WriteOptions) -> Record:
@@ -93,7 +96,7 @@ class Admitted:
         return await self._update(asked, key, draft, options)
 
     async def patch(
-        self, asked: Asked, key: Key, change: Callable[[Obj], Any], options: WriteOptions
+        self, asked: AskedOperation, key: Key, change: Callable[[Obj], Any], options: WriteOptions
     ) -> Record:
         """PATCH an object: `writes.patch` with webhooks."""
 
@@ -105,7 +108,9 @@ class Admitted:
 
         return await self._update(asked, key, draft, options)
 
-    async def apply(self, asked: Asked, key: Key, config: Obj, options: WriteOptions) -> Record:
+    async def apply(
+        self, asked: AskedOperation, key: Key, config: Obj, options: WriteOptions
+    ) -> Record:
         """Apply a configuration: `applying.apply_config` with webhooks, or a creation."""
         context, info = self.context, asked.info
         if asked.operation is Operation.CREATE:
@@ -121,7 +126,7 @@ class Admitted:
 
     async def _update(
         self,
-        asked: Asked,
+        asked: AskedOperation,
         key: Key,
         draft: Callable[[WriteOptions], Record],
         options: WriteOptions,
@@ -133,7 +138,7 @@ class Admitted:
 
     async def _update_once(
         self,
-        asked: Asked,
+        asked: AskedOperation,
         key: Key,
         draft: Callable[[WriteOptions], Record],
         options: WriteOptions,
@@ -187,7 +192,7 @@ class Admitted:
         if current is None or expected.record is current:
             return expected  # it is on its way out already: nothing is written
         attributes = Attributes(
-            Asked(info, "", Operation.DELETE), _kind(info),
+            AskedOperation(info, "", Operation.DELETE), _kind(info),
             _namespace_of(info, key[0], {"metadata": {"name": key[1]}}), name,
             None, _whole(info, current), delete_options(options), options.dry_run,
         )  # fmt: skip
@@ -201,7 +206,7 @@ class Admitted:
         metadata = {"name": key[1], "namespace": key[0], **_metadata(binding)}
         obj = {"kind": "Binding", "apiVersion": "v1", **binding, "metadata": metadata}
         attributes = Attributes(
-            Asked(builtins.PODS, "binding", Operation.CREATE), BINDING, key[0], key[1],
+            AskedOperation(builtins.PODS, "binding", Operation.CREATE), BINDING, key[0], key[1],
             obj, None, _write_options("CreateOptions", options), options.dry_run,
         )  # fmt: skip
         obj = await self._both(attributes, warn=options.warn)
@@ -216,7 +221,7 @@ class Admitted:
         }  # fmt: skip
         create = _write_options("CreateOptions", WriteOptions(dry_run=options.dry_run))
         attributes = Attributes(
-            Asked(builtins.PODS, "eviction", Operation.CREATE), EVICTION, key[0], key[1],
+            AskedOperation(builtins.PODS, "eviction", Operation.CREATE), EVICTION, key[0], key[1],
             obj, None, create, options.dry_run,
         )  # fmt: skip
         if await self._both(attributes, warn=options.warn) != obj:
@@ -240,7 +245,7 @@ class Admitted:
         metadata = {**old["metadata"], **_metadata(body)}
         new = {**old, "metadata": metadata, "spec": wished}
         attributes = Attributes(
-            Asked(info, "scale", Operation.UPDATE), SCALE, key[0], key[1],
+            AskedOperation(info, "scale", Operation.UPDATE), SCALE, key[0], key[1],
             new, old, _write_options("UpdateOptions", options), options.dry_run,
         )  # fmt: skip
         new = await self._both(attributes, warn=options.warn)

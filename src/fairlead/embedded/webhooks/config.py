@@ -21,7 +21,7 @@ from fairlead.api.status import BadRequest
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import NameRule, ResourceInfo
 from fairlead.embedded.verbs import errors, structural
-from fairlead.embedded.verbs.errors import Problem, ProblemType
+from fairlead.embedded.verbs.errors import FieldProblem, ProblemType
 from fairlead.embedded.verbs.validation import name_problem
 
 TIMEOUT_SECONDS_MAX = 30
@@ -53,7 +53,7 @@ def admit(info: ResourceInfo, obj: Obj, *, can_call: bool) -> None:
     hooks = fixed.get("webhooks")
     if hooks and not can_call:
         why = "no API server is running that could call webhooks; serve this cluster over HTTP"
-        problem = Problem("webhooks", ProblemType.FORBIDDEN, why)
+        problem = FieldProblem("webhooks", ProblemType.FORBIDDEN, why)
         raise errors.invalid(info, str(fixed["metadata"].get("name", "")), [problem])
     if hooks is None:
         obj.pop("webhooks", None)
@@ -100,20 +100,20 @@ def _webhooks(info: ResourceInfo, obj: Obj) -> Sequence[types.ValidatingWebhook]
     return msgspec.convert(obj, types.ValidatingWebhookConfiguration).webhooks
 
 
-def problems(info: ResourceInfo, obj: Obj) -> list[Problem]:
+def problems(info: ResourceInfo, obj: Obj) -> list[FieldProblem]:
     """Return what is wrong with a defaulted configuration."""
-    found: list[Problem] = []
+    found: list[FieldProblem] = []
     names: list[str] = []
     for i, hook in enumerate(_webhooks(info, obj)):
         at = f"webhooks[{i}]"
         found += _hook_problems(hook, at)
         if hook.name and hook.name in names:
-            found.append(Problem(f"{at}.name", ProblemType.DUPLICATE, "", hook.name))
+            found.append(FieldProblem(f"{at}.name", ProblemType.DUPLICATE, "", hook.name))
         names.append(hook.name)
     return found
 
 
-def _hook_problems(hook: types.ValidatingWebhook, at: str) -> Iterable[Problem]:
+def _hook_problems(hook: types.ValidatingWebhook, at: str) -> Iterable[FieldProblem]:
     yield from _name_problems(hook.name, f"{at}.name")
     for i, rule in enumerate(hook.rules):
         yield from _rule_problems(rule, f"{at}.rules[{i}]")
@@ -121,13 +121,13 @@ def _hook_problems(hook: types.ValidatingWebhook, at: str) -> Iterable[Problem]:
     yield from _one_of(f"{at}.matchPolicy", hook.match_policy, _MATCHES)
     if not hook.side_effects:
         why = f"must specify one of {', '.join(_SIDE_EFFECTS)}"
-        yield Problem(f"{at}.sideEffects", ProblemType.REQUIRED, why)
+        yield FieldProblem(f"{at}.sideEffects", ProblemType.REQUIRED, why)
     else:
         yield from _one_of(f"{at}.sideEffects", hook.side_effects, _SIDE_EFFECTS)
     seconds = hook.timeout_seconds
     if seconds is not None and not 1 <= seconds <= TIMEOUT_SECONDS_MAX:
         why = f"the timeout value must be between 1 and {TIMEOUT_SECONDS_MAX} seconds"
-        yield Problem(f"{at}.timeoutSeconds", ProblemType.INVALID, why, seconds)
+        yield FieldProblem(f"{at}.timeoutSeconds", ProblemType.INVALID, why, seconds)
     yield from _selector_problems(hook.namespace_selector, f"{at}.namespaceSelector")
     yield from _selector_problems(hook.object_selector, f"{at}.objectSelector")
     if isinstance(hook, types.MutatingWebhook):
@@ -135,54 +135,54 @@ def _hook_problems(hook: types.ValidatingWebhook, at: str) -> Iterable[Problem]:
     yield from _client_problems(hook.client_config, f"{at}.clientConfig")
     if hook.match_conditions:
         why = "CEL expressions are not evaluated by the embedded cluster; use rules and selectors"
-        yield Problem(f"{at}.matchConditions", ProblemType.FORBIDDEN, why)
+        yield FieldProblem(f"{at}.matchConditions", ProblemType.FORBIDDEN, why)
     yield from _version_problems(hook.admission_review_versions, f"{at}.admissionReviewVersions")
 
 
-def _one_of(path: str, value: str, accepted: tuple[str, ...]) -> Iterable[Problem]:
+def _one_of(path: str, value: str, accepted: tuple[str, ...]) -> Iterable[FieldProblem]:
     if value not in accepted:
         why = "supported values: " + ", ".join(f'"{each}"' for each in accepted)
-        yield Problem(path, ProblemType.NOT_SUPPORTED, why, value)
+        yield FieldProblem(path, ProblemType.NOT_SUPPORTED, why, value)
 
 
-def _name_problems(name: str, path: str) -> Iterable[Problem]:
+def _name_problems(name: str, path: str) -> Iterable[FieldProblem]:
     if not name:
-        yield Problem(path, ProblemType.REQUIRED)
+        yield FieldProblem(path, ProblemType.REQUIRED)
     elif why := name_problem(NameRule.SUBDOMAIN, name):
-        yield Problem(path, ProblemType.INVALID, why, name)
+        yield FieldProblem(path, ProblemType.INVALID, why, name)
     elif name.count(".") < 2:
         why = "should be a domain with at least three segments separated by dots"
-        yield Problem(path, ProblemType.INVALID, why, name)
+        yield FieldProblem(path, ProblemType.INVALID, why, name)
 
 
-def _rule_problems(rule: types.RuleWithOperations, at: str) -> Iterable[Problem]:
+def _rule_problems(rule: types.RuleWithOperations, at: str) -> Iterable[FieldProblem]:
     for field, values, what in (
         ("operations", rule.operations, "operations"),
         ("apiGroups", rule.api_groups, "API groups"),
         ("apiVersions", rule.api_versions, "API versions"),
     ):
         if not values:
-            yield Problem(f"{at}.{field}", ProblemType.REQUIRED)
+            yield FieldProblem(f"{at}.{field}", ProblemType.REQUIRED)
         if len(values) > 1 and "*" in values:
             why = f"if '*' is present, must not specify other {what}"
-            yield Problem(f"{at}.{field}", ProblemType.INVALID, why, list(values))
+            yield FieldProblem(f"{at}.{field}", ProblemType.INVALID, why, list(values))
     for i, operation in enumerate(rule.operations):
         yield from _one_of(f"{at}.operations[{i}]", operation, _OPERATIONS)
     for i, version in enumerate(rule.api_versions):
         if not version:
-            yield Problem(f"{at}.apiVersions[{i}]", ProblemType.REQUIRED)
+            yield FieldProblem(f"{at}.apiVersions[{i}]", ProblemType.REQUIRED)
     yield from _resource_problems(rule.resources, f"{at}.resources")
     yield from _one_of(f"{at}.scope", rule.scope, _SCOPES)
 
 
-def _resource_problems(resources: tuple[str, ...], at: str) -> Iterable[Problem]:
+def _resource_problems(resources: tuple[str, ...], at: str) -> Iterable[FieldProblem]:
     if not resources:
-        yield Problem(at, ProblemType.REQUIRED)
+        yield FieldProblem(at, ProblemType.REQUIRED)
     whole: list[str] = []  # resources given with all their sub-resources
     everywhere: list[str] = []  # sub-resources given for all resources
     for i, text in enumerate(resources):
         if not text:
-            yield Problem(f"{at}[{i}]", ProblemType.REQUIRED)
+            yield FieldProblem(f"{at}[{i}]", ProblemType.REQUIRED)
             continue
         resource, slash, sub = text.partition("/")
         if not slash:
@@ -190,20 +190,20 @@ def _resource_problems(resources: tuple[str, ...], at: str) -> Iterable[Problem]
         for given, wildcard in ((whole, f"{resource}/*"), (everywhere, f"*/{sub}")):
             if (resource if given is whole else sub) in given:
                 why = f"if '{wildcard}' is present, must not specify {text}"
-                yield Problem(f"{at}[{i}]", ProblemType.INVALID, why, text)
+                yield FieldProblem(f"{at}[{i}]", ProblemType.INVALID, why, text)
         if sub == "*":
             whole.append(resource)
         if resource == "*":
             everywhere.append(sub)
     if len(resources) > 1 and "*/*" in resources:
         why = "if '*/*' is present, must not specify other resources"
-        yield Problem(at, ProblemType.INVALID, why, list(resources))
+        yield FieldProblem(at, ProblemType.INVALID, why, list(resources))
     if "*" in resources and any(r not in ("", "*") and "/" not in r for r in resources):
         why = "if '*' is present, must not specify other resources without subresources"
-        yield Problem(at, ProblemType.INVALID, why, list(resources))
+        yield FieldProblem(at, ProblemType.INVALID, why, list(resources))
 
 
-def _selector_problems(selector: types.LabelSelector | None, at: str) -> Iterable[Problem]:
+def _selector_problems(selector: types.LabelSelector | None, at: str) -> Iterable[FieldProblem]:
     if selector is None:
         return
     for key, value in selector.match_labels.items():
@@ -214,92 +214,92 @@ def _selector_problems(selector: types.LabelSelector | None, at: str) -> Iterabl
         if term.operator in ("In", "NotIn"):
             if not term.values:
                 why = "must be specified when `operator` is 'In' or 'NotIn'"
-                yield Problem(f"{path}.values", ProblemType.REQUIRED, why)
+                yield FieldProblem(f"{path}.values", ProblemType.REQUIRED, why)
         elif term.operator not in ("Exists", "DoesNotExist"):
             why = "not a valid selector operator"
-            yield Problem(f"{path}.operator", ProblemType.INVALID, why, term.operator)
+            yield FieldProblem(f"{path}.operator", ProblemType.INVALID, why, term.operator)
         elif term.values:
             why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            yield Problem(f"{path}.values", ProblemType.FORBIDDEN, why)
+            yield FieldProblem(f"{path}.values", ProblemType.FORBIDDEN, why)
         yield from _key_problems(term.key, f"{path}.key")
         for j, value in enumerate(term.values):
             yield from _value_problems(value, f"{path}.values[{j}]")
 
 
-def _key_problems(key: str, path: str) -> Iterable[Problem]:
+def _key_problems(key: str, path: str) -> Iterable[FieldProblem]:
     if not is_qualified_name(key):
         why = "a qualified name has at most 63 characters after an optional DNS prefix and '/'"
-        yield Problem(path, ProblemType.INVALID, why, key)
+        yield FieldProblem(path, ProblemType.INVALID, why, key)
 
 
-def _value_problems(value: str, path: str) -> Iterable[Problem]:
+def _value_problems(value: str, path: str) -> Iterable[FieldProblem]:
     if not is_label_value(value):
         why = "a label value has at most 63 characters, alphanumeric ones at both ends"
-        yield Problem(path, ProblemType.INVALID, why, value)
+        yield FieldProblem(path, ProblemType.INVALID, why, value)
 
 
-def _client_problems(client: types.WebhookClientConfig, at: str) -> Iterable[Problem]:
+def _client_problems(client: types.WebhookClientConfig, at: str) -> Iterable[FieldProblem]:
     if (client.url is None) == (client.service is None):
-        yield Problem(at, ProblemType.REQUIRED, "exactly one of url or service is required")
+        yield FieldProblem(at, ProblemType.REQUIRED, "exactly one of url or service is required")
     elif client.url is not None:
         yield from _url_problems(client.url, f"{at}.url")
     elif client.service is not None:
         yield from _service_problems(client.service, f"{at}.service")
 
 
-def _url_problems(url: str, path: str) -> Iterable[Problem]:
+def _url_problems(url: str, path: str) -> Iterable[FieldProblem]:
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
         why = f"url must be a valid URL: {error}{_FORM}"
-        yield Problem(path, ProblemType.REQUIRED, why)
+        yield FieldProblem(path, ProblemType.REQUIRED, why)
         return
     if parts.scheme != "https":
         why = f"'https' is the only allowed URL scheme{_FORM}"
-        yield Problem(path, ProblemType.INVALID, why, parts.scheme)
+        yield FieldProblem(path, ProblemType.INVALID, why, parts.scheme)
     if not host:
-        yield Problem(path, ProblemType.INVALID, f"host must be specified{_FORM}", "")
+        yield FieldProblem(path, ProblemType.INVALID, f"host must be specified{_FORM}", "")
     if "@" in parts.netloc:
         why = "user information is not permitted in the URL"
-        yield Problem(path, ProblemType.INVALID, why, parts.username or "")
+        yield FieldProblem(path, ProblemType.INVALID, why, parts.username or "")
     if parts.fragment:
         why = "fragments are not permitted in the URL"
-        yield Problem(path, ProblemType.INVALID, why, parts.fragment)
+        yield FieldProblem(path, ProblemType.INVALID, why, parts.fragment)
     if parts.query:
         why = "query parameters are not permitted in the URL"
-        yield Problem(path, ProblemType.INVALID, why, parts.query)
+        yield FieldProblem(path, ProblemType.INVALID, why, parts.query)
 
 
-def _service_problems(service: types.ServiceReference, at: str) -> Iterable[Problem]:
+def _service_problems(service: types.ServiceReference, at: str) -> Iterable[FieldProblem]:
     if not service.name:
-        yield Problem(f"{at}.name", ProblemType.REQUIRED)
+        yield FieldProblem(f"{at}.name", ProblemType.REQUIRED)
     if not service.namespace:
-        yield Problem(f"{at}.namespace", ProblemType.REQUIRED)
+        yield FieldProblem(f"{at}.namespace", ProblemType.REQUIRED)
     if not 1 <= service.port <= PORT_MAX:
         why = f"port is not valid: must be between 1 and {PORT_MAX}, inclusive"
-        yield Problem(f"{at}.port", ProblemType.INVALID, why, service.port)
+        yield FieldProblem(f"{at}.port", ProblemType.INVALID, why, service.port)
     path = service.path
     if not path or path == "/":
         return
     if not path.startswith("/"):
-        yield Problem(f"{at}.path", ProblemType.INVALID, "must start with a '/'", path)
+        yield FieldProblem(f"{at}.path", ProblemType.INVALID, "must start with a '/'", path)
     for i, segment in enumerate(path[1:].removesuffix("/").split("/")):
         why = name_problem(NameRule.SUBDOMAIN, segment) if segment else "may not be empty"
         if why:
-            yield Problem(f"{at}.path", ProblemType.INVALID, f"segment[{i}]: {why}", path)
+            yield FieldProblem(f"{at}.path", ProblemType.INVALID, f"segment[{i}]: {why}", path)
 
 
-def _version_problems(versions: tuple[str, ...], at: str) -> Iterable[Problem]:
+def _version_problems(versions: tuple[str, ...], at: str) -> Iterable[FieldProblem]:
     if not versions:
         why = f"must specify one of {', '.join(REVIEW_VERSIONS)}"
-        yield Problem(at, ProblemType.REQUIRED, why)
+        yield FieldProblem(at, ProblemType.REQUIRED, why)
         return
     for i, version in enumerate(versions):
         if version in versions[:i]:
-            yield Problem(f"{at}[{i}]", ProblemType.INVALID, "duplicate version", version)
+            yield FieldProblem(f"{at}[{i}]", ProblemType.INVALID, "duplicate version", version)
         elif why := name_problem(NameRule.DNS_1035, version):
-            yield Problem(f"{at}[{i}]", ProblemType.INVALID, why, version)
+            yield FieldProblem(f"{at}[{i}]", ProblemType.INVALID, why, version)
     if "v1" not in versions:
         why = "must include v1, the only version that the embedded cluster speaks"
-        yield Problem(at, ProblemType.INVALID, why, list(versions))
+        yield FieldProblem(at, ProblemType.INVALID, why, list(versions))

@@ -32,7 +32,7 @@ class Operation(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedOperation:
     """What the request names: a kind, a sub-resource of it or "", and an operation."""
 
     info: ResourceInfo
@@ -57,7 +57,7 @@ class Attributes:
     `namespace` of a request about a namespace is that namespace's name.
     """
 
-    asked: Asked
+    asked: AskedOperation
     kind: KindName
     namespace: str
     name: str
@@ -114,7 +114,9 @@ def hooks_of(info: ResourceInfo, record: Record) -> tuple[Hook, ...]:
     )  # fmt: skip
 
 
-def find_version(hook: Hook, asked: Asked, versions: Sequence[ResourceInfo]) -> ResourceInfo | None:
+def find_version(
+    hook: Hook, asked: AskedOperation, versions: Sequence[ResourceInfo]
+) -> ResourceInfo | None:
     """Return the version of the kind that the webhook's rules select, None when they do not.
 
     The request's own version goes first; with matchPolicy Equivalent any other of `versions`, the
@@ -132,7 +134,9 @@ def find_version(hook: Hook, asked: Asked, versions: Sequence[ResourceInfo]) -> 
     return None
 
 
-def _rule_matches(rule: types.RuleWithOperations, asked: Asked, info: ResourceInfo) -> bool:
+def _rule_matches(
+    rule: types.RuleWithOperations, asked: AskedOperation, info: ResourceInfo
+) -> bool:
     return (
         _has(rule.operations, asked.operation.value)
         and _has(rule.api_groups, info.group)

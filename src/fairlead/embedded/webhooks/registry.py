@@ -22,7 +22,7 @@ from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import StoreEvent
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.webhooks.match import (
-    Asked,
+    AskedOperation,
     Attributes,
     Hook,
     Invocation,
@@ -33,9 +33,9 @@ from fairlead.embedded.webhooks.match import (
     selects,
 )
 from fairlead.embedded.webhooks.review import (
-    Answer,
     BadAnswer,
-    User,
+    ReviewAnswer,
+    ReviewUser,
     call_failed,
     denial,
     patched,
@@ -70,7 +70,7 @@ class Webhooks:
         self._registry = registry
         self._ids = ids
         self._caller: WebhookCaller | None = None
-        self._user = User("", ())  # in whose name the caller calls
+        self._user = ReviewUser("", ())  # in whose name the caller calls
         self._mutating: tuple[Hook, ...] = ()
         self._validating: tuple[Hook, ...] = ()
         self._revision = -1
@@ -85,7 +85,7 @@ class Webhooks:
         """True while a caller is attached."""
         return self._caller is not None
 
-    def attach(self, caller: WebhookCaller, user: User) -> None:
+    def attach(self, caller: WebhookCaller, user: ReviewUser) -> None:
         """Call webhooks through `caller` from now on, in the name of `user`."""
         self._caller, self._user = caller, user
         self._arm()
@@ -116,7 +116,7 @@ class Webhooks:
     def _arm(self) -> None:
         self.is_active = self._caller is not None and bool(self._mutating or self._validating)
 
-    def concern(self, asked: Asked) -> bool:
+    def concern(self, asked: AskedOperation) -> bool:
         """True when the rules of some webhook select the request; selectors may still exempt it.
 
         The kinds of webhook configurations themselves are never sent to webhooks.
@@ -126,7 +126,7 @@ class Webhooks:
         hooks = (*self._mutating, *self._validating)
         return any(self._version(hook, asked) is not None for hook in hooks)
 
-    def _version(self, hook: Hook, asked: Asked) -> ResourceInfo | None:
+    def _version(self, hook: Hook, asked: AskedOperation) -> ResourceInfo | None:
         return find_version(hook, asked, self._served(asked.info.name))
 
     def _served(self, name: str) -> tuple[ResourceInfo, ...]:
@@ -228,7 +228,7 @@ class Webhooks:
             return error
         return None
 
-    def _heed(self, hook: Hook, answer: Answer, warn: Warn) -> None:
+    def _heed(self, hook: Hook, answer: ReviewAnswer, warn: Warn) -> None:
         for warning in answer.warnings:
             warn(warning)
         if not answer.is_allowed:
@@ -238,7 +238,7 @@ class Webhooks:
 
     async def _ask(
         self, invocation: Invocation, attributes: Attributes, *, is_mutating: bool
-    ) -> Answer | None:
+    ) -> ReviewAnswer | None:
         """Return a webhook's answer; None when the call failed and it is failing open."""
         hook, caller = invocation.hook, self._caller
         webhook = hook.webhook

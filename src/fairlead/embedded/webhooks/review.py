@@ -39,7 +39,7 @@ class BadAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class ReviewUser:
     """In whose name requests are made."""
 
     name: str
@@ -65,7 +65,7 @@ _DECODER = msgspec.json.Decoder(_Review)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReviewAnswer:
     """What a webhook says. `patch` has no operations when it changes nothing."""
 
     is_allowed: bool
@@ -74,7 +74,9 @@ class Answer:
     warnings: tuple[str, ...]
 
 
-def request_body(uid: str, invocation: Invocation, attributes: Attributes, user: User) -> bytes:
+def request_body(
+    uid: str, invocation: Invocation, attributes: Attributes, user: ReviewUser
+) -> bytes:
     """Return the review to send. Objects go out in the version that the webhook asked for."""
     asked, info, kind = attributes.asked, invocation.info, attributes.kind
     sent_kind = {"group": kind.group, "version": kind.version, "kind": kind.kind}
@@ -116,7 +118,7 @@ def _in_version(obj: Obj | None, attributes: Attributes, info: ResourceInfo) -> 
     return {**obj, "apiVersion": info.api_version}
 
 
-def read_answer(uid: str, body: bytes, *, is_mutating: bool) -> Answer:
+def read_answer(uid: str, body: bytes, *, is_mutating: bool) -> ReviewAnswer:
     """Return what the answer to the review `uid` says; BadAnswer when it is none."""
     try:
         review = _DECODER.decode(body)
@@ -133,7 +135,7 @@ def read_answer(uid: str, body: bytes, *, is_mutating: bool) -> Answer:
             f"{review.api_version or '/'}, Kind={review.kind}"
         )
     patch = _read_patch(response) if is_mutating else _no_patch(response)
-    return Answer(response.allowed, response.status or Status(), patch, response.warnings)
+    return ReviewAnswer(response.allowed, response.status or Status(), patch, response.warnings)
 
 
 def _no_patch(response: _Response) -> Sequence[Any]:

@@ -18,7 +18,7 @@ _LOOKS = 20
 _JUMP_SECONDS = 0.1
 
 
-class Options(msgspec.Struct, frozen=True):
+class ClockOptions(msgspec.Struct, frozen=True):
     """`seconds` of looking; what is more than a maximum is a fault."""
 
     seconds: float = 2.0
@@ -36,7 +36,7 @@ class Clocks:
 
 
 def measure(
-    options: Options, clocks: Clocks | None = None, host: Host | None = None
+    options: ClockOptions, clocks: Clocks | None = None, host: Host | None = None
 ) -> Iterable[Figure]:
     """Return drift and offset; Broken for a clock that jumps, drifts or is far off."""
     clocks, state = clocks or Clocks(), (host.clock_state if host is not None else kernel_clock)()

@@ -29,7 +29,7 @@ _STEPS = 400
 _SHOWN_MAX = 8
 
 
-class Options(msgspec.Struct, frozen=True):
+class CpuOptions(msgspec.Struct, frozen=True):
     """`seconds`: for all repetitions together."""
 
     seconds: float = 6.0
@@ -56,7 +56,7 @@ def compute() -> str:
     return digest.hexdigest()
 
 
-def measure(options: Options, compute: Callable[[], str] = compute) -> Iterable[Figure]:
+def measure(options: CpuOptions, compute: Callable[[], str] = compute) -> Iterable[Figure]:
     """Return the rounds per second of the slowest core; Broken for a core that computes wrong."""
     cores = _run(sorted(os.sched_getaffinity(0)), options.seconds / REPEATS, compute)
     slowest = [min(each) for each in zip(*(core.rounds_per_second for core in cores), strict=True)]

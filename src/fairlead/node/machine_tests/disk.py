@@ -27,14 +27,14 @@ _SYNCS = 8
 _SYNC_BYTES = 4096
 
 
-class Options(msgspec.Struct, frozen=True):
+class DiskOptions(msgspec.Struct, frozen=True):
     """`bytes` are written in each repetition; no directory: nothing is tested."""
 
     bytes: int = 128 << 20
     directory: str = ""
 
 
-def measure(options: Options, spoil: Callable[[int], None] | None = None) -> Iterable[Figure]:
+def measure(options: DiskOptions, spoil: Callable[[int], None] | None = None) -> Iterable[Figure]:
     """Return bandwidths and the time of a sync; Broken for a read that gives other data.
 
     `spoil` changes the file, by its descriptor, between writing and reading: a test of this test.
@@ -69,7 +69,7 @@ def measure(options: Options, spoil: Callable[[int], None] | None = None) -> Ite
     )  # fmt: skip
 
 
-def _directory(options: Options) -> Path:
+def _directory(options: DiskOptions) -> Path:
     if not options.directory:
         raise Absent("no directory is given")
     directory = Path(options.directory)

@@ -26,14 +26,14 @@ _STAMP_BYTES = 8
 _LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-class Options(msgspec.Struct, frozen=True):
+class RamOptions(msgspec.Struct, frozen=True):
     """`bytes`: of memory that is tested, if there is so much."""
 
     bytes: int = 256 << 20
 
 
 def measure(
-    options: Options, root: Path = Path("/"), spoil: Callable[[memoryview], None] | None = None
+    options: RamOptions, root: Path = Path("/"), spoil: Callable[[memoryview], None] | None = None
 ) -> Iterable[Figure]:
     """Return bandwidth and size; Broken where memory does not keep what was written.
 

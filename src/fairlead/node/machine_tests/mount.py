@@ -19,13 +19,13 @@ _BYTES = 1 << 20
 _SEED = 20260703
 
 
-class Options(msgspec.Struct, frozen=True):
+class MountOptions(msgspec.Struct, frozen=True):
     """`paths` at which something is mounted that can be written."""
 
     paths: tuple[str, ...] = ()
 
 
-def measure(options: Options) -> Iterable[Figure]:
+def measure(options: MountOptions) -> Iterable[Figure]:
     """Return the time of the slowest write; Broken where nothing is mounted, or cannot be used."""
     if not options.paths:
         raise Absent("no paths are given")

@@ -14,14 +14,14 @@ from fairlead.node.host import Absent
 from fairlead.node.machine_tests.program import REPEATS, Broken, lower
 
 
-class Options(msgspec.Struct, frozen=True):
+class NamesOptions(msgspec.Struct, frozen=True):
     """`names` that must have an address."""
 
     names: tuple[str, ...] = ()
 
 
 def measure(
-    options: Options, resolve: Callable[[str, None], Sequence[Any]] = socket.getaddrinfo
+    options: NamesOptions, resolve: Callable[[str, None], Sequence[Any]] = socket.getaddrinfo
 ) -> Iterable[Figure]:
     """Return the time of the slowest name; Broken for one that has no address in three tries."""
     if not options.names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 
-from fairlead.api.machine_result import Figure, Measured, Outcome
+from fairlead.api.machine_result import Figure, MachineFinding, MachineOutcome
 from fairlead.api.node_report import WHY_MAX
 from fairlead.node.host import Absent
 
@@ -45,16 +45,16 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-def measured(test: str, measure: Callable[[], Iterable[Figure]]) -> Measured:
+def measured(test: str, measure: Callable[[], Iterable[Figure]]) -> MachineFinding:
     """Return what a measurement found: its figures, or why there are none."""
     started, message, figures = perf_counter(), "", tuple[Figure, ...]()
     try:
-        outcome, figures = Outcome.PASSED, tuple(measure())
+        outcome, figures = MachineOutcome.PASSED, tuple(measure())
     except Absent as error:
-        outcome, message = Outcome.SKIPPED, str(error)
+        outcome, message = MachineOutcome.SKIPPED, str(error)
     except Broken as error:
-        outcome, message, figures = Outcome.FAILED, str(error), error.figures
+        outcome, message, figures = MachineOutcome.FAILED, str(error), error.figures
     except Exception as error:  # noqa: BLE001 # ours or the system's: it says nothing of the machine
-        outcome, message = Outcome.ERROR, f"{type(error).__name__}: {error}"
+        outcome, message = MachineOutcome.ERROR, f"{type(error).__name__}: {error}"
     seconds = round(perf_counter() - started, 3)
-    return Measured(test, outcome, message[:WHY_MAX], seconds, figures)
+    return MachineFinding(test, outcome, message[:WHY_MAX], seconds, figures)

@@ -7,19 +7,19 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.machine_result import Figure, Measured
+from fairlead.api.machine_result import Figure, MachineFinding
 from fairlead.node.machine_tests import clock, cpu, disk, gpu, memory, mount, names
 from fairlead.node.machine_tests.program import measured
 
 #: What each test measures, and the type of its options. Tests of the suites that are not here are
 #: unknown to this version.
 PROGRAMS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any], Iterable[Figure]]]] = {
-    "cpu": (cpu.Options, cpu.measure),
-    "memory": (memory.Options, memory.measure),
-    "disk": (disk.Options, disk.measure),
-    "clock": (clock.Options, clock.measure),
-    "names": (names.Options, names.measure),
-    "mount": (mount.Options, mount.measure),
+    "cpu": (cpu.CpuOptions, cpu.measure),
+    "memory": (memory.RamOptions, memory.measure),
+    "disk": (disk.DiskOptions, disk.measure),
+    "clock": (clock.ClockOptions, clock.measure),
+    "names": (names.NamesOptions, names.measure),
+    "mount": (mount.MountOptions, mount.measure),
     "gpu-matmul": (gpu.MatmulOptions, gpu.matmul),
     "gpu-memory": (gpu.MemoryOptions, gpu.memory),
     "gpu-copies": (gpu.CopyOptions, gpu.copies),
@@ -27,7 +27,7 @@ PROGRAMS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any], Iterable[Figu
 }
 
 
-def run_program(test: str, options: str) -> Measured:
+def run_program(test: str, options: str) -> MachineFinding:
     """Return what a test found; options that are none make it an Error."""
     type_, measure = PROGRAMS[test]
     return measured(test, lambda: measure(msgspec.json.decode(options, type=type_)))

@@ -17,7 +17,7 @@ from time import perf_counter
 
 import msgspec
 
-from fairlead.api.machine_result import Measured, Outcome, SuiteResult
+from fairlead.api.machine_result import MachineFinding, MachineOutcome, SuiteResult
 from fairlead.api.node_report import WHY_MAX
 from fairlead.api.node_suites import MachineTest, Option, Suite
 from fairlead.node import program_run
@@ -31,7 +31,7 @@ _DEVICE_SECONDS = 30.0
 LOCK = Path(tempfile.gettempdir()) / "fairlead-machine-tests.lock"
 
 
-class Busy(Exception):
+class AlreadyRunning(Exception):
     """Another suite runs on this machine."""
 
 
@@ -58,7 +58,7 @@ def run_suite(
             there = ", ".join(suite.tests)
             raise UnknownTest(f"suite {suite.name} has no test '{name}'; it has {there}")
     host, given = host or Host(), options or {}
-    found = list[Measured]()
+    found = list[MachineFinding]()
     with _alone(lock):
         deadline = perf_counter() + suite.seconds
         for test in chosen:
@@ -74,25 +74,25 @@ def run_suite(
     )
 
 
-def run_test(test: MachineTest, *, seconds_max: float) -> Measured:
+def run_test(test: MachineTest, *, seconds_max: float) -> MachineFinding:
     """Run one test to its end; at most `seconds_max`, after which it is an Error."""
     if seconds_max <= 0:
-        return Measured(test.name, Outcome.ERROR, "the time of the suite is over")
+        return MachineFinding(test.name, MachineOutcome.ERROR, "the time of the suite is over")
     if test.name not in PROGRAMS:
-        return Measured(test.name, Outcome.SKIPPED, "this version has no such test")
+        return MachineFinding(test.name, MachineOutcome.SKIPPED, "this version has no such test")
     options = msgspec.json.encode(test.options).decode()
     arguments = ("-m", "fairlead.node.machine_tests", test.name, options)
     started, limit = perf_counter(), min(test.timeout_seconds, seconds_max)
     ended = program_run.run(Path(sys.executable), limit, *arguments, inherit=INHERITED)
     seconds = round(perf_counter() - started, 3)
     if ended.is_late:
-        outcome = test.late if limit == test.timeout_seconds else Outcome.ERROR
-        return Measured(test.name, outcome, ended.why[:WHY_MAX], seconds)
+        outcome = test.late if limit == test.timeout_seconds else MachineOutcome.ERROR
+        return MachineFinding(test.name, outcome, ended.why[:WHY_MAX], seconds)
     try:
-        said = msgspec.json.decode(ended.line, type=Measured)
+        said = msgspec.json.decode(ended.line, type=MachineFinding)
     except ValueError:
         why = ended.why or f"exit code {ended.code} without a result"
-        return Measured(test.name, Outcome.ERROR, why[:WHY_MAX], seconds)
+        return MachineFinding(test.name, MachineOutcome.ERROR, why[:WHY_MAX], seconds)
     return said
 
 
@@ -102,7 +102,7 @@ def _alone(lock: Path) -> Generator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Busy("another suite runs on this machine") from error
+            raise AlreadyRunning("another suite runs on this machine") from error
         yield
 
 

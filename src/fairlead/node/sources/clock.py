@@ -15,7 +15,7 @@ from fairlead.model.faults import (
 )
 from fairlead.node.host import ClockState, Host
 from fairlead.node.settings import AgentSettings
-from fairlead.node.source import Judged, Nothing, SkippedCheck, Source, skipped
+from fairlead.node.source import Judged, Nothing, SignalSource, SkippedCheck, skipped
 
 SYNCHRONIZED, OFFSET = "clock-synchronized", "clock-offset"
 
@@ -45,7 +45,7 @@ def judge(
     )  # fmt: skip
 
 
-def source(host: Host, settings: AgentSettings) -> Source[ClockState, Nothing]:
+def source(host: Host, settings: AgentSettings) -> SignalSource[ClockState, Nothing]:
     """Return the source of the clock."""
-    return Source("clock", (SYNCHRONIZED, OFFSET), Nothing, host.clock_state,
+    return SignalSource("clock", (SYNCHRONIZED, OFFSET), Nothing, host.clock_state,
                   partial(judge, settings=settings), period_seconds=60)  # fmt: skip

@@ -25,7 +25,7 @@ from fairlead.model.faults import (
 from fairlead.node.devices import read_each
 from fairlead.node.host import Absent, FileSystemSize, Host
 from fairlead.node.settings import AgentSettings
-from fairlead.node.source import Judged, Source
+from fairlead.node.source import Judged, SignalSource
 
 READ_ONLY, FULL = "disk-read-only", "disk-full"
 MOUNTS_MAX = 512
@@ -117,7 +117,9 @@ def judge(
     )  # fmt: skip
 
 
-def source(host: Host, settings: AgentSettings) -> Source[DiskFacts, DiskMemory]:
+def source(host: Host, settings: AgentSettings) -> SignalSource[DiskFacts, DiskMemory]:
     """Return the source of file systems."""
-    return Source("disks", (READ_ONLY, FULL), DiskMemory, partial(read, host, settings.disk.types),
-                  partial(judge, settings=settings), period_seconds=10)  # fmt: skip
+    return SignalSource(
+        "disks", (READ_ONLY, FULL), DiskMemory, partial(read, host, settings.disk.types),
+        partial(judge, settings=settings), period_seconds=10,
+    )  # fmt: skip

@@ -9,12 +9,12 @@ import msgspec
 
 from fairlead.model.faults import (
     Action,
+    FaultVerdict,
     Identity,
     Moment,
     Observation,
     Recovery,
     Severity,
-    Verdict,
     identity,
     observed,
 )
@@ -22,13 +22,13 @@ from fairlead.node.counters import Counter, grown, per_hour
 from fairlead.node.devices import read_each
 from fairlead.node.host import Absent, Host
 from fairlead.node.settings import HOUR, AgentSettings, EccSettings
-from fairlead.node.source import Judged, Source, skipped
+from fairlead.node.source import Judged, SignalSource, skipped
 
 CHECK, RATE_CHECK = "memory-ecc", "memory-ecc-rate"
 _CONTROLLERS = "sys/devices/system/edac/mc"
 #: Lost data: the kernel has ended what used it. The module is suspect when it happens again.
-_UNCORRECTED = Verdict(Severity.CRITICAL, Action.REBOOT, Recovery.COUNTER_RESET)
-_CORRECTED = Verdict(Severity.WARNING, Action.WATCH, Recovery.COUNTER_RESET)
+_UNCORRECTED = FaultVerdict(Severity.CRITICAL, Action.REBOOT, Recovery.COUNTER_RESET)
+_CORRECTED = FaultVerdict(Severity.WARNING, Action.WATCH, Recovery.COUNTER_RESET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def judge(
     )  # fmt: skip
 
 
-def source(host: Host, settings: AgentSettings) -> Source[EccFacts, EccMemory]:
+def source(host: Host, settings: AgentSettings) -> SignalSource[EccFacts, EccMemory]:
     """Return the source of memory errors."""
-    return Source("memory-ecc", (CHECK, RATE_CHECK), EccMemory, partial(read, host),
+    return SignalSource("memory-ecc", (CHECK, RATE_CHECK), EccMemory, partial(read, host),
                   partial(judge, settings=settings.ecc), period_seconds=10)  # fmt: skip

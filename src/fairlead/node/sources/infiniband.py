@@ -18,21 +18,21 @@ import msgspec
 
 from fairlead.model.faults import (
     Action,
+    FaultVerdict,
     Identity,
     Moment,
     Observation,
     Recovery,
     Severity,
-    Verdict,
     identity,
     observed,
     steady,
 )
-from fairlead.node.counters import Counter, Growth, grown, per_hour
+from fairlead.node.counters import Counter, CounterGrowth, grown, per_hour
 from fairlead.node.devices import read_each
 from fairlead.node.host import Absent, Host
 from fairlead.node.settings import HOUR, AgentSettings, InfinibandSettings
-from fairlead.node.source import Judged, Source, skipped
+from fairlead.node.source import Judged, SignalSource, skipped
 
 DOWN, FLAPS, ERRORS, COUNT = "fabric-port", "fabric-flaps", "fabric-errors", "fabric-ports"
 _DEVICES = "sys/class/infiniband"
@@ -40,8 +40,8 @@ _DEVICES = "sys/class/infiniband"
 LATCHING = ("excessive_buffer_overrun_errors", "local_link_integrity_errors", "rnr_nak_retry_err")
 _LINK_DOWNED, _SYMBOLS = "link_downed", "symbol_error"
 _COUNTERS = (*LATCHING, _LINK_DOWNED, _SYMBOLS)
-_LATCHED = Verdict(Severity.CRITICAL, Action.REPLACE, Recovery.COUNTER_RESET)
-_NOTED = Verdict(Severity.INFO, Action.NONE, Recovery.COUNTER_RESET)
+_LATCHED = FaultVerdict(Severity.CRITICAL, Action.REPLACE, Recovery.COUNTER_RESET)
+_NOTED = FaultVerdict(Severity.INFO, Action.NONE, Recovery.COUNTER_RESET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class _Ports:
                 verdict = steady(severity, action, self.settings.stable_seconds)
             self._observe(of, verdict, text)
 
-    def _bad(self, counter: str, growth: Growth) -> str:
+    def _bad(self, counter: str, growth: CounterGrowth) -> str:
         """Return what is wrong with a counter, "" for nothing."""
         if counter in LATCHING:
             return f"{counter} grew by {growth.since_last:,}" if growth.since_last else ""
@@ -172,7 +172,7 @@ class _Ports:
             return ""
         return f"{rate:,.0f} symbol errors per hour; accepted: {most:,}"
 
-    def _observe(self, of: Identity, verdict: Verdict, text: str) -> None:
+    def _observe(self, of: Identity, verdict: FaultVerdict, text: str) -> None:
         self.observations.append(observed(of, verdict, text, self.at))
 
 
@@ -214,7 +214,7 @@ def _is_fabric(name: str, port: Port, settings: InfinibandSettings) -> bool:
     return port.layer == "InfiniBand" or named
 
 
-def source(host: Host, settings: AgentSettings) -> Source[PortFacts, PortMemory]:
+def source(host: Host, settings: AgentSettings) -> SignalSource[PortFacts, PortMemory]:
     """Return the source of the fabric's ports."""
-    return Source("infiniband", (DOWN, FLAPS, ERRORS, COUNT), PortMemory, partial(read, host),
+    return SignalSource("infiniband", (DOWN, FLAPS, ERRORS, COUNT), PortMemory, partial(read, host),
                   partial(judge, settings=settings), period_seconds=5)  # fmt: skip

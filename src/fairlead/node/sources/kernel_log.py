@@ -19,9 +19,9 @@ import msgspec
 from fairlead.model.faults import Identity, Moment, Observation, identity, observed
 from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings
-from fairlead.node.source import Judged, Source
-from fairlead.node.sources.kmsg import Device, KmsgReader, Record
-from fairlead.node.xids import FELL_OFF, RECOVERY_ACTION, Code, Table
+from fairlead.node.source import Judged, SignalSource
+from fairlead.node.sources.kmsg import KmsgReader, KmsgRecord, LogDevice
+from fairlead.node.xids import FELL_OFF, RECOVERY_ACTION, XidCode, XidTable
 
 XID, SXID = "gpu-xid", "nvswitch-sxid"
 #: GPUs whose last code is remembered; a machine has 16 at most.
@@ -46,7 +46,7 @@ class KernelLogMemory(msgspec.Struct, frozen=True):
 class _Lines:
     """Takes the lines of one read."""
 
-    table: Table
+    table: XidTable
     burst_seconds: int
     led_at: dict[str, float]
     observations: list[Observation] = field(default_factory=list[Observation])
@@ -75,12 +75,12 @@ class _Lines:
             found = msgspec.structs.replace(found, verdict=self.table.consequence())
         self._observe(of, found, text, at)
 
-    def _observe(self, of: Identity, found: Code, text: str, at: Moment) -> None:
+    def _observe(self, of: Identity, found: XidCode, text: str, at: Moment) -> None:
         self.observations.append(observed(of, found.verdict, f"{found.meaning}: {text}", at))
 
 
 def judge(
-    records: Sequence[Record], memory: KernelLogMemory, at: Moment, *, table: Table,
+    records: Sequence[KmsgRecord], memory: KernelLogMemory, at: Moment, *, table: XidTable,
     burst_seconds: int,
 ) -> Judged[KernelLogMemory]:  # fmt: skip
     """Return the faults of the records that are new.
@@ -114,11 +114,11 @@ def _address(text: str) -> str:
 
 
 def source(
-    host: Host, settings: AgentSettings, opened: Callable[[Path], Device] = Device
-) -> Source[tuple[Record, ...], KernelLogMemory]:
+    host: Host, settings: AgentSettings, opened: Callable[[Path], LogDevice] = LogDevice
+) -> SignalSource[tuple[KmsgRecord, ...], KernelLogMemory]:
     """Return the source of the kernel's log."""
     gpu = settings.gpu
-    judged = partial(judge, table=Table(gpu), burst_seconds=gpu.burst_seconds)
+    judged = partial(judge, table=XidTable(gpu), burst_seconds=gpu.burst_seconds)
     reader = KmsgReader(host, opened)
-    return Source("kernel-log", (XID, SXID), KernelLogMemory, reader.read, judged,
+    return SignalSource("kernel-log", (XID, SXID), KernelLogMemory, reader.read, judged,
                   period_seconds=1, is_log=True, is_busy=reader.has_more)  # fmt: skip

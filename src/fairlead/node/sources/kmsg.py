@@ -26,7 +26,7 @@ LINE_BYTES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class KmsgRecord:
     """A record of the kernel's log; `uptime_seconds` is when it was written."""
 
     sequence: int
@@ -34,7 +34,7 @@ class Record:
     text: str
 
 
-class Device:
+class LogDevice:
     """An open /dev/kmsg, or a file in its place."""
 
     def __init__(self, path: Path) -> None:
@@ -53,10 +53,10 @@ class Device:
 class KmsgReader:
     """Reads what was written since the last read."""
 
-    def __init__(self, host: Host, opened: Callable[[Path], Device] = Device) -> None:
+    def __init__(self, host: Host, opened: Callable[[Path], LogDevice] = LogDevice) -> None:
         self._path = host.path("dev/kmsg")
         self._opened = opened
-        self._device: Device | None = None
+        self._device: LogDevice | None = None
         self._rest = b""
         self._has_more = False
 
@@ -64,11 +64,11 @@ class KmsgReader:
         """True when the last read left records behind."""
         return self._has_more
 
-    def read(self) -> tuple[Record, ...]:
+    def read(self) -> tuple[KmsgRecord, ...]:
         """Return the records in their order; Absent when there is no log, OSError."""
         device = self._device or self._open()
         self._has_more = False
-        found: list[Record] = []
+        found: list[KmsgRecord] = []
         overruns = 0
         while len(found) < RECORDS_MAX and overruns < OVERRUNS_MAX:
             try:
@@ -91,7 +91,7 @@ class KmsgReader:
         self._has_more = len(found) >= RECORDS_MAX or overruns >= OVERRUNS_MAX
         return tuple(found)
 
-    def _open(self) -> Device:
+    def _open(self) -> LogDevice:
         try:
             self._device = self._opened(self._path)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -100,7 +100,7 @@ class KmsgReader:
         return self._device
 
 
-def parse_record(line: bytes) -> Record | None:
+def parse_record(line: bytes) -> KmsgRecord | None:
     """Return the record that a line is; None for what is none, such as the keys below a record."""
     if not line or line[:1] == b" ":
         return None
@@ -111,4 +111,6 @@ def parse_record(line: bytes) -> Record | None:
     sequence, microseconds = (whole_number(each.decode("ascii", "replace")) for each in fields[1:3])
     if sequence is None or microseconds is None:
         return None
-    return Record(sequence, microseconds / 1e6, text[:LINE_BYTES_MAX].decode("utf-8", "replace"))
+    return KmsgRecord(
+        sequence, microseconds / 1e6, text[:LINE_BYTES_MAX].decode("utf-8", "replace")
+    )

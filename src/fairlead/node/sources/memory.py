@@ -19,7 +19,7 @@ from fairlead.model.faults import (
 )
 from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings
-from fairlead.node.source import Judged, Nothing, Source, skipped
+from fairlead.node.source import Judged, Nothing, SignalSource, skipped
 
 SIZE, AVAILABLE = "memory-size", "memory-available"
 _LINE = re.compile(r"^(\w+):\s+(\d{1,15}) kB$", re.MULTILINE)
@@ -57,7 +57,7 @@ def judge(
     )  # fmt: skip
 
 
-def source(host: Host, settings: AgentSettings) -> Source[dict[str, int], Nothing]:
+def source(host: Host, settings: AgentSettings) -> SignalSource[dict[str, int], Nothing]:
     """Return the source of memory."""
-    return Source("memory", (SIZE, AVAILABLE), Nothing, partial(read, host),
+    return SignalSource("memory", (SIZE, AVAILABLE), Nothing, partial(read, host),
                   partial(judge, settings=settings), period_seconds=10)  # fmt: skip

@@ -25,7 +25,7 @@ from fairlead.node.devices import read_each
 from fairlead.node.forecast import Trend, followed, forecast
 from fairlead.node.host import Absent, Host
 from fairlead.node.settings import AgentSettings
-from fairlead.node.source import Judged, Source
+from fairlead.node.source import Judged, SignalSource
 
 CONNTRACK, NEIGHBOURS = "conntrack", "neighbours"
 _CONNTRACK = "proc/sys/net/netfilter/nf_conntrack"
@@ -37,7 +37,7 @@ _TABLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
+class TableFill:
     """Entries of a table, how many it can have, and how often it was full since boot."""
 
     entries: int
@@ -54,7 +54,7 @@ class Fill:
 class TableFacts:
     """The tables by name; `conntrack` is that of connections."""
 
-    tables: dict[str, Fill]
+    tables: dict[str, TableFill]
     unreadable: tuple[str, ...] = ()
 
 
@@ -73,13 +73,13 @@ def read(host: Host) -> TableFacts:
     return TableFacts(found, unreadable)
 
 
-def _fill(host: Host, name: str) -> Fill:
+def _fill(host: Host, name: str) -> TableFill:
     if name == CONNTRACK:
-        return Fill(host.number(f"{_CONNTRACK}_count"), host.number(f"{_CONNTRACK}_max"))
+        return TableFill(host.number(f"{_CONNTRACK}_count"), host.number(f"{_CONNTRACK}_max"))
     return parse_fill(host.text("proc/net/stat", name), host.number(_TABLES[name]))
 
 
-def parse_fill(text: str, entries_max: int) -> Fill:
+def parse_fill(text: str, entries_max: int) -> TableFill:
     """Return the fill of a table from its statistics; OSError when these are none.
 
     A line per CPU in hexadecimal: the entries are those of the table, the rest is of the CPU.
@@ -88,7 +88,7 @@ def parse_fill(text: str, entries_max: int) -> Fill:
     try:
         entries, fulls = head.index("entries"), head.index("table_fulls")
         rows = [[int(word, 16) for word in line] for line in lines]
-        return Fill(rows[0][entries], entries_max, sum(row[fulls] for row in rows))
+        return TableFill(rows[0][entries], entries_max, sum(row[fulls] for row in rows))
     except (ValueError, IndexError) as error:
         raise OSError("not the statistics of a neighbour table") from error
 
@@ -129,7 +129,7 @@ def judge(
     )  # fmt: skip
 
 
-def source(host: Host, settings: AgentSettings) -> Source[TableFacts, TableMemory]:
+def source(host: Host, settings: AgentSettings) -> SignalSource[TableFacts, TableMemory]:
     """Return the source of the network's tables."""
-    return Source("network-tables", (CONNTRACK, NEIGHBOURS), TableMemory, partial(read, host),
+    return SignalSource("network-tables", (CONNTRACK, NEIGHBOURS), TableMemory, partial(read, host),
                   partial(judge, settings=settings), period_seconds=5)  # fmt: skip

@@ -13,12 +13,12 @@ import msgspec
 
 from fairlead.model.faults import (
     Action,
+    FaultVerdict,
     Identity,
     Moment,
     Observation,
     Recovery,
     Severity,
-    Verdict,
     identity,
     observed,
     steady,
@@ -27,17 +27,17 @@ from fairlead.node.counters import Counter, grown, per_hour
 from fairlead.node.devices import read_each
 from fairlead.node.host import Absent, Host, whole_number
 from fairlead.node.settings import HOUR, AgentSettings
-from fairlead.node.source import Judged, Source, skipped
+from fairlead.node.source import Judged, SignalSource, skipped
 
 FATAL, RATE, WIDTH = "pcie-fatal", "pcie-rate", "pcie-width"
 _DEVICES = "sys/bus/pci/devices"
 _KINDS = ("correctable", "nonfatal", "fatal")
-_FATAL = Verdict(Severity.CRITICAL, Action.REBOOT, Recovery.COUNTER_RESET)
-_RATE = Verdict(Severity.WARNING, Action.WATCH, Recovery.COUNTER_RESET)
+_FATAL = FaultVerdict(Severity.CRITICAL, Action.REBOOT, Recovery.COUNTER_RESET)
+_RATE = FaultVerdict(Severity.WARNING, Action.WATCH, Recovery.COUNTER_RESET)
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PciDevice:
     """A PCI device: its kind as vendor:device, its lanes (0: no link), error totals by kind."""
 
     kind: str
@@ -49,7 +49,7 @@ class Device:
 class PcieFacts:
     """The devices by address."""
 
-    devices: dict[str, Device]
+    devices: dict[str, PciDevice]
     unreadable: tuple[str, ...] = ()
 
 
@@ -67,7 +67,7 @@ def read(host: Host) -> PcieFacts:
     return PcieFacts(*read_each(names, partial(_device, host)))
 
 
-def _device(host: Host, name: str) -> Device:
+def _device(host: Host, name: str) -> PciDevice:
     parts = [host.text(_DEVICES, name, part).removeprefix("0x") for part in ("vendor", "device")]
     width = _optional(host, name, "current_link_width")
     errors = {
@@ -75,7 +75,7 @@ def _device(host: Host, name: str) -> Device:
         for kind in _KINDS
         if (total := _total(_optional(host, name, f"aer_dev_{kind}"))) is not None
     }
-    return Device(":".join(parts), whole_number(width) or 0, errors)
+    return PciDevice(":".join(parts), whole_number(width) or 0, errors)
 
 
 def _optional(host: Host, name: str, file: str) -> str:
@@ -133,7 +133,7 @@ def judge(
     )  # fmt: skip
 
 
-def source(host: Host, settings: AgentSettings) -> Source[PcieFacts, PcieMemory]:
+def source(host: Host, settings: AgentSettings) -> SignalSource[PcieFacts, PcieMemory]:
     """Return the source of PCI devices."""
-    return Source("pcie", (FATAL, RATE, WIDTH), PcieMemory, partial(read, host),
+    return SignalSource("pcie", (FATAL, RATE, WIDTH), PcieMemory, partial(read, host),
                   partial(judge, settings=settings), period_seconds=30)  # fmt: skip

@@ -30,9 +30,9 @@ from fairlead.model.faults import (
     steady,
 )
 from fairlead.node.host import Absent, Host
-from fairlead.node.program_run import Outcome, adopt_orphans, run
+from fairlead.node.program_run import ProgramOutcome, adopt_orphans, run
 from fairlead.node.settings import AgentSettings, ProgramSettings
-from fairlead.node.source import Judged, Source
+from fairlead.node.source import Judged, SignalSource
 
 CHECK = "own-check"
 PROGRAMS_MAX = 256
@@ -54,7 +54,7 @@ class Said(msgspec.Struct, frozen=True):
 class ProgramFacts:
     """The last result of each program that has one, and all programs that there are."""
 
-    outcomes: dict[str, Outcome]
+    outcomes: dict[str, ProgramOutcome]
     names: frozenset[str]
     refused: tuple[str, ...] = ()
 
@@ -71,7 +71,7 @@ class _Program:
 
     begun_at: float = -1e9
     is_running: bool = False
-    outcome: Outcome | None = None
+    outcome: ProgramOutcome | None = None
     #: No read has returned what it said last.
     is_unread: bool = False
     leftover: subprocess.Popen[bytes] | None = None
@@ -83,7 +83,7 @@ class ProgramReader:
 
     host: Host
     settings: ProgramSettings
-    run: Callable[[Path, float], Outcome] = run
+    run: Callable[[Path, float], ProgramOutcome] = run
     _programs: dict[str, _Program] = field(default_factory=dict[str, _Program])
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -136,7 +136,7 @@ class ProgramReader:
         try:
             outcome = self.run(path, self.settings.timeout_seconds)
         except OSError as error:
-            outcome = Outcome(None, why=f"cannot be watched: {error.strerror or error}")
+            outcome = ProgramOutcome(None, why=f"cannot be watched: {error.strerror or error}")
         with self._lock:
             program = self._of(name)
             program.outcome, program.leftover = outcome, outcome.leftover
@@ -199,7 +199,9 @@ def judge(
     )  # fmt: skip
 
 
-def _observation(name: str, outcome: Outcome, at: Moment, severity: Severity) -> Observation | None:
+def _observation(
+    name: str, outcome: ProgramOutcome, at: Moment, severity: Severity
+) -> Observation | None:
     """Return the fault that a result is, None for a good one; ValueError for an unknown one."""
     if outcome.code is None:
         raise ValueError(outcome.why)
@@ -220,12 +222,12 @@ def _observation(name: str, outcome: Outcome, at: Moment, severity: Severity) ->
     return observed(identity(CHECK, component, said.codes), verdict, said.message, at)
 
 
-def source(host: Host, settings: AgentSettings) -> Source[ProgramFacts, ProgramMemory] | None:
+def source(host: Host, settings: AgentSettings) -> SignalSource[ProgramFacts, ProgramMemory] | None:
     """Return the source of an administrator's own checks; None without a directory."""
     if not settings.programs.directory:
         return None
     adopt_orphans()
     reader = ProgramReader(host, settings.programs)
-    return Source("programs", (CHECK,), ProgramMemory, reader.read,
+    return SignalSource("programs", (CHECK,), ProgramMemory, reader.read,
                   partial(judge, settings=settings.programs), period_seconds=1,
                   is_busy=reader.is_busy)  # fmt: skip

@@ -26,7 +26,7 @@ from fairlead.model.faults import (
 from fairlead.node.forecast import Trend, followed, forecast
 from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings
-from fairlead.node.source import Judged, Source
+from fairlead.node.source import Judged, SignalSource
 
 HUNG, FILES, TASKS = "hung-task", "open-files", "task-count"
 #: So many processes in state D are followed; more are one storm.
@@ -139,7 +139,7 @@ def judge(
     return Judged(TaskMemory(asleep, trends), tuple(observations))
 
 
-def source(host: Host, settings: AgentSettings) -> Source[TaskFacts, TaskMemory]:
+def source(host: Host, settings: AgentSettings) -> SignalSource[TaskFacts, TaskMemory]:
     """Return the source of processes."""
-    return Source("tasks", (HUNG, FILES, TASKS), TaskMemory, partial(read, host),
+    return SignalSource("tasks", (HUNG, FILES, TASKS), TaskMemory, partial(read, host),
                   partial(judge, settings=settings), period_seconds=30)  # fmt: skip

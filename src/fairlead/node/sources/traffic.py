@@ -12,7 +12,7 @@ from functools import partial
 from fairlead.model.faults import Action, Moment, Observation, Severity, identity, observed, steady
 from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings, TrafficSettings
-from fairlead.node.source import Judged, Nothing, SkippedCheck, Source
+from fairlead.node.source import Judged, Nothing, SignalSource, SkippedCheck
 from fairlead.node.traffic import (
     Counting,
     PodSource,
@@ -67,13 +67,13 @@ def judge(
     return Judged(memory, tuple(observations), skipped=skipped, unreadable=facts.unreadable)
 
 
-def source(host: Host, settings: AgentSettings) -> Source[TrafficFacts, Nothing] | None:
+def source(host: Host, settings: AgentSettings) -> SignalSource[TrafficFacts, Nothing] | None:
     """Return the source of pods' traffic; None where no pods are named."""
     given = settings.traffic
     if not given.pods:
         return None
     pods = PodSource(given.pods, given.token_file, given.ca_file)
     counting = Counting(host, pods, own_lists(given))
-    return Source("traffic", (COVERAGE, REMOVED), Nothing, counting.read,
+    return SignalSource("traffic", (COVERAGE, REMOVED), Nothing, counting.read,
                   partial(judge, settings=settings), period_seconds=PERIOD_SECONDS,
                   usage=counting.last_usage)  # fmt: skip

@@ -19,11 +19,11 @@ from fairlead.input.sections import read_text
 from fairlead.model.faults import Action, Moment, Observation, identity, observed, steady
 from fairlead.node.host import Absent, Host
 from fairlead.node.settings import AgentSettings, TuningSettings
-from fairlead.node.source import Judged, Source
+from fairlead.node.source import Judged, SignalSource
 from fairlead.node.tuning import (
-    Finding,
-    Outcome,
     ReadyProfile,
+    TuningFinding,
+    TuningOutcome,
     parse_profile,
     profile_path,
     read_facts,
@@ -42,7 +42,7 @@ class TuningFacts:
     """The profile's name, what the machine is like, and the facts that are known."""
 
     profile: str
-    outcome: Outcome
+    outcome: TuningOutcome
     facts: dict[str, int]
 
 
@@ -56,7 +56,7 @@ class TuningMemory(msgspec.Struct, frozen=True, rename="camel"):
     mode: TuningMode = TuningMode.VERIFY
     facts: dict[str, int] = {}
     values: dict[str, str] = {}
-    differences: tuple[Finding, ...] = ()
+    differences: tuple[TuningFinding, ...] = ()
     left_out: int = 0
     not_judged: tuple[str, ...] = ()
 
@@ -102,7 +102,7 @@ class TuningReader:
         if self._settings.mode is TuningMode.APPLY:
             outcome = tune(self._host, profile, facts, record=self._record)
         else:
-            outcome = Outcome(verify(self._host, profile, facts))
+            outcome = TuningOutcome(verify(self._host, profile, facts))
         return TuningFacts(profile.profile.name, outcome, facts)
 
 
@@ -137,18 +137,18 @@ def judge(
     )  # fmt: skip
 
 
-def _values(findings: Sequence[Finding]) -> dict[str, str]:
+def _values(findings: Sequence[TuningFinding]) -> dict[str, str]:
     """Return a value for each setting that has one: of several targets, one that differs."""
     found = {each.setting: each.actual for each in findings if each.actual}
     return found | {each.setting: each.actual for each in findings if each.state.is_drift}
 
 
-def source(host: Host, settings: AgentSettings) -> Source[TuningFacts, TuningMemory] | None:
+def source(host: Host, settings: AgentSettings) -> SignalSource[TuningFacts, TuningMemory] | None:
     """Return the source; None without a profile and with nothing that was set. CliError."""
     tuned = settings.tuning
     if not tuned.profile and not Path(tuned.record).exists():
         return None
-    return Source(
+    return SignalSource(
         SOURCE, (DRIFT,), TuningMemory, TuningReader(host, tuned).read,
         partial(judge, settings=settings), period_seconds=tuned.period_seconds,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from fairlead.node.traffic.counting import (
     remove_table,
 )
 from fairlead.node.traffic.pods import PodSource, read_pods
-from fairlead.node.traffic.usage import PodLine, Usage, UsageLine
+from fairlead.node.traffic.usage import PodLine, TrafficUsage, UsageLine
 
 __all__ = [
     "Counting",
@@ -23,7 +23,7 @@ __all__ = [
     "PrefixConflict",
     "PrefixList",
     "TrafficFacts",
-    "Usage",
+    "TrafficUsage",
     "UsageLine",
     "parse_lists",
     "plan_of",

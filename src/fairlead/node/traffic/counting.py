@@ -22,18 +22,18 @@ from fairlead.node.traffic.classes import (
     shipped_lists,
 )
 from fairlead.node.traffic.netlink import Counted
-from fairlead.node.traffic.pods import Pod, PodSource, owners, read_pods
+from fairlead.node.traffic.pods import CountedPod, PodSource, owners, read_pods
 from fairlead.node.traffic.ruleset import (
     DIRECTIONS,
     TABLE,
-    Owner,
-    Plan,
+    AddressOwner,
+    CountingPlan,
     change,
     fold,
     remove,
     set_up,
 )
-from fairlead.node.traffic.usage import PodLine, Usage
+from fairlead.node.traffic.usage import PodLine, TrafficUsage
 
 #: Namespaces without pods whose sums are kept apart; those of others are kept together.
 NAMESPACES_MAX = 1000
@@ -45,17 +45,17 @@ _COVERAGE_BYTES_MIN = 1 << 20
 class TrafficFacts:
     """One look. `unreadable` says what could not be read or is not counted."""
 
-    usage: Usage
+    usage: TrafficUsage
     was_removed: bool = False
     unreadable: tuple[str, ...] = ()
 
 
-def plan_of(own: Sequence[PrefixList]) -> Plan:
+def plan_of(own: Sequence[PrefixList]) -> CountingPlan:
     """Return the plan of the shipped lists and an administrator's own; PrefixConflict."""
     shipped = shipped_lists()
     prefixes = by_prefix(shipped, own)
     found = {family: intervals(prefixes, family) for family in FAMILIES}
-    return Plan(classes_of((*shipped, *own)), found)
+    return CountingPlan(classes_of((*shipped, *own)), found)
 
 
 @dataclass(slots=True)
@@ -65,18 +65,18 @@ class Counting:
     host: Host
     pods: PodSource
     own: Sequence[PrefixList] = ()
-    _plan: Plan = field(init=False)
-    _owners: Mapping[Address, Owner] | None = None
+    _plan: CountingPlan = field(init=False)
+    _owners: Mapping[Address, AddressOwner] | None = None
     _idle: frozenset[str] = frozenset()
-    _seen: usage.Seen | None = None
+    _seen: usage.SeenBytes | None = None
     _was_set_up: bool = False
     _has_failed: bool = False
-    _usage: Usage | None = None
+    _usage: TrafficUsage | None = None
 
     def __post_init__(self) -> None:
         self._plan = plan_of(self.own)
 
-    def last_usage(self) -> Usage | None:
+    def last_usage(self) -> TrafficUsage | None:
         """Return what the last look counted; None before the first."""
         return self._usage
 
@@ -96,17 +96,19 @@ class Counting:
             part = usage.coverage(self._seen, now, bytes_min=_COVERAGE_BYTES_MIN)
         self._seen = now
         spots = usage.blind_spots(links, has_rdma=self._has_rdma())
-        self._usage = Usage(usage.usage_lines(counters), part, spots)
+        self._usage = TrafficUsage(usage.usage_lines(counters), part, spots)
         return TrafficFacts(self._usage, was_removed, unreadable)
 
-    def _wanted(self) -> tuple[dict[Address, Owner] | None, tuple[str, ...]]:
+    def _wanted(self) -> tuple[dict[Address, AddressOwner] | None, tuple[str, ...]]:
         """Return who is to be counted where; None, and why, while the pods cannot be read."""
         try:
             return owners(read_pods(self.pods), netlink.addresses())
         except OSError as error:
             return None, (f"pods: {error.filename or ''} {error.strerror or error}".strip(),)
 
-    def _in_step(self, wanted: dict[Address, Owner] | None) -> tuple[dict[str, Counted], bool]:
+    def _in_step(
+        self, wanted: dict[Address, AddressOwner] | None
+    ) -> tuple[dict[str, Counted], bool]:
         """Return the counters once rules and elements are as they should be."""
         there = netlink.counters(TABLE)
         was_removed = self._was_set_up and not there
@@ -127,7 +129,7 @@ class Counting:
         self._was_set_up, self._has_failed = True, False
         return there, was_removed
 
-    def _is_whole(self, there: dict[str, Counted], owners: Mapping[Address, Owner]) -> bool:
+    def _is_whole(self, there: dict[str, Counted], owners: Mapping[Address, AddressOwner]) -> bool:
         """False where the rules are of another plan, or somebody took elements out of our maps."""
         uses = sum(each.uses for each in there.values())
         wanted = len(DIRECTIONS) * len(self._plan.classes) * len(owners)
@@ -154,7 +156,9 @@ class Counting:
             return False
 
 
-def read_usage(pods: Iterable[Pod], *, top: int) -> tuple[Usage, tuple[PodLine, ...]] | None:
+def read_usage(
+    pods: Iterable[CountedPod], *, top: int
+) -> tuple[TrafficUsage, tuple[PodLine, ...]] | None:
     """Return what was counted, and the pods with the most bytes; None without a table; OSError.
 
     Changes nothing, so that it can be read beside a running agent.
@@ -164,7 +168,7 @@ def read_usage(pods: Iterable[Pod], *, top: int) -> tuple[Usage, tuple[PodLine, 
         return None
     lines = usage.usage_lines(counters)
     spots = usage.blind_spots(netlink.links(), has_rdma=False)
-    return Usage(lines, None, spots), usage.top_pods(counters, pods, top)
+    return TrafficUsage(lines, None, spots), usage.top_pods(counters, pods, top)
 
 
 def remove_table() -> None:

@@ -55,7 +55,7 @@ class Counted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class NetworkDevice:
     """A network device with the bytes and packets that it has received and sent."""
 
     name: str
@@ -108,12 +108,12 @@ def _counter_by_attribute(message: bytes, at: int) -> tuple[str, Counted]:
     return name, Counted(packets, size, uses)
 
 
-def links() -> list[Link]:
+def links() -> list[NetworkDevice]:
     """Return all devices; OSError."""
     return [_link(*each) for each in _dump(_ROUTE, _GETLINK, bytes(16))]
 
 
-def _link(message: bytes, at: int) -> Link:
+def _link(message: bytes, at: int) -> NetworkDevice:
     name, kind, packets, size = "", "", 0, 0
     for attribute, start, end in _attributes(message, at + 16):
         if attribute == _IFLA_IFNAME:
@@ -125,7 +125,7 @@ def _link(message: bytes, at: int) -> Link:
         elif attribute == _IFLA_STATS64:
             received, sent, received_bytes, sent_bytes = struct.unpack_from("=4Q", message, start)
             packets, size = received + sent, received_bytes + sent_bytes
-    return Link(name, kind, packets, size)
+    return NetworkDevice(name, kind, packets, size)
 
 
 def addresses() -> frozenset[Address]:

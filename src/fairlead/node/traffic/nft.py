@@ -16,7 +16,7 @@ import msgspec
 
 from fairlead.node.traffic.classes import FAMILIES, INTERNET
 from fairlead.node.traffic.netlink import NO_RIGHT
-from fairlead.node.traffic.ruleset import TABLE, Command, Held, map_name, owner_of
+from fairlead.node.traffic.ruleset import TABLE, Command, KernelTable, map_name, owner_of
 
 PROGRAM = "nft"
 _SECONDS_MAX = 20.0
@@ -33,12 +33,12 @@ def apply(commands: Sequence[Command]) -> None:
         _run(("-f", "-"), msgspec.json.encode({"nftables": commands}))
 
 
-def held() -> Held:
+def held() -> KernelTable:
     """Return what there is of our table, nothing without one; OSError."""
     try:
         found = _run(("list", "table", "inet", TABLE))
     except FileNotFoundError:
-        return Held()
+        return KernelTable()
     try:
         items: list[dict[str, Any]] = msgspec.json.decode(found)["nftables"]
         maps = [each["map"] for each in items if "map" in each]
@@ -54,7 +54,7 @@ def held() -> Held:
         chains = tuple(each["chain"]["name"] for each in items if "chain" in each)
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise OSError(f"{_NEEDS}: its list of our table is not understood") from error
-    return Held(chains, tuple(each["name"] for each in maps), sets, owners)
+    return KernelTable(chains, tuple(each["name"] for each in maps), sets, owners)
 
 
 def _run(arguments: tuple[str, ...], data: bytes = b"") -> bytes:

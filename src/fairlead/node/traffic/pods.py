@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from fairlead.node.traffic.classes import Address
-from fairlead.node.traffic.ruleset import NODE, Owner
+from fairlead.node.traffic.ruleset import NODE, AddressOwner
 
 BYTES_MAX = 64 << 20
 PODS_MAX = 1024
@@ -56,7 +56,7 @@ class _Status(msgspec.Struct, frozen=True):
     pod_ips: list[_Address] | None = msgspec.field(name="podIPs", default=None)
 
 
-class Pod(msgspec.Struct):
+class CountedPod(msgspec.Struct):
     """What is needed of a pod."""
 
     metadata: _Metadata
@@ -64,16 +64,16 @@ class Pod(msgspec.Struct):
     status: _Status = _Status()
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> AddressOwner:
         """Whose its traffic is."""
-        return Owner(self.metadata.namespace, self.metadata.uid)
+        return AddressOwner(self.metadata.namespace, self.metadata.uid)
 
 
 class _Pods(msgspec.Struct):
-    items: list[Pod] | None = None
+    items: list[CountedPod] | None = None
 
 
-def read_pods(source: PodSource) -> list[Pod]:
+def read_pods(source: PodSource) -> list[CountedPod]:
     """Return the pods of the node; OSError."""
     try:
         found = msgspec.json.decode(_read(source), type=_Pods)
@@ -123,15 +123,15 @@ def _bounded(data: bytes, source: PodSource) -> bytes:
 
 
 def owners(
-    pods: Iterable[Pod], own: Iterable[Address]
-) -> tuple[dict[Address, Owner], tuple[str, ...]]:
+    pods: Iterable[CountedPod], own: Iterable[Address]
+) -> tuple[dict[Address, AddressOwner], tuple[str, ...]]:
     """Return who is counted at each address, and what is not counted, with the reason.
 
     The machine's own addresses are the node's, whatever a pod says. Pods of the host's network,
     and pods that have ended, have none of their own. Of two pods with one address the one that
     is not being deleted has it, then the younger one.
     """
-    found: dict[Address, Owner] = dict.fromkeys(own, NODE)
+    found: dict[Address, AddressOwner] = dict.fromkeys(own, NODE)
     refused: list[str] = []
     counted = 0
     for pod in sorted(pods, key=_precedence, reverse=True):
@@ -157,6 +157,6 @@ def owners(
     return found, tuple(sorted(refused))
 
 
-def _precedence(pod: Pod) -> tuple[bool, str, str]:
+def _precedence(pod: CountedPod) -> tuple[bool, str, str]:
     meta = pod.metadata
     return meta.deletion_timestamp is None, meta.creation_timestamp or "", meta.uid

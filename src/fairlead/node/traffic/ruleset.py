@@ -36,17 +36,17 @@ DIRECTIONS: tuple[Direction, Direction] = ("out", "in")
 Command = dict[str, Any]
 
 
-class Owner(NamedTuple):
+class AddressOwner(NamedTuple):
     """Whose an address is: a pod's, or the machine's, which is NODE."""
 
     namespace: str
     uid: str
 
 
-NODE = Owner("", "")
+NODE = AddressOwner("", "")
 
 
-class Counter(NamedTuple):
+class CounterKey(NamedTuple):
     """What the name of a counter says. `uid` is empty for what has ended in a namespace."""
 
     namespace: str
@@ -56,7 +56,7 @@ class Counter(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CountingPlan:
     """Classes, and the intervals of each family that belong to one.
 
     `marker` is the name of the counter that says which plan the kernel has.
@@ -76,16 +76,16 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class KernelTable:
     """What the kernel has of our table: names, and who is counted at which address."""
 
     chains: tuple[str, ...] = ()
     maps: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
-    owners: Mapping[Address, Owner] = field(default_factory=dict[Address, Owner])
+    owners: Mapping[Address, AddressOwner] = field(default_factory=dict[Address, AddressOwner])
 
 
-def counter_name(owner: Owner, traffic_class: str, direction: str) -> str:
+def counter_name(owner: AddressOwner, traffic_class: str, direction: str) -> str:
     """Return the name of a counter."""
     whose = f"pod/{owner.namespace}/{owner.uid}" if owner != NODE else "node"
     return f"{whose}/{traffic_class}/{direction}"
@@ -97,23 +97,23 @@ def ended_name(namespace: str, traffic_class: str, direction: str) -> str:
 
 
 @lru_cache(maxsize=1 << 16)
-def parse_name(name: str) -> Counter | None:
+def parse_name(name: str) -> CounterKey | None:
     """Return what a name says; None for another counter."""
     match name.split("/"):
         case ["pod", namespace, uid, traffic_class, direction]:
-            return Counter(namespace, uid, traffic_class, direction)
+            return CounterKey(namespace, uid, traffic_class, direction)
         case ["ended", namespace, traffic_class, direction]:
-            return Counter(namespace, "", traffic_class, direction)
+            return CounterKey(namespace, "", traffic_class, direction)
         case ["node", traffic_class, direction]:
-            return Counter("", "", traffic_class, direction)
+            return CounterKey("", "", traffic_class, direction)
         case _:
             return None
 
 
-def owner_of(name: str) -> Owner | None:
+def owner_of(name: str) -> AddressOwner | None:
     """Return whose a counter is that an element leads to."""
     found = parse_name(name)
-    return Owner(found.namespace, found.uid) if found else None
+    return AddressOwner(found.namespace, found.uid) if found else None
 
 
 def map_name(traffic_class: str, direction: str, family: int) -> str:
@@ -157,9 +157,9 @@ def remove() -> list[Command]:
 
 
 def set_up(
-    plan: Plan,
-    owners: Mapping[Address, Owner],
-    held: Held = Held(),
+    plan: CountingPlan,
+    owners: Mapping[Address, AddressOwner],
+    held: KernelTable = KernelTable(),
     *,
     counters: Iterable[str] = (),
 ) -> list[Command]:
@@ -194,7 +194,7 @@ def set_up(
     return commands
 
 
-def _family(plan: Plan, family: int) -> list[Command]:
+def _family(plan: CountingPlan, family: int) -> list[Command]:
     """Return sets, maps and chains of one family, and the rules of the chains."""
     kind = "ipv4_addr" if family == 4 else "ipv6_addr"
     commands = [_add("set", name=f"own{family}", type=kind, size=ADDRESSES_MAX)]
@@ -230,7 +230,9 @@ def _span(interval: Interval) -> object:
     return {"range": [str(interval.first), str(interval.last)]}
 
 
-def _new_counters(plan: Plan, owners: Iterable[Owner], there: set[str]) -> list[Command]:
+def _new_counters(
+    plan: CountingPlan, owners: Iterable[AddressOwner], there: set[str]
+) -> list[Command]:
     names = [
         counter_name(owner, each, direction)
         for owner in sorted(owners) for each in plan.classes for direction in DIRECTIONS
@@ -239,7 +241,7 @@ def _new_counters(plan: Plan, owners: Iterable[Owner], there: set[str]) -> list[
 
 
 def _elements(
-    verb: Literal["add", "delete"], classes: Sequence[str], owners: Mapping[Address, Owner]
+    verb: Literal["add", "delete"], classes: Sequence[str], owners: Mapping[Address, AddressOwner]
 ) -> list[Command]:
     commands: list[Command] = []
     for family in FAMILIES:
@@ -261,7 +263,7 @@ def _elements(
 
 
 def change(
-    plan: Plan, old: Mapping[Address, Owner], new: Mapping[Address, Owner],
+    plan: CountingPlan, old: Mapping[Address, AddressOwner], new: Mapping[Address, AddressOwner],
     *, counters: Iterable[str],
 ) -> list[Command]:  # fmt: skip
     """Return one transaction that leads each address to its new owner's counters; empty for none.

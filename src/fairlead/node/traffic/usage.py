@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.node.traffic.netlink import Counted, Link
-from fairlead.node.traffic.pods import Pod
-from fairlead.node.traffic.ruleset import Owner, parse_name
+from fairlead.node.traffic.netlink import Counted, NetworkDevice
+from fairlead.node.traffic.pods import CountedPod
+from fairlead.node.traffic.ruleset import AddressOwner, parse_name
 
 #: Kinds of devices whose other end is a pod's, and whose bytes netfilter should see.
 _POD_LINKS = ("veth", "netkit")
@@ -43,7 +43,7 @@ class PodLine(msgspec.Struct, frozen=True, rename="camel"):
     bytes: int
 
 
-class Usage(msgspec.Struct, frozen=True, rename="camel"):
+class TrafficUsage(msgspec.Struct, frozen=True, rename="camel"):
     """All that was counted since the machine started, or since the table was set up.
 
     `coverage_permille` is the part of the bytes on pods' devices that was counted, between the
@@ -55,7 +55,7 @@ class Usage(msgspec.Struct, frozen=True, rename="camel"):
     blind_spots: tuple[str, ...] = ()
 
 
-class Seen(NamedTuple):
+class SeenBytes(NamedTuple):
     """Bytes that pods' devices carried, and that were counted for pods."""
 
     wire: int
@@ -76,13 +76,13 @@ def usage_lines(counters: Mapping[str, Counted]) -> tuple[UsageLine, ...]:
 
 
 def top_pods(
-    counters: Mapping[str, Counted], pods: Iterable[Pod], count: int
+    counters: Mapping[str, Counted], pods: Iterable[CountedPod], count: int
 ) -> tuple[PodLine, ...]:
     """Return the lines of pods with the most bytes; of those that are gone there are none."""
     names = {each.owner: each.metadata.name for each in pods}
     found = [
-        PodLine(of.namespace, names.get(Owner(of.namespace, of.uid), ""), of.uid, of.traffic_class,
-                of.direction, counted.size)
+        PodLine(of.namespace, names.get(AddressOwner(of.namespace, of.uid), ""), of.uid,
+                of.traffic_class, of.direction, counted.size)
         for name, counted in counters.items()
         if (of := parse_name(name)) and of.uid and counted.size
     ]  # fmt: skip
@@ -90,7 +90,7 @@ def top_pods(
     return tuple(order[:count])
 
 
-def seen(counters: Mapping[str, Counted], links: Iterable[Link]) -> Seen:
+def seen(counters: Mapping[str, Counted], links: Iterable[NetworkDevice]) -> SeenBytes:
     """Return what pods' devices carried, without Ethernet headers, and what was counted."""
     wire = sum(
         each.size - _ETHERNET_BYTES * each.packets for each in links if each.kind in _POD_LINKS
@@ -98,10 +98,10 @@ def seen(counters: Mapping[str, Counted], links: Iterable[Link]) -> Seen:
     counted = sum(
         each.size for name, each in counters.items() if name.startswith(("pod/", "ended/"))
     )
-    return Seen(wire, counted)
+    return SeenBytes(wire, counted)
 
 
-def coverage(before: Seen, now: Seen, *, bytes_min: int) -> int | None:
+def coverage(before: SeenBytes, now: SeenBytes, *, bytes_min: int) -> int | None:
     """Return the counted part in 1/1000; None where too little passed, or a device went away."""
     wire = now.wire - before.wire
     if wire < bytes_min:
@@ -109,7 +109,7 @@ def coverage(before: Seen, now: Seen, *, bytes_min: int) -> int | None:
     return max(0, min(1000, 1000 * (now.counted - before.counted) // wire))
 
 
-def blind_spots(links: Iterable[Link], *, has_rdma: bool) -> tuple[str, ...]:
+def blind_spots(links: Iterable[NetworkDevice], *, has_rdma: bool) -> tuple[str, ...]:
     """Return what is never counted on this machine."""
     found = [
         f"{each.name}: traffic of {each.kind} devices passes the host's netfilter by"

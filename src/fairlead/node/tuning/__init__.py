@@ -4,10 +4,10 @@
 compares, `record` keeps what was there before, `apply` sets and restores.
 """
 
-from fairlead.node.tuning.apply import Outcome, Restored, restore, tune
+from fairlead.node.tuning.apply import Restored, TuningOutcome, restore, tune
 from fairlead.node.tuning.facts import FACT_NAMES, read_facts
 from fairlead.node.tuning.profile import (
-    Profile,
+    MachineProfile,
     ReadyProfile,
     load_profile,
     parse_profile,
@@ -17,10 +17,10 @@ from fairlead.node.tuning.profile import (
 )
 from fairlead.node.tuning.record import RecordError
 from fairlead.node.tuning.roll_out import RollOut, roll_out
-from fairlead.node.tuning.verify import Finding, verify
+from fairlead.node.tuning.verify import TuningFinding, verify
 
 __all__ = [
-    "FACT_NAMES", "Finding", "Outcome", "Profile", "ReadyProfile",
-    "RecordError", "Restored", "RollOut", "load_profile", "parse_profile", "profile_path",
+    "FACT_NAMES", "MachineProfile", "ReadyProfile", "RecordError", "Restored", "RollOut",
+    "TuningFinding", "TuningOutcome", "load_profile", "parse_profile", "profile_path",
     "read_facts", "restore", "roll_out", "shipped_names", "tune", "unknown_facts", "verify",
 ]  # fmt: skip

@@ -20,10 +20,10 @@ import msgspec
 
 from fairlead.api.node_report import SettingState
 from fairlead.node.host import Absent, Host
-from fairlead.node.tuning.profile import Profile, ReadyProfile, ready
-from fairlead.node.tuning.record import Entry, open_record
+from fairlead.node.tuning.profile import MachineProfile, ReadyProfile, ready
+from fairlead.node.tuning.record import TargetEntry, open_record
 from fairlead.node.tuning.values import read_target, set_by_administrator, write_value
-from fairlead.node.tuning.verify import Finding, verify
+from fairlead.node.tuning.verify import TuningFinding, verify
 
 _JUDGED = (SettingState.AS_WANTED, SettingState.DIFFERS)
 #: These say nothing of whether the target is wanted, so what was set stays.
@@ -46,48 +46,50 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TuningOutcome:
     """What a machine is like after a run. `changed` counts the targets that were set."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[TuningFinding, ...] = ()
     restored: tuple[Restored, ...] = ()
     changed: int = 0
 
 
 @dataclass(slots=True)
-class Plan:
+class TuningPlan:
     """What to write, by target, and what is left as it is.
 
     `entries` is the record before the writes: with the intent of each. `left` are targets that no
     line wants and that are not what was set.
     """
 
-    entries: dict[str, Entry]
-    sets: dict[str, Entry] = field(default_factory=dict[str, Entry])
-    restores: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    entries: dict[str, TargetEntry]
+    sets: dict[str, TargetEntry] = field(default_factory=dict[str, TargetEntry])
+    restores: dict[str, TargetEntry] = field(default_factory=dict[str, TargetEntry])
     by_hand: dict[str, str] = field(default_factory=dict[str, str])
     refused: dict[str, str] = field(default_factory=dict[str, str])
-    left: dict[str, tuple[Entry, str]] = field(default_factory=dict[str, tuple[Entry, str]])
+    left: dict[str, tuple[TargetEntry, str]] = field(
+        default_factory=dict[str, tuple[TargetEntry, str]]
+    )
 
 
 def plan(
-    findings: Sequence[Finding], entries: Mapping[str, Entry],
+    findings: Sequence[TuningFinding], entries: Mapping[str, TargetEntry],
     unwanted: Mapping[str, str], administrator: Callable[[], Mapping[str, tuple[str, str]]],
-) -> Plan:  # fmt: skip
+) -> TuningPlan:  # fmt: skip
     """Return what follows from the findings and the record.
 
     `unwanted` are the values of recorded targets that no line wants; one that cannot be read is
     left out of it, and stays in the record. `administrator` is asked only when a setting would be
     written for the first time: (value, file) by target.
     """
-    made = Plan(dict(entries))
+    made = TuningPlan(dict(entries))
     for finding in findings:
         if finding.state is SettingState.DIFFERS and finding.write is not None:
             _plan_set(made, finding, administrator)
     for target, actual in unwanted.items():
         entry = entries[target]
         if entry.is_ours(actual):
-            intent = Entry(entry.setting, entry.original, actual, entry.original)
+            intent = TargetEntry(entry.setting, entry.original, actual, entry.original)
             made.restores[target] = made.entries[target] = intent
         else:
             made.left[target] = entry, actual
@@ -96,7 +98,8 @@ def plan(
 
 
 def _plan_set(
-    made: Plan, finding: Finding, administrator: Callable[[], Mapping[str, tuple[str, str]]]
+    made: TuningPlan, finding: TuningFinding,
+    administrator: Callable[[], Mapping[str, tuple[str, str]]],
 ) -> None:  # fmt: skip
     target, actual, write = finding.target, finding.actual, finding.write or ""
     entry = made.entries.get(target)
@@ -115,12 +118,12 @@ def _plan_set(
         if why and not finding.overwrite:
             made.by_hand[target] = f"{why}; overwrite: true in the profile sets it all the same"
             return
-    made.sets[target] = made.entries[target] = Entry(finding.setting, original, actual, write)
+    made.sets[target] = made.entries[target] = TargetEntry(finding.setting, original, actual, write)
 
 
 def tune(
     host: Host, profile: ReadyProfile, facts: Mapping[str, int], *, record: Path
-) -> Outcome:  # fmt: skip
+) -> TuningOutcome:  # fmt: skip
     """Set what differs, restore what no line wants any more; RecordError, NotAHost."""
     with open_record(record, host.boot_id()) as held:
         findings = verify(host, profile, facts)
@@ -132,19 +135,19 @@ def tune(
         failed = _write(host, planned, before)
         held.save(planned.entries)
         after = verify(host, profile, facts) if planned.sets else findings
-    return Outcome(
+    return TuningOutcome(
         tuple(_explained(each, planned, failed) for each in after),
         tuple(_restored(planned, failed)), len(planned.sets.keys() - failed.keys()),
     )  # fmt: skip
 
 
-def restore(host: Host, *, record: Path) -> Outcome:
+def restore(host: Host, *, record: Path) -> TuningOutcome:
     """Restore all that was set on this machine since it started; RecordError, NotAHost."""
-    return tune(host, ready(Profile(name="none")), {}, record=record)
+    return tune(host, ready(MachineProfile(name="none")), {}, record=record)
 
 
 def _unwanted(
-    host: Host, findings: Sequence[Finding], entries: Mapping[str, Entry]
+    host: Host, findings: Sequence[TuningFinding], entries: Mapping[str, TargetEntry]
 ) -> dict[str, str]:  # fmt: skip
     """Return the values of the recorded targets that no line wants and that can be read."""
     wanted = {each.target for each in findings if each.state in _JUDGED}
@@ -157,7 +160,7 @@ def _unwanted(
     return found
 
 
-def _write(host: Host, planned: Plan, before: Mapping[str, Entry]) -> dict[str, str]:
+def _write(host: Host, planned: TuningPlan, before: Mapping[str, TargetEntry]) -> dict[str, str]:
     """Do the writes and bring the entries up to date; return why each that failed did."""
     failed: dict[str, str] = {}
     for target, entry in (planned.sets | planned.restores).items():
@@ -178,7 +181,9 @@ def _write(host: Host, planned: Plan, before: Mapping[str, Entry]) -> dict[str, 
     return failed
 
 
-def _explained(finding: Finding, planned: Plan, failed: Mapping[str, str]) -> Finding:
+def _explained(
+    finding: TuningFinding, planned: TuningPlan, failed: Mapping[str, str]
+) -> TuningFinding:
     """Return a finding that says why its target still differs."""
     if finding.state is not SettingState.DIFFERS or finding.write is None:
         return finding
@@ -189,15 +194,15 @@ def _explained(finding: Finding, planned: Plan, failed: Mapping[str, str]) -> Fi
     return _changed(finding, SettingState.REFUSED, why)
 
 
-def _changed(finding: Finding, state: SettingState, why: str) -> Finding:
+def _changed(finding: TuningFinding, state: SettingState, why: str) -> TuningFinding:
     return msgspec.structs.replace(finding, state=state, why=why)
 
 
-def _kernel_makes(finding: Finding) -> str:
+def _kernel_makes(finding: TuningFinding) -> str:
     return f"the kernel makes {finding.actual} of {finding.write}"
 
 
-def _restored(planned: Plan, failed: Mapping[str, str]) -> Iterator[Restored]:
+def _restored(planned: TuningPlan, failed: Mapping[str, str]) -> Iterator[Restored]:
     for target, entry in planned.restores.items():
         yield Restored(entry.setting, target, entry.asked, failed.get(target, ""))
     for target, (entry, actual) in planned.left.items():

@@ -36,7 +36,7 @@ _PROGRAMS = re.compile(
 )
 
 
-class Kind(Enum):
+class LineKind(Enum):
     """What a line sets, `is_set_at_once`: by a write that takes effect and can be taken back.
 
     What is not is only verified; `remedy` says what a person does. `names` are those that there
@@ -66,10 +66,12 @@ class Kind(Enum):
     )
 
 
-class Line(Section, frozen=True):
+class ProfileLine(Section, frozen=True):
     """One setting. It has one of `value`, `atLeast` and `oneOf`."""
 
-    kind: Annotated[Kind, about("Sysctl, TransparentHugepages, CpuGovernor, Module, RuntimeLimit.")]
+    kind: Annotated[
+        LineKind, about("Sysctl, TransparentHugepages, CpuGovernor, Module, RuntimeLimit.")
+    ]
     name: Annotated[str, Meta(min_length=1, max_length=128, description="Which one of the kind.")]
     reason: Annotated[str, Meta(min_length=1, max_length=TEXT_MAX, description="Why.")]
     source: Annotated[str, Meta(min_length=1, max_length=TEXT_MAX, description="Who says so.")]
@@ -91,7 +93,7 @@ class Line(Section, frozen=True):
     @property
     def title(self) -> str:
         """The setting in a word."""
-        return self.name if self.kind is Kind.SYSCTL else f"{self.kind.value} {self.name}"
+        return self.name if self.kind is LineKind.SYSCTL else f"{self.kind.value} {self.name}"
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -100,7 +102,7 @@ class Line(Section, frozen=True):
         return tuple(normal(str(each)) for each in given)
 
 
-class Profile(Section, frozen=True):
+class MachineProfile(Section, frozen=True):
     """What the machines of one shape should be like."""
 
     name: Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="Name.")]
@@ -108,14 +110,16 @@ class Profile(Section, frozen=True):
     facts: Annotated[
         Facts, Meta(max_length=FACTS_MAX, description="Facts, where none are given.")
     ] = {}
-    lines: Annotated[tuple[Line, ...], Meta(max_length=LINES_MAX, description="Settings.")] = ()
+    lines: Annotated[
+        tuple[ProfileLine, ...], Meta(max_length=LINES_MAX, description="Settings.")
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class WantedLine:
     """A line that is ready to be judged: its formulas are parsed."""
 
-    line: Line
+    line: ProfileLine
     at_least: Formula | None
     when: Formula | None
 
@@ -130,8 +134,8 @@ class Want:
 class ReadyProfile:
     """A profile whose formulas are parsed."""
 
-    profile: Profile
-    wants: tuple[Want, ...]
+    profile: MachineProfile
+    wants: tuple[WantedLine, ...]
 
 
 def normal(text: str) -> str:
@@ -139,10 +143,10 @@ def normal(text: str) -> str:
     return " ".join(text.split())
 
 
-def ready(profile: Profile) -> ReadyProfile:
+def ready(profile: MachineProfile) -> ReadyProfile:
     """Return a profile without conflicts, its formulas parsed once."""
     return ReadyProfile(profile, tuple(
-        Want(line, parse_formula(line.at_least) if line.at_least != "" else None,
+        WantedLine(line, parse_formula(line.at_least) if line.at_least != "" else None,
              parse_formula(line.when) if line.when else None)
         for line in profile.lines
     ))  # fmt: skip
@@ -174,10 +178,10 @@ def load_profile(name: str) -> ReadyProfile:
 
 def parse_profile(text: str, source: str) -> ReadyProfile:
     """Return the profile in a text that problems call `source`; CliError with all mistakes."""
-    return ready(parse(text, Profile, conflicts, source=source))
+    return ready(parse(text, MachineProfile, conflicts, source=source))
 
 
-def conflicts(profile: Profile) -> Iterator[tuple[str, str]]:
+def conflicts(profile: MachineProfile) -> Iterator[tuple[str, str]]:
     """Yield (path, message) of what cannot be, or does not go together."""
     yield from unknown_facts(profile.facts, "facts")
     seen: dict[str, int] = {}
@@ -198,25 +202,25 @@ def unknown_facts(given: Facts, path: str) -> Iterator[tuple[str, str]]:
             yield f"{path}.{name}", f"no fact '{name}'; there are {', '.join(FACT_NAMES)}"
 
 
-def _name_conflicts(line: Line, path: str) -> Iterator[tuple[str, str]]:
+def _name_conflicts(line: ProfileLine, path: str) -> Iterator[tuple[str, str]]:
     place, name = f"{path}.name", line.name
     if line.kind.names and name not in line.kind.names:
         yield place, f"'{name}' is none of {', '.join(line.kind.names)}"
-    if line.kind is Kind.MODULE and not _WORD.fullmatch(name):
+    if line.kind is LineKind.MODULE and not _WORD.fullmatch(name):
         yield place, f"'{name}' is not the name of a module"
-    if line.kind is Kind.SYSCTL and not _SYSCTL.fullmatch(name):
+    if line.kind is LineKind.SYSCTL and not _SYSCTL.fullmatch(name):
         yield place, f"'{name}' is not the name of a setting such as net.core.somaxconn"
-    elif line.kind is Kind.SYSCTL and _PROGRAMS.fullmatch(name.replace("/", ".")):
+    elif line.kind is LineKind.SYSCTL and _PROGRAMS.fullmatch(name.replace("/", ".")):
         yield place, f"{name} names a program that the kernel runs as root; no profile sets it"
 
 
-def _value_conflicts(line: Line, path: str) -> Iterator[tuple[str, str]]:
+def _value_conflicts(line: ProfileLine, path: str) -> Iterator[tuple[str, str]]:
     given = [name for name, value in (("value", line.value), ("atLeast", line.at_least),
                                       ("oneOf", line.one_of)) if value not in ("", ())]  # fmt: skip
     if len(given) != 1:
         found = f"it has {' and '.join(given)}" if given else "it has none"
         yield path, f"a line has one of value, atLeast and oneOf; {found}"
-    if line.kind is Kind.MODULE and line.value != "loaded":
+    if line.kind is LineKind.MODULE and line.value != "loaded":
         yield f"{path}.value", "a module has the value loaded"
     for text in (*line.one_of, line.value):
         if text != "" and not (len(str(text)) <= FORMULA_MAX and _PRINTABLE.fullmatch(str(text))):

@@ -20,7 +20,7 @@ from fairlead.node.files import replace_file
 VERSION = 1
 
 
-class Entry(msgspec.Struct, frozen=True, rename="camel"):
+class TargetEntry(msgspec.Struct, frozen=True, rename="camel"):
     """A target that was written, or is about to be, for a setting of a profile.
 
     `original` was there before the first write: it is what is restored. `before` was there before
@@ -42,21 +42,21 @@ class Entry(msgspec.Struct, frozen=True, rename="camel"):
 class _Document(msgspec.Struct, frozen=True, rename="camel"):
     version: int
     boot_id: str
-    entries: dict[str, Entry]
+    entries: dict[str, TargetEntry]
 
 
 class RecordError(OSError):
     """The record cannot be used; nothing is written without it."""
 
 
-class Record:
+class TuningRecord:
     """The record, held by one process."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
         """Read the file, an empty record without one; RecordError."""
         self._path = path
         self._boot_id = boot_id
-        self.entries: Mapping[str, Entry] = {}
+        self.entries: Mapping[str, TargetEntry] = {}
         try:
             document = msgspec.json.decode(path.read_bytes(), type=_Document)
         except FileNotFoundError:
@@ -70,7 +70,7 @@ class Record:
         if document.boot_id == boot_id:
             self.entries = document.entries
 
-    def save(self, entries: Mapping[str, Entry]) -> None:
+    def save(self, entries: Mapping[str, TargetEntry]) -> None:
         """Replace the file, durably: it is on the disk when this returns. RecordError."""
         if entries == self.entries:
             return
@@ -84,10 +84,10 @@ class Record:
 
 
 @contextmanager
-def open_record(path: Path, boot_id: str) -> Generator[Record]:
+def open_record(path: Path, boot_id: str) -> Generator[TuningRecord]:
     """Hold the record; RecordError when it is damaged, or another process holds it."""
     with _lock(path):
-        yield Record(path, boot_id)
+        yield TuningRecord(path, boot_id)
 
 
 def _lock(path: Path) -> IO[str]:

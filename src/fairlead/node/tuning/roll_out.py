@@ -9,13 +9,13 @@ import msgspec
 from fairlead.api.node_report import ReportedTuning, SettingState
 from fairlead.node.host import whole_number
 from fairlead.node.tuning.profile import ReadyProfile
-from fairlead.node.tuning.verify import Finding, compare
+from fairlead.node.tuning.verify import TuningFinding, compare
 
 _AT_ONCE = "at once"
 #: More different values of a setting are one change, of a range: defaults that follow from the
 #: memory differ a little between machines that are alike.
 _VALUES_MAX = 3
-_Seen = list[tuple[str, Finding]]
+_Seen = list[tuple[str, TuningFinding]]
 
 
 class PlannedChange(msgspec.Struct, frozen=True, rename="camel"):
@@ -50,7 +50,7 @@ def roll_out(
     `reports` are the latest ones by node, None for a node without one; `given` replaces the facts
     that nodes have reported. What a node has not reported is a change that cannot be told.
     """
-    known: dict[tuple[int, tuple[int | None, ...], str | None], Finding] = {}
+    known: dict[tuple[int, tuple[int | None, ...], str | None], TuningFinding] = {}
     groups: dict[tuple[int, SettingState, str], _Seen] = {}
     as_wanted: list[str] = []
     wants = [(i, want, want.needed, want.line.title) for i, want in enumerate(profile.wants)]
@@ -80,7 +80,7 @@ def roll_out(
     )  # fmt: skip
 
 
-def _kept(finding: Finding) -> Finding:
+def _kept(finding: TuningFinding) -> TuningFinding:
     """Return the finding for a setting that a person has set."""
     if finding.state is not SettingState.DIFFERS or finding.overwrite:
         return finding

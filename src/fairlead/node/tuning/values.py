@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from fairlead.node.host import Absent, Host
-from fairlead.node.tuning.profile import Kind, Line, normal
+from fairlead.node.tuning.profile import LineKind, ProfileLine, normal
 
 _SYSCTLS = "proc/sys"
 _HUGEPAGES = "sys/kernel/mm/transparent_hugepage"
@@ -33,21 +33,21 @@ def sysctl_path(name: str) -> str:
     return f"{_SYSCTLS}/{name if '/' in name else name.replace('.', '/')}"
 
 
-def targets(host: Host, line: Line) -> tuple[str, ...]:
+def targets(host: Host, line: ProfileLine) -> tuple[str, ...]:
     """Return the files that have the value of a line; Absent when there is none, OSError."""
     match line.kind:
-        case Kind.SYSCTL:
+        case LineKind.SYSCTL:
             return (sysctl_path(line.name),)
-        case Kind.TRANSPARENT_HUGEPAGES:
+        case LineKind.TRANSPARENT_HUGEPAGES:
             return (f"{_HUGEPAGES}/{line.name}",)
-        case Kind.CPU_GOVERNOR:
+        case LineKind.CPU_GOVERNOR:
             found = [name for name in host.names(_POLICIES) if name.startswith("policy")]
             if not found:
                 raise Absent("no processor has a governor")
             return tuple(f"{_POLICIES}/{name}/scaling_governor" for name in found)
-        case Kind.MODULE:
+        case LineKind.MODULE:
             return (f"{_MODULES}/{line.name.replace('-', '_')}",)
-        case Kind.RUNTIME_LIMIT:
+        case LineKind.RUNTIME_LIMIT:
             return tuple(_runtime_limits(host))
 
 
@@ -65,11 +65,11 @@ def _runtime_limits(host: Host) -> Iterator[str]:
     raise Absent("no container runtime runs as a unit of systemd")
 
 
-def read_value(host: Host, line: Line, target: str) -> str:
+def read_value(host: Host, line: ProfileLine, target: str) -> str:
     """Return the value that a target has; Absent when the machine lacks it, OSError."""
-    if line.kind is Kind.MODULE:
+    if line.kind is LineKind.MODULE:
         return "loaded" if host.path(target).is_dir() else "not loaded"
-    if line.kind is Kind.RUNTIME_LIMIT:
+    if line.kind is LineKind.RUNTIME_LIMIT:
         row = _LIMIT_ROWS[line.name]
         for each in host.present(target).splitlines():
             if each.startswith(row) and (words := each.removeprefix(row).split()):
@@ -85,9 +85,9 @@ def read_target(host: Host, target: str) -> str:
     return chosen[1] if chosen else normal(text)
 
 
-def why_absent(line: Line) -> str:
+def why_absent(line: ProfileLine) -> str:
     """Return why the machine lacks the target of a line, as far as its files say."""
-    if line.kind is not Kind.SYSCTL:
+    if line.kind is not LineKind.SYSCTL:
         return "the machine has none"
     if line.name.startswith("net"):
         return "not there: the kernel lacks it, or this is not the host's network namespace"

@@ -10,13 +10,13 @@ import msgspec
 from fairlead.api.node_report import SettingState
 from fairlead.node.host import Absent, Host, whole_number
 from fairlead.node.tuning.formula import FormulaError
-from fairlead.node.tuning.profile import Line, ReadyProfile, Want
+from fairlead.node.tuning.profile import ProfileLine, ReadyProfile, WantedLine
 from fairlead.node.tuning.values import read_value, targets, why_absent
 
 _UNLIMITED = "unlimited"
 
 
-class Finding(msgspec.Struct, frozen=True, rename="camel"):
+class TuningFinding(msgspec.Struct, frozen=True, rename="camel"):
     """What is known of one target of a line.
 
     `wanted` is what it should have; `formula` how that came about, with its inputs. `write` is the
@@ -47,24 +47,24 @@ class Finding(msgspec.Struct, frozen=True, rename="camel"):
 class _Wanted:
     """A line that counts here: the least value, None for one of `accepted`, and its formula."""
 
-    line: Line
+    line: ProfileLine
     least: int | None
     formula: str
 
 
 def verify(
     host: Host, profile: ReadyProfile, facts: Mapping[str, int]
-) -> tuple[Finding, ...]:  # fmt: skip
+) -> tuple[TuningFinding, ...]:  # fmt: skip
     """Return the findings in the order of the lines. `facts` are those that are known."""
     known = dict(profile.profile.facts) | dict(facts)
-    found: list[Finding] = []
+    found: list[TuningFinding] = []
     for want in profile.wants:
         counted = _counted(want, known)
         found += _on_host(host, counted) if isinstance(counted, _Wanted) else [counted]
     return tuple(found)
 
 
-def compare(want: Want, facts: Mapping[str, int], actual: str | None) -> Finding:
+def compare(want: WantedLine, facts: Mapping[str, int], actual: str | None) -> TuningFinding:
     """Return the finding for a value that a machine has reported, None for one that it has not."""
     counted = _counted(want, facts)
     if not isinstance(counted, _Wanted):
@@ -74,7 +74,7 @@ def compare(want: Want, facts: Mapping[str, int], actual: str | None) -> Finding
     return _compared(counted, actual)
 
 
-def _counted(want: Want, facts: Mapping[str, int]) -> _Wanted | Finding:
+def _counted(want: WantedLine, facts: Mapping[str, int]) -> _Wanted | TuningFinding:
     """Return what a line wants with these facts; a finding where it wants nothing."""
     line = want.line
     needed = [name for name in want.needed if name not in facts]
@@ -91,7 +91,7 @@ def _counted(want: Want, facts: Mapping[str, int]) -> _Wanted | Finding:
                    if want.at_least and inputs else "")  # fmt: skip
 
 
-def _on_host(host: Host, wanted: _Wanted) -> Sequence[Finding]:
+def _on_host(host: Host, wanted: _Wanted) -> Sequence[TuningFinding]:
     try:
         return [_of_target(host, wanted, target) for target in targets(host, wanted.line)]
     except Absent as error:
@@ -100,7 +100,7 @@ def _on_host(host: Host, wanted: _Wanted) -> Sequence[Finding]:
         return [_of(wanted.line, SettingState.UNREADABLE, why=_said(error))]
 
 
-def _of_target(host: Host, wanted: _Wanted, target: str) -> Finding:
+def _of_target(host: Host, wanted: _Wanted, target: str) -> TuningFinding:
     try:
         actual = read_value(host, wanted.line, target)
     except Absent:
@@ -110,7 +110,7 @@ def _of_target(host: Host, wanted: _Wanted, target: str) -> Finding:
     return _compared(wanted, actual, target)
 
 
-def _compared(wanted: _Wanted, actual: str, target: str = "") -> Finding:
+def _compared(wanted: _Wanted, actual: str, target: str = "") -> TuningFinding:
     line, least = wanted.line, wanted.least
     shown = f"at least {least}" if least is not None else " or ".join(line.accepted)
     write = str(least) if least is not None else line.accepted[0]
@@ -134,17 +134,17 @@ def is_at_least(actual: str, least: int) -> bool | None:
     return None if number is None else number >= least
 
 
-def _absent(line: Line, why: str, target: str = "") -> Finding:
+def _absent(line: ProfileLine, why: str, target: str = "") -> TuningFinding:
     return _of(
         line, SettingState.MISSING if line.required else SettingState.ABSENT, target=target, why=why
     )
 
 
 def _of(
-    line: Line, state: SettingState, *, target: str = "", actual: str = "", wanted: str = "",
+    line: ProfileLine, state: SettingState, *, target: str = "", actual: str = "", wanted: str = "",
     formula: str = "", why: str = "", write: str | None = None,
-) -> Finding:  # fmt: skip
-    return Finding(
+) -> TuningFinding:  # fmt: skip
+    return TuningFinding(
         line.title, state, target, actual, wanted, formula, why, line.reason, line.source, write,
         line.overwrite,
     )  # fmt: skip

@@ -79,7 +79,7 @@ class _Policy:
             raise Forbidden(f"ValidatingAdmissionPolicy {self.name}")
 
 
-class AdmissionPolicies:
+class InstalledPolicies:
     """All policies of an installation."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ from fairlead.api.webhooks import (
     ValidatingWebhookConfiguration,
     WebhookClientConfig,
 )
-from fairlead.decide.admission.pod_gates import Rules
+from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch
 from fairlead.embedded.registry import Registry
@@ -35,22 +35,22 @@ from fairlead.embedded.storage.records import Record
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.context import Digest
 from fairlead.embedded.verbs.options import DeleteOptions, WriteOptions
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.webhooks.admitted import Admitted
-from fairlead.embedded.webhooks.match import Asked, Attributes, Hook, Invocation, Operation
+from fairlead.embedded.webhooks.match import AskedOperation, Attributes, Hook, Invocation, Operation
 from fairlead.embedded.webhooks.registry import CallFailed, Warn, Webhooks
-from fairlead.embedded.webhooks.review import User
+from fairlead.embedded.webhooks.review import ReviewUser
 from fairlead.model.teams import TeamTable
 from fairlead.runtime.client import PatchType
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.sim.team_model import team_taints
-from fairlead.sim.tenants.admission_policies import AdmissionPolicies
+from fairlead.sim.tenants.admission_policies import InstalledPolicies
 from fairlead.sim.tenants.calls import EDITED, TENANT, Call, Verb, resolved
 from fairlead.sim.tenants.cel import EvaluationError, Scope, compiled
-from fairlead.webhook.answers import Answers, path_of
+from fairlead.webhook.answers import AdmissionAnswers, path_of
 from fairlead.webhook.configuration import SERVICE, configurations
 
-_USER = User(TENANT, ("system:authenticated",))
+_USER = ReviewUser(TENANT, ("system:authenticated",))
 _WRITE = WriteOptions(field_validation="Ignore", field_manager="kubectl")
 
 
@@ -77,7 +77,9 @@ class _Authorizer:
 class _Hooks(Webhooks):
     """The webhooks that an installation configures, with their match conditions."""
 
-    def __init__(self, store: Store, registry: Registry, *, ids: Any, answers: Answers) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, *, ids: Any, answers: AdmissionAnswers
+    ) -> None:
         self.is_down = False
         self._answers = answers
         mutating, validating = configurations(LeaderOptions().namespace, SERVICE, "")
@@ -91,7 +93,7 @@ class _Hooks(Webhooks):
             for hooks in self._own
             for hook in hooks
         }
-        self._policies = AdmissionPolicies()
+        self._policies = InstalledPolicies()
         super().__init__(store, registry, ids=ids)
         self.attach(self, _USER)
 
@@ -160,7 +162,7 @@ def _hooks(webhooks: Sequence[ValidatingWebhook]) -> tuple[Hook, ...]:
 class TenantApi:
     """Sends the tenant's calls."""
 
-    def __init__(self, service: Service, made: Callable[[str, Record], None]) -> None:
+    def __init__(self, service: ApiService, made: Callable[[str, Record], None]) -> None:
         """Stand in front of the service. What it knows of teams is the webhook's knowledge.
 
         `made` is called with the resource and the record of each object that he has created.
@@ -169,8 +171,8 @@ class TenantApi:
         self._made = made
         self._store = service.store
         context = service.context
-        answers = Answers(
-            Rules(own_namespace=LeaderOptions().namespace),
+        answers = AdmissionAnswers(
+            GateRules(own_namespace=LeaderOptions().namespace),
             classes=lambda: context.priorities.of(context.store)[0],
             teams=lambda: context.teams.of(context.store),
             node_team=self._team_of,
@@ -236,7 +238,7 @@ class TenantApi:
     async def _create(self, info: ResourceInfo, body: Any) -> None:
         if not isinstance(body, dict):
             raise BadRequest("no object")
-        if not self._hooks.concern(Asked(info, "", Operation.CREATE)):
+        if not self._hooks.concern(AskedOperation(info, "", Operation.CREATE)):
             self._made(info.name, await self._service.create(info, TENANT, body, _WRITE))
             return
         record = await self._admitted.create(info, TENANT, body, _WRITE)
@@ -245,7 +247,7 @@ class TenantApi:
 
     async def _patch(self, info: ResourceInfo, key: ObjectKey, patch: Any) -> None:
         kind = PatchType.JSON if isinstance(patch, list) else PatchType.MERGE
-        asked = Asked(info, "", Operation.UPDATE)
+        asked = AskedOperation(info, "", Operation.UPDATE)
         if not self._hooks.concern(asked):
             await self._service.patch(info, key, patch, _WRITE, patch_type=kind)
             return

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from fairlead.controllers.decision_log import DecisionLog
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.service import Service
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import Recorder
@@ -21,7 +21,7 @@ from fairlead.runtime.events import Recorder
 _APART = (
     type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
     types.CodeType, types.FrameType, types.CoroutineType, types.GeneratorType,
-    Service, Store, Client, MemoryHistory, CollectorRegistry, DecisionLog, Recorder,
+    ApiService, Store, Client, MemoryHistory, CollectorRegistry, DecisionLog, Recorder,
 )  # fmt: skip
 _MODULES = ("asyncio", "_asyncio", "contextvars", "_contextvars", "random", "_random", "enum")
 

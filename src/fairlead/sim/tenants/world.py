@@ -45,7 +45,7 @@ from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.storage.store import Store, StoreEvent
-from fairlead.embedded.verbs.service import Service as ApiService
+from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import load_profile
@@ -54,7 +54,7 @@ from fairlead.runtime.client import EventType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.runtime.metrics import Metrics
-from fairlead.runtime.supervisor import Service, Supervisor
+from fairlead.runtime.supervisor import SupervisedService, Supervisor
 from fairlead.sim.array_checker import ArrayChecker
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.quiet_client import QuietClient
@@ -78,7 +78,7 @@ _LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class WorldShape:
     """What differs between worlds."""
 
     has_team: bool
@@ -87,7 +87,7 @@ class Shape:
     moves_on_request: bool
 
     @classmethod
-    def of(cls, seed: str) -> Shape:
+    def of(cls, seed: str) -> WorldShape:
         """Return the shape of the world of this seed."""
         rng = random.Random(f"{seed}/shape")  # noqa: S311 # a simulation, no secret
         return cls(
@@ -113,7 +113,7 @@ class TenantWorld:
 
     def __init__(self, seed: str) -> None:
         self.seed = seed
-        self.shape = shape = Shape.of(seed)
+        self.shape = shape = WorldShape.of(seed)
         self.clock = LoopClock(EPOCH)
         self.history = MemoryHistory()
         self.played = Played()
@@ -159,9 +159,9 @@ class TenantWorld:
         )  # fmt: skip
         self._supervisor = Supervisor(
             [
-                Service("api", self._service.run),
-                Service("virtual-nodes", self._virtual.run),
-                Service("stock-scheduler", self._scheduler.run),
+                SupervisedService("api", self._service.run),
+                SupervisedService("virtual-nodes", self._virtual.run),
+                SupervisedService("stock-scheduler", self._scheduler.run),
                 *self.controllers.services(),
             ],
             clock=self.clock, rng=self._rng("supervisor"),

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.sim.traces.trace import PROBLEMS_SHOWN_MAX, Problem, Trace, TraceError, TraceJob
+from fairlead.sim.traces.trace import PROBLEMS_SHOWN_MAX, Trace, TraceError, TraceJob, TraceProblem
 
 #: Largest number of GPUs on one member: a DGX or HGX node.
 GPUS_PER_MEMBER_MAX = 8
@@ -44,7 +44,7 @@ class _Sink:
     """Collects jobs and problems of one file."""
 
     jobs: list[TraceJob] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[TraceProblem] = field(default_factory=list)
     problem_count: int = 0
 
     def take(self, line: int, parse: Callable[[], TraceJob]) -> None:
@@ -53,7 +53,7 @@ class _Sink:
         except _BadLine as error:
             self.problem_count += 1
             if len(self.problems) < PROBLEMS_SHOWN_MAX:
-                self.problems.append(Problem(line, str(error)))
+                self.problems.append(TraceProblem(line, str(error)))
 
 
 def read_trace(path: Path, format_: str = "auto") -> Trace:
@@ -70,7 +70,7 @@ def read_trace(path: Path, format_: str = "auto") -> Trace:
     except csv.Error as error:
         raise TraceError(f"{path}: not CSV, perhaps a quote is left open: {error}") from error
     if not sink.jobs:
-        first = sink.problems[0] if sink.problems else Problem(1, "there is no line of data")
+        first = sink.problems[0] if sink.problems else TraceProblem(1, "there is no line of data")
         raise TraceError(
             f"{path}:{first.line}: no line is a job of the format {name}: {first.message}"
         )

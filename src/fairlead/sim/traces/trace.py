@@ -30,7 +30,7 @@ class TraceJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class TraceProblem:
     """A line that is not a job. `line` counts from 1."""
 
     line: int
@@ -45,7 +45,7 @@ class Trace:
     format: str
     jobs: tuple[TraceJob, ...]
     assumptions: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[TraceProblem, ...] = ()
     problem_count: int = 0
 
     @property

@@ -15,12 +15,12 @@ from fairlead.web.pages.home import home_page
 from fairlead.web.pages.job import job_page
 from fairlead.web.pages.jobs import jobs_page
 from fairlead.web.pages.node import node_page
-from fairlead.web.pages.site import Asked, NoSuchPage, Site
+from fairlead.web.pages.site import AskedPath, NoSuchPage, Site
 from fairlead.web.render import Page
 
-__all__ = ["Asked", "NoSuchPage", "Site", "make_page"]
+__all__ = ["AskedPath", "NoSuchPage", "Site", "make_page"]
 
-Maker: TypeAlias = Callable[[Site, Asked], Awaitable[Page]]
+Maker: TypeAlias = Callable[[Site, AskedPath], Awaitable[Page]]
 #: By the first part of the path and the number of parts.
 _PAGES: dict[tuple[str, int], Maker] = {
     ("", 0): home_page,
@@ -33,7 +33,7 @@ _PAGES: dict[tuple[str, int], Maker] = {
 }
 
 
-async def make_page(site: Site, asked: Asked) -> Page:
+async def make_page(site: Site, asked: AskedPath) -> Page:
     """Return the page of a path; NoSuchPage."""
     first = asked.path[0] if asked.path else ""
     maker = _PAGES.get((first, len(asked.path)))

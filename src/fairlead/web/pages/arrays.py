@@ -15,14 +15,14 @@ from fairlead.cli.views.arrays import array_state, array_words
 from fairlead.cli.views.jobs import state_of
 from fairlead.model.element_sets import Members
 from fairlead.web.pages.change import offers
-from fairlead.web.pages.site import Asked, NoSuchPage, Site, job_lines
+from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, job_lines
 from fairlead.web.render import Page, link
 
 CELLS_MAX = 2_000
 ROWS_MAX = 100
 
 
-class Cell(NamedTuple):
+class ElementCell(NamedTuple):
     """One element: its index as `number`, how it does in one word, and its job if it has one."""
 
     number: int
@@ -30,7 +30,7 @@ class Cell(NamedTuple):
     href: str
 
 
-async def arrays_page(site: Site, asked: Asked) -> Page:
+async def arrays_page(site: Site, asked: AskedPath) -> Page:
     """Return the list of arrays: those that go on first, the latest first."""
     found = sorted(
         site.cluster.arrays.items(), key=lambda each: each.metadata.creation_timestamp or "",
@@ -48,7 +48,7 @@ async def arrays_page(site: Site, asked: Asked) -> Page:
     return Page("arrays.html", "Arrays", values, site.command("ps", namespace=""), "arrays")
 
 
-async def array_page(site: Site, asked: Asked) -> Page:
+async def array_page(site: Site, asked: AskedPath) -> Page:
     """Return the page of an array; NoSuchPage."""
     key = asked.path[1], asked.path[2]
     array = site.cluster.arrays.get(*key)
@@ -75,7 +75,7 @@ async def array_page(site: Site, asked: Asked) -> Page:
     return Page("array.html", key[1], values, command, "arrays")
 
 
-def _cells(array: JobArray, jobs: Iterable[Job], start: int) -> Iterator[Cell]:
+def _cells(array: JobArray, jobs: Iterable[Job], start: int) -> Iterator[ElementCell]:
     """Yield the elements from a position on, CELLS_MAX at most."""
     namespace, name = array.metadata.key
     indices = parse_indices(array.spec.indices)
@@ -92,4 +92,4 @@ def _cells(array: JobArray, jobs: Iterable[Job], start: int) -> Iterator[Cell]:
             state = (states.get(index) or "waiting").lower()
         has_job = index in states
         href = link("jobs", namespace, element_name(name, index)) if has_job else ""
-        yield Cell(index, state, href)
+        yield ElementCell(index, state, href)

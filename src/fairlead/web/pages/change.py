@@ -14,7 +14,7 @@ from fairlead.cli.commands.change import (
     CANCEL,
     HOLD,
     RELEASE,
-    Change,
+    ChangeVerb,
     adopted_problem,
     is_of_another,
 )
@@ -22,7 +22,7 @@ from fairlead.cli.views.arrays import array_state, array_words
 from fairlead.cli.views.jobs import state_of
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.words import plural
-from fairlead.web.pages.site import Asked, NoSuchPage, Site
+from fairlead.web.pages.site import AskedPath, NoSuchPage, Site
 from fairlead.web.render import Page, link
 
 CHANGES = {change.verb: change for change in (CANCEL, HOLD, RELEASE)}
@@ -35,7 +35,7 @@ _MEANS = {
 }
 
 
-def change_page(site: Site, asked: Asked, csrf: str, refusal: str = "") -> Page:
+def change_page(site: Site, asked: AskedPath, csrf: str, refusal: str = "") -> Page:
     """Return the preview of a change, or why it was refused; NoSuchPage."""
     change, work = changed_work(site, asked)
     namespace, name = work.metadata.key
@@ -51,7 +51,7 @@ def change_page(site: Site, asked: Asked, csrf: str, refusal: str = "") -> Page:
     return Page("change.html", title, values, command, "jobs", status=409 if refusal else 200)
 
 
-def changed_work(site: Site, asked: Asked) -> tuple[Change, Job | JobArray]:
+def changed_work(site: Site, asked: AskedPath) -> tuple[ChangeVerb, Job | JobArray]:
     """Return the change that a path asks for, and of what; NoSuchPage."""
     verb, namespace, name = asked.path[1:]
     change = CHANGES.get(verb)
@@ -76,7 +76,7 @@ def offers(work: Job | JobArray) -> list[tuple[str, str]]:
     ]
 
 
-def _why_not(work: Job | JobArray, change: Change) -> str:
+def _why_not(work: Job | JobArray, change: ChangeVerb) -> str:
     """Return why there is nothing to change; "" where there is."""
     if work.is_finished:
         return "It has ended."
@@ -86,7 +86,7 @@ def _why_not(work: Job | JobArray, change: Change) -> str:
     return f"It {change.already}." if change.is_done(work) else ""
 
 
-def _costs(work: Job | JobArray, change: Change) -> Iterator[str]:
+def _costs(work: Job | JobArray, change: ChangeVerb) -> Iterator[str]:
     """Yield what is given back and what is lost, line by line."""
     if isinstance(work, JobArray):
         yield f"All of its elements: {array_words(work)}"

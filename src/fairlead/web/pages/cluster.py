@@ -15,11 +15,11 @@ from fairlead.api.core import Node
 from fairlead.api.names import HOSTNAME
 from fairlead.api.pod_asks import member_amounts
 from fairlead.cli.text import natural
-from fairlead.cli.views.nodes import NodeState, NodeUse
+from fairlead.cli.views.nodes import NodeUsability, NodeUse
 from fairlead.model.requests import NAME_COLUMN
-from fairlead.web.cluster import Facts
+from fairlead.web.cluster import PageFacts
 from fairlead.web.pages.home import Gpus, gpus_of, gpus_on
-from fairlead.web.pages.site import Asked, Site
+from fairlead.web.pages.site import AskedPath, Site
 from fairlead.web.render import Page, link
 
 NODES_MAX = 600
@@ -27,9 +27,9 @@ NODES_MAX = 600
 CELLS_MAX = 32
 #: What keeps the free GPUs of a node from work, by its state.
 _OUT = {
-    NodeState.READY: "free", NodeState.SPARE: "reserved", NodeState.TAINTED: "cordoned",
-    NodeState.MAINTENANCE: "cordoned", NodeState.CORDONED: "cordoned",
-    NodeState.UNHEALTHY: "failed", NodeState.NOT_READY: "failed",
+    NodeUsability.READY: "free", NodeUsability.SPARE: "reserved", NodeUsability.TAINTED: "cordoned",
+    NodeUsability.MAINTENANCE: "cordoned", NodeUsability.CORDONED: "cordoned",
+    NodeUsability.UNHEALTHY: "failed", NodeUsability.NOT_READY: "failed",
 }  # fmt: skip
 
 
@@ -59,7 +59,7 @@ class Block(NamedTuple):
     href: str
 
 
-async def cluster_page(site: Site, asked: Asked) -> Page:
+async def cluster_page(site: Site, asked: AskedPath) -> Page:
     """Return the page."""
     facts = site.cluster.facts()
     nodes = site.cluster.nodes.items()
@@ -95,7 +95,7 @@ def _domain(node: Node, keys: Sequence[str]) -> str:
 
 
 def _block(
-    name: str, nodes: Sequence[Node], keys: Sequence[str], facts: Facts, *, is_open: bool
+    name: str, nodes: Sequence[Node], keys: Sequence[str], facts: PageFacts, *, is_open: bool
 ) -> Block:
     racks: dict[str, list[Node]] = {}
     for node in nodes if is_open else ():
@@ -112,7 +112,7 @@ def _by_name(nodes: Iterable[Node]) -> list[Node]:
     return sorted(nodes, key=lambda node: natural(node.metadata.name))
 
 
-def tile_of(node: Node, facts: Facts) -> Tile:
+def tile_of(node: Node, facts: PageFacts) -> Tile:
     """Return a node with its GPUs."""
     name = node.metadata.name
     use = facts.uses[name]
@@ -122,7 +122,7 @@ def tile_of(node: Node, facts: Facts) -> Tile:
     kept = min(free, _kept_gpus(facts, name))
     rest = free - kept
     labels = {**node.metadata.labels, NAME_COLUMN: name}
-    is_reserved = use.state is NodeState.READY and any(
+    is_reserved = use.state is NodeUsability.READY and any(
         each.holds(labels) for each in facts.reservations
     )
     kind = "reserved" if is_reserved else _OUT[use.state]
@@ -133,7 +133,7 @@ def tile_of(node: Node, facts: Facts) -> Tile:
     return Tile(name, _few(counts), _words(use, counts), use.state.value)
 
 
-def _kept_gpus(facts: Facts, name: str) -> int:
+def _kept_gpus(facts: PageFacts, name: str) -> int:
     """Return the GPUs of a node that are kept for jobs whose place others leave."""
     found = 0
     for job in facts.kept.get(name, ()):
@@ -173,11 +173,11 @@ def _free_shapes(uses: Iterable[NodeUse]) -> list[tuple[int, int]]:
     counts: Counter[int] = Counter()
     for use in uses:
         total, used = gpus_on(use)
-        if use.state is NodeState.READY and total > used:
+        if use.state is NodeUsability.READY and total > used:
             counts[total - used] += 1
     return sorted(counts.items(), reverse=True)
 
 
 def _states(uses: Iterable[NodeUse]) -> list[tuple[str, int]]:
     counts = Counter(use.state for use in uses)
-    return [(state.value, counts[state]) for state in NodeState if counts[state]]
+    return [(state.value, counts[state]) for state in NodeUsability if counts[state]]

@@ -15,16 +15,16 @@ from fairlead.api.job_array import JobArray
 from fairlead.cli.views.arrays import is_element_of_listed
 from fairlead.cli.views.jobs import verdict_of
 from fairlead.cli.views.node import reason_rows
-from fairlead.cli.views.nodes import NodeState, NodeUse
+from fairlead.cli.views.nodes import NodeUsability, NodeUse
 from fairlead.decide.reasons import Outcome, Reason, Trait
-from fairlead.web.pages.site import Asked, Site, job_lines
+from fairlead.web.pages.site import AskedPath, Site, job_lines
 from fairlead.web.render import Page, link
 
 #: Of each list; the numbers beside it lead to all.
 _SHOWN_MAX = 8
 _ENDED_MAX = 5
 #: Takes work, now or as a replacement.
-_HEALTHY = (NodeState.READY, NodeState.SPARE, NodeState.TAINTED)
+_HEALTHY = (NodeUsability.READY, NodeUsability.SPARE, NodeUsability.TAINTED)
 
 
 class Gpus(NamedTuple):
@@ -45,7 +45,7 @@ class Waits(NamedTuple):
     href: str
 
 
-async def home_page(site: Site, _asked: Asked) -> Page:
+async def home_page(site: Site, _asked: AskedPath) -> Page:
     """Return the page."""
     facts, now = site.cluster.facts(), site.cluster.clock.now()
     live = [job for job in facts.jobs if not job.is_finished]
@@ -81,7 +81,7 @@ def gpus_of(uses: Iterable[NodeUse]) -> Gpus:
         used += held
         if use.state in _HEALTHY:
             healthy += own
-        if use.state is NodeState.READY:
+        if use.state is NodeUsability.READY:
             free += own - held
     return Gpus(total, healthy, used, free)
 

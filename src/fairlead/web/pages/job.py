@@ -16,7 +16,7 @@ from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.explanation import Amounts, Explanation
 from fairlead.decide.reasons import resource_word
 from fairlead.web.pages.change import offers
-from fairlead.web.pages.site import Asked, NoSuchPage, Site, job_lines
+from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, job_lines
 from fairlead.web.pages.timeline import WIDTH, bars_of, ending_words, spans_of
 from fairlead.web.questions import Answered
 from fairlead.web.render import Page, link
@@ -27,7 +27,7 @@ LOG_LINES = 500
 ANSWER_PATIENCE_SECONDS = 0.4
 
 
-class Member(NamedTuple):
+class MemberRow(NamedTuple):
     """One member: its name in the job, its node, and how its pod does."""
 
     task: str
@@ -35,7 +35,7 @@ class Member(NamedTuple):
     state: str
 
 
-class Amount(NamedTuple):
+class AskedAmount(NamedTuple):
     """One resource that a waiting gang asks for; `free` and `asked` in percent of all there is."""
 
     word: str
@@ -47,14 +47,14 @@ class Amount(NamedTuple):
     asked_share: int
 
 
-class Change(NamedTuple):
+class StartingFlag(NamedTuple):
     """What would let the job start, as a flag of `fairlead submit`."""
 
     flag: str
     message: str
 
 
-async def job_page(site: Site, asked: Asked) -> Page:
+async def job_page(site: Site, asked: AskedPath) -> Page:
     """Return the page of a job, also of one that is gone and in the history; NoSuchPage."""
     key = asked.path[1], asked.path[2]
     job, now = site.cluster.jobs.get(*key), site.cluster.clock.now()
@@ -95,7 +95,7 @@ def _explained(job: Job, answered: Answered) -> dict[str, object]:
     found = answered.answer.explained.explanation if answered.answer is not None else None
     if found is None or job.is_finished:
         return {"amounts": (), "changes": (), "holders": ()}
-    changes = [Change(suggestion_flag(job, each), each.message) for each in found.suggestions]
+    changes = [StartingFlag(suggestion_flag(job, each), each.message) for each in found.suggestions]
     return {
         "amounts": [_amount(each) for each in found.arithmetic], "changes": changes,
         "holders": _holders(found),
@@ -108,31 +108,31 @@ def _holders(found: Explanation) -> Sequence[tuple[str, str]]:
     return [("/".join(each.key), link("jobs", *each.key)) for each in holders]
 
 
-def _amount(found: Amounts) -> Amount:
+def _amount(found: Amounts) -> AskedAmount:
     asked, free, total, short = (
         amount_text(found.resource, n) for n in (found.asked, found.free, found.total, found.short)
     )
     most = max(found.total, found.asked, 1)
-    return Amount(
+    return AskedAmount(
         resource_word(found.resource), asked, free, total, short if found.short else "",
         100 * found.free // most, 100 * found.asked // most,
     )  # fmt: skip
 
 
-async def _members(site: Site, job: Job) -> list[Member]:
+async def _members(site: Site, job: Job) -> list[MemberRow]:
     """Return the first members with their nodes, and how their pods do where that can be seen."""
     placement = job.status.placement
     if placement is None:
         return []
     pods = {} if job.is_finished else _by_seat(await site.cluster.member_pods(job))
-    found: list[Member] = []
+    found: list[MemberRow] = []
     for role in placement.roles:
         for index, node in enumerate(role.nodes):
             if len(found) >= MEMBERS_MAX:
                 return found
             pod = pods.get((role.role, str(index)))
             state = "" if job.is_finished else "no pod yet" if pod is None else _pod_state(pod)
-            found.append(Member(f"{role.role}-{index}", node, state))
+            found.append(MemberRow(f"{role.role}-{index}", node, state))
     return found
 
 

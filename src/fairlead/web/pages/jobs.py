@@ -11,7 +11,7 @@ from fairlead.api.job_array import JobArray
 from fairlead.api.placement import nodes_of
 from fairlead.cli.views.arrays import array_state, array_words, is_element_of_listed
 from fairlead.cli.views.jobs import state_of
-from fairlead.web.pages.site import Asked, Site, job_lines
+from fairlead.web.pages.site import AskedPath, Site, job_lines
 from fairlead.web.render import Page, link
 
 ROWS_MAX = 100
@@ -19,7 +19,7 @@ _PAGES_MAX = 100_000
 STATES = tuple(state.value for state in JobState)
 
 
-async def jobs_page(site: Site, asked: Asked) -> Page:
+async def jobs_page(site: Site, asked: AskedPath) -> Page:
     """Return one page of the jobs that match."""
     now = site.cluster.clock.now()
     given = {name: asked.text(name) for name in ("state", "user", "namespace", "node", "q")}

@@ -7,13 +7,13 @@ from fairlead.cli.views.nodes import pool_of
 from fairlead.model.node_record import record_of
 from fairlead.model.pool_nodes import uses_node
 from fairlead.web.pages.cluster import tile_of
-from fairlead.web.pages.site import Asked, NoSuchPage, Site, job_lines, table_of
+from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, job_lines, table_of
 from fairlead.web.render import Page
 
 _PODS_MAX = 50
 
 
-async def node_page(site: Site, asked: Asked) -> Page:
+async def node_page(site: Site, asked: AskedPath) -> Page:
     """Return the page of a node; NoSuchPage."""
     name = asked.path[1]
     cluster = site.cluster

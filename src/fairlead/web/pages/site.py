@@ -14,7 +14,7 @@ from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.views.arrays import array_row
 from fairlead.cli.views.jobs import COLUMNS, NAMESPACE_COLUMN, job_rows
 from fairlead.model.topology import Level
-from fairlead.web.cluster import Cluster
+from fairlead.web.cluster import WebMirrors
 from fairlead.web.questions import Questions
 from fairlead.web.render import link
 
@@ -30,7 +30,7 @@ class NoSuchPage(Exception):
 class Site:
     """The cluster that is shown, and to whom. `where` are the flags that lead a command to it."""
 
-    cluster: Cluster
+    cluster: WebMirrors
     questions: Questions
     #: Under which name the person's jobs are stored; "" where that is not known.
     user: str
@@ -52,7 +52,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedPath:
     """A path in its parts, without the site's, and the query."""
 
     path: tuple[str, ...]
@@ -106,7 +106,7 @@ def job_lines(site: Site, jobs: Iterable[Job | JobArray], now: float) -> list[Jo
     return lines
 
 
-class Table(NamedTuple):
+class SiteTable(NamedTuple):
     """A table of the command line: its columns' titles, which of them are numbers, and its rows."""
 
     titles: tuple[str, ...]
@@ -114,7 +114,7 @@ class Table(NamedTuple):
     rows: Sequence[Row]
 
 
-def table_of(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+def table_of(columns: Sequence[Column], rows: Sequence[Row]) -> SiteTable:
     """Return a table with all its columns."""
     numbers = (n for n, column in enumerate(columns) if column.align is Align.RIGHT)
-    return Table(tuple(c.title.capitalize() for c in columns), frozenset(numbers), rows)
+    return SiteTable(tuple(c.title.capitalize() for c in columns), frozenset(numbers), rows)

@@ -18,7 +18,7 @@ WIDTH = 1_000
 _WIDTH_MIN = 3
 
 
-class Kind(Enum):
+class SpanKind(Enum):
     """What a job does in a span of time."""
 
     ADMISSION = "Admission"
@@ -30,7 +30,7 @@ class Kind(Enum):
 class Span(NamedTuple):
     """One span; `end` is None while it goes on, and counts as now then."""
 
-    kind: Kind
+    kind: SpanKind
     start: float
     end: float | None
     words: str
@@ -63,33 +63,33 @@ def _spans(job: Job) -> Iterator[Span]:
     when = admitted.last_transition_time if admitted and admitted.status == "True" else None
     first = min((_instant(each.begun_at) or at for each in status.attempts), default=None)
     if when is not None and at < (until := parse_time(when)) and (first is None or until <= first):
-        yield Span(Kind.ADMISSION, at, until, "until it was admitted")
+        yield Span(SpanKind.ADMISSION, at, until, "until it was admitted")
         at = until
     before = ""
     for attempt in sorted(status.attempts, key=lambda each: each.number):
         begun = _instant(attempt.begun_at)
         if begun is None:
             continue
-        yield Span(Kind.WAITS, at, begun, before or "for a place", attempt.number)
+        yield Span(SpanKind.WAITS, at, begun, before or "for a place", attempt.number)
         yield from _of_attempt(attempt, begun)
         ended = _instant(attempt.finished_at)
         if ended is None:
             return
         at, before = ended, f"for the next attempt, after {attempt.reason or 'its end'}"
     if not job.is_finished:
-        yield Span(Kind.WAITS, at, None, waiting(job), status.attempt)
+        yield Span(SpanKind.WAITS, at, None, waiting(job), status.attempt)
     elif (end := _instant(status.finished_at)) is not None:
-        yield Span(Kind.WAITS, at, end, before or "until it was ended", status.attempt)
+        yield Span(SpanKind.WAITS, at, end, before or "until it was ended", status.attempt)
 
 
 def _of_attempt(attempt: Attempt, begun: float) -> Iterator[Span]:
     started, ended = _instant(attempt.started_at), _instant(attempt.finished_at)
     words = ending_words(attempt)
     if started is None:
-        yield Span(Kind.STARTS, begun, ended, words or "until all members run", attempt.number)
+        yield Span(SpanKind.STARTS, begun, ended, words or "until all members run", attempt.number)
         return
-    yield Span(Kind.STARTS, begun, started, "until all members run", attempt.number)
-    yield Span(Kind.RUNS, started, ended, words or "all members run", attempt.number)
+    yield Span(SpanKind.STARTS, begun, started, "until all members run", attempt.number)
+    yield Span(SpanKind.RUNS, started, ended, words or "all members run", attempt.number)
 
 
 def ending_words(attempt: Attempt) -> str:

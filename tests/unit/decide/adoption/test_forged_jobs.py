@@ -33,7 +33,7 @@ from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.decide.adoption.actions import CreateJob, EvictMember, ReadSource, ReleaseMember
 from fairlead.decide.adoption.lifecycle import decide_group
-from fairlead.decide.adoption.sources import Facts
+from fairlead.decide.adoption.sources import SourceFacts
 from fairlead.decide.job_actions import (
     DeleteJob,
     EmitEvent,
@@ -270,7 +270,7 @@ def test_what_is_done_counts_beside_members_that_a_group_was_scaled_up_by() -> N
     seats = (EmptySeats("worker", done=(1,)),)
     job = replace(running(), status=replace(running().status, seats=seats, placement=None))
     waits = replace(job, status=written(view(released(job, 0, "n0"), job=job)))
-    four = Facts(uid="uid-web", roles={"worker": 4})
+    four = SourceFacts(uid="uid-web", roles={"worker": 4})
     (made,) = acts(DeleteJob, view(gated(0), gated(2), gated(3), job=waits, facts=four))
     assert made.job.metadata.name == waits.metadata.name
 
@@ -304,7 +304,7 @@ def test_a_seat_without_a_member_gives_its_node_back_after_a_while() -> None:
         assert all(not write.status.vacant for write in writes)
         assert early.wake_at == NOW + patience
         assert written(seen, NOW + patience).vacant == {("worker", 1)}
-    more = Facts(uid="uid-web", roles={"worker": 3}, has_more_rounds=True)
+    more = SourceFacts(uid="uid-web", roles={"worker": 3}, has_more_rounds=True)
     seen = view(*alive, *ended["done"], job=job, facts=more, empty_since={("worker", 1): NOW})
     waits = acts(WriteJobStatus, seen, NOW + POLICY.vacant_seconds_max - 1)
     assert all(not write.status.vacant for write in waits), "the next one may come"

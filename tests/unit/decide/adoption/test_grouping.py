@@ -11,7 +11,7 @@ from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.adoption.sources import Ended, read_source
-from fairlead.model.grouping import Group, Source, Tool, is_concerned, membership_of
+from fairlead.model.grouping import Group, GroupSource, Tool, is_concerned, membership_of
 from fairlead.testing.builders import make_job, make_pod
 
 
@@ -293,7 +293,7 @@ def test_members_of_fairleads_own_jobs_take_no_part() -> None:
 def read(
     tool: Tool, spec: dict[str, Any], conditions: Any = (), notes: dict[str, str] | None = None
 ) -> Any:
-    group = Group(("team", "g"), tool, "g", Source("x/v1", "X", "g"))
+    group = Group(("team", "g"), tool, "g", GroupSource("x/v1", "X", "g"))
     meta = {"uid": "u", "annotations": notes or {}}
     document = {"metadata": meta, "spec": spec, "status": {"conditions": conditions}}
     return read_source(group.tool, document)

@@ -21,8 +21,8 @@ from fairlead.decide.adoption.actions import (
 )
 from fairlead.decide.adoption.lifecycle import decide_group
 from fairlead.decide.adoption.members import read_member
-from fairlead.decide.adoption.sources import Ended, Facts
-from fairlead.decide.adoption.view import AdoptionPolicy, GroupView, Reading
+from fairlead.decide.adoption.sources import Ended, SourceFacts
+from fairlead.decide.adoption.view import AdoptionPolicy, GroupView, SourceReading
 from fairlead.decide.job_actions import DeleteJob, RecordHistory, RemoveFinalizer, WriteJobStatus
 from fairlead.decide.pinning import pinned_affinity
 from fairlead.model.grouping import membership_of
@@ -32,7 +32,7 @@ T = TypeVar("T")
 NOW = EPOCH + 100.0
 POLICY = AdoptionPolicy()
 SET = OwnerReference("apps/v1", "StatefulSet", "web", "uid-web", True)
-THREE = Facts(uid="uid-web", roles={"worker": 3})
+THREE = SourceFacts(uid="uid-web", roles={"worker": 3})
 NODES = ("n0", "n1", "n2")
 
 
@@ -92,12 +92,14 @@ def stand_in(
     return replace(job, metadata=meta)
 
 
-def view(*pods: Pod, job: Job | None = None, facts: Facts | None = THREE, **more: Any) -> GroupView:
+def view(
+    *pods: Pod, job: Job | None = None, facts: SourceFacts | None = THREE, **more: Any
+) -> GroupView:
     members = {p.metadata.name: read_member(p, membership_of(p), refused_at(p)) for p in pods}
     group = membership_of(pods[0] if pods else gated(0)).group
     return GroupView(
         key=group.key, group=group, members=members, job=job,
-        reading=Reading(facts, NOW) if facts is not None else None,
+        reading=SourceReading(facts, NOW) if facts is not None else None,
         usable=more.pop("usable", dict.fromkeys(NODES, True)), **more,
     )  # fmt: skip
 
@@ -138,12 +140,12 @@ def test_who_starts_its_pods_one_by_one_is_told_how_to_be_a_gang() -> None:
 
 
 def test_a_size_that_nobody_says_is_asked_for() -> None:
-    (told,) = acts(EmitPodWarning, view(gated(0), facts=Facts(exists=False)))
+    (told,) = acts(EmitPodWarning, view(gated(0), facts=SourceFacts(exists=False)))
     assert names.GROUP_SIZE in told.message
 
 
-def replace_facts(**more: Any) -> Facts:
-    return Facts(uid="uid-web", roles={"worker": 3}, **more)
+def replace_facts(**more: Any) -> SourceFacts:
+    return SourceFacts(uid="uid-web", roles={"worker": 3}, **more)
 
 
 # Gathering
@@ -204,7 +206,7 @@ def test_members_that_the_planner_can_tell_apart_become_roles_of_their_own() -> 
 
 
 def test_a_group_that_is_larger_than_the_least_is_admitted_with_the_least() -> None:
-    enough = Facts(uid="uid-web", total=3)
+    enough = SourceFacts(uid="uid-web", total=3)
     status = written(view(*map(gated, range(5)), job=stand_in(), facts=enough))
     assert status.attempt == 1
 
@@ -248,7 +250,7 @@ def test_what_follows_a_finished_job_has_no_seats_for_members_that_ended_well() 
 def test_what_is_left_of_a_gang_starts_together() -> None:
     before = stand_in(attempt=1, uid="a-job-before")
     done = [released(before, i, f"n{i}", phase="Succeeded") for i in range(2)]
-    four = Facts(uid="uid-web", roles={"worker": 4})
+    four = SourceFacts(uid="uid-web", roles={"worker": 4})
     (made,) = acts(CreateJob, view(*done, gated(2), facts=four))
     assert made.job.member_count == 2
     job = stand_in(count=2)
@@ -283,7 +285,7 @@ def test_a_job_without_the_role_that_ended_well_is_not_created_again_and_again()
     leader = released(before, 0, "n0", phase="Succeeded")
     labels = {**leader.metadata.labels, names.ROLE: "leader"}
     leader = replace(leader, metadata=replace(leader.metadata, labels=labels))
-    both = Facts(uid="uid-web", roles={"leader": 1, "worker": 3})
+    both = SourceFacts(uid="uid-web", roles={"leader": 1, "worker": 3})
     pods = (*map(gated, range(1, 4)), leader)
     (made,) = acts(CreateJob, view(*pods, facts=both))
     assert [(r.name, r.count) for r in made.job.spec.roles] == [("worker", 3)]
