@@ -245,8 +245,10 @@ def test_a_pod_that_claims_the_nodes_address_is_not_counted_there(world: World) 
     facts = world.look()
     assert facts.unreadable == ("evil/pod-e: 10.9.0.1 is the node's own",)
     with world.net.node.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as host:
+        host.settimeout(PATIENCE_SECONDS)
         host.bind(("10.9.0.1", 0))
         host.sendto(bytes(100), (INTERNET4, PORT))
+        host.recv(64)  # else it is refused, by a packet of the node's
     sums = world.sums()
     assert sums["", "internet", "out"] == 128
     assert ("evil", "internet", "out") not in sums
@@ -324,10 +326,12 @@ def test_other_rules_and_classes_lose_no_byte_under_load(world: World) -> None:
     world.of_pods([("team-a", "a", ("10.1.0.2",))])
     world.look()
     with Load(world, "10.1.0.2", INTERNET4) as load:
-        for n in range(10):
+        for n in range(40):
             prefix = ("8.8.8.0/24",) if n % 2 else ()
             world.look(
-                world.new_counting(("peered", prefix), (f"own-{n % 3}", ("203.0.113.0/24",)))
+                world.new_counting(
+                    ("peered", prefix), (("own-1", "own-2", "class")[n % 3], ("203.0.113.0/24",))
+                )
             )
             load.passes(50)
     sums = world.sums()
@@ -335,6 +339,44 @@ def test_other_rules_and_classes_lose_no_byte_under_load(world: World) -> None:
     assert peered > 0
     assert internet > 0
     assert peered + internet == load.count * 200
+
+
+_FIRST_SHAPE = """
+table inet fairlead {
+    counter pod/team-a/a/internet/out { packets 1 bytes 100 }
+    counter ruleset/0123456789abcdef { }
+    set own4 { type ipv4_addr; elements = { 10.1.0.2 } }
+    map internet-out4 {
+        type ipv4_addr : counter; elements = { 10.1.0.2 : "pod/team-a/a/internet/out" }
+    }
+    map class-out4 { type ipv4_addr : verdict; flags interval; }
+    chain out4 {
+        ip daddr vmap @class-out4
+        counter name ip saddr map @internet-out4
+    }
+    chain forward {
+        type filter hook forward priority 10; policy accept;
+        ip saddr @own4 jump out4
+    }
+}
+"""
+
+
+def test_rules_of_an_agent_of_before_are_taken_over_under_load(world: World) -> None:
+    world.of_pods([("team-a", "a", ("10.1.0.2",))])
+    with world.net.node.inside():
+        run("nft", "-f", "-", text=_FIRST_SHAPE)
+    with Load(world, "10.1.0.2", INTERNET4) as load:
+        for _ in range(3):
+            load.passes(50)
+            world.look()
+        load.passes(50)
+    assert world.sums()["team-a", "internet", "out"] == 100 + load.count * 200
+    with world.net.node.inside():
+        listed = run("nft", "list", "table", "inet", "fairlead")
+    names = set(re.findall(r"^\t(?:chain|map|set) (\S+) {", listed, re.MULTILINE))
+    assert {"own4/1", "out4/1", "internet-out4/1"} < names
+    assert {each for each in names if "/" not in each} == {"forward", "input", "output"}
 
 
 def test_what_was_counted_goes_on_when_the_agent_is_killed_under_load(
@@ -466,8 +508,8 @@ def test_elements_that_another_program_took_are_set_again(world: World) -> None:
     world.of_pods([("team-a", "a", ("10.1.0.2",))])
     world.look()
     with world.net.node.inside():
-        run("nft", "delete", "element", "inet", "fairlead", "internet-in4", "{ 10.1.0.2 }")
-        run("nft", "delete", "element", "inet", "fairlead", "own4", "{ 10.1.0.2 }")
+        run("nft", "delete", "element", "inet", "fairlead", "internet-in4/1", "{ 10.1.0.2 }")
+        run("nft", "delete", "element", "inet", "fairlead", "own4/1", "{ 10.1.0.2 }")
     world.look()
     sent, received = world.datagrams("10.1.0.2", INTERNET4, 10, 100)
     world.becomes({("team-a", "internet", "out"): sent, ("team-a", "internet", "in"): received},
@@ -478,12 +520,12 @@ def test_after_a_change_that_the_kernel_refused_the_rules_are_set_up_again(world
     world.of_pods([("team-a", "a", ("10.1.0.2",))])
     world.look()
     with world.net.node.inside():
-        run("nft", "delete", "element", "inet", "fairlead", "own4", "{ 10.1.0.2 }")
-    world.of_pods([("team-a", "b", ("10.1.0.2",))])
+        run("nft", "delete", "element", "inet", "fairlead", "own4/1", "{ 10.1.0.2 }")
+    world.of_pods([("team-a", "b", ("10.1.0.3",))])
     with pytest.raises(OSError, match="nft refuses"):
         world.look()
     world.look()
-    sent, received = world.datagrams("10.1.0.2", INTERNET4, 10, 100)
+    sent, received = world.datagrams("10.1.0.3", INTERNET4, 10, 100)
     world.becomes({("team-a", "internet", "out"): sent, ("team-a", "internet", "in"): received},
                   of=("team-a",))  # fmt: skip
 

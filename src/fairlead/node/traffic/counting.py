@@ -7,7 +7,7 @@ one transaction; what cannot be changed is tried again from what the kernel has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.node.host import Absent, Host
@@ -28,7 +28,9 @@ from fairlead.node.traffic.ruleset import (
     TABLE,
     AddressOwner,
     CountingPlan,
+    Rules,
     change,
+    delete_older,
     fold,
     remove,
     set_up,
@@ -66,7 +68,8 @@ class Counting:
     pods: PodSource
     own: Sequence[PrefixList] = ()
     _plan: CountingPlan = field(init=False)
-    _owners: Mapping[Address, AddressOwner] | None = None
+    _rules: Rules | None = None
+    _has_older: bool = True
     _idle: frozenset[str] = frozenset()
     _seen: usage.SeenBytes | None = None
     _was_set_up: bool = False
@@ -84,10 +87,11 @@ class Counting:
         """Bring the kernel in step and return what was counted; OSError."""
         wanted, unreadable = self._wanted()
         try:
+            self._delete_older()
             counters, was_removed = self._in_step(wanted)
             self._fold(counters)
         except OSError:
-            self._owners, self._has_failed = None, True  # set up again, whatever there is
+            self._rules, self._has_failed = None, True  # set up again, whatever there is
             raise
         links = netlink.links()
         now = usage.seen(counters, links)
@@ -106,34 +110,47 @@ class Counting:
         except OSError as error:
             return None, (f"pods: {error.filename or ''} {error.strerror or error}".strip(),)
 
+    def _delete_older(self) -> None:
+        """Delete what rules of before left, a whole look after those in force took their place.
+
+        A packet that was on its way through them is counted by then.
+        """
+        if self._rules is not None and self._has_older:
+            nft.apply(delete_older(nft.held(), self._rules.number))
+            self._has_older = False
+
     def _in_step(
         self, wanted: dict[Address, AddressOwner] | None
     ) -> tuple[dict[str, Counted], bool]:
         """Return the counters once rules and elements are as they should be."""
         there = netlink.counters(TABLE)
         was_removed = self._was_set_up and not there
-        if self._owners is None and self._plan.marker in there and not self._has_failed:
-            self._owners = nft.held().owners
-        if self._owners is None or not self._is_whole(there, self._owners):
+        if self._rules is None and not self._has_failed:
+            self._rules = nft.held().rules
+        if self._rules is None or not self._is_whole(there, self._rules):
             held = nft.held()
-            new = held.owners if wanted is None else wanted
+            new = Rules(held.rules.number + 1, held.rules.owners if wanted is None else wanted)
             nft.apply(set_up(self._plan, new, held, counters=there))
-        elif wanted is not None and wanted != self._owners:
-            new = wanted
-            nft.apply(change(self._plan, self._owners, new, counters=there))
+            self._has_older = True
+        elif wanted is not None and wanted != self._rules.owners:
+            new = self._rules._replace(owners=wanted)
+            nft.apply(change(self._plan, self._rules, new, counters=there))
         else:
-            new = self._owners
-        if new is not self._owners:
-            self._owners = new
+            new = self._rules
+        if new is not self._rules:
+            self._rules = new
             there = netlink.counters(TABLE)
         self._was_set_up, self._has_failed = True, False
         return there, was_removed
 
-    def _is_whole(self, there: dict[str, Counted], owners: Mapping[Address, AddressOwner]) -> bool:
-        """False where the rules are of another plan, or somebody took elements out of our maps."""
+    def _is_whole(self, there: dict[str, Counted], rules: Rules) -> bool:
+        """False where other rules are in force, or somebody took elements out of our maps.
+
+        So it is where there are older rules, too, of an agent that ended before it deleted them.
+        """
         uses = sum(each.uses for each in there.values())
-        wanted = len(DIRECTIONS) * len(self._plan.classes) * len(owners)
-        return self._plan.marker in there and uses == wanted
+        wanted = len(DIRECTIONS) * len(self._plan.classes) * len(rules.owners)
+        return self._plan.marker(rules.number) in there and uses == wanted
 
     def _fold(self, counters: dict[str, Counted]) -> None:
         """Add counters of pods that nothing has led to for a whole look to their namespaces'.

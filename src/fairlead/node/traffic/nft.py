@@ -16,7 +16,15 @@ import msgspec
 
 from fairlead.node.traffic.classes import FAMILIES, INTERNET
 from fairlead.node.traffic.netlink import NO_RIGHT
-from fairlead.node.traffic.ruleset import TABLE, Command, KernelTable, map_name, owner_of
+from fairlead.node.traffic.ruleset import (
+    TABLE,
+    Command,
+    KernelTable,
+    Rules,
+    map_name,
+    number_of,
+    owner_of,
+)
 
 PROGRAM = "nft"
 _SECONDS_MAX = 20.0
@@ -41,20 +49,20 @@ def held() -> KernelTable:
         return KernelTable()
     try:
         items: list[dict[str, Any]] = msgspec.json.decode(found)["nftables"]
-        maps = [each["map"] for each in items if "map" in each]
-        internet = {map_name(INTERNET, "out", family) for family in FAMILIES}
+        kinds = ("chain", "map", "set")
+        names = [tuple(each[kind]["name"] for each in items if kind in each) for kind in kinds]
+        number = max((number_of(name) for each in names for name in each), default=0)
+        internet = {map_name(INTERNET, "out", family, number) for family in FAMILIES}
         owners = {
             ipaddress.ip_address(address): owner
-            for each in maps
-            if each["name"] in internet
-            for address, counter in each.get("elem", ())
+            for each in items
+            if "map" in each and each["map"]["name"] in internet
+            for address, counter in each["map"].get("elem", ())
             if (owner := owner_of(counter))
         }
-        sets = tuple(each["set"]["name"] for each in items if "set" in each)
-        chains = tuple(each["chain"]["name"] for each in items if "chain" in each)
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise OSError(f"{_NEEDS}: its list of our table is not understood") from error
-    return KernelTable(chains, tuple(each["name"] for each in maps), sets, owners)
+    return KernelTable(Rules(number, owners), *names)
 
 
 def _run(arguments: tuple[str, ...], data: bytes = b"") -> bytes:

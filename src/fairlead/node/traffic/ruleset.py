@@ -4,12 +4,16 @@ One table of our own. For each class and direction there is a map from an addres
 its pod, so a packet costs the same for any number of pods: a look-up of the other end's class, and
 one of the pod's counter. Counters are objects with names that say whose they are; what they count
 outlives the elements that lead to them, so a value is final once nothing leads there.
+
+All other objects have the number of their rules in their names, and rules of another number share
+none of them: a packet that is between two look-ups when others take their place goes on through
+those that it began with, which are deleted when no packet can be there, in a later transaction.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -20,7 +24,7 @@ from fairlead.node.traffic.classes import FAMILIES, INTERNET, Address, Interval
 
 TABLE = "fairlead"
 #: Changes when the shape of the rules does, so that an agent of another version sets them up.
-SHAPE = 1
+SHAPE = 2
 #: Addresses that a map can have; more are refused by the kernel.
 ADDRESSES_MAX = 16_384
 #: Behind filters (0), so that what a policy drops is not counted; before translation (100).
@@ -28,12 +32,14 @@ _PRIORITY = 10
 _HOOKS = ("forward", "input", "output")
 #: What the hooks do with packets of IPv6; those of IPv4 are not sent on, which is cheaper.
 _IPV6 = "ipv6"
+_MARKER = "ruleset/"
 #: Where what ended is counted for namespaces that have no room of their own.
 OTHERS = "-"
 
 Direction = Literal["out", "in"]
 DIRECTIONS: tuple[Direction, Direction] = ("out", "in")
 Command = dict[str, Any]
+Verb = Literal["add", "delete"]
 
 
 class AddressOwner(NamedTuple):
@@ -57,32 +63,56 @@ class CounterKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CountingPlan:
-    """Classes, and the intervals of each family that belong to one.
-
-    `marker` is the name of the counter that says which plan the kernel has.
-    """
+    """Classes, and the intervals of each family that belong to one."""
 
     classes: tuple[str, ...]
     intervals: Mapping[int, tuple[Interval, ...]]
-    marker: str = field(init=False)
+    _digest: str = field(init=False)
 
     def __post_init__(self) -> None:
         data = msgspec.json.encode([SHAPE, self.classes, [
             (str(each.first), str(each.last), each.traffic_class)
             for family in FAMILIES for each in self.intervals[family]
         ]])  # fmt: skip
-        marker = f"ruleset/{hashlib.sha256(data).hexdigest()[:16]}"
-        object.__setattr__(self, "marker", marker)
+        object.__setattr__(self, "_digest", hashlib.sha256(data).hexdigest()[:16])
+
+    def marker(self, number: int) -> str:
+        """Return the name of the counter that says that rules of a number are of this plan."""
+        return numbered(f"{_MARKER}{self._digest}", number)
+
+
+class Rules(NamedTuple):
+    """Rules that a packet meets: their number, and who is counted at which address."""
+
+    number: int
+    owners: Mapping[Address, AddressOwner]
+
+
+_NO_RULES = Rules(0, {})
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTable:
-    """What the kernel has of our table: names, and who is counted at which address."""
+    """What the kernel has of our table: the rules in force, and names, also of older rules'."""
 
+    rules: Rules = _NO_RULES
     chains: tuple[str, ...] = ()
     maps: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
-    owners: Mapping[Address, AddressOwner] = field(default_factory=dict[Address, AddressOwner])
+
+
+def numbered(name: str, number: int) -> str:
+    """Return the name of an object that is part of rules."""
+    return f"{name}/{number}"
+
+
+def number_of(name: str) -> int:
+    """Return the number of the rules that an object is part of; 0 where its name has none.
+
+    None have the hooks' chains, and objects of the first shape and of other programs.
+    """
+    _, slash, number = name.rpartition("/")
+    return int(number) if slash and number.isdecimal() else 0
 
 
 def counter_name(owner: AddressOwner, traffic_class: str, direction: str) -> str:
@@ -116,9 +146,9 @@ def owner_of(name: str) -> AddressOwner | None:
     return AddressOwner(found.namespace, found.uid) if found else None
 
 
-def map_name(traffic_class: str, direction: str, family: int) -> str:
+def map_name(traffic_class: str, direction: str, family: int, number: int) -> str:
     """Return the name of the map of a class and a direction, which its chain has, too."""
-    return f"{traffic_class}-{direction}{family}"
+    return numbered(f"{traffic_class}-{direction}{family}", number)
 
 
 def _add(kind: str, **fields: Any) -> Command:
@@ -158,65 +188,86 @@ def remove() -> list[Command]:
 
 def set_up(
     plan: CountingPlan,
-    owners: Mapping[Address, AddressOwner],
+    rules: Rules,
     held: KernelTable = KernelTable(),
     *,
     counters: Iterable[str] = (),
 ) -> list[Command]:
-    """Return one transaction that replaces all rules and keeps the counters that there are.
+    """Return one transaction that puts rules into force and keeps the counters that there are.
 
-    `held` is what the kernel has of our table, `counters` are the names of its counters.
+    `held` is what the kernel has of our table, `counters` are the names of its counters. The rules'
+    number is higher than that of those in force, of which all but the hooks' own rules stay.
     """
-    there = set(counters)
+    there, number = set(counters), rules.number
     commands: list[Command] = [{"add": {"table": {"family": "inet", "name": TABLE}}}]
-    commands += [_flush(name) for name in held.chains]
-    commands += [_delete("map", name) for name in held.maps]
-    commands += [_delete("set", name) for name in held.sets]
-    commands += [_delete("chain", name) for name in held.chains if name not in _HOOKS]
-    commands += [_delete("counter", name) for name in sorted(there) if name.startswith("ruleset/")]
+    commands += delete_older(held, held.rules.number)
+    commands += [_delete("counter", name) for name in sorted(there) if name.startswith(_MARKER)]
     commands += [_add("chain", name=hook, type="filter", hook=hook, prio=_PRIORITY, policy="accept")
                  for hook in _HOOKS]  # fmt: skip
-    commands.append(_add("chain", name=_IPV6))
-    commands += _new_counters(plan, set(owners.values()), there)
-    commands += [each for family in FAMILIES for each in _family(plan, family)]
+    commands += [_flush(hook) for hook in _HOOKS]
+    ipv6 = numbered(_IPV6, number)
+    commands.append(_add("chain", name=ipv6))
+    commands += _new_counters(plan, set(rules.owners.values()), there)
+    commands += [each for family in FAMILIES for each in _family(plan, family, number)]
     commands += [_rule(hook, _match(_meta(key), "lo"), {"accept": None})
                  for hook, key in (("input", "iifname"), ("output", "oifname"))]  # fmt: skip
-    commands += [_rule(hook, _match(_meta("nfproto"), "ipv6"), {"goto": {"target": _IPV6}})
+    commands += [_rule(hook, _match(_meta("nfproto"), "ipv6"), {"goto": {"target": ipv6}})
                  for hook in _HOOKS]  # fmt: skip
     commands += [
-        _rule(chain, _match(_address(family, is_source=direction == "out"), f"@own{family}"),
-              {"jump": {"target": f"{direction}{family}"}})
-        for chain, family in (*((hook, 4) for hook in _HOOKS), (_IPV6, 6))
+        _rule(chain,
+              _match(_address(family, is_source=direction == "out"), f"@{_own(family, number)}"),
+              {"jump": {"target": numbered(f"{direction}{family}", number)}})
+        for chain, family in (*((hook, 4) for hook in _HOOKS), (ipv6, 6))
         for direction in DIRECTIONS
     ]  # fmt: skip
-    commands += _elements("add", plan.classes, owners)
-    commands.append(_add("counter", name=plan.marker))
+    commands += [*_own_elements("add", rules), *_elements("add", plan.classes, rules)]
+    commands.append(_add("counter", name=plan.marker(number)))
     return commands
 
 
-def _family(plan: CountingPlan, family: int) -> list[Command]:
+def delete_older(held: KernelTable, number: int) -> list[Command]:
+    """Return one transaction that deletes what is left of rules before a number; empty for nothing.
+
+    Not those that a packet may still be on its way through: of the rules in force, and of those
+    that these have just replaced.
+    """
+    older = [name for name in held.chains if name not in _HOOKS and number_of(name) < number]
+    return [
+        *(_flush(name) for name in older),
+        *(_delete("map", name) for name in held.maps if number_of(name) < number),
+        *(_delete("set", name) for name in held.sets if number_of(name) < number),
+        *(_delete("chain", name) for name in older),
+    ]
+
+
+def _own(family: int, number: int) -> str:
+    return numbered(f"own{family}", number)
+
+
+def _family(plan: CountingPlan, family: int, number: int) -> list[Command]:
     """Return sets, maps and chains of one family, and the rules of the chains."""
     kind = "ipv4_addr" if family == 4 else "ipv6_addr"
-    commands = [_add("set", name=f"own{family}", type=kind, size=ADDRESSES_MAX)]
+    commands = [_add("set", name=_own(family, number), type=kind, size=ADDRESSES_MAX)]
     for direction in DIRECTIONS:
         is_source = direction == "out"
         counts: dict[str, Command] = {}
         for each in plan.classes:
-            name = map_name(each, direction, family)
+            name = map_name(each, direction, family, number)
             commands.append(_add("map", name=name, type=kind, map="counter", size=ADDRESSES_MAX))
             key = {"key": _address(family, is_source=is_source), "data": f"@{name}"}
             counts[each] = {"counter": {"map": key}}
             if each != INTERNET:
                 commands += [_add("chain", name=name), _rule(name, counts[each])]
         entries = [
-            [_span(each), {"goto": {"target": map_name(each.traffic_class, direction, family)}}]
+            [_span(each),
+             {"goto": {"target": map_name(each.traffic_class, direction, family, number)}}]
             for each in plan.intervals[family]
-        ]
+        ]  # fmt: skip
         # A chain is left by goto, so what no interval has comes to the rule behind.
-        chain, classes = f"{direction}{family}", f"class-{direction}{family}"
-        key = {"key": _address(family, is_source=not is_source), "data": f"@{classes}"}
+        chain = numbered(f"{direction}{family}", number)
+        key = {"key": _address(family, is_source=not is_source), "data": f"@{chain}"}
         commands += [
-            _add("map", name=classes, type=kind, map="verdict", flags=["interval"], elem=entries),
+            _add("map", name=chain, type=kind, map="verdict", flags=["interval"], elem=entries),
             _add("chain", name=chain),
             _rule(chain, {"vmap": key}),
             _rule(chain, counts[INTERNET]),
@@ -240,43 +291,54 @@ def _new_counters(
     return [_add("counter", name=name) for name in names if name not in there]
 
 
-def _elements(
-    verb: Literal["add", "delete"], classes: Sequence[str], owners: Mapping[Address, AddressOwner]
-) -> list[Command]:
-    commands: list[Command] = []
+def _element(verb: Verb, name: str, elements: Sequence[object]) -> Command:
+    body = {"family": "inet", "table": TABLE, "name": name, "elem": elements}
+    return {verb: {"element": body}}
+
+
+def _by_family(addresses: Iterable[Address]) -> Iterator[tuple[int, list[Address]]]:
+    """Yield each family that has addresses, with them in order."""
+    there = set(addresses)
     for family in FAMILIES:
-        mine = [(str(a), owners[a]) for a in sorted(a for a in owners if a.version == family)]
-        if mine:
-            own = [address for address, _ in mine]
-            body = {"family": "inet", "table": TABLE, "name": f"own{family}", "elem": own}
-            commands.append({verb: {"element": body}})
-        for each in classes if mine else ():
-            for direction in DIRECTIONS:
-                elements = [
-                    [address, counter_name(owner, each, direction)] if verb == "add" else address
-                    for address, owner in mine
-                ]
-                name = map_name(each, direction, family)
-                body = {"family": "inet", "table": TABLE, "name": name, "elem": elements}
-                commands.append({verb: {"element": body}})
-    return commands
+        if mine := sorted(each for each in there if each.version == family):
+            yield family, mine
 
 
-def change(
-    plan: CountingPlan, old: Mapping[Address, AddressOwner], new: Mapping[Address, AddressOwner],
-    *, counters: Iterable[str],
-) -> list[Command]:  # fmt: skip
+def _own_elements(verb: Verb, rules: Rules) -> list[Command]:
+    return [
+        _element(verb, _own(family, rules.number), [str(each) for each in mine])
+        for family, mine in _by_family(rules.owners)
+    ]
+
+
+def _elements(verb: Verb, classes: Sequence[str], rules: Rules) -> list[Command]:
+    return [
+        _element(verb, map_name(each, direction, family, rules.number), [
+            [str(a), counter_name(rules.owners[a], each, direction)] if verb == "add" else str(a)
+            for a in mine
+        ])
+        for family, mine in _by_family(rules.owners)
+        for each in classes
+        for direction in DIRECTIONS
+    ]  # fmt: skip
+
+
+def change(plan: CountingPlan, old: Rules, new: Rules, *, counters: Iterable[str]) -> list[Command]:
     """Return one transaction that leads each address to its new owner's counters; empty for none.
 
-    An address that has another owner is led there in the same transaction, so each packet is
-    counted for one of both.
+    Both have the number of the rules in force. An address that has another owner is led there in
+    the same transaction, so each packet is counted for one of both; from Linux 6.17 on each, as the
+    kernel asks again when a look-up fails while a transaction is made.
     """
-    gone = {address: owner for address, owner in old.items() if new.get(address) != owner}
-    come = {address: owner for address, owner in new.items() if old.get(address) != owner}
+    gone = {a: owner for a, owner in old.owners.items() if new.owners.get(a) != owner}
+    come = {a: owner for a, owner in new.owners.items() if old.owners.get(a) != owner}
+    left = {a: owner for a, owner in gone.items() if a not in new.owners}
     return [
-        *_elements("delete", plan.classes, gone),
+        *_own_elements("delete", old._replace(owners=left)),
+        *_elements("delete", plan.classes, old._replace(owners=gone)),
         *_new_counters(plan, set(come.values()), set(counters)),
-        *_elements("add", plan.classes, come),
+        *_own_elements("add", new._replace(owners=come)),
+        *_elements("add", plan.classes, new._replace(owners=come)),
     ]
 
 
