@@ -24,10 +24,11 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -193,13 +194,17 @@ def _start_controllers(
     return process.pid
 
 
-def _start_scheduler(stack: ExitStack, plane: ControlPlane, gates: Sequence[str]) -> int:
+def _start_scheduler(
+    stack: ExitStack, plane: ControlPlane, gates: Sequence[str], plugins: Mapping[str, object]
+) -> int:
     kubeconfig = str(plane.kubeconfig(token=plane.admin_token))
+    profile = {"pluginConfig": [{"name": name, "args": args} for name, args in plugins.items()]}
     config = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
         "clientConnection": {"kubeconfig": kubeconfig, "qps": 5000, "burst": 5000},
+        "profiles": [profile],
     }
     path = plane.directory / "kube-scheduler.json"
     path.write_text(json.dumps(config))
@@ -269,6 +274,7 @@ def control_plane(
     *,
     flags: Sequence[str] = (),
     scheduler: bool = False,
+    plugins: Mapping[str, object] = MappingProxyType({}),
     gates: Sequence[str] = (),
     controllers: Sequence[str] = (),
     etcd_flags: Sequence[str] = (),
@@ -276,9 +282,9 @@ def control_plane(
     """Run etcd and kube-apiserver with their state in `directory`, until the end of the block.
 
     `flags` are further ones for kube-apiserver; `scheduler` runs kube-scheduler as well, with
-    its client's limits raised, so that they are not what it waits for; `gates` are features that
-    are turned on in all of them, `controllers` and `etcd_flags` further ones of
-    kube-controller-manager and etcd.
+    its client's limits raised, so that they are not what it waits for, and `plugins` are the
+    arguments of its plugins; `gates` are features that are turned on in all of them, `controllers`
+    and `etcd_flags` further ones of kube-controller-manager and etcd.
     """
     binaries = find_binaries()
     pki = binaries / "pki"
@@ -325,5 +331,8 @@ def control_plane(
         manager = _start_controllers(stack, plane, gates, controllers)
         processes = (*plane.processes, ("kube-controller-manager", manager))
         if scheduler:
-            processes = (*processes, ("kube-scheduler", _start_scheduler(stack, plane, gates)))
+            processes = (
+                *processes,
+                ("kube-scheduler", _start_scheduler(stack, plane, gates, plugins)),
+            )
         yield replace(plane, processes=processes)

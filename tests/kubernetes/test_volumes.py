@@ -2,8 +2,10 @@
 
 Random claims of both binding modes, with volumes of zones, nodes and labels. For each set of claims
 and each node a pod that can go to this node only: kube-scheduler accepts exactly those that
-`VolumeTable` says can reach their volumes. Accepted is a pod that is bound, or for whose claims it
-has begun to have a volume made or bound: no provisioner is there, and no controller of volumes.
+`VolumeTable` says can reach their volumes. Accepted is a pod that is bound, or that has its node
+and waits for its volumes: no provisioner is there, and no controller of volumes, and kube-scheduler
+is given no time to wait for them, so it says at once that it did. A pod is created when
+kube-scheduler knows the objects behind it, so the first that it says of the pod is its verdict.
 """
 
 from __future__ import annotations
@@ -20,15 +22,9 @@ from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import http_client, until
 from tests.kubernetes.own_plane import own_plane
 
-from fairlead.api.core import ObjectReference
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
-from fairlead.api.volumes import (
-    SELECTED_NODE,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    StorageClass,
-)
+from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.kube.client import HttpClient
 from fairlead.model.cluster import ClusterState
 from fairlead.model.job_claims import Claims
@@ -38,6 +34,9 @@ from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_clas
 
 pytestmark = pytest.mark.kubernetes
 CASES_DRAWN = 50
+SECONDS_MAX = 600
+#: Of a pod that was given a node, once the time for its volumes is over (`BindPodVolumes`).
+WAITED = "binding volumes: context deadline exceeded"
 REGION = "topology.kubernetes.io/region"
 LABELS: dict[str, dict[str, str]] = {
     "a1": {ZONE: "a", REGION: "r"}, "a2": {ZONE: "a", REGION: "r"}, "b1": {ZONE: "b"}, "bare": {},
@@ -46,13 +45,24 @@ LABELS: dict[str, dict[str, str]] = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    yield from own_plane(tmp_path_factory, scheduler=True)
+    plugins = {"VolumeBinding": {"bindTimeoutSeconds": 0}}
+    yield from own_plane(tmp_path_factory, scheduler=True, plugins=plugins)
 
 
 @pytest.fixture
 async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
     client = http_client(cluster)
+    condition = {"type": "Ready", "status": "True"}
+    amounts = {"cpu": "64", "memory": "64Gi", "pods": "200"}
+    for name, labels in LABELS.items():
+        own = {"own": name, "kubernetes.io/hostname": name, **labels}
+        await client.create(NODES, {"metadata": {"name": name, "labels": own}})
+        status = {"status": {"allocatable": amounts, "capacity": amounts,
+                             "conditions": [condition]}}  # fmt: skip
+        await client.patch(NODES, name, status, subresource="status")
     yield client
+    await client.delete_collection(PODS, grace_period_seconds=0)
+    await client.delete_collection(NODES)
     await client.close()
 
 
@@ -65,6 +75,10 @@ class Case:
     claims: list[PersistentVolumeClaim] = field(default_factory=list[PersistentVolumeClaim])
     volumes: list[PersistentVolume] = field(default_factory=list[PersistentVolume])
     classes: list[StorageClass] = field(default_factory=list[StorageClass])
+
+    @property
+    def pod(self) -> str:
+        return f"pod-{self.name}"
 
     def draw(self, rng: random.Random, kind: str) -> None:
         """Add a claim of a kind."""
@@ -159,80 +173,107 @@ async def make(client: HttpClient, case: Case) -> None:
             await client.delete(CLAIMS, name, namespace="default")
 
 
-async def is_accepted(client: HttpClient, case: Case, node: str) -> bool:
-    """Return whether kube-scheduler accepts a pod with these claims on the node."""
-    pod = f"pod-{case.name}"
+async def create_pod(client: HttpClient, case: Case, node: str) -> None:
+    """Create a pod with these claims that can go to this node only."""
     volumes = [{"name": f"v{i}", "persistentVolumeClaim": {"claimName": name}}
                for i, name in enumerate(case.names)]  # fmt: skip
     spec = {"containers": [{"name": "main", "image": "none"}], "volumes": volumes,
             "nodeSelector": {"own": node}}  # fmt: skip
-    await client.create(PODS, {"metadata": {"name": pod}, "spec": spec}, namespace="default")
+    body = {"metadata": {"name": case.pod}, "spec": spec}
+    await client.create(PODS, body, namespace="default")
+
+
+async def verdict_of(client: HttpClient, case: Case) -> bool | None:
+    """Return whether kube-scheduler accepts the pod; None while it has not said so."""
+    pod = await client.get(PODS, case.pod, namespace="default")
+    for each in pod.status.conditions:
+        if each.type == "PodScheduled":
+            if each.reason == "Unschedulable":
+                return False
+            if each.status == "True" or WAITED in each.message:
+                return True
+    return None
+
+
+async def is_accepted(client: HttpClient, case: Case, node: str) -> bool:
+    """Return what kube-scheduler says first of a pod with these claims on the node.
+
+    It has to know the objects behind them already (`are_known`).
+    """
+    await create_pod(client, case, node)
     answers: list[bool] = []
-    had = {each.metadata.name: each.metadata.annotations.get(SELECTED_NODE)
-           for each in case.claims}  # fmt: skip
 
     async def is_judged() -> bool:
-        seen = await client.get(PODS, pod, namespace="default")
-        if seen.spec.node_name:
-            answers.append(True)
-        elif any(each.reason == "Unschedulable" for each in seen.status.conditions):
-            answers.append(False)
-        for name in case.names if not answers else ():
-            if name in had:
-                claim = await client.get(CLAIMS, name, namespace="default")
-                if claim.metadata.annotations.get(SELECTED_NODE) not in (None, had[name]):
-                    answers.append(True)
-        owners: list[ObjectReference | None] = []
-        for volume in case.volumes if not answers else ():
-            if volume.spec.claim_ref is None:
-                found = await client.get(VOLUMES, volume.metadata.name)
-                owners.append(found.spec.claim_ref)
-        if any(owner is not None for owner in owners):
-            answers.append(True)
-        return bool(answers)
+        found = await verdict_of(client, case)
+        answers.extend([] if found is None else [found])
+        return found is not None
 
-    try:
-        await until(is_judged, 20)
-    except TimeoutError:  # it waits for a claim that had a node before, and writes nothing
-        return True
+    await until(is_judged, SECONDS_MAX)
     return answers[0]
+
+
+async def are_known(client: HttpClient, name: str) -> None:
+    """Return once kube-scheduler knows all classes, volumes, claims and nodes as they are now.
+
+    It gets the objects of each kind in the order of their versions, and those of several kinds in
+    any order. So the last of each kind are one for a pod that needs them all: its claim is unknown,
+    or bound at once, or cannot be bound, until it has the claim, the class, the volume. There is
+    such a pod on each node. It is refused for as long as something is missing, and judged again
+    with what comes.
+    """
+    cases = {node: Case(f"{name}-{node}") for node in LABELS}
+    for case in cases.values():
+        claim = f"{case.name}-last"
+        case.names.append(claim)
+        case.classes.append(make_storage_class(claim, waits=True, makes=False))
+        case.volumes.append(make_volume(claim, storage_class=claim))
+        case.claims.append(make_claim(claim, storage_class=claim))
+        await make(client, case)
+    for node, case in cases.items():
+        await create_pod(client, case, node)
+
+        async def is_accepted_at_last(case: Case = case) -> bool:
+            return await verdict_of(client, case) is True
+
+        await until(is_accepted_at_last, SECONDS_MAX)
 
 
 async def test_pods_with_claims_are_accepted_where_they_reach_their_volumes(
     client: HttpClient,
 ) -> None:
     rng = random.Random(12)
-    condition = {"type": "Ready", "status": "True"}
-    amounts = {"cpu": "64", "memory": "64Gi", "pods": "200"}
-    for name, labels in LABELS.items():
-        own = {"own": name, "kubernetes.io/hostname": name, **labels}
-        await client.create(NODES, {"metadata": {"name": name, "labels": own}})
-        status = {"status": {"allocatable": amounts, "capacity": amounts,
-                             "conditions": [condition]}}  # fmt: skip
-        await client.patch(NODES, name, status, subresource="status")
-        await client.patch(NODES, name, {"spec": {"taints": None}})
+    drawn: list[tuple[Case, str, list[str]]] = []
+    for number in range(CASES_DRAWN):
+        kinds = [rng.choice(KINDS) for _ in range(1 + (rng.random() < 0.3))]
+        if number < len(set(KINDS)):
+            kinds = [sorted(set(KINDS))[number]]
+        seed = rng.random()
+        for node in LABELS:
+            case, same = Case(f"c{number}-{node}"), random.Random(seed)
+            for kind in kinds:
+                case.draw(same, kind)
+            drawn.append((case, node, kinds))
     seen: dict[bool, int] = {True: 0, False: 0}
     limit = asyncio.Semaphore(12)
 
-    async def try_one(case: Case, node: str, kinds: list[str]) -> None:
+    async def make_one(case: Case) -> None:
         async with limit:
             await make(client, case)
+
+    async def try_one(case: Case, node: str, kinds: list[str]) -> None:
+        async with limit:
             expected = admits(case, node)
             shown = (kinds, node, case)
             assert await is_accepted(client, case, node) is expected, shown
             seen[expected] += 1
 
     async with asyncio.TaskGroup() as group:
-        for number in range(CASES_DRAWN):
-            kinds = [rng.choice(KINDS) for _ in range(1 + (rng.random() < 0.3))]
-            if number < len(set(KINDS)):
-                kinds = [sorted(set(KINDS))[number]]
-            seed = rng.random()
-            for node in LABELS:
-                case, same = Case(f"c{number}-{node}"), random.Random(seed)
-                for kind in kinds:
-                    case.draw(same, kind)
-                group.create_task(try_one(case, node, kinds))
+        for case, _, _ in drawn:
+            group.create_task(make_one(case))
+    await are_known(client, "drawn")
+    async with asyncio.TaskGroup() as group:
+        for case, node, kinds in drawn:
+            group.create_task(try_one(case, node, kinds))
     assert min(seen.values()) > CASES_DRAWN // 2, seen
 
 
@@ -243,6 +284,7 @@ async def test_a_claim_for_one_pod_is_refused_to_a_second_one_wherever_the_first
     volume = make_volume("alone", claim="alone", modes=["ReadWriteOncePod"])
     case = Case("alone", ["alone"], [claim], [volume])
     await make(client, case)
+    await are_known(client, "one-pod")
     assert await is_accepted(client, case, "a1")
     second = Case("second", ["alone"], [claim], [volume])
     assert not await is_accepted(client, second, "b1")
