@@ -126,7 +126,7 @@ async def settled(client: Client, *owners: str, total: int) -> list[int]:
     async def are_bound() -> bool:
         return sum([await bound(client, owner) for owner in owners]) >= total
 
-    await until(are_bound, 120)
+    await until(are_bound)
     await asyncio.sleep(1.0)
     return [await bound(client, owner) for owner in owners]
 
@@ -137,7 +137,7 @@ async def gone(client: Client) -> None:
     async def is_empty() -> bool:
         return not (await client.list(PODS)).items
 
-    await until(is_empty, 60)
+    await until(is_empty)
 
 
 @asynccontextmanager

@@ -249,7 +249,7 @@ class World:
             _, text = await self.replica.get("/metrics")
             return "fairlead_leader 1.0" in text and (await self.replica.get("/readyz"))[0] == 200
 
-        await until(is_ready, 60)
+        await until(is_ready)
         lease = await self.admin.get(LEASES, LEASE, namespace=OWN)
         self.transitions = lease.spec.lease_transitions
 
@@ -293,7 +293,7 @@ async def _asked_webhook(
         for resource in (MUTATING, VALIDATING):
             await admin.delete_collection(resource)
         await configure(admin, port, bundle=bundle)
-        await until(is_asked, 30)
+        await until(is_asked)
 
     arguments = ("--webhook-listen", f"127.0.0.1:{port}", "--webhook-cert-dir", str(directory))
     try:
@@ -345,7 +345,7 @@ async def _running(
         for namespace in (CANARY, NAMESPACE):
             await admin.delete_collection(JOBS, namespace=namespace)
             await admin.delete_collection(PODS, namespace=namespace, grace_period_seconds=0)
-        await until(lambda: _is_empty(admin), 60)
+        await until(lambda: _is_empty(admin))
         world.replica.process.terminate()
         await world.replica.process.wait()
     await tenant.close()

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.kubernetes.controlplane import PATIENCE_SECONDS
 
-SECONDS_MAX = 60.0
 _PATTERNS = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uid>"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "<time>"),
@@ -64,7 +64,7 @@ class Kubectl:
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
-            async with asyncio.timeout(SECONDS_MAX):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 out, err = await process.communicate(text)
         except TimeoutError:
             process.kill()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane
 
 from fairlead.api import crd, names
 from fairlead.api.cluster_report import REPORT_NAME
@@ -72,7 +72,9 @@ async def kubeconfig_of(
     return kubeconfig
 
 
-async def until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds_max: float) -> None:
+async def until(
+    condition: Callable[[], Coroutine[Any, Any, bool]], seconds_max: float = PATIENCE_SECONDS
+) -> None:
     """Return once the condition holds; another process does the work."""
     async with asyncio.timeout(seconds_max):
         while not await condition():  # noqa: ASYNC110
@@ -105,7 +107,7 @@ async def install_kinds(client: Client) -> None:
                 return False
         return await is_served(client, JOBS)
 
-    await until(is_ready, 20)
+    await until(is_ready)
 
 
 async def sweep(client: Client) -> None:
@@ -164,7 +166,7 @@ class Witness:
             async def reached(name: str = resource.name, wanted: int = last) -> bool:
                 return self.progress.get(name, 0) >= wanted
 
-            await until(reached, 20)
+            await until(reached)
 
     def judge(self) -> Checkers:
         """Return the checkers after all writes, in the order of their commits; PromiseBroken."""
@@ -298,14 +300,14 @@ def job_body(
     return {"metadata": {"name": name}, "spec": {"roles": [role], **spec}}
 
 
-async def ended(client: Client, name: str, *, seconds_max: float = 60) -> Job:
+async def ended(client: Client, name: str) -> Job:
     """Return the job once it has ended."""
 
     async def is_over() -> bool:
         return (await client.get(JOBS, name, namespace="default")).is_finished
 
     try:
-        await until(is_over, seconds_max)
+        await until(is_over)
     except TimeoutError:
         status = (await client.get(JOBS, name, namespace="default")).status
         pods = (await client.list(PODS, label_selector=f"{names.JOB_NAME}={name}")).items

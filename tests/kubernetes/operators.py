@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.kubernetes.controlplane import ControlPlane, free_ports
+from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane, free_ports
 
-READY_SECONDS_MAX = 60.0
 #: Pods that a tool's webhooks are asked about, as its installation says: those with this label.
 _POD_LABELS = {
     "jobset": "jobset.sigs.k8s.io/jobset-name",
@@ -115,7 +114,7 @@ class _Process:
     def await_ready(self) -> None:
         if not self.operator.configuration and not self.operator.arguments[0].count("{health}"):
             return  # it serves no probe on a port that is known
-        deadline = time.monotonic() + READY_SECONDS_MAX
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise RuntimeError(f"{self.operator.name} ended:\n{self.log.read_text()[-3000:]}")

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane
 from tests.kubernetes.operating import LOOK_SECONDS, Seen, Witness, until
 
 from fairlead.api import names
@@ -255,7 +255,7 @@ def patient(client: HttpClient) -> HttpClient:
 
 
 async def eventually(
-    condition: Callable[[], Coroutine[Any, Any, bool]], seconds_max: float
+    condition: Callable[[], Coroutine[Any, Any, bool]], seconds_max: float = PATIENCE_SECONDS
 ) -> None:
     """Return once the condition holds; a server that gives no answer is asked again."""
 
@@ -276,13 +276,11 @@ async def all_jobs(client: Client) -> list[Job]:
         found[:] = (await client.list(JOBS)).items
         return True
 
-    await eventually(answered, 60)
+    await eventually(answered)
     return found
 
 
-async def equal_to_the_server(
-    mirrors: dict[str, Mirror[Any]], client: Client, *, seconds_max: float = 30
-) -> None:
+async def equal_to_the_server(mirrors: dict[str, Mirror[Any]], client: Client) -> None:
     """Return once each mirror holds what a fresh list does, object by object and version by
     version.
     """
@@ -292,7 +290,7 @@ async def equal_to_the_server(
             now = await client.list(mirror.resource, label_selector=mirror.options.label_selector)
             return versions(mirror.items()) == versions(now.items)
 
-        await eventually(is_equal, seconds_max)
+        await eventually(is_equal)
 
 
 def versions(objects: Any) -> dict[str, str]:

@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.kubernetes.controlplane import ControlPlane, find_binaries, free_ports
+from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane, find_binaries, free_ports
 
 SAMPLES_MAX = 1_000_000
-SECONDS_MAX = 90.0
 
 
 @dataclass
@@ -64,7 +63,7 @@ class Server:
 
 def until(condition: Callable[[], bool]) -> None:
     """Return once the condition holds."""
-    deadline = time.monotonic() + SECONDS_MAX
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.2)

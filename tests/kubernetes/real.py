@@ -21,11 +21,10 @@ from typing import Any
 import aiohttp
 from tests.conformance.over_http import HttpTarget
 from tests.conformance.target import Answer
-from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 MERGE = {"Content-Type": "application/merge-patch+json"}
-SETTLE_SECONDS_MAX = 30.0
 STEP_SECONDS = 0.02
 
 
@@ -92,7 +91,7 @@ class RealTarget(HttpTarget):
         spec = made.json["spec"]
         path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}"
         name = made.json["metadata"]["name"]
-        async with asyncio.timeout(SETTLE_SECONDS_MAX):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             for wanted in (f"{path}/{spec['names']['plural']}", path):
                 while (await super().request("GET", wanted)).status != 200:  # noqa: ASYNC110
                     await asyncio.sleep(STEP_SECONDS)  # another process does the work
@@ -131,7 +130,7 @@ class Cleaner:
 
     async def clean(self) -> None:
         """Delete what a fresh cluster does not hold, and return once it is gone."""
-        async with asyncio.timeout(SETTLE_SECONDS_MAX):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await self._sweep():  # noqa: ASYNC110 -- another process does the work
                 await asyncio.sleep(STEP_SECONDS)
 

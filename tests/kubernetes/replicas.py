@@ -85,7 +85,7 @@ class Replicas:
             assert process.returncode is None, replica.lines
             return bool(replica.port)
 
-        await until(is_up, 30)
+        await until(is_up)
         return replica
 
     def kill(self, replica: Replica) -> None:
@@ -118,7 +118,7 @@ async def holder(client: HttpClient) -> str:
         return ""
 
 
-async def leader(client: HttpClient, world: Replicas, *, seconds_max: float = 30) -> Replica:
+async def leader(client: HttpClient, world: Replicas) -> Replica:
     """Return the living replica that leads, once one does."""
     found: list[Replica] = []
 
@@ -127,5 +127,5 @@ async def leader(client: HttpClient, world: Replicas, *, seconds_max: float = 30
         found[:] = [r for r in world.running if r.identity and r.identity == name]
         return bool(found)
 
-    await until(one_leads, seconds_max)
+    await until(one_leads)
     return found[0]

@@ -111,4 +111,4 @@ async def befriend(client: Client, nodes: Sequence[str], *, but: str) -> None:
         made = {pod["metadata"]["name"] for pod in pods}
         return made <= {p.metadata.name for p in found if p.status.phase == "Running"}
 
-    await until(all_run, 30)
+    await until(all_run)

@@ -34,7 +34,7 @@ from tests.kubernetes.operating import (
     witnessed,
 )
 from tests.kubernetes.own_plane import own_plane
-from tests.kubernetes.replicas import LEASE_SECONDS, holder, leader, replicas
+from tests.kubernetes.replicas import holder, leader, replicas
 from tests.kubernetes.sharing import NEEDS_FRIEND, befriend
 
 from fairlead.api import names
@@ -65,12 +65,12 @@ async def test_an_indexed_job_is_placed_as_a_gang_and_runs_to_its_end(client: Ht
         async def is_over() -> bool:
             return await complete(client, "train")
 
-        await until(is_over, 60)
+        await until(is_over)
 
         async def is_told() -> bool:
             return (await stand_in(client, "train")).is_finished
 
-        await until(is_told, 20)
+        await until(is_told)
         job = await stand_in(client, "train")
         assert (job.status.state, job.status.attempt) == ("Succeeded", 1)
         assert job.status.members.succeeded == 4
@@ -93,7 +93,7 @@ async def test_a_lost_pod_comes_back_to_its_place(client: HttpClient) -> None:
                 new and new.metadata.uid != before["web-2"].metadata.uid and new.spec.node_name
             )
 
-        await until(is_back, 30)
+        await until(is_back)
         after = {p.metadata.name: p for p in await pods_of(client, "web")}
         job = await stand_in(client, "web")
     assert after["web-2"].spec.node_name == before["web-2"].spec.node_name
@@ -116,7 +116,7 @@ async def test_a_member_whose_node_is_out_moves_and_the_others_stay(client: Http
             pods = {p.metadata.name: p for p in await pods_of(client, "web")}
             return "web-1" in pods and pods["web-1"].spec.node_name not in ("", node)
 
-        await until(is_back, 30)
+        await until(is_back)
         after = {p.metadata.name: p.metadata.uid for p in await pods_of(client, "web")}
         job = await stand_in(client, "web")
     assert {n: u for n, u in after.items() if n != "web-1"} == {
@@ -139,7 +139,7 @@ async def test_members_that_a_set_gets_later_are_placed_one_by_one(client: HttpC
         async def are_gone() -> bool:
             return len((await client.list(JOBS)).items) == 1
 
-        await until(are_gone, 30)
+        await until(are_gone)
         assert (await stand_in(client, "web")).status.attempt == 1
 
 
@@ -155,13 +155,13 @@ async def test_a_group_that_never_completes_holds_nothing(client: HttpClient) ->
             jobs = (await client.list(JOBS)).items
             return any("3 of 4 members" in c.message for j in jobs for c in j.status.conditions)
 
-        await until(is_told, 30)
+        await until(is_told)
         await client.create(BATCH, batch_job("whole", 4, seconds=1), namespace="default")
 
         async def is_over() -> bool:
             return await complete(client, "whole")
 
-        await until(is_over, 60)
+        await until(is_over)
         job = await stand_in(client, "lonely")
         assert (job.status.attempt, job.status.placement) == (0, None)
         lonely["metadata"]["name"] = "lonely-3"
@@ -171,7 +171,7 @@ async def test_a_group_that_never_completes_holds_nothing(client: HttpClient) ->
             pods = (await client.list(PODS, label_selector=names.GANG_NAME)).items
             return all(p.spec.node_name for p in pods)
 
-        await until(is_placed, 30)
+        await until(is_placed)
 
 
 KILLS = 6
@@ -195,19 +195,19 @@ async def test_groups_run_through_though_the_leader_is_killed_again_and_again(
             await asyncio.sleep(rng.uniform(0.0, 2.0))
             world.kill(await leader(client, world))
             fresh = asyncio.ensure_future(world.start())
-            await leader(client, world, seconds_max=3 * LEASE_SECONDS)
+            await leader(client, world)
             await fresh
         for name in names_:
 
             async def is_over(name: str = name) -> bool:
                 return await complete(client, name)
 
-            await until(is_over, 120)
+            await until(is_over)
 
         async def are_told() -> bool:
             return all([(await stand_in(client, name)).is_finished for name in names_])
 
-        await until(are_told, 60)
+        await until(are_told)
         jobs = [await stand_in(client, name) for name in names_]
         assert {(job.status.state, job.status.attempt) for job in jobs} == {("Succeeded", 1)}
 
@@ -234,7 +234,7 @@ async def test_a_leader_that_slept_through_its_lease_releases_nothing_wrongly(
             async def another_leads(asleep: str = sleeper.identity) -> bool:
                 return await holder(client) not in ("", asleep)
 
-            await until(another_leads, 4 * LEASE_SECONDS)
+            await until(another_leads)
             await asyncio.sleep(rng.uniform(0.0, 1.0))
             os.kill(sleeper.process.pid, signal.SIGCONT)
         for name in names_:
@@ -242,7 +242,7 @@ async def test_a_leader_that_slept_through_its_lease_releases_nothing_wrongly(
             async def is_over(name: str = name) -> bool:
                 return await complete(client, name)
 
-            await until(is_over, 120)
+            await until(is_over)
 
 
 async def test_ten_pods_that_nobody_grouped_and_one_group_whose_tool_is_not_installed(
@@ -267,7 +267,7 @@ async def test_ten_pods_that_nobody_grouped_and_one_group_whose_tool_is_not_inst
             pods = (await client.list(PODS)).items
             return len(pods) == 14 and all(pod.spec.node_name for pod in pods)
 
-        await until(are_bound, 60)
+        await until(are_bound)
         jobs = (await client.list(JOBS)).items
         sizes = sorted((len(job.spec.roles), job.member_count) for job in jobs)
         assert sizes == [(1, 1)] * 10 + [(2, 4)]
@@ -287,7 +287,7 @@ async def test_a_set_that_starts_in_order_is_told_how_to_be_a_gang(client: HttpC
                 for e in events
             )  # fmt: skip
 
-        await until(is_told, 30)
+        await until(is_told)
         assert (await client.list(JOBS)).items == ()
 
 

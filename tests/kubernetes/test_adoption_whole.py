@@ -85,7 +85,7 @@ async def test_jobs_of_a_namespace_that_opted_in_run_whole_and_others_are_left_a
             async def are_over() -> bool:
                 return all([await complete(client, name, OPTED_IN) for name in ("left", "right")])
 
-            await until(are_over, 90)
+            await until(are_over)
             assert partial == []
             jobs = [await stand_in(client, name) for name in ("left", "right")]
             assert [job.status.attempt for job in jobs] == [1, 1]
@@ -95,6 +95,6 @@ async def test_jobs_of_a_namespace_that_opted_in_run_whole_and_others_are_left_a
             async def is_over() -> bool:
                 return await complete(client, "bystander", "plain")
 
-            await until(is_over, 60)
+            await until(is_over)
             pods = (await client.list(PODS, namespace="plain")).items
             assert all("fairlead.dev/job-uid" not in pod.metadata.labels for pod in pods)

@@ -69,7 +69,7 @@ class World:
     async def judge(self, names: Sequence[str]) -> None:
         """All gangs end well, in their first attempt, and the mirrors equal the server."""
         for name in names:
-            job = await ended(self.client, name, seconds_max=120)
+            job = await ended(self.client, name)
             assert (job.status.state, job.status.attempt) == ("Succeeded", 1)
         for controller in (self.pair.jobs, self.pair.scheduler):
             await equal_to_the_server({m.kind: m for m in controller.mirrors}, self.client)

@@ -88,7 +88,7 @@ async def test_a_job_is_submitted_shown_held_released_and_awaited(
             async def reached() -> bool:
                 return (await client.get(JOBS, name, namespace="default")).status.state == wanted
 
-            await until(reached, 30)
+            await until(reached)
 
         submitted = await fairlead(shell, "submit", "-f", str(path))
         assert "long" in submitted.out + submitted.err
@@ -103,7 +103,7 @@ async def test_a_job_is_submitted_shown_held_released_and_awaited(
         async def is_judged() -> bool:
             return (await client.get(JOBS, "later", namespace="default")).status.verdict is not None
 
-        await until(is_judged, 30)
+        await until(is_judged)
         why = await fairlead(shell, "why", "later")
         assert "needs 24 GPUs, 8 of 32 are free" in why.out
         await fairlead(shell, "hold", "long")
@@ -133,7 +133,7 @@ async def test_what_a_real_api_server_ran_is_recorded_and_simulated_again(
             ("pair", 2, 2, "Succeeded"), ("four", 4, 1, "Succeeded"), ("one", 1, 600, "Running")
         ):  # fmt: skip
             await client.create(JOBS, job_body(name, members, seconds=seconds), namespace="default")
-            await until(functools.partial(is_in, name, wanted), 60)
+            await until(functools.partial(is_in, name, wanted))
         noted = await fairlead(shell, "sim", "record", "recording")
     assert "the history cannot be read through the controller" in noted.err
     assert "3 jobs" in noted.err

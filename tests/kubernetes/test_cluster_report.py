@@ -83,8 +83,8 @@ async def test_an_etcd_that_is_nearly_full_is_reported_and_freezes_the_fleet(
     async with static_pool(client, tmp_path), replicas(small_etcd, arguments=arguments) as world:
         await world.start()
         replica = await leader(client, world)
-        await until(is_reported, 150)
-        await until(is_frozen, 60)
+        await until(is_reported)
+        await until(is_frozen)
         found = await report()
         assert found is not None
         status = found.status

@@ -108,7 +108,7 @@ async def test_the_server_stops_tracking_a_job_that_nobody_applies(client: HttpC
             async def runs(name: str = name) -> bool:
                 return (await client.get(JOBS, name, namespace="default")).status.attempt == 1
 
-            await until(runs, 20)
+            await until(runs)
         managers = {
             name: json.loads(await client.request("GET", JOBS.path("default", name)))[
                 "metadata"
@@ -132,7 +132,7 @@ async def test_a_gang_of_a_hundred_runs_to_its_end(client: HttpClient) -> None:
             job = await client.get(JOBS, "gang", namespace="default")
             return job.status.members.running == 100 or job.is_finished
 
-        await until(runs, 30)
+        await until(runs)
         pods = (await client.list(PODS)).items
         job = await client.get(JOBS, "gang", namespace="default")
         assert len(pods) == 100
@@ -207,7 +207,7 @@ async def test_a_gang_with_a_failing_member_restarts_whole(client: HttpClient) -
             job = await client.get(JOBS, "wounded", namespace="default")
             return job.status.members.running == 20
 
-        await until(runs, 30)
+        await until(runs)
         nodes.fail_pod(("default", "wounded-1-worker-7"), exit_code=3)
         job = await ended(client, "wounded")
         assert job.status.state == "Succeeded"
@@ -224,14 +224,14 @@ async def test_a_gang_survives_the_loss_of_its_node(client: HttpClient) -> None:
             job = await client.get(JOBS, "moved", namespace="default")
             return job.status.members.running == 10
 
-        await until(runs, 30)
+        await until(runs)
         job = await client.get(JOBS, "moved", namespace="default")
         assert job.status.placement is not None
         lost = job.status.placement.roles[0].nodes[3]
         nodes.fail_node(lost)
         pod = "moved-1-worker-3"
         await client.delete(PODS, pod, namespace="default", grace_period_seconds=0)
-        job = await ended(client, "moved", seconds_max=90)
+        job = await ended(client, "moved")
         assert job.status.state == "Succeeded"
         assert job.status.attempt == 2
         assert lost not in {n for a in job.status.attempts[-1:] for n in a.nodes_lost}
@@ -266,15 +266,15 @@ async def test_a_pod_that_comes_too_late_for_its_job_is_deleted(client: HttpClie
                 job = await client.get(JOBS, name, namespace="default")
                 return job.status.members.running == 5
 
-            await until(runs, 30)
+            await until(runs)
             await client.patch(JOBS, name, {"spec": spec}, namespace="default")
 
             async def is_quiet() -> bool:
                 return all(pod.is_terminal for pod in (await client.list(PODS)).items)
 
-            await until(is_quiet, 30)
+            await until(is_quiet)
             await _create_late(client, await client.get(JOBS, name, namespace="default"))
-            await until(is_quiet, 30)
+            await until(is_quiet)
 
 
 async def test_suspend_cancel_and_delete_leave_nothing_behind(client: HttpClient) -> None:
@@ -286,7 +286,7 @@ async def test_suspend_cancel_and_delete_leave_nothing_behind(client: HttpClient
             jobs = (await client.list(JOBS)).items
             return all(job.status.members.running == 5 for job in jobs)
 
-        await until(all_run, 30)
+        await until(all_run)
         await client.patch(JOBS, "held", {"spec": {"suspend": True}}, namespace="default")
         await client.patch(JOBS, "cancelled", {"spec": {"cancel": True}}, namespace="default")
         await client.delete(JOBS, "deleted", namespace="default")
@@ -300,7 +300,7 @@ async def test_suspend_cancel_and_delete_leave_nothing_behind(client: HttpClient
             }
             return "deleted" not in jobs and not pods
 
-        await until(is_over, 30)
+        await until(is_over)
         held = await client.get(JOBS, "held", namespace="default")
         assert (held.status.state, held.status.placement) == ("Held", None)
         cancelled = await client.get(JOBS, "cancelled", namespace="default")
@@ -387,7 +387,7 @@ async def test_a_thousand_members_have_their_pods_each_on_its_node(client: HttpC
         async def made() -> bool:
             return len(pair.world.mirrors.pods) >= 1000
 
-        await until(made, 120)
+        await until(made)
         seconds = time.monotonic() - start
         pods = (await client.list(PODS)).items
         assert len({pod.spec.node_name for pod in pods}) == 1000
@@ -417,7 +417,7 @@ async def test_a_gang_of_a_higher_class_takes_the_nodes_of_a_whole_gang_which_th
         async def both_run() -> bool:
             return all([(await job(f"victim-{n}")).status.members.running == 2 for n in (0, 1)])
 
-        await until(both_run, 30)
+        await until(both_run)
         urgent = job_body("urgent", 2, seconds=1, priorityClassName="urgent")
         await client.create(JOBS, urgent, namespace="default")
         done = await ended(client, "urgent")

@@ -84,7 +84,7 @@ class Account:
                 return True
             return False
 
-        await eventually(is_refused, 60)
+        await eventually(is_refused)
         await asking.close()
 
     async def _post(self, path: str, body: dict[str, Any]) -> Any:

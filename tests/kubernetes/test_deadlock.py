@@ -86,7 +86,7 @@ async def test_fairleads_own_jobs_take_turns_where_the_same_pods_deadlock(
     ):  # fmt: skip
         for name in PAIR:
             await client.create(JOBS, job_body(name, NODES_COUNT, seconds=1), namespace="default")
-        jobs = [await ended(client, name, seconds_max=180) for name in PAIR]
+        jobs = [await ended(client, name) for name in PAIR]
     assert [(job.status.state, job.status.attempt) for job in jobs] == [("Succeeded", 1)] * 2
     assert partial == []
 
@@ -101,7 +101,7 @@ async def _bound_of_gangs(client: Client) -> list[int]:
     async def are_all_taken() -> bool:
         return sum(await counts()) >= NODES_COUNT
 
-    await until(are_all_taken, 120)
+    await until(are_all_taken)
     await asyncio.sleep(1.0)
     return await counts()
 
@@ -126,7 +126,7 @@ async def test_batch_jobs_take_turns_where_they_deadlock_without_fairlead(
         async def are_over() -> bool:
             return all([await complete(client, name) for name in PAIR])
 
-        await until(are_over, 180)
+        await until(are_over)
         starts = [(await stand_in(client, name)).status for name in PAIR]
     assert [status.attempt for status in starts] == [1, 1]
     assert partial == []

@@ -92,13 +92,13 @@ async def test_a_class_that_a_user_gives_to_the_job_of_its_group_preempts_nobody
             job = await client.get(JOBS, "victim", namespace="default")
             return job.status.state == "Running" and job.status.preemption is None
 
-        await until(runs, 60)
+        await until(runs)
         await mallory.create(PODS, member("h0"), namespace=SPACE)
 
         async def gathers() -> bool:
             return bool((await client.list(JOBS, namespace=SPACE)).items)
 
-        await until(gathers, 30)
+        await until(gathers)
         made = await stand_in(client, "h")
         patch = {"spec": {"priorityClassName": "high"}}
         await mallory.patch(JOBS, made.metadata.name, patch, namespace=SPACE)
@@ -117,7 +117,7 @@ async def test_a_class_that_a_user_gives_to_the_job_of_its_group_preempts_nobody
                 for job in jobs
             )
 
-        await until(waits, 60)
+        await until(waits)
         await asyncio.sleep(5)
         replaced = await stand_in(client, "h")
         assert replaced.metadata.uid != made.metadata.uid

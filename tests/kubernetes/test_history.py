@@ -63,12 +63,12 @@ async def test_a_dead_leader_and_a_dead_database_cost_no_record(
         for name in names[:OUTAGE_AFTER]:
             await client.create(JOBS, job_body(name, 3, seconds=0.5), namespace="default")
         world.kill(await leader(client, world))
-        assert (await ended(client, names[0], seconds_max=60)).status.state == "Succeeded"
+        assert (await ended(client, names[0])).status.state == "Succeeded"
         server.kill()
         for name in names[OUTAGE_AFTER:]:
             await client.create(JOBS, job_body(name, 3, seconds=0.5), namespace="default")
         server.start()
-        jobs = [await ended(client, name, seconds_max=120) for name in names]
+        jobs = [await ended(client, name) for name in names]
     store = PostgresStore(server.url, rng=random.Random(1), runner=asyncio.to_thread)
     records = await records_of(store, HistoryQuery())
     await store.close()

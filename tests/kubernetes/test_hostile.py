@@ -136,7 +136,7 @@ async def define_tools(client: HttpClient) -> None:
     async def are_served() -> bool:
         return all([await is_served(client, resource) for resource, _ in TOOLS])
 
-    await until(are_served, 30)
+    await until(are_served)
 
 
 @pytest.mark.parametrize("webhook", [False, True], ids=["no-webhook", "webhook"])
@@ -278,7 +278,7 @@ async def test_a_priority_that_no_class_gives_puts_no_job_before_an_older_one(
         async def is_later() -> bool:  # creation times are whole seconds
             return format_time(CLOCK.now()) > created_at
 
-        await until(is_later, 10)
+        await until(is_later)
         greedy = job_body("greedy", 1, priority=2**31 - 1)
         await world.tenant.create(JOBS, on_node(greedy, node), namespace=NAMESPACE)
 

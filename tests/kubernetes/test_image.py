@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.kubernetes.controlplane import ROOT, ControlPlane, free_ports
+from tests.kubernetes.controlplane import PATIENCE_SECONDS, ROOT, ControlPlane, free_ports
 from tests.kubernetes.operating import http_client
 from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_install import run_cli
@@ -35,7 +35,6 @@ from fairlead.install.manifests import NAME, Install, manifests
 
 pytestmark = pytest.mark.kubernetes
 MOUNTED_SETTINGS = "/etc/fairlead/settings.yaml"
-READY_SECONDS_MAX = 60.0
 PIP_SECONDS_MAX = 300.0
 #: $1 holds the token, $2 is the user; the command of the pod follows.
 CLOSED_IN = """
@@ -169,7 +168,7 @@ def is_able_to_close_in() -> bool:
 
 
 def await_leader(port: int, process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline = time.monotonic() + READY_SECONDS_MAX
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text()
         try:

@@ -170,7 +170,7 @@ async def test_clients_that_watch_endpoints(
                     and 'resource="endpoints"' in each]  # fmt: skip
             return sum(float(each.rpartition(" ")[2]) for each in rows) >= 10
 
-        await until(watches, 8)
+        await until(watches)
         open_ = await report_of(plane, tmp_path)
     assert ids(open_)[0] == "NET-09", ids(open_)
     part = tmp_path / "part.log"
@@ -322,7 +322,7 @@ async def test_a_dns_replica_that_gets_most_of_the_look_ups(
 ) -> None:
     with dns_replicas(tmp_path, 3) as replicas:
         for _, address in replicas:
-            await until(lambda address=address: listens(address), 20)
+            await until(lambda address=address: listens(address))
         pages = [word for _, address in replicas
                  for word in ("--metrics", f"coredns=http://{address}/metrics")]  # fmt: skip
         async with asyncio.TaskGroup() as group:
@@ -343,7 +343,7 @@ async def test_a_dns_replica_that_asks_upstream_almost_as_often_as_clouds_allow(
 ) -> None:
     with dns_replicas(tmp_path, 2, asks_first=True) as replicas:
         for _, address in replicas:
-            await until(lambda address=address: listens(address), 20)
+            await until(lambda address=address: listens(address))
         (_, upstream), (port, address) = replicas
         pages = [word for each in (upstream, address)
                  for word in ("--metrics", f"coredns=http://{each}/metrics")]  # fmt: skip

@@ -389,7 +389,7 @@ async def spoil_certificate(client: HttpClient) -> None:
     async def is_renewed() -> bool:
         return await certificate() != before
 
-    await until(is_renewed, 30)
+    await until(is_renewed)
 
 
 #: Labels of a pod, and its controller, for each kind that is looked up; none is installed here,
@@ -449,7 +449,7 @@ async def run_guests(client: HttpClient, account: Accountant) -> None:
         bound = [bool(pod.spec.node_name) for pod in web] == [True] * 3
         return done == 3 and bound and ran_as_gang
 
-    await until(runs, 60)
+    await until(runs)
     own = ("", "fairlead.dev", "scheduling.k8s.io", "admissionregistration.k8s.io")
     lookups = {right for right in granted() if right[0] not in own and right[2] == "get"}
 
@@ -457,7 +457,7 @@ async def run_guests(client: HttpClient, account: Accountant) -> None:
         return lookups <= account.used
 
     with suppress(TimeoutError):  # which one is missing is said in the end
-        await until(are_looked_up, 30)
+        await until(are_looked_up)
     await client.delete(SETS, "web", namespace="team")
     await client.delete(SETS, "x", namespace="default")
     for name in ("batch", "x-r-0"):
@@ -511,7 +511,7 @@ async def run_stored(client: HttpClient) -> None:
         claims = (await client.list(CLAIMS, namespace="default")).items
         return [claim.metadata.name for claim in claims] == ["data-stored-worker-0"]
 
-    await until(is_made, 30)
+    await until(is_made)
     await client.patch(JOBS, "stored", {"spec": {"cancel": True}}, namespace="default")
     await ended(client, "stored")
     await client.delete(STORAGE_CLASSES, "seen")
@@ -571,7 +571,7 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
                 job = await client.get(JOBS, name, namespace="default")
                 return job.status.members.running == count
 
-            await until(lambda: run("wounded", 3), 30)
+            await until(lambda: run("wounded", 3))
             nodes.fail_pod(("default", "wounded-1-worker-1"))
             labels = {"metadata": {"labels": {"seen": "by-the-watch"}}}
             await client.patch(NODES, "v00000", labels)
@@ -585,13 +585,13 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
                 seen = await client.get(TEAMS, "seen"), await client.get(NODE_POOLS, "seen")
                 return all(each.status.conditions for each in seen)
 
-            await until(are_reported, 30)
+            await until(are_reported)
 
             async def is_examined() -> bool:
                 reports = (await client.list(CLUSTER_REPORTS)).items
                 return any(each.status.observed_at for each in reports)
 
-            await until(is_examined, 60)
+            await until(is_examined)
             unmet = [{"nodes": 1}, {"nodes": 1, "nodeSelector": {"no": "such"}}]
             await client.patch(TEAMS, "seen", {"spec": {"shares": unmet}})
             await run_stored(client)
@@ -603,18 +603,18 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
                 job = await ended(client, name)
                 assert job.status.state == "Failed", name
             assert (await ended(client, "wounded")).status.attempt == 2
-            await until(lambda: run("held", 2), 30)
+            await until(lambda: run("held", 2))
             await client.patch(JOBS, "held", {"spec": {"suspend": True}}, namespace="default")
 
             async def is_held() -> bool:
                 job = await client.get(JOBS, "held", namespace="default")
                 return job.status.state == "Held"
 
-            await until(is_held, 30)
+            await until(is_held)
         async with operator(account, "second") as second:
             await serve(client, second)
             await client.patch(JOBS, "held", {"spec": {"suspend": False}}, namespace="default")
-            await until(lambda: run("held", 2), 30)
+            await until(lambda: run("held", 2))
             await client.patch(JOBS, "held", {"spec": {"cancel": True}}, namespace="default")
             await ended(client, "held")
             await client.patch(TEAMS, "seen", {"spec": {"shares": [{"nodes": 1}]}})
@@ -624,13 +624,13 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
                 events = (await client.list(EVENTS, namespace="default")).items
                 return any(event.reason == "SharesMet" and event.count > 1 for event in events)
 
-            await until(is_counted, 60)
+            await until(is_counted)
 
             async def is_swept() -> bool:
                 """An element that was refused at the start is tried again after a back-off."""
                 return (await client.list(JOB_ARRAYS)).items == ()
 
-            await until(is_swept, 90)
+            await until(is_swept)
             left = {job.metadata.name for job in (await client.list(JOBS)).items}
             assert "gone" not in left
             assert "late" in left
@@ -689,7 +689,7 @@ async def test_the_right_on_finalizers_is_what_lets_pods_name_their_job(
                 return "blockOwnerDeletion" in error.message
             return False
 
-        await until(is_refused, 10)  # rights are cached for a moment
+        await until(is_refused)  # rights are cached for a moment
     install(cluster)
 
 

@@ -144,7 +144,7 @@ async def test_joins_at_the_pace_of_the_controller_leave_the_api_server_quick(
     await make_pool(client, tmp_path)
     async with replicas(plane, arguments=ARGUMENTS) as world:
         await world.start()
-        await leader(client, world, seconds_max=60)
+        await leader(client, world)
         at_once = await join(client, plane, is_smoothed=False)
         smoothed = await join(client, plane, is_smoothed=True)
     assert at_once.served.count > COUNT * 10

@@ -73,8 +73,8 @@ async def test_one_leads_the_other_stands_by_and_sigterm_hands_over_at_once(
         async def ready(replica: Replica) -> bool:
             return (await replica.get("/readyz"))[0] == 200
 
-        await until(lambda: ready(first), 20)
-        await until(lambda: ready(second), 20)
+        await until(lambda: ready(first))
+        await until(lambda: ready(second))
         assert (await first.get("/healthz"))[0] == (await second.get("/healthz"))[0] == 200
         assert "fairlead_leader 1.0" in (await first.get("/metrics"))[1]
         assert "fairlead_leader 0.0" in (await second.get("/metrics"))[1]
@@ -116,11 +116,11 @@ async def test_gangs_run_through_though_the_leader_is_killed_again_and_again(
             world.kill(victim)
             start = time.monotonic()
             fresh = asyncio.ensure_future(world.start())
-            await leader(client, world, seconds_max=3 * LEASE_SECONDS)
+            await leader(client, world)
             takeovers.append(time.monotonic() - start)
             await fresh
         for name in names:
-            job = await ended(client, name, seconds_max=120)
+            job = await ended(client, name)
             assert job.status.state == "Succeeded"
             assert job.status.attempt == 1, "a change of the leader costs a gang nothing"
     assert len(witness.judge().finished) == len(names)
@@ -145,15 +145,15 @@ async def test_a_leader_that_slept_through_its_lease_wakes_up_harmless(
             async def another_leads(asleep: str = sleeper.identity) -> bool:
                 return await holder(client) not in ("", asleep)
 
-            await until(another_leads, 4 * LEASE_SECONDS)
+            await until(another_leads)
             await asyncio.sleep(rng.uniform(0.0, 1.0))
             os.kill(sleeper.process.pid, signal.SIGCONT)
 
             async def noticed(replica: Replica = sleeper) -> bool:
                 return replica.said("Lost the lease")
 
-            await until(noticed, 10)
+            await until(noticed)
             sleeper.lines.clear()
         for name in names:
-            job = await ended(client, name, seconds_max=120)
+            job = await ended(client, name)
             assert (job.status.state, job.status.attempt) == ("Succeeded", 1)

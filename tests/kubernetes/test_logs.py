@@ -72,7 +72,7 @@ async def running(client: HttpClient, name: str, members: int, *, attempt: int =
         job = await client.get(JOBS, name, namespace="default")
         return job.status.members.running == members and job.status.attempt == attempt
 
-    await until(runs, 30)
+    await until(runs)
 
 
 def _certificate(directory: Path) -> Path:
@@ -108,7 +108,7 @@ async def operator(client: HttpClient, store: str) -> AsyncIterator[int]:
             async def has_certificate() -> bool:
                 return webhook.is_ready
 
-            await until(has_certificate, 10)
+            await until(has_certificate)
             yield webhook.port
             replica.stop()
 
@@ -203,7 +203,7 @@ async def test_logs_of_members_that_are_gone_come_from_the_archive(
             async def is_gone() -> bool:
                 return not (await client.list(PODS)).items
 
-            await until(is_gone, 30)
+            await until(is_gone)
             after = await fairlead(shell, "logs", "kept", "--task", "2", "--history", store)
             assert "attempt 2 member 2 line 2\n" in after.out
             first = await fairlead(shell, "logs", "kept", "--attempt", "1", "--task", "1",
@@ -281,7 +281,7 @@ async def test_the_archive_answers_those_whom_the_api_server_lets_read(
             async def is_kept() -> bool:
                 return len((await _get(port, path, reader))[1]) == 2
 
-            await until(is_kept, 20)
+            await until(is_kept)
             assert [(await _get(port, path, who))[0] for who in (lister, "", "x")] == [
                 403, 401, 401,
             ]  # fmt: skip

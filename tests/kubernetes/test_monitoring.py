@@ -194,17 +194,17 @@ async def test_every_rule_and_panel_is_answered_by_prometheus_engine(
     async with virtual_nodes(client, 2), static_pool(client, tmp_path), replicas(plane) as world:
         await world.start()
         replica = await leader(client, world)
-        await until(lambda: sees_clearly(client), 120)
+        await until(lambda: sees_clearly(client))
 
         async def has_examined() -> bool:
             return "\nfairlead_doctor_findings{" in (await replica.get("/metrics"))[1]
 
-        await until(has_examined, 120)
+        await until(has_examined)
         for number in range(SCRAPES):
             name = f"scraped-{number}"
             await client.create(JOBS, job_body(name, 2, seconds=0.5), namespace="default")
             await ended(client, name)
-            await until(lambda: sees_clearly(client), 120)
+            await until(lambda: sees_clearly(client))
             own = (await replica.get("/metrics"))[1]
             pages += await scrape(client, plane, own, number * SECONDS)
     shown = list(panels())

@@ -91,7 +91,7 @@ async def test_a_gang_is_placed_by_kube_scheduler_and_its_placement_says_where(
             placed = dict(enumerate(status.placement.roles[0].nodes))
             return len(pods) == 8 and placed == where(pods)
 
-        await until(runs, 30)
+        await until(runs)
         pods = await pods_of(client, "gang")
         assert [pinned_node(pod.spec) for pod in pods] == [""] * 8
         groups = [pod.spec.scheduling_group for pod in pods]
@@ -107,7 +107,7 @@ async def test_a_gang_is_placed_by_kube_scheduler_and_its_placement_says_where(
         async def group_is_gone() -> bool:
             return (await client.list(pod_groups(API))).items == ()
 
-        await until(group_is_gone, 30)
+        await until(group_is_gone)
 
 
 async def test_a_gang_that_kube_scheduler_cannot_place_holds_nothing_and_runs_when_it_can(
@@ -130,7 +130,7 @@ async def test_a_gang_that_kube_scheduler_cannot_place_holds_nothing_and_runs_wh
             ended = any(a.reason for a in (await job(client, "whole")).status.attempts)
             return ended and first_is_gone
 
-        await until(gave_up, 30)
+        await until(gave_up)
         await client.create(PODS, friend(alone), namespace="default")
         done = await ended(client, "whole")
     first = done.status.attempts[0]
@@ -153,7 +153,7 @@ async def test_native_pods_stay_off_the_nodes_that_are_bound_directly(client: Ht
             pods = await pods_of(client, "three")
             return len(pods) == 3 and all(pod.spec.node_name for pod in pods)
 
-        await until(are_bound, 30)
+        await until(are_bound)
         assert "v00000" not in where(await pods_of(client, "three")).values()
         # Its room is all that is left; a gang that may use it is bound there by us.
         body = job_body("lone", 1, seconds=30)
@@ -163,7 +163,7 @@ async def test_native_pods_stay_off_the_nodes_that_are_bound_directly(client: Ht
         async def is_placed() -> bool:
             return where(await pods_of(client, "lone")) == {0: "v00000"}
 
-        await until(is_placed, 30)
+        await until(is_placed)
         assert (await pods_of(client, "lone"))[0].spec.scheduling_group is None
 
 
@@ -184,6 +184,6 @@ async def test_gangs_get_their_turn_among_pods_that_kube_scheduler_puts_where_it
                 body = job_body(f"gang-{i}", 6, seconds=1, gpus=4)
                 await client.create(JOBS, body, namespace="default")
         for i in range(6):
-            done = await ended(client, f"gang-{i}", seconds_max=120)
+            done = await ended(client, f"gang-{i}")
             assert done.status.state == "Succeeded"
             assert done.status.infrastructure_failures == 0

@@ -143,7 +143,7 @@ async def test_only_the_collector_writes_reports_and_it_writes_nothing_else(
         async def reaches() -> bool:
             return not await refused(report(collector, name, body_of(node.metadata.uid)))
 
-        await until(reaches, 10)
+        await until(reaches)
         for other in (tenant, kubelet, controller):
             body = body_of(node.metadata.uid, fault())
             assert await refused(other.create(NODE_REPORTS, {"metadata": {"name": "forged"}}))
@@ -207,7 +207,7 @@ async def test_a_fault_drains_a_gang_with_the_rights_of_the_installation_and_its
             async def runs() -> bool:
                 return bool(await places())
 
-            await until(runs, 60)
+            await until(runs)
             sick = (await places())[0]
             node = await client.get(NODES, sick)
             await report(client, sick, body_of(node.metadata.uid, fault()))
@@ -215,7 +215,7 @@ async def test_a_fault_drains_a_gang_with_the_rights_of_the_installation_and_its
             async def moved() -> bool:
                 return sick not in await places() and await runs()
 
-            await until(moved, 90)
+            await until(moved)
             node = await client.get(NODES, sick)
             assert TAINT_UNHEALTHY in {each.key for each in node.spec.taints}
             booked = (await client.get(FLEETS, FLEET_NAME)).status
@@ -227,14 +227,14 @@ async def test_a_fault_drains_a_gang_with_the_rights_of_the_installation_and_its
                 record = record_of((await client.get(NODES, sick)).metadata.annotations)
                 return record is not None and record.state is NodeState.RESETTING
 
-            await until(is_resetting, 30)
+            await until(is_resetting)
             await report(client, sick, body_of(node.metadata.uid))
 
             async def is_back() -> bool:
                 taints = (await client.get(NODES, sick)).spec.taints
                 return TAINT_UNHEALTHY not in {each.key for each in taints}
 
-            await until(is_back, 30)
+            await until(is_back)
             crashed = [s.last_error for s in supervisor.health().services if s.crash_count]
             assert crashed == []
         finally:

@@ -62,7 +62,7 @@ async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
         spaces = json.loads(await client.request("GET", "/api/v1/namespaces"))["items"]
         return all(each["metadata"]["name"] != SPACE for each in spaces)
 
-    await until(is_gone, 120)
+    await until(is_gone)
     await client.close()
 
 
@@ -150,7 +150,7 @@ async def killed(
         assert process.poll() is None
         return is_there(len(await pods(client)))
 
-    await until(has_pods, 120)
+    await until(has_pods)
     os.kill(process.pid, number)
     return await asyncio.to_thread(process.wait)
 

@@ -56,7 +56,6 @@ from fairlead.runtime.client import Propagation
 pytestmark = [pytest.mark.kubernetes, pytest.mark.asyncio(loop_scope="module")]
 NODES_COUNT = 8
 SPACE = "opted-in"
-SECONDS_MAX = 60.0
 
 
 @dataclass(slots=True)
@@ -157,7 +156,7 @@ class World:
 
     async def until(self, condition: Any) -> None:
         try:
-            await until(condition, SECONDS_MAX)
+            await until(condition)
         except TimeoutError:
             pods = [(p.metadata.name, p.status.phase, p.spec.node_name) for p in await self.pods()]
             jobs = [

@@ -74,7 +74,7 @@ async def test_a_thousand_pods_are_made_once_though_the_server_is_killed_meanwhi
             async def is_in_the_middle() -> bool:
                 return await pod_count(client) > GANGS * MEMBERS // 5
 
-            await eventually(is_in_the_middle, 60)
+            await eventually(is_in_the_middle)
             cluster.kill(victim)
             await asyncio.sleep(1.0)
             cluster.revive(revived, victim)
@@ -83,7 +83,7 @@ async def test_a_thousand_pods_are_made_once_though_the_server_is_killed_meanwhi
                 jobs = await all_jobs(client)
                 return all(job.status.members.running == MEMBERS for job in jobs)
 
-            await eventually(all_run, 180)
+            await eventually(all_run)
             await each_member_has_its_pod(client, GANGS * MEMBERS)
             for controller in (pair.jobs, pair.scheduler):
                 await equal_to_the_server({m.kind: m for m in controller.mirrors}, client)
@@ -174,7 +174,7 @@ async def finished(client: HttpClient, name: str) -> Job:
         found[:] = [await client.get(JOBS, name, namespace="default")]
         return found[0].is_finished
 
-    await eventually(is_over, 120)
+    await eventually(is_over)
     return found[0]
 
 
@@ -221,7 +221,7 @@ async def test_watchers_that_were_cut_off_during_a_compaction_list_again_and_mis
                 async def all_have_listed() -> bool:
                     return counts.of("list") >= len(mirrors)
 
-                await until(all_have_listed, 60)
+                await until(all_have_listed)
                 assert counts.of("list") <= len(pair.jobs.mirrors) + len(mirrors)
             await acting.close()
     await client.close()

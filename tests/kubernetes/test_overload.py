@@ -106,7 +106,7 @@ async def test_controllers_wait_as_long_as_they_are_asked_to_and_get_there(
                 body = job_body(f"gang-{number}", MEMBERS, gpus=4, seconds=1)
                 await client.create(JOBS, body, namespace="default")
             for number in range(GANGS):
-                job = await ended(client, f"gang-{number}", seconds_max=180)
+                job = await ended(client, f"gang-{number}")
                 assert (job.status.state, job.status.attempt) == ("Succeeded", 1)
             for controller in (pair.jobs, pair.scheduler):
                 await equal_to_the_server({m.kind: m for m in controller.mirrors}, client)

@@ -22,7 +22,7 @@ import msgspec
 import pytest
 from aiohttp import ClientSession
 from prometheus_client import CollectorRegistry, generate_latest
-from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane
 from tests.kubernetes.operating import CLOCK, http_client, install_kinds, job_body, until
 from tests.kubernetes.own_plane import own_plane
 
@@ -160,7 +160,7 @@ async def in_force(client: HttpClient) -> None:
             return False
         return bool(gates(of_namespace) and gates(of_pod))
 
-    await until(is_gated, 30)
+    await until(is_gated)
 
 
 def gates(made: Pod) -> list[str]:
@@ -300,7 +300,7 @@ async def test_defaults_of_a_team_are_filled_in_and_a_longer_limit_is_refused(
             async def is_known() -> bool:
                 return teams.get("", "plain") is not None
 
-            await until(is_known, 10)
+            await until(is_known)
             stored = await client.create(JOBS.raw, body, namespace="plain")
             pod = stored["spec"]["roles"][0]["template"]["spec"]
             assert pod["containers"][0]["image"] == "registry/torch:1"
@@ -374,7 +374,7 @@ async def test_a_certificate_changes_while_pods_are_created_and_none_is_lost(
             counts = [group.create_task(creating(client, is_over, lost)) for _ in range(4)]
             try:
                 clock.behind_seconds = 0.0
-                await until(is_settled_anew, 90)
+                await until(is_settled_anew)
                 second = await secret_of(client)
                 await handshake(running.webhook.port, trusting=second["ca.crt"])
                 with pytest.raises(ssl.SSLCertVerificationError):
@@ -398,7 +398,7 @@ async def test_two_replicas_agree_on_one_certificate_and_mend_what_was_tampered_
         async def both_are_ready() -> bool:
             return one.webhook.is_ready and two.webhook.is_ready
 
-        await until(both_are_ready, 30)
+        await until(both_are_ready)
         first = await secret_of(client)
         bundles = [await bundle_of(client, resource) for resource in (MUTATING, VALIDATING)]
         assert bundles == [{first["ca.crt"]}, {first["ca.crt"]}]
@@ -411,7 +411,7 @@ async def test_two_replicas_agree_on_one_certificate_and_mend_what_was_tampered_
                 data["ca.crt"]
             }
 
-        await until(is_mended, 30)
+        await until(is_mended)
         await in_force(client)
 
 
@@ -466,7 +466,7 @@ async def test_replicas_serve_whoever_leads_and_hand_the_server_over_when_they_e
     with ExitStack() as stack:
         replicas = [Replica(stack, cluster, tmp_path, name) for name in ("one", "two")]
         for replica in replicas:
-            await until(replica.is_ready, 30)
+            await until(replica.is_ready)
         assert sorted([await r.leads() for r in replicas]) == [False, True]
         follower = replicas[0] if await replicas[1].leads() else replicas[1]
         bundle = to_secret(material)["ca.crt"]
@@ -477,7 +477,7 @@ async def test_replicas_serve_whoever_leads_and_hand_the_server_over_when_they_e
         assert await follower.is_ready(), "it goes on with the last good one"
         assert "[+] webhook: running" in await follower.health()
         follower.process.terminate()
-        assert await asyncio.to_thread(follower.process.wait, 20) == 0
+        assert await asyncio.to_thread(follower.process.wait, PATIENCE_SECONDS) == 0
         assert "Stopped" in follower.log.read_text()
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane
 from tests.kubernetes.kubectl import Kubectl
 from tests.kubernetes.operating import (
     POLICY,
@@ -66,7 +66,7 @@ async def test_a_gang_is_bound_by_the_stock_scheduler_and_starts_when_all_are(
         async def runs() -> bool:
             return (await client.get(JOBS, "gang", namespace="default")).status.members.running > 0
 
-        await until(runs, 30)
+        await until(runs)
         pods = (await client.list(PODS)).items
         assert len(pods) == 20
         assert all(pod.spec.node_name == pinned_node(pod.spec) for pod in pods)
@@ -92,7 +92,7 @@ async def test_a_node_that_says_direct_is_not_left_to_the_stock_scheduler(
             pods = (await client.list(PODS)).items
             return len(pods) == 2 and all(pod.spec.node_name for pod in pods)
 
-        await until(are_bound, 30)
+        await until(are_bound)
         pods = {pod.spec.node_name: pod for pod in (await client.list(PODS)).items}
     assert pinned_node(pods["v00000"].spec) == ""
     assert pinned_node(pods["v00001"].spec) == "v00001"
@@ -134,7 +134,7 @@ async def test_a_gang_that_no_node_takes_gives_its_place_up_and_says_what_the_sc
             verdict = job.status.verdict
             return verdict is not None and verdict.reason == Reason.PLACE_REFUSED.value
 
-        await until(waits, 60)
+        await until(waits)
         job = await client.get(JOBS, "lonely", namespace="default")
         assert (job.status.state, job.status.placement) == ("Waiting", None)
         assert [a.reason for a in job.status.attempts] == [EndReason.NOT_BOUND.value] * 3
@@ -161,16 +161,17 @@ async def test_a_gang_moves_off_a_node_that_is_drained_and_stays_off(
         async def runs() -> bool:
             return len(await nodes_of_the_running()) == 3
 
-        await until(runs, 30)
+        await until(runs)
         home = min(await nodes_of_the_running())
-        drained = await kubectl("drain", home, "--delete-emptydir-data", "--timeout=50s")
+        patience = f"--timeout={PATIENCE_SECONDS:.0f}s"
+        drained = await kubectl("drain", home, "--delete-emptydir-data", patience)
         assert drained.code == 0, drained
 
         async def moved() -> bool:
             job = await client.get(JOBS, "drained", namespace="default")
             return job.status.attempt == 2 and await runs()
 
-        await until(moved, 60)
+        await until(moved)
         assert home not in await nodes_of_the_running()
         job = await client.get(JOBS, "drained", namespace="default")
     first = job.status.attempts[0]
@@ -198,6 +199,6 @@ async def test_gangs_get_their_turn_on_nodes_that_the_stock_scheduler_fills_as_w
                 body = job_body(f"gang-{i}", 4 + i, seconds=1, gpus=8 if i % 2 else 4)
                 await client.create(JOBS, body, namespace="default")
                 await asyncio.sleep(0.3)
-            jobs = [await ended(client, f"gang-{i}", seconds_max=150) for i in range(12)]
+            jobs = [await ended(client, f"gang-{i}") for i in range(12)]
     assert {job.status.state for job in jobs} == {"Succeeded"}
     assert bound.most == GPUS_PER_NODE

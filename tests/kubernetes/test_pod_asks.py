@@ -101,7 +101,7 @@ async def verdict(client: HttpClient, body: dict[str, Any], node: str) -> bool:
         pod = await client.get(PODS, name, namespace="default")
         return any(each.type == "PodScheduled" for each in pod.status.conditions)
 
-    await until(is_judged, 30)
+    await until(is_judged)
     return bool((await client.get(PODS, name, namespace="default")).spec.node_name)
 
 

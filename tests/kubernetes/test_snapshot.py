@@ -119,7 +119,7 @@ async def test_the_page_shows_what_a_real_prometheus_answers(
         jobs = [scrape_of(plane), scrape_at("kube-etcd", plane.etcd_url),
                 scrape_at("fairlead", f"http://127.0.0.1:{replica.port}")]  # fmt: skip
         with prometheus(tmp_path / "data", jobs, interval="1s") as server:
-            await until(lambda: sees_clearly(client), 120)
+            await until(lambda: sees_clearly(client))
             for number in range(3):
                 await client.create(
                     JOBS, job_body(f"drawn-{number}", 2, seconds=1), namespace="default"
@@ -130,7 +130,7 @@ async def test_the_page_shows_what_a_real_prometheus_answers(
                 samples = "min(count_over_time(fairlead_doctor_findings[5m]))"
                 return (await asyncio.to_thread(server.value, samples) or 0) >= SCRAPES
 
-            await until(has_examined, 120)
+            await until(has_examined)
             await asyncio.to_thread(server.scraped, SCRAPES, 3)
             page = (await asyncio.to_thread(
                 shell.run, "doctor", "snapshot", server.url, "--since", "5m"

@@ -105,7 +105,7 @@ async def _account(
 async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
     client = http_client(cluster)
     await install_kinds(client)
-    await until(lambda: is_served(client, TEAMS), 30)
+    await until(lambda: is_served(client, TEAMS))
     for name in (OWN, SPACE, MONITORING):
         with contextlib.suppress(AlreadyExists):
             await client.create(NAMESPACES, {"metadata": {"name": name}})
@@ -200,7 +200,7 @@ async def _in_force(admin: HttpClient, mallory: HttpClient, what: str) -> None:
             ]
         )
 
-    await until(is_refused, 30)
+    await until(is_refused)
 
 
 def _adopting(name: str) -> dict[str, Any]:
@@ -281,7 +281,7 @@ async def test_what_belongs_to_the_cluster_and_what_claims_nothing_is_let_in(
             found = await client.list(PODS, namespace=MONITORING)
             return any(pod.metadata.name.startswith("d-") for pod in found.items)
 
-        await until(has_daemon, 30)
+        await until(has_daemon)
         soft = {"operator": "Exists", "effect": "NoExecute"}
         await mallory.create(PODS, _pod("own", tolerations=[soft]), namespace=SPACE)
         await mallory.create(PODS, _pod("gated", schedulingGates=[GATE]), namespace=SPACE)
@@ -330,10 +330,10 @@ async def test_the_policies_know_what_a_namespace_of_a_team_may_tolerate(
             ) -> bool:
                 return (await is_let_in(own, label), await is_let_in(every, label)) == wanted
 
-            await until(is_so, 10)
+            await until(is_so)
         off = {"status": {"teamsCount": None, "teams": {SPACE: None}}}
         await client.patch(FLEETS, FLEET_NAME, off, subresource="status")
-        await until(lambda: is_let_in(every), 10)
+        await until(lambda: is_let_in(every))
     await _publish(client, {SPACE: None})
     await mallory.close()
 
@@ -362,7 +362,7 @@ async def test_a_user_makes_no_job_an_element_of_an_array_and_takes_none_out(
 
     async with _held_by(client, what):
         await _in_force(client, mallory, what)
-        await until(forges, 30)
+        await until(forges)
         await client.create(JOBS, element(0), namespace=SPACE)
         await mallory.create(JOBS, job_body(f"{array}-1", 1), namespace=SPACE)
         for name, change in ((f"{array}-0", free), (f"{array}-1", owned)):
@@ -396,13 +396,13 @@ async def test_a_pod_that_got_onto_a_teams_node_is_evicted_where_the_team_asks_f
             status = (await client.get(FLEETS, FLEET_NAME)).status
             return (status.teams_count, status.teams) == (1, {"rich": "rich="})
 
-        await until(is_published, 30)
+        await until(is_published)
 
         async def is_rich() -> bool:
             nodes = (await client.list(NODES)).items
             return all(owner_of(node.spec.taints) == "rich" for node in nodes)
 
-        await until(is_rich, 30)
+        await until(is_rich)
         await asyncio.sleep(2)  # times in objects are whole seconds
         for name, node in (("stranger", "v00000"), ("kept", "v00001")):
             body = _pod(name, nodeName=node)
@@ -414,12 +414,12 @@ async def test_a_pod_that_got_onto_a_teams_node_is_evicted_where_the_team_asks_f
             conditions = {each.reason for each in pod.status.conditions}
             return bool(pod.metadata.deletion_timestamp) and "EvictionByEvictionAPI" in conditions
 
-        await until(lambda: _gone_or(is_going), 30)
+        await until(lambda: _gone_or(is_going))
 
         async def is_counted() -> bool:
             return (await client.get(TEAMS, "rich")).status.use.intruders >= 1
 
-        await until(is_counted, 30)
+        await until(is_counted)
         kept = await client.get(PODS, "kept", namespace=SPACE)
         assert kept.metadata.deletion_timestamp is None, "its budget keeps it"
     await client.delete_collection(BUDGETS, namespace=SPACE)

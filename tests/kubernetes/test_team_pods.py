@@ -120,7 +120,7 @@ async def test_foreign_pods_run_on_their_teams_nodes_and_borrow_by_priority(
 ) -> None:
     client = http_client(cluster)
     await install_kinds(client)
-    await until(lambda: is_served(client, TEAMS), 30)
+    await until(lambda: is_served(client, TEAMS))
     await client.create(NAMESPACES, {"metadata": {"name": OWN}})
     await client.create(CLASSES, {"metadata": {"name": "high"}, "value": 10})
     vision = await _member(client, cluster, "vision")
@@ -133,7 +133,7 @@ async def test_foreign_pods_run_on_their_teams_nodes_and_borrow_by_priority(
             owners = [owner_of(node.spec.taints) for node in (await client.list(NODES)).items]
             return sorted(owners) == ["speech", "speech", "vision"]
 
-        await until(are_tainted, 30)
+        await until(are_tainted)
         await configure(client, port)
 
         async def is_refused() -> bool:
@@ -145,13 +145,13 @@ async def test_foreign_pods_run_on_their_teams_nodes_and_borrow_by_priority(
                 return "open to namespace vision: vision" in error.message
             return False
 
-        await until(is_refused, 30)
+        await until(is_refused)
 
         async def owner_of_node(name: str) -> str:
             async def is_bound() -> bool:
                 return bool((await vision.get(PODS, name, namespace="vision")).spec.node_name)
 
-            await until(is_bound, 60)
+            await until(is_bound)
             pod = await vision.get(PODS, name, namespace="vision")
             return owner_of((await client.get(NODES, pod.spec.node_name)).spec.taints)
 

@@ -123,13 +123,13 @@ async def test_a_namespace_without_quota_holds_nothing_and_another_is_served_at_
                 verdict.reason == "QuotaExceeded"
             )  # fmt: skip
 
-        await until(refused, 30)
+        await until(refused)
         await client.create(JOBS, job_body("honest", 2, seconds=1), namespace="default")
 
         async def served() -> bool:
             return (await job("honest", "default")).is_finished
 
-        await until(served, 30)
+        await until(served)
         greedy = await job("greedy", "poor")
         assert [a.reason for a in greedy.status.attempts] == ["QuotaExceeded"]
         assert "exceeded quota" in greedy.status.attempts[0].message
@@ -162,19 +162,19 @@ async def test_the_head_of_the_queue_keeps_no_nodes_that_its_quota_would_refuse_
     strict = PlacementPolicy(starvation_seconds=0.0)
     async with virtual_nodes(client, 2), controllers(client, placement=strict):
         await client.create(JOBS, job_body("running", 1), namespace="default")
-        await until(lambda: _has(reason, "running", "Placed"), 30)
+        await until(lambda: _has(reason, "running", "Placed"))
         await client.create(JOBS, job_body("head", 2), namespace="poor")
-        await until(waits_for_quota, 30)
+        await until(waits_for_quota)
         await client.create(JOBS, job_body("small", 1, seconds=1), namespace="default")
-        await until(is_served, 30)
+        await until(is_served)
         # With room in the quota the job keeps the nodes free for itself.
         wide = {"requests.nvidia.com/gpu": "16"}
         status = {"spec": {"hard": wide}, "status": {"hard": wide, "used": used}}
         await client.patch(QUOTAS, "one-node", status, namespace="poor")
         await client.patch(QUOTAS, "one-node", status, namespace="poor", subresource="status")
-        await until(lambda: _has(reason, "head", "InsufficientCapacity", "poor"), 30)
+        await until(lambda: _has(reason, "head", "InsufficientCapacity", "poor"))
         await client.create(JOBS, job_body("late", 1, seconds=1), namespace="default")
-        await until(lambda: _has(reason, "late", "BehindEarlierJob"), 30)
+        await until(lambda: _has(reason, "late", "BehindEarlierJob"))
         for name, namespace in (("head", "poor"), ("late", "default"), ("running", "default")):
             await client.patch(JOBS, name, {"spec": {"cancel": True}}, namespace=namespace)
         await client.delete(QUOTAS, "one-node", namespace="poor")
@@ -224,7 +224,7 @@ async def test_a_user_of_one_namespace_submits_and_sees_nodes_by_the_roles_that_
         async def sees_nodes() -> bool:
             return (await asyncio.to_thread(shell.run, "nodes", code=None)).code == 0
 
-        await until(sees_nodes, 10)
+        await until(sees_nodes)
         assert "fits now" in await submit("second")
     for resource, name in ((TEAMS, "vision"), (CLUSTER_BINDINGS, "ana")):
         await client.delete(resource, name)
@@ -263,9 +263,9 @@ async def test_a_user_of_one_namespace_is_answered_about_his_own_jobs_and_nothin
             return "Placed" if found.placement else found.verdict.reason if found.verdict else ""
 
         await client.create(JOBS, job_body("secret", 2), namespace="theirs")
-        await until(lambda: _has(verdict, "secret", "Placed", "theirs"), 30)
+        await until(lambda: _has(verdict, "secret", "Placed", "theirs"))
         await client.create(JOBS, job_body("own", 2), namespace="mine")
-        await until(lambda: _has(verdict, "own", "InsufficientCapacity", "mine"), 30)
+        await until(lambda: _has(verdict, "own", "InsufficientCapacity", "mine"))
         status, said = await ask("explain", {"namespace": "mine", "name": "own"})
         assert status == 200, said
         assert "secret" not in said
@@ -310,7 +310,7 @@ async def test_the_class_of_a_job_orders_the_queue_without_any_webhook(client: H
                 return False
             return found.status.placement is not None
 
-        await until(lambda: is_placed("running"), 30)
+        await until(lambda: is_placed("running"))
         greedy = job_body("greedy", 1, priority=2**31 - 1)
         await client.create(JOBS, greedy, namespace="default")
         await asyncio.sleep(1.1)  # creation times are whole seconds
@@ -318,7 +318,7 @@ async def test_the_class_of_a_job_orders_the_queue_without_any_webhook(client: H
         await client.create(JOBS, urgent, namespace="default")
         await asyncio.sleep(1)
         await client.patch(JOBS, "running", {"spec": {"cancel": True}}, namespace="default")
-        await until(lambda: is_placed("urgent"), 30)
+        await until(lambda: is_placed("urgent"))
         assert not await is_placed("greedy")
 
 
@@ -399,11 +399,11 @@ async def users(client: HttpClient, cluster: ControlPlane) -> AsyncIterator[User
     }
     async with webhook(client, **mirrors) as serving, virtual_nodes(client, 1):
         await configure(client, serving.webhook.port)
-        await until(made.is_judged, 30)
+        await until(made.is_judged)
         async with controllers(client, placement=policy):
             limited = job_body("runs", 1, seconds=3600, timeLimitSeconds=3600)
             await ann.create(JOBS, limited, namespace=CHANGES)
-            await until(made.is_placed, 30)
+            await until(made.is_placed)
             yield made
         for resource in (MUTATING, VALIDATING):
             await client.delete_collection(resource)
@@ -440,7 +440,7 @@ async def test_a_class_that_is_raised_while_a_job_runs_counts_from_its_next_atte
     other = job_body("other", 1, seconds=3600, priorityClassName="second")
     await users.ann.create(JOBS, other, namespace=CHANGES)
     # The other one is placed in its stead, for a moment: now the first is above it.
-    await until(functools.partial(users.is_placed, attempt=2), 30)
+    await until(functools.partial(users.is_placed, attempt=2))
     attempts = [
         each for name in ("runs", "other") for each in (await users.job(name)).status.attempts
     ]

@@ -155,7 +155,7 @@ class Tenant:
                         )
             return not left
 
-        await until(is_empty, 60.0)
+        await until(is_empty)
 
 
 async def _prepare(world: World) -> None:

@@ -96,7 +96,7 @@ async def test_jobs_are_neither_deleted_nor_left_waiting_unless_that_was_said(
     assert await finalizers_of(client, "one") == ("example.com/other",)
     held = await client.get(PODS, "gated", namespace="default")
     assert [gate.name for gate in held.spec.scheduling_gates] == ["a.com/b"]
-    await until(lambda: is_gone(client, NAMESPACE_PATH), 30)
+    await until(lambda: is_gone(client, NAMESPACE_PATH))
     assert await is_served(client, JOBS)
 
 
@@ -111,7 +111,7 @@ async def test_running_jobs_are_ended_by_the_controllers_before_these_go(
         async def is_taken() -> bool:
             return names.JOB_FINALIZER in await finalizers_of(client, "running")
 
-        await until(is_taken, 30)
+        await until(is_taken)
         # nobody runs deployments here: say that the replicas are there, as they are
         status = {"status": {"replicas": 2, "availableReplicas": 2, "readyReplicas": 2}}
         await client.request(
@@ -131,7 +131,7 @@ async def test_running_jobs_are_ended_by_the_controllers_before_these_go(
         assert "Job default/running: finalizer removed" not in lines, "the controllers did that"
         assert lines[job + 1] == f"Deployment {OWN_NAMESPACE}/{NAME}: deleted"
         assert f"Secret {OWN_NAMESPACE}/fairlead-webhook: deleted" in lines
-    await until(lambda: all_gone(client), 30)
+    await until(lambda: all_gone(client))
 
 
 async def test_pods_are_let_in_at_every_moment_of_an_uninstallation(
@@ -154,16 +154,16 @@ async def test_pods_are_let_in_at_every_moment_of_an_uninstallation(
             async with operator(account, "only") as replica:
                 await serve(client, replica)
                 creating = group.create_task(create_pods(is_over))
-                await until(lambda: holds(len(gated) > 5), 30)
+                await until(lambda: holds(len(gated) > 5))
                 removing = group.create_task(
                     asyncio.to_thread(run_cli, cluster, "uninstall", "--yes")
                 )
                 deployment = f"/apis/apps/v1/namespaces/{OWN_NAMESPACE}/deployments/{NAME}"
-                await until(lambda: is_gone(client, deployment), 30)
+                await until(lambda: is_gone(client, deployment))
             # the replica ends, as its kubelet would have it; the uninstallation goes on
             done = await removing
         count = len(gated)
-        await until(lambda: holds(len(gated) > count + 5), 30)
+        await until(lambda: holds(len(gated) > count + 5))
         is_over.set()
         await creating
     assert done.returncode == 0, done.stderr
@@ -191,7 +191,7 @@ async def test_without_controllers_it_frees_the_jobs_itself_and_may_be_repeated(
     await client.delete(JOBS, "a", namespace="default")
     done = run_cli(cluster, "uninstall", "--delete-jobs", "--yes")
     assert done.returncode == 0, done.stderr
-    await until(lambda: all_gone(client), 30)
+    await until(lambda: all_gone(client))
     done = run_cli(cluster, "uninstall", "--yes")
     assert (done.returncode, done.stdout) == (0, "")
     assert "Nothing of Fairlead was there." in done.stderr
@@ -217,9 +217,9 @@ async def test_node_pools_are_held_by_the_controllers_and_freed_where_none_runs(
         await serve(client, replica)
         for name in ("gone", "left"):
             await client.create(NODE_POOLS, {"metadata": {"name": name}, "spec": spec})
-            await until(lambda name=name: is_held(name), 60)
+            await until(lambda name=name: is_held(name))
         await client.delete(NODE_POOLS, "gone")
-        await until(lambda: is_gone(client, NODE_POOLS.path("", "gone")), 60)
+        await until(lambda: is_gone(client, NODE_POOLS.path("", "gone")))
     await client.delete(NODE_POOLS, "left")
     assert await is_held("left"), "no controller runs that could say what becomes of its machines"
     said = run_cli(cluster, "uninstall", "--dry-run").stdout
@@ -227,7 +227,7 @@ async def test_node_pools_are_held_by_the_controllers_and_freed_where_none_runs(
     done = run_cli(cluster, "uninstall", "--yes")
     assert done.returncode == 0, done.stderr
     assert "NodePool left: finalizer removed; 0 nodes of it stay, unmanaged" in done.stdout
-    await until(lambda: all_gone(client), 30)
+    await until(lambda: all_gone(client))
 
 
 async def test_what_others_made_stays(cluster: ControlPlane, client: HttpClient) -> None:

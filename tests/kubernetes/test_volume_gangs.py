@@ -97,7 +97,7 @@ async def runs(client: HttpClient, name: str, *, attempt: int = 1) -> None:
         status = (await state_of(client, name)).status
         return status.attempt == attempt and status.members.running == 2
 
-    await until(is_running, 60)
+    await until(is_running)
 
 
 async def test_members_with_claims_of_their_own_get_volumes_and_come_back_to_them(
@@ -131,7 +131,7 @@ async def test_members_with_claims_of_their_own_get_volumes_and_come_back_to_the
         async def is_free() -> bool:
             return (await state_of(client, "own")).status.placement is None
 
-        await until(is_free, 60)
+        await until(is_free)
         await client.patch(JOBS, "own", {"spec": {"suspend": False}}, namespace="default")
         await runs(client, "own", attempt=2)
         pods = (await client.list(PODS, namespace="default")).items
@@ -151,7 +151,7 @@ async def test_a_job_waits_for_a_claim_in_words_and_is_never_tried(client: HttpC
             verdict = (await state_of(client, "waits")).status.verdict
             return verdict is not None and verdict.reason == reason.value
 
-        await until(is_said, 30)
+        await until(is_said)
 
     async with virtual_nodes(client, 4), controllers(client, policy=DIRECT):
         zones = await zonal_nodes(client)

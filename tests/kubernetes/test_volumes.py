@@ -34,7 +34,6 @@ from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_clas
 
 pytestmark = pytest.mark.kubernetes
 CASES_DRAWN = 50
-SECONDS_MAX = 600
 #: Of a pod that was given a node, once the time for its volumes is over (`BindPodVolumes`).
 WAITED = "binding volumes: context deadline exceeded"
 REGION = "topology.kubernetes.io/region"
@@ -208,7 +207,7 @@ async def is_accepted(client: HttpClient, case: Case, node: str) -> bool:
         answers.extend([] if found is None else [found])
         return found is not None
 
-    await until(is_judged, SECONDS_MAX)
+    await until(is_judged)
     return answers[0]
 
 
@@ -235,7 +234,7 @@ async def are_known(client: HttpClient, name: str) -> None:
         async def is_accepted_at_last(case: Case = case) -> bool:
             return await verdict_of(client, case) is True
 
-        await until(is_accepted_at_last, SECONDS_MAX)
+        await until(is_accepted_at_last)
 
 
 async def test_pods_with_claims_are_accepted_where_they_reach_their_volumes(

@@ -50,7 +50,7 @@ async def lead_to(client: HttpClient, port: int) -> None:
             return False
         return True
 
-    await until(lets_in, 30)
+    await until(lets_in)
 
 
 async def forget(client: HttpClient) -> None:
