@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.operating import rights_count
 from tests.kubernetes.own_plane import own_plane
 
 from fairlead.kube.client import HttpClient
@@ -55,6 +56,7 @@ async def may_read_all(client: HttpClient, namespace: str) -> None:
                       "name": f"system:serviceaccounts:{namespace}"}],
     }  # fmt: skip
     await create(client, f"{RBAC}/clusterrolebindings", binding)
+    await rights_count(client)
 
 
 async def make_account(client: HttpClient, namespace: str, name: str) -> None:

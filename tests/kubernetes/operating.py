@@ -9,6 +9,7 @@ simulator. So an over-commitment that lasted for one revision is found, whoever 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -49,6 +50,7 @@ from fairlead.sim.checkers import Checkers
 CLOCK = SystemClock()
 POLICY = JobsPolicy(peer_naming=PeerNaming.DNS)
 LOOK_SECONDS = 0.05
+_USERS = itertools.count()
 SHAPE = NodeShape(resources={"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "8"})
 
 
@@ -61,11 +63,11 @@ def http_client(plane: ControlPlane, *, token: str | None = None) -> HttpClient:
 async def kubeconfig_of(
     client: HttpClient, plane: ControlPlane, namespace: str, account: str
 ) -> Path:
-    """Write and return a kubeconfig with a new token of a service account."""
+    """Write and return a kubeconfig with a new token of a service account that has its rights."""
+    await rights_count(client)
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    answer = await client.request("POST", path, body=msgspec.json.encode(body))
-    token = msgspec.json.decode(answer)["status"]["token"]
+    token = (await _post(client, path, body))["status"]["token"]
     label = f"{namespace}-{account}"  # a token is too long for the name of a file
     kubeconfig = plane.kubeconfig(token=label)
     kubeconfig.write_text(kubeconfig.read_text().replace(f'"{label}"', f'"{token}"'))
@@ -79,6 +81,40 @@ async def until(
     async with asyncio.timeout(seconds_max):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _post(client: HttpClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    return msgspec.json.decode(await client.request("POST", path, body=msgspec.json.encode(body)))
+
+
+async def rights_count(client: HttpClient) -> None:
+    """Return once the API server judges by all roles and bindings that there are now.
+
+    Its authorizer watches each of the four kinds: it gets the objects of one kind in the order of
+    their versions, those of several kinds in any order. So it knows all before a last role and a
+    last binding, in a namespace and of the cluster, once it allows what these allow.
+    """
+    group, user = "rbac.authorization.k8s.io", f"last-{next(_USERS)}"
+    named = {"metadata": {"name": user}}
+    subject = {"apiGroup": group, "kind": "User", "name": user}
+    asked: list[dict[str, Any]] = []
+    for kind, namespace in (("ClusterRole", ""), ("Role", "default")):
+        place = f"namespaces/{namespace}/" if namespace else ""
+        path = f"/apis/{group}/v1/{place}{kind.lower()}"
+        right = {"verb": "get", "group": "", "resource": f"seen-{kind.lower()}s"}
+        rule = {"apiGroups": [""], "resources": [right["resource"]], "verbs": [right["verb"]]}
+        reference = {"apiGroup": group, "kind": kind, "name": user}
+        await _post(client, f"{path}s", {**named, "rules": [rule]})
+        binding = {**named, "roleRef": reference, "subjects": [subject]}
+        await _post(client, f"{path}bindings", binding)
+        asked.append({"user": user, "resourceAttributes": {**right, "namespace": namespace}})
+
+    async def are_allowed() -> bool:
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        answers = [await _post(client, path, {"spec": each}) for each in asked]
+        return all(each["status"]["allowed"] for each in answers)
+
+    await until(are_allowed)
 
 
 async def is_served(client: Client, resource: Resource[Any]) -> bool:

@@ -22,6 +22,7 @@ from tests.kubernetes.operating import (
     http_client,
     install_kinds,
     job_body,
+    rights_count,
     sweep,
     virtual_nodes,
 )
@@ -104,6 +105,7 @@ class Account:
         try:
             await self._post(ACCOUNT, {"kind": "ServiceAccount", "metadata": {"name": "acting"}})
             await self._post(BINDINGS, binding)
+            await rights_count(self.client)
         except AlreadyExists:
             return
 

@@ -21,6 +21,7 @@ from tests.kubernetes.operating import (
     http_client,
     install_kinds,
     job_body,
+    rights_count,
     sweep,
     until,
     virtual_nodes,
@@ -248,6 +249,7 @@ async def _token(client: HttpClient, name: str, group: str, resource: str, verb:
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
     }  # fmt: skip
     await create(f"/apis/{RBAC}/v1/namespaces/default/rolebindings", binding)
+    await rights_count(client)
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     return (await create(f"{ACCOUNTS}/{name}/token", request))["status"]["token"]
 

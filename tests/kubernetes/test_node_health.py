@@ -17,6 +17,7 @@ from tests.kubernetes.operating import (
     install_kinds,
     job_body,
     kubeconfig_of,
+    rights_count,
     until,
     virtual_nodes,
 )
@@ -135,15 +136,12 @@ async def test_only_the_collector_writes_reports_and_it_writes_nothing_else(
     ana = {"kind": "ServiceAccount", "name": "ana", "namespace": SPACE}
     binding = {"metadata": {"name": "ana-edit"}, "roleRef": edit, "subjects": [ana]}
     await client.create(CLUSTER_BINDINGS, binding)  # of every namespace, even
+    await rights_count(client)
     kubelet = http_client(cluster, token="kubelet-token")
     async with virtual_nodes(client, 1):
         node = (await client.list(NODES)).items[0]
         name = node.metadata.name
-
-        async def reaches() -> bool:
-            return not await refused(report(collector, name, body_of(node.metadata.uid)))
-
-        await until(reaches)
+        await report(collector, name, body_of(node.metadata.uid))
         for other in (tenant, kubelet, controller):
             body = body_of(node.metadata.uid, fault())
             assert await refused(other.create(NODE_REPORTS, {"metadata": {"name": "forged"}}))
