@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.kubernetes.controlplane import ControlPlane
-from tests.kubernetes.operating import rights_count
+from tests.kubernetes.operating import rights_count, until
 from tests.kubernetes.own_plane import own_plane
 
 from fairlead.kube.client import HttpClient
@@ -90,8 +90,40 @@ def size(log: Path) -> int:
     return log.stat().st_size
 
 
-def written_since(log: Path, offset: int, to: Path) -> list[dict[str, Any]]:
-    """Copy what was logged since the offset, and return it."""
+Events = list[dict[str, Any]]
+
+
+def answered(events: Events, *, account: str = "", program: str = "") -> Events:
+    """Return the events of requests that were answered to their end.
+
+    Of accounts whose names end so, of programs whose names begin so.
+    """
+    return [
+        each for each in events
+        if each["stage"] == "ResponseComplete" and each["userAgent"].startswith(program)
+        and each["user"]["username"].endswith(account)
+    ]  # fmt: skip
+
+
+async def written_since(
+    log: Path, offset: int, to: Path, is_whole: Callable[[Events], bool]
+) -> Events:
+    """Copy what was logged since the offset, and return it, once it is whole.
+
+    The line about a request is written behind the answer to it.
+    """
+    found: Events = []
+
+    async def is_written() -> bool:
+        found[:] = _copy(log, offset, to)
+        return is_whole(found)
+
+    await until(is_written)
+    return found
+
+
+def _copy(log: Path, offset: int, to: Path) -> Events:
     data = log.read_bytes()[offset:]
+    data = data[: data.rfind(b"\n") + 1]  # the last line may be under way
     to.write_bytes(data)
     return [json.loads(line) for line in data.splitlines()]

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.cli_world import Shell
 from tests.kubernetes.audited import (
     agent,
+    answered,
     audited_plane,
     create,
     make_account,
@@ -77,19 +78,19 @@ async def fill(client: HttpClient) -> None:
             })  # fmt: skip
 
 
-async def work(client: HttpClient, rng: random.Random, scale: int) -> int:
-    """Send a random mixture of requests and return the bytes of the answers."""
-    received = 0
+async def work(client: HttpClient, rng: random.Random, scale: int) -> list[int]:
+    """Send a random mixture of requests and return the bytes of each answer."""
+    received: list[int] = []
     for path in rng.sample(READS, 3):
         for _ in range(rng.randint(scale, 3 * scale)):
             name = f"team-{rng.randrange(NAMESPACES)}"
-            received += len(await client.request("GET", path.format(name)))
+            received.append(len(await client.request("GET", path.format(name))))
     if rng.random() < 0.5:
         token = None
         while token != "":
             more = f"&continue={urllib.parse.quote(token)}" if token else ""
             answer = await client.request("GET", PAGED + more)
-            received += len(answer)
+            received.append(len(answer))
             token = json.loads(answer)["metadata"].get("continue", "")
     if rng.random() < 0.5:
         for number in range(scale):
@@ -98,7 +99,7 @@ async def work(client: HttpClient, rng: random.Random, scale: int) -> int:
                 body=b'{"metadata":{"labels":{"seen":"%d"}}}' % number,
                 content_type="application/merge-patch+json",
             )  # fmt: skip
-            received += len(answer)
+            received.append(len(answer))
     return received
 
 
@@ -121,12 +122,19 @@ async def test_modelled_bytes_are_near_what_each_client_received(
     offset = size(log)
     pages[0].write_bytes(bytes(await client.request("GET", "/metrics")))
     received: Counter[str] = Counter()
+    answers: Counter[str] = Counter()
     for number, name in enumerate(names):
-        received[name] = await work(agents[name], rng, 2 + number * number // 3)
+        sizes = await work(agents[name], rng, 2 + number * number // 3)
+        received[name], answers[name] = sum(sizes), len(sizes)
         await agents[name].close()
     pages[1].write_bytes(bytes(await client.request("GET", "/metrics")))
     part = tmp_path / "part.log"
-    written_since(log, offset, part)
+    await written_since(
+        log, offset, part,
+        lambda es: all(
+            len(answered(es, account=f"{namespace}:{name}")) >= answers[name] for name in names
+        ),
+    )  # fmt: skip
 
     shell = Shell(tmp_path)
     arguments = [word for page in pages for word in ("--metrics", str(page))]

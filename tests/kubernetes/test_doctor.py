@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.cli_world import Shell
 from tests.kubernetes.audited import (
     agent,
+    answered,
     audited_plane,
     create,
     make_account,
@@ -95,9 +96,11 @@ async def test_agents_that_poll_events_from_every_node_are_found_first_among_all
     for caller in agents:
         await caller.close()
     part = tmp_path / "part.log"
-    events = written_since(log, offset, part)
-    sent = [e for e in events if e["user"]["username"].endswith("monitoring:agent")]
-    assert len(sent) == LISTS * NODES, "the culprit's requests are in the log"
+    culprit, sent = "monitoring:agent", LISTS * NODES
+    events = await written_since(
+        log, offset, part, lambda events: len(answered(events, account=culprit)) >= sent
+    )
+    assert len(answered(events, account=culprit)) == sent, "the culprit's requests are in the log"
 
     arguments = ("doctor", "audit", str(part), "--objects", f"events={EVENTS}", "-o", "json")
     result = await asyncio.to_thread(shell.run, *arguments, code=2)
@@ -148,17 +151,19 @@ async def test_the_doctor_finds_a_planted_webhook_and_keeps_to_its_own_budget(
     assert {"ETCD-01", "ETCD-16"} <= {u["id"] for u in report["unknown"]}, "never a pass"
     assert {"API-01", "API-02", "API-19"} <= {*report["passed"]}, "metrics were read"
 
-    events = written_since(log, offset, tmp_path / "own.log")
+    part, sent = tmp_path / "own.log", report["requests"]
+    events = await written_since(
+        log, offset, part, lambda events: len(answered(events, program="fairlead")) >= sent
+    )
     pages[1].write_bytes(bytes(await client.request("GET", "/metrics")))
-    own = [e for e in events if e["userAgent"].startswith("fairlead")]
-    complete = [e for e in own if e["stage"] == "ResponseComplete"]
+    complete = answered(events, program="fairlead")
     assert len(complete) == report["requests"] <= REQUESTS_MAX
     assert {e["verb"] for e in complete} <= {"get", "list"}
     lists = [e["requestURI"] for e in complete if e["verb"] == "list"]
     assert lists
     assert all("limit=" in uri for uri in lists)
     measured = [word for page in pages for word in ("--metrics", str(page))]
-    arguments = ("doctor", "audit", str(tmp_path / "own.log"), *measured, "-o", "json")
+    arguments = ("doctor", "audit", str(part), *measured, "-o", "json")
     values = json.loads((await asyncio.to_thread(shell.run, *arguments, code=None)).out)
     assert [f for f in values["findings"] if "tester" in f["subject"]] == [], "its own checks"
     cost = [each for each in values["callers"] if each["program"].startswith("fairlead")]

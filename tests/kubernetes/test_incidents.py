@@ -23,6 +23,7 @@ import pytest
 from tests.e2e.cli_world import Shell
 from tests.kubernetes.audited import (
     agent,
+    answered,
     audited_plane,
     create,
     make_account,
@@ -39,6 +40,7 @@ from tests.kubernetes.controlplane import (
 from tests.kubernetes.operating import http_client, until
 from tests.kubernetes.own_plane import own_plane
 
+from fairlead.api.resources import Resource
 from fairlead.api.status import ApiError
 from fairlead.kube.client import HttpClient
 
@@ -46,6 +48,7 @@ pytestmark = pytest.mark.kubernetes
 QUOTA_BYTES = 56 << 20
 #: Of each fdatasync of the slow disk; the limit of ETCD-01 is 100 ms.
 SYNC_DELAY_MICROSECONDS = 130_000
+ENDPOINTS: Resource[Any] = Resource("", "v1", "endpoints", "Endpoints", dict)
 FLOW = "/apis/flowcontrol.apiserver.k8s.io/v1"
 
 
@@ -152,6 +155,13 @@ async def test_clients_that_watch_endpoints(
     await may_read_all(client, "mesh")
     await make_account(client, "mesh", "proxy")
     offset = size(log)
+    watching: list[asyncio.Task[None]] = []
+
+    async def watch(proxy: HttpClient) -> None:
+        while True:
+            async for _ in proxy.watch(ENDPOINTS.only_metadata, resource_version="0"):
+                pass
+
     async with AsyncExitStack() as stack:
         stack.push_async_callback(client.close)
         for number in range(10):
@@ -160,8 +170,7 @@ async def test_clients_that_watch_endpoints(
             proxy = await agent(plane, client, "mesh", "proxy", node=node)
             stack.push_async_callback(proxy.close)
             group = await stack.enter_async_context(asyncio.TaskGroup())
-            path = "/api/v1/endpoints?watch=true&timeoutSeconds=8"
-            group.create_task(proxy.request("GET", path))
+            watching.append(group.create_task(watch(proxy)))
 
         async def watches() -> bool:
             page = (await client.request("GET", "/metrics")).decode()
@@ -172,9 +181,13 @@ async def test_clients_that_watch_endpoints(
 
         await until(watches)
         open_ = await report_of(plane, tmp_path)
+        for each in watching:
+            each.cancel()
     assert ids(open_)[0] == "NET-09", ids(open_)
     part = tmp_path / "part.log"
-    written_since(log, offset, part)
+    await written_since(
+        log, offset, part, lambda events: len(answered(events, account="mesh:proxy")) >= 10
+    )
     ended = await report_of(plane, tmp_path, "--audit", str(part), "--only", "AUD-*")
     worst = ended["findings"][0]
     assert (worst["id"], worst["severity"]) == ("AUD-18", "critical"), ids(ended)
@@ -249,7 +262,9 @@ async def test_a_caller_that_starves_its_priority_level(
         await each.close()
     assert ids(metrics)[0] == "API-01", ids(metrics)
     part = tmp_path / "part.log"
-    written_since(log, offset, part)
+    await written_since(
+        log, offset, part, lambda events: bool(answered(events, account="research:trainer"))
+    )
     report = await report_of(plane, tmp_path, "--audit", str(part), "--only", "AUD-13")
     found = {each["subject"].partition(":")[0]: each for each in report["findings"]}
     assert found["research/trainer"]["severity"] == "critical"

@@ -19,6 +19,7 @@ import yaml
 from tests.e2e.cli_world import Shell
 from tests.kubernetes.audited import (
     agent,
+    answered,
     audited_plane,
     create,
     make_account,
@@ -94,8 +95,9 @@ async def rolled_out(
         for node, each in agents.items():
             group.create_task(behave(node, each, received))
     seconds = time.monotonic() - start
-    await asyncio.sleep(1)  # the log is written behind the answers
-    written_since(log, offset, to)
+    sent = len(agents) * ROUNDS * len(READS)
+    account = f"{SPACE}:agent"
+    await written_since(log, offset, to, lambda es: len(answered(es, account=account)) >= sent)
     return received, seconds
 
 
