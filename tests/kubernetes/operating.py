@@ -25,7 +25,7 @@ from fairlead.api.cluster_report import REPORT_NAME
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.resources import CLUSTER_REPORTS, CRDS, JOBS, NODES, PODS, Resource
-from fairlead.api.status import AlreadyExists, NotFound
+from fairlead.api.status import AlreadyExists, NotFound, Timeout
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
@@ -153,9 +153,24 @@ async def sweep(client: Client) -> None:
         if job.metadata.finalizers:
             free = {"metadata": {"finalizers": None}}
             await client.patch(JOBS, name, free, namespace=namespace)
-    await client.delete_collection(JOBS)
-    await client.delete_collection(PODS, grace_period_seconds=0)
-    await client.delete_collection(NODES)
+    await delete_all(client, JOBS)
+    await delete_all(client, PODS, grace_period_seconds=0)
+    await delete_all(client, NODES)
+
+
+async def delete_all(
+    client: Client, resource: Resource[Any], *, grace_period_seconds: int | None = None
+) -> None:
+    """Delete all objects of a kind; of a thousand, one request may not delete all in time."""
+
+    async def are_deleted() -> bool:
+        try:
+            await client.delete_collection(resource, grace_period_seconds=grace_period_seconds)
+        except Timeout:
+            return False
+        return True
+
+    await until(are_deleted)
 
 
 async def remove_report(client: Client) -> None:
@@ -260,7 +275,7 @@ async def virtual_nodes(
         await nodes.wait_synced()
         yield nodes
         task.cancel()
-    await client.delete_collection(NODES)
+    await delete_all(client, NODES)
 
 
 class Pair:
@@ -334,6 +349,29 @@ def job_body(
     }
     role = {"name": "worker", "count": members, "template": template}
     return {"metadata": {"name": name}, "spec": {"roles": [role], **spec}}
+
+
+async def running(client: Client, name: str, members: int, *, attempt: int = 1) -> Job:
+    """Return the job once so many members of the attempt run."""
+    found: list[Job] = []
+
+    async def runs() -> bool:
+        job = await client.get(JOBS, name, namespace="default")
+        found.append(job)
+        return job.status.members.running == members and job.status.attempt == attempt
+
+    await until(runs)
+    return found[-1]
+
+
+async def succeed(client: Client, nodes: VirtualNodes, name: str) -> None:
+    """End all running members of a job with success.
+
+    For a job that a test has to see running: no time of its own is long enough on a busy machine.
+    """
+    for pod in (await client.list(PODS, label_selector=f"{names.JOB_NAME}={name}")).items:
+        if pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None:
+            nodes.fail_pod(pod.metadata.key, exit_code=0)
 
 
 async def ended(client: Client, name: str) -> Job:

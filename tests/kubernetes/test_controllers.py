@@ -24,6 +24,8 @@ from tests.kubernetes.operating import (
     http_client,
     install_kinds,
     job_body,
+    running,
+    succeed,
     sweep,
     until,
     virtual_nodes,
@@ -122,19 +124,13 @@ async def test_the_server_stops_tracking_a_job_that_nobody_applies(client: HttpC
 async def test_a_gang_of_a_hundred_runs_to_its_end(client: HttpClient) -> None:
     async with (
         witnessed(client) as witness,
-        virtual_nodes(client, 50),
+        virtual_nodes(client, 50) as nodes,
         controllers(client),
     ):
-        body = job_body("gang", 100, seconds=4, gpus=4)
+        body = job_body("gang", 100, gpus=4)
         await client.create(JOBS, body, namespace="default")
-
-        async def runs() -> bool:
-            job = await client.get(JOBS, "gang", namespace="default")
-            return job.status.members.running == 100 or job.is_finished
-
-        await until(runs)
+        job = await running(client, "gang", 100)
         pods = (await client.list(PODS)).items
-        job = await client.get(JOBS, "gang", namespace="default")
         assert len(pods) == 100
         assert job.status.placement is not None
         places = job.status.placement.roles[0].nodes
@@ -154,6 +150,7 @@ async def test_a_gang_of_a_hundred_runs_to_its_end(client: HttpClient) -> None:
         assert (shared.data["WORLD_SIZE"], shared.data["MASTER_ADDR"]) == ("100", first)
         hosts = b64decode(shared.binary_data["hostfile"]).decode().splitlines()
         assert (hosts[0], len(hosts)) == (f"{first} slots=1", 100)
+        await succeed(client, nodes, "gang")
         job = await ended(client, "gang")
         assert job.status.state == "Succeeded"
         assert job.status.attempt == 1
@@ -200,15 +197,12 @@ async def test_two_gangs_that_each_want_every_node_run_one_after_the_other(
 
 async def test_a_gang_with_a_failing_member_restarts_whole(client: HttpClient) -> None:
     async with witnessed(client), virtual_nodes(client, 50) as nodes, controllers(client):
-        body = job_body("wounded", 20, seconds=4, restart={"limit": 3, "backoffSeconds": 0})
+        body = job_body("wounded", 20, restart={"limit": 3, "backoffSeconds": 0})
         await client.create(JOBS, body, namespace="default")
-
-        async def runs() -> bool:
-            job = await client.get(JOBS, "wounded", namespace="default")
-            return job.status.members.running == 20
-
-        await until(runs)
+        await running(client, "wounded", 20)
         nodes.fail_pod(("default", "wounded-1-worker-7"), exit_code=3)
+        await running(client, "wounded", 20, attempt=2)
+        await succeed(client, nodes, "wounded")
         job = await ended(client, "wounded")
         assert job.status.state == "Succeeded"
         assert job.status.attempt == 2
@@ -218,19 +212,15 @@ async def test_a_gang_with_a_failing_member_restarts_whole(client: HttpClient) -
 
 async def test_a_gang_survives_the_loss_of_its_node(client: HttpClient) -> None:
     async with witnessed(client), virtual_nodes(client, 20) as nodes, controllers(client):
-        await client.create(JOBS, job_body("moved", 10, seconds=5), namespace="default")
-
-        async def runs() -> bool:
-            job = await client.get(JOBS, "moved", namespace="default")
-            return job.status.members.running == 10
-
-        await until(runs)
-        job = await client.get(JOBS, "moved", namespace="default")
+        await client.create(JOBS, job_body("moved", 10), namespace="default")
+        job = await running(client, "moved", 10)
         assert job.status.placement is not None
         lost = job.status.placement.roles[0].nodes[3]
         nodes.fail_node(lost)
         pod = "moved-1-worker-3"
         await client.delete(PODS, pod, namespace="default", grace_period_seconds=0)
+        await running(client, "moved", 10, attempt=2)
+        await succeed(client, nodes, "moved")
         job = await ended(client, "moved")
         assert job.status.state == "Succeeded"
         assert job.status.attempt == 2
@@ -402,30 +392,32 @@ async def test_a_gang_of_a_higher_class_takes_the_nodes_of_a_whole_gang_which_th
         await client.create(PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value})
     at_once = PlacementPolicy(preemption_min_run_seconds=0.0)
 
-    async def job(name: str) -> Job:
-        return await client.get(JOBS, name, namespace="default")
-
     async with (
         witnessed(client),
-        virtual_nodes(client, 4),
+        virtual_nodes(client, 4) as nodes,
         controllers(client, placement=at_once),
     ):
-        for number in range(2):
-            body = job_body(f"victim-{number}", 2, seconds=4, priorityClassName="usual")
+        victims = ("victim-0", "victim-1")
+        for name in victims:
+            body = job_body(name, 2, priorityClassName="usual")
             await client.create(JOBS, body, namespace="default")
 
         async def both_run() -> bool:
-            return all([(await job(f"victim-{n}")).status.members.running == 2 for n in (0, 1)])
+            found = [await client.get(JOBS, name, namespace="default") for name in victims]
+            return all(job.status.members.running == 2 for job in found)
 
         await until(both_run)
         urgent = job_body("urgent", 2, seconds=1, priorityClassName="urgent")
         await client.create(JOBS, urgent, namespace="default")
         done = await ended(client, "urgent")
-        victims = [await ended(client, f"victim-{n}") for n in (0, 1)]
+        await until(both_run)
+        for name in victims:
+            await succeed(client, nodes, name)
+        after = [await ended(client, name) for name in victims]
     for name in classes:
         await client.delete(PRIORITY_CLASSES, name)
     assert (done.status.state, len(done.status.attempts)) == ("Succeeded", 1)
-    assert [victim.status.state for victim in victims] == ["Succeeded", "Succeeded"]
+    assert [victim.status.state for victim in after] == ["Succeeded", "Succeeded"]
     # One gang gave way, as a whole; the other one was not needed.
-    ends = sorted([a.reason for a in victim.status.attempts] for victim in victims)
+    ends = sorted([a.reason for a in victim.status.attempts] for victim in after)
     assert ends == [["Preempted", "Succeeded"], ["Succeeded"]]

@@ -5,6 +5,7 @@ on a real API server, with its access rules and its quota.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_tenancy import ACCOUNTS, BINDINGS, QUOTAS, ROLES
 
 from fairlead.api import names
+from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, NAMESPACES, PODS, PRIORITY_CLASSES
 from fairlead.api.status import Forbidden
 from fairlead.install.manifests import Install, manifests
@@ -118,12 +120,18 @@ async def test_a_class_that_a_user_gives_to_the_job_of_its_group_preempts_nobody
             )
 
         await until(waits)
+
+        async def is_replaced(old: Job) -> bool:
+            jobs = (await client.list(JOBS, namespace=SPACE)).items
+            return bool(jobs) and all(job.metadata.uid != old.metadata.uid for job in jobs)
+
+        await until(functools.partial(is_replaced, made))
         await asyncio.sleep(5)
         replaced = await stand_in(client, "h")
-        assert replaced.metadata.uid != made.metadata.uid
         assert replaced.spec.priority_class_name == ""
         # While it waits in the queue: at once out of it, and replaced again.
         await mallory.patch(JOBS, replaced.metadata.name, patch, namespace=SPACE)
+        await until(functools.partial(is_replaced, replaced))
         await asyncio.sleep(5)
         assert (await stand_in(client, "h")).spec.priority_class_name == ""
         assert await runs()

@@ -28,6 +28,8 @@ from tests.kubernetes.operating import (
     http_client,
     job_body,
     kubeconfig_of,
+    running,
+    succeed,
     sweep,
     until,
     virtual_nodes,
@@ -550,7 +552,7 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
             bodies = [
                 job_body("gang", 40, seconds=2),
                 job_body("gone", 2, seconds=0.2, ttlSecondsAfterFinished=0),
-                job_body("wounded", 3, seconds=4, restart={"limit": 2, "backoffSeconds": 0}),
+                job_body("wounded", 3, restart={"limit": 2, "backoffSeconds": 0}),
                 job_body("held", 2),
                 job_body("late", 51, seconds=0.1),
             ]
@@ -602,6 +604,8 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
             for name in taken:
                 job = await ended(client, name)
                 assert job.status.state == "Failed", name
+            await running(client, "wounded", 3, attempt=2)
+            await succeed(client, nodes, "wounded")
             assert (await ended(client, "wounded")).status.attempt == 2
             await until(lambda: run("held", 2))
             await client.patch(JOBS, "held", {"spec": {"suspend": True}}, namespace="default")

@@ -22,6 +22,7 @@ from tests.kubernetes.operating import (
     install_kinds,
     job_body,
     rights_count,
+    running,
     sweep,
     until,
     virtual_nodes,
@@ -66,14 +67,6 @@ def shell(cluster: ControlPlane, tmp_path: Path) -> Shell:
 
 async def fairlead(shell: Shell, *arguments: str, code: int = 0) -> Result:
     return await asyncio.to_thread(shell.run, *arguments, code=code)
-
-
-async def running(client: HttpClient, name: str, members: int, *, attempt: int = 1) -> None:
-    async def runs() -> bool:
-        job = await client.get(JOBS, name, namespace="default")
-        return job.status.members.running == members and job.status.attempt == attempt
-
-    await until(runs)
 
 
 def _certificate(directory: Path) -> Path:

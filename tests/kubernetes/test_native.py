@@ -15,6 +15,8 @@ from tests.kubernetes.operating import (
     http_client,
     install_kinds,
     job_body,
+    running,
+    succeed,
     sweep,
     until,
     virtual_nodes,
@@ -80,8 +82,10 @@ async def test_the_version_is_found_out(client: HttpClient) -> None:
 async def test_a_gang_is_placed_by_kube_scheduler_and_its_placement_says_where(
     client: HttpClient,
 ) -> None:
-    async with watched(client), virtual_nodes(client, 12), controllers(client, policy=NATIVE):
-        await client.create(JOBS, job_body("gang", 8, seconds=3), namespace="default")
+    async with (
+        watched(client), virtual_nodes(client, 12) as nodes, controllers(client, policy=NATIVE),
+    ):  # fmt: skip
+        await client.create(JOBS, job_body("gang", 8), namespace="default")
 
         async def runs() -> bool:
             status = (await job(client, "gang")).status
@@ -101,6 +105,8 @@ async def test_a_gang_is_placed_by_kube_scheduler_and_its_placement_says_where(
         owner = (await job(client, "gang")).metadata.uid
         owners = [each.metadata.owner_references[0].uid for each in (group, load)]
         assert owners == [owner, owner]
+        await running(client, "gang", 8)
+        await succeed(client, nodes, "gang")
         done = await ended(client, "gang")
         assert (done.status.state, done.status.attempt) == ("Succeeded", 1)
 
@@ -147,7 +153,7 @@ async def test_native_pods_stay_off_the_nodes_that_are_bound_directly(client: Ht
         await client.patch(NODES, "v00000", label)
         taint = {"key": "pool", "value": "own", "effect": "NoSchedule"}
         await client.patch(NODES, "v00000", {"spec": {"taints": [taint]}})
-        await client.create(JOBS, job_body("three", 3, seconds=30), namespace="default")
+        await client.create(JOBS, job_body("three", 3), namespace="default")
 
         async def are_bound() -> bool:
             pods = await pods_of(client, "three")
@@ -156,7 +162,7 @@ async def test_native_pods_stay_off_the_nodes_that_are_bound_directly(client: Ht
         await until(are_bound)
         assert "v00000" not in where(await pods_of(client, "three")).values()
         # Its room is all that is left; a gang that may use it is bound there by us.
-        body = job_body("lone", 1, seconds=30)
+        body = job_body("lone", 1)
         body["spec"]["roles"][0]["template"]["spec"]["tolerations"] = [taint]
         await client.create(JOBS, body, namespace="default")
 

@@ -32,7 +32,8 @@ from tests.kubernetes.outage_world import (
     proxied,
 )
 from tests.kubernetes.own_plane import own_plane
-from tests.kubernetes.test_leader import LEASE_SECONDS, leader, replicas, submit
+from tests.kubernetes.replicas import LEASE_SECONDS, leader, replicas
+from tests.kubernetes.test_leader import submit
 
 from fairlead.api import names
 from fairlead.api.job import Job

@@ -20,6 +20,8 @@ from tests.kubernetes.operating import (
     http_client,
     install_kinds,
     job_body,
+    running,
+    succeed,
     sweep,
     until,
     virtual_nodes,
@@ -58,15 +60,11 @@ async def test_a_gang_is_bound_by_the_stock_scheduler_and_starts_when_all_are(
 ) -> None:
     async with (
         watched(client),
-        virtual_nodes(client, 20),
+        virtual_nodes(client, 20) as nodes,
         controllers(client, policy=PINNED),
     ):
-        await client.create(JOBS, job_body("gang", 20, seconds=2), namespace="default")
-
-        async def runs() -> bool:
-            return (await client.get(JOBS, "gang", namespace="default")).status.members.running > 0
-
-        await until(runs)
+        await client.create(JOBS, job_body("gang", 20), namespace="default")
+        await running(client, "gang", 20)
         pods = (await client.list(PODS)).items
         assert len(pods) == 20
         assert all(pod.spec.node_name == pinned_node(pod.spec) for pod in pods)
@@ -76,6 +74,7 @@ async def test_a_gang_is_bound_by_the_stock_scheduler_and_starts_when_all_are(
         shared = await client.get(CONFIG_MAPS, "gang-1-gang", namespace="default")
         last = max(c.last_transition_time or "" for c in scheduled)
         assert (shared.metadata.creation_timestamp or "") >= last
+        await succeed(client, nodes, "gang")
         job = await ended(client, "gang")
     assert (job.status.state, job.status.attempt) == ("Succeeded", 1)
 
@@ -86,7 +85,7 @@ async def test_a_node_that_says_direct_is_not_left_to_the_stock_scheduler(
     async with watched(client), virtual_nodes(client, 2), controllers(client, policy=PINNED):
         label = {"metadata": {"labels": {names.BINDING: "direct"}}}
         await client.patch(NODES, "v00000", label)
-        await client.create(JOBS, job_body("mixed", 2, seconds=30), namespace="default")
+        await client.create(JOBS, job_body("mixed", 2), namespace="default")
 
         async def are_bound() -> bool:
             pods = (await client.list(PODS)).items
