@@ -200,6 +200,7 @@ class FleetController:
             self._providers.forget(change.key[1])
             self._memory.own_launches.pop(change.key[1], None)
             self._memory.not_held.discard(change.key[1])
+            self._memory.counted.discard(change.key[1])
             self._records.forget(change.key[1])
             self._faults.pop(change.key[1], None)
             self._mistakes.pop(change.key[1], None)

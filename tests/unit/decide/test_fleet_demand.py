@@ -196,6 +196,24 @@ def test_a_new_process_counts_a_launch_whose_machine_its_first_list_misses() -> 
     assert [size(0.0), size(60.0), size(121.0)] == [1, 1, 0]
 
 
+def test_a_new_process_buys_nothing_before_a_complete_list_says_what_there_is() -> None:
+    """Of a pool that was made again, no record names the machines that have no node yet."""
+    spec = NodePoolSpec(Provider(ProviderType.STATIC), NodeTemplate(dict(RESOURCES)), 2, min=2)
+    made, memory = NodePool(ObjectMeta("p"), spec, NodePoolStatus(launch_number=1)), FleetMemory()
+    machine = Instance("m", "p", InstanceState.STARTING)
+
+    def buys(inventory: Inventory | None) -> int:
+        pool, state = PoolView(made, (), inventory, 0.0), ClusterState.of([], [])
+        view = FleetView(Fleet(), [pool], PoolNodes(), state, (), EPOCH, 0.0)
+        census = take_census(view, pool, memory)
+        (plan,) = plan_purchases(view, [census], is_buying=True).plans
+        return sum(buy.count for buy in plan.buys)
+
+    torn = Inventory((), is_complete=False)
+    assert [buys(None), buys(torn)] == [0, 0]
+    assert [buys(Inventory((machine,))), buys(torn)] == [1, 1]
+
+
 def test_a_machine_keeps_its_node_when_that_registers_under_another_name() -> None:
     nodes = PoolNodes()
     for name in ("before", "after"):

@@ -35,6 +35,9 @@ class PoolCensus:
     nodes: dict[str, PoolNode]
     #: Removals that were granted, but for those of nodes that are used again.
     leaving: dict[str, Grant]
+    #: This process had a complete list once. Until then there may be machines that neither a node
+    #: nor our records name: those of a pool of the same name that was deleted.
+    is_counted: bool = False
     #: Machines without a node that takes work, and whose deadline has not passed: by domain.
     coming: dict[str, int] = field(default_factory=dict[str, int])
     #: Idle nodes that we marked and that could return: by domain.
@@ -142,6 +145,7 @@ def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> PoolCe
         frozenset(each.id for each in pool.instances),
         nodes,
         leaving,
+        is_counted=pool.name in memory.counted,
     )
     launched: dict[str, Launch] = {}
     for launch in pool.pool.status.launches:
@@ -210,6 +214,8 @@ def _existing(
     """Return the machines that exist. `known`: those that our records or nodes name."""
     seen = memory.seen.setdefault(pool.name, {})
     is_complete = pool.inventory is not None and pool.inventory.is_complete
+    if is_complete:
+        memory.counted.add(pool.name)
     seen.update({each.id: (None, each) for each in pool.instances})
     for id_ in seen.keys() - {each.id for each in pool.instances}:
         since, each = seen[id_]

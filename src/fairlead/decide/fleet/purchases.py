@@ -122,10 +122,7 @@ def _plan(view: FleetView, census: PoolCensus, demand: Demand, *, is_buying: boo
         domain: max(0, count - census.coming.get(domain, 0))
         for domain, count in coming_used.items()
     }
-    # Of a new pool there may be machines already: those of one of its name that was deleted.
-    is_listed = pool.is_external or census.view.inventory is not None
-    is_known = is_listed or pool.status.launch_number > 0
-    is_buying = is_buying and is_known
+    is_buying = is_buying and (pool.is_external or census.is_counted)
     surplus = max(0, census.size - wanted)
     if surplus == 0:  # what is marked and wanted after all returns
         returning = {domain: len(nodes) for domain, nodes in census.marked.items()}

@@ -134,6 +134,8 @@ class FleetMemory:
     own_launches: dict[str, tuple[Launch, ...]] = field(default_factory=dict)
     #: Pools on which the finalizer may not be put: they are acted on without.
     not_held: set[str] = field(default_factory=set[str])
+    #: Pools of whose machines this process has had a complete list.
+    counted: set[str] = field(default_factory=set[str])
     #: The latest decision, where it found nothing to do.
     quiet: Quiet | None = None
     #: The machines of each pool, and since when complete lists lack them, None for those that the
