@@ -260,21 +260,45 @@ async def test_restart_policy_restarts_with_back_off_and_keeps_the_previous_log(
         assert (tmp_path / "logs/default/pods/p+previous.log").exists()
 
 
-async def test_a_deadline_ends_a_pod_and_over_commitment_is_refused(tmp_path: Path) -> None:
+async def test_a_deadline_ends_a_pod(tmp_path: Path) -> None:
     async with local_world(tmp_path) as world:
-        gpus = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
-        show = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 100")
-        await world.pod("late", *show, container=gpus, activeDeadlineSeconds=1)
-        await world.until_phase("late", "Running")
-        await world.pod("greedy", "true", container=gpus)
-        greedy = (await world.until_phase("greedy", "Failed")).status
-        assert greedy.reason == "OutOfnvidia.com/gpu"
+        await world.pod("first", "true")  # starts what starts programs
+        await world.until_phase("first", "Succeeded")
+        await world.pod("late", "sleep", "1000", activeDeadlineSeconds=3)
         late = await world.until_phase("late", "Failed")
         assert late.status.reason == "DeadlineExceeded"
         assert (ended(late).exit_code, ended(late).signal) == (143, 15)
-        assert world.log("late") == "GPU-0,GPU-1\n"
-        await world.pod("next", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", container=gpus)
-        await world.until_phase("next", "Succeeded")
+
+
+async def test_devices_go_to_one_pod_at_a_time_and_over_commitment_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with local_world(tmp_path) as world:
+        gpus = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
+        show = "echo $CUDA_VISIBLE_DEVICES"
+        await world.pod("holder", "sh", "-c", f"{show}; exec sleep 1000", container=gpus)
+        await world.until_phase("holder", "Running")
+        await world.pod("greedy", "true", container=gpus)
+        greedy = (await world.until_phase("greedy", "Failed")).status
+        assert greedy.reason == "OutOfnvidia.com/gpu"
+        assert await until_file(tmp_path / "logs/default/pods/holder.log") == "GPU-0,GPU-1\n"
+        call, came = world.api.call, list[Pod]()
+
+        async def slow(request: Request[Any]) -> Any:
+            """The next pod comes as soon as the API lacks the holder, and before the node knows."""
+            answer = await call(request)
+            if not any(pod.metadata.name == "holder" for pod in world.api.stored(PODS)):
+                world.api.call = call
+                await world.pod("next", "sh", "-c", show, container=gpus)
+                came.append(await world.until("next", lambda pod: pod.is_terminal))
+            return answer
+
+        world.api.call = slow
+        await world.api.delete(PODS, "holder", namespace="default", grace_period_seconds=30)
+        await world.until_gone("holder")
+        await world.until("next", lambda _: len(came) == 1)
+        assert came[0].status.phase == "Succeeded", came[0].status
+        assert world.log("next") == "GPU-0,GPU-1\n"
 
 
 async def test_progress_lines_become_the_annotation(tmp_path: Path) -> None:

@@ -128,10 +128,10 @@ class LocalPod:
         await self._deleted.wait()
         await self._stop(self._grace_seconds)
         await self._end_logs()
+        self._host.release(self.pod)  # once it is gone, others may come for what it had
         if not self.is_gone:
             await self._sync()
             await self._host.confirm_deletion(self.pod)
-        self._host.release(self.pod)
         await self._host.remove(self.directory)
 
     async def _until_over(self) -> None:
