@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,8 @@ class Server:
         pid = self.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for each in (pid, *map(int, children)):
-            os.kill(each, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # a worker that had done its work
+                os.kill(each, signal.SIGKILL)
 
 
 @contextmanager
