@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.embedded.http.server import Server, serve
 from fairlead.embedded.registry import Registry
@@ -26,7 +27,7 @@ from fairlead.webhook.tls import load_pair, server_context
 
 TOKEN = "secret-of-the-test"
 # A test that waits for nothing fails, not hangs; a long watch may take long on a busy machine.
-PATIENCE = aiohttp.ClientTimeout(sock_connect=60, sock_read=60)
+PATIENCE = aiohttp.ClientTimeout(sock_connect=PATIENCE_SECONDS, sock_read=PATIENCE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ async def running(
 
 async def eventually(condition: Callable[[], object]) -> None:
     """Return once the condition holds; TimeoutError after some seconds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110 -- what the server does has no event to wait for
             await asyncio.sleep(0.005)
 

@@ -16,10 +16,10 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from tests.e2e.command_server import Command, command_server
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.kube.kubeconfig import load_connection
 
-ANSWER_SECONDS_MAX = 60.0
 _JOBS = "/apis/fairlead.dev/v1alpha1/namespaces/default/jobs"
 
 
@@ -57,7 +57,7 @@ class Shell:
             given.write(stdin)
             given.seek(0)
             streams = (given, out, err)
-            done = command_server().run(command, streams, seconds_max=ANSWER_SECONDS_MAX)
+            done = command_server().run(command, streams, seconds_max=PATIENCE_SECONDS)
             out.seek(0)
             err.seek(0)
             result = Result(done, out.read(), err.read())
@@ -146,7 +146,9 @@ class Shell:
         return str(self.status(name).get("state", ""))
 
 
-def eventually(question: Callable[[], Any], expected: Any, *, seconds: float = 20.0) -> None:
+def eventually(
+    question: Callable[[], Any], expected: Any, *, seconds: float = PATIENCE_SECONDS
+) -> None:
     """Ask again and again until the answer is the expected one."""
     deadline = time.monotonic() + seconds
     while (answer := question()) != expected:

@@ -65,9 +65,9 @@ class Gang:
 
     def until_attempt_runs(self, attempt: int) -> None:
         """Wait until all members of the attempt run."""
-        eventually(lambda: len(self.pids(attempt)), len(RANKS), seconds=45)
+        eventually(lambda: len(self.pids(attempt)), len(RANKS))
         eventually(lambda: (self.status()["attempt"], self.status()["state"]),
-                   (attempt, "Running"), seconds=45)  # fmt: skip
+                   (attempt, "Running"))  # fmt: skip
 
     def pids(self, attempt: int) -> list[int]:
         """Return the processes that the attempt has started, by rank; from the journal."""
@@ -87,7 +87,7 @@ class Gang:
     def finish(self) -> dict[str, Any]:
         """Let the members end and return the job's last status; it must succeed."""
         (self.home / "finish").touch()
-        ended = self.shell.run("wait", self.name, "--timeout", "45s")
+        ended = self.shell.run("wait", self.name, "--timeout", "100s")
         assert ended.out == f"{self.name} Succeeded\n"
         return self.status()
 

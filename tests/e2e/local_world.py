@@ -1,7 +1,7 @@
 """A local node beside an API in a dictionary; as a program, one that survives `kill -9` on disk.
 
-`python local_world.py DATA` runs a node in a process of its own: the API's objects are read from
-and kept in DATA/api.json, so that a test can kill the process and start it again.
+`python -m tests.e2e.local_world DATA` runs a node in a process of its own: the API's objects are
+read from and kept in DATA/api.json, so that a test can kill the process and start it again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE_SECONDS
+
 from fairlead.api.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.embedded.local.host import LocalOptions
@@ -25,6 +27,7 @@ from fairlead.embedded.local.node import LocalNode
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.fake_client import FakeClient
 
+ROOT = Path(__file__).resolve().parents[2]
 NODE = "here"
 OPTIONS = LocalOptions(
     restart_back_off_seconds=0.2,
@@ -97,21 +100,21 @@ class LocalWorld:
     async def get(self, name: str) -> Pod:
         return await self.api.get(PODS, name, namespace="default")
 
-    async def until(self, name: str, test: Callable[[Pod], bool], seconds: float = 8.0) -> Pod:
+    async def until(self, name: str, test: Callable[[Pod], bool]) -> Pod:
         """Return the pod once `test` holds; AssertionError with its status otherwise."""
-        limit = time.monotonic() + seconds
+        limit = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < limit:
             pod = await self.get(name)
             if test(pod):
                 return pod
             await asyncio.sleep(0.02)
-        raise AssertionError(f"waited {seconds} s for {name}: {(await self.get(name)).status}")
+        raise AssertionError(f"waited for {name}: {(await self.get(name)).status}")
 
     async def until_phase(self, name: str, phase: str) -> Pod:
         return await self.until(name, lambda pod: pod.status.phase == phase)
 
-    async def until_gone(self, name: str, seconds: float = 8.0) -> None:
-        limit = time.monotonic() + seconds
+    async def until_gone(self, name: str) -> None:
+        limit = time.monotonic() + PATIENCE_SECONDS
         while any(pod.metadata.name == name for pod in self.api.stored(PODS)):
             assert time.monotonic() < limit, f"{name} is still there"
             await asyncio.sleep(0.02)
@@ -141,6 +144,11 @@ async def local_world(
         with contextlib.suppress(asyncio.CancelledError):
             await task
         await world.node.shut_down(0.0)
+
+
+def program(data: Path) -> list[str]:
+    """Return the command that runs a node in ROOT until killed."""
+    return [sys.executable, "-m", __name__, str(data)]
 
 
 async def main(data: Path) -> None:

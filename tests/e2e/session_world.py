@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 import aiohttp
 from tests.conformance.http_server import Running, eventually, running
 from tests.e2e.local_world import NODE, OPTIONS
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.core import Pod
 from fairlead.api.resources import PODS
@@ -102,7 +103,7 @@ class Exec:
 
     async def receive(self) -> bool:
         """Take one message; False at the end."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             message = await self.socket.receive()
         if message.type is not aiohttp.WSMsgType.BINARY:
             return False

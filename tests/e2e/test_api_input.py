@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 import pytest
 from tests.e2e.cli_world import Shell
 from tests.e2e.disaster_world import log_of_cluster
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("api-input")]
 
 JOBS = "/apis/fairlead.dev/v1alpha1/namespaces/default/jobs"
 MAPS = "/api/v1/namespaces/default/configmaps"
-ANSWER_SECONDS_MAX = 30.0
 GROWTH_BYTES_MAX = 200 << 20  # what may be kept has limits; far below what these tests send
 CHANGES = 300
 SEND_PAUSE_SECONDS = 0.05
@@ -52,7 +52,7 @@ class Api:
 
     def call(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
         """Send one request and return the answer."""
-        connection = self.shell.https(timeout=ANSWER_SECONDS_MAX)
+        connection = self.shell.https(timeout=PATIENCE_SECONDS)
         try:
             connection.putrequest(method, path, skip_accept_encoding=True)
             given = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json",
@@ -67,7 +67,7 @@ class Api:
 
     def connect(self) -> socket.socket:
         """Open a connection for bytes that are no request."""
-        connection = self.shell.https(timeout=ANSWER_SECONDS_MAX)
+        connection = self.shell.https(timeout=PATIENCE_SECONDS)
         connection.connect()
         return connection.sock
 
@@ -296,6 +296,6 @@ def test_a_reader_that_never_reads_is_dropped_and_costs_the_others_nothing(api: 
                 assert patched.code == 200, patched
             mark = json.dumps({"metadata": {"name": "last-of-all"}}).encode()
             assert api.call("POST", MAPS, mark).code == 201
-            events = following.result(ANSWER_SECONDS_MAX)
+            events = following.result(PATIENCE_SECONDS)
     assert events.count(b'{"type":"MODIFIED"') == CHANGES
     assert api.call("DELETE", f"{MAPS}/large").code == 200

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api import names
 from fairlead.api.resources import JOBS, PODS
@@ -49,7 +50,7 @@ def test_a_gang_of_a_script_runs_and_leaves_logs_and_history(shell: Shell) -> No
     assert submitted.out == "gang-1\n"
     assert "2 members x 0.1 CPUs" in submitted.err
     assert "fits now" in submitted.err
-    assert shell.run("wait", "gang-1", "--timeout", "30s").out == "gang-1 Succeeded\n"
+    assert shell.run("wait", "gang-1", "--timeout", "100s").out == "gang-1 Succeeded\n"
     lines = shell.run("logs", "gang-1").out.splitlines()
     for rank in (0, 1):
         mine = [line for line in lines if line.startswith(f"[worker-{rank}]")]
@@ -68,7 +69,7 @@ def test_a_queued_job_runs_the_script_as_it_was_when_it_was_submitted(shell: She
     name = shell.run("submit", "edited.sh", "--hold").out.strip()
     script.write_text("echo after\n")
     shell.run("release", name)
-    shell.run("wait", name, "--timeout", "30s")
+    shell.run("wait", name, "--timeout", "100s")
     assert shell.run("logs", name).out.endswith("before\n")
 
 
@@ -76,7 +77,7 @@ def test_a_script_comes_from_standard_input_as_it_does_with_sbatch(shell: Shell)
     script = "#FAIRLEAD --cpus 10m\necho of $1\n"
     name = shell.run("submit", "-", "--", "stdin", stdin=script).out.strip()
     assert name == "stdin-1"
-    shell.run("wait", name, "--timeout", "30s")
+    shell.run("wait", name, "--timeout", "100s")
     assert shell.run("logs", name).out.endswith("of stdin\n")
     assert shell.job(name)["spec"]["roles"][0]["template"]["spec"]["containers"][0]["resources"][
         "requests"
@@ -122,7 +123,7 @@ def test_a_reader_that_has_seen_enough_does_not_fail_the_job(shell: Shell) -> No
     process.stdout.close()
     assert process.stderr is not None
     said = process.stderr.read()
-    assert process.wait(30) == 4, "the exit code is the job's"
+    assert process.wait(PATIENCE_SECONDS) == 4, "the exit code is the job's"
     assert "headed Failed" in said
     assert shell.run("logs", "headed").out.endswith("line 6\n")
 
@@ -131,7 +132,7 @@ def test_ctrl_c_detaches_from_a_job_and_says_how_to_return(shell: Shell) -> None
     process = shell.start("run", "--name", "detached", "--", "sleep", "600")
     eventually(lambda: shell.state("detached"), "Running")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130, (out, err)
     assert "Job detached goes on.    fairlead logs -f detached" in err
     assert "Traceback" not in err
@@ -142,7 +143,7 @@ def test_ctrl_c_detaches_from_a_job_and_says_how_to_return(shell: Shell) -> None
 
 def test_hold_release_and_cancel(shell: Shell) -> None:
     name = shell.run("submit", "sleep.sh", "--name", "patient").out.strip()
-    shell.run("wait", name, "--for", "started", "--timeout", "30s")
+    shell.run("wait", name, "--for", "started", "--timeout", "100s")
     assert shell.run("hold", name).out == "patient held\n"
     eventually(lambda: shell.state(name), "Held")
     assert "fairlead release patient" in shell.run("why", name).out
@@ -158,7 +159,7 @@ def test_hold_release_and_cancel(shell: Shell) -> None:
 def test_of_two_jobs_that_want_all_nodes_one_runs_and_the_other_says_why_not(shell: Shell) -> None:
     whole = ("--simulate", "10m", "--nodes", "20", "--gpus", "8", "--time", "1h")
     first = shell.run("submit", "sleep.sh", "--name", "whole-1", *whole).out.strip()
-    shell.run("wait", first, "--for", "started", "--timeout", "30s")
+    shell.run("wait", first, "--for", "started", "--timeout", "100s")
     second = shell.run("submit", "sleep.sh", "--name", "whole-2", *whole)
     assert "waits: needs 160 GPUs, 0 of 160 are free: 160 short" in second.err
     eventually(lambda: "InsufficientCapacity" in shell.run("ps").out, expected=True)
@@ -171,14 +172,14 @@ def test_of_two_jobs_that_want_all_nodes_one_runs_and_the_other_says_why_not(she
     nodes = shell.run("nodes").out
     assert re.search(r"^virtual +ready +20 +160/160 ", nodes, re.MULTILINE)
     shell.run("cancel", "whole-1")
-    shell.run("wait", "whole-2", "--for", "started", "--timeout", "30s")
+    shell.run("wait", "whole-2", "--for", "started", "--timeout", "100s")
     shell.run("cancel", "whole-2")
 
 
 def test_pods_that_a_deleted_job_left_hold_their_nodes_in_every_answer(shell: Shell) -> None:
     sizes = ("--simulate", "10m", "--gpus", "8", "--nodes")
     shell.run("submit", "sleep.sh", "--name", "left", *sizes, "10")
-    shell.run("wait", "left", "--for", "started", "--timeout", "30s")
+    shell.run("wait", "left", "--for", "started", "--timeout", "100s")
     api = Api(find_connection(Choice(str(shell.data / "kubeconfig")), {}))
     orphaning: Request[None] = Request(
         RequestVerb.DELETE, JOBS, "default", "left", propagation=Propagation.ORPHAN
@@ -217,7 +218,7 @@ def test_a_dry_run_stores_nothing_and_its_manifest_can_be_submitted(shell: Shell
     assert "nothing was stored" in dry.err
     stored = shell.run("submit", "-f", "-", stdin=dry.out)
     assert stored.out == "again\n", "the job's id, for what reads it"
-    shell.run("wait", "again", "--timeout", "30s")
+    shell.run("wait", "again", "--timeout", "100s")
     assert "step 5: x" in shell.run("logs", "again").out
 
 
@@ -244,7 +245,7 @@ def test_an_after_that_cannot_come_true_is_told_at_submit(shell: Shell) -> None:
     assert "did you mean gang-1?" in result.err
     shell.run("wait", "gang-1")
     name = shell.run("submit", "gang.sh", "--name", "later", "--after", "ok:gang-1").out.strip()
-    shell.run("wait", name, "--timeout", "30s")
+    shell.run("wait", name, "--timeout", "100s")
 
 
 def test_names_in_use_unknown_jobs_and_namespaces_are_told_apart(shell: Shell) -> None:
@@ -281,7 +282,7 @@ def test_completion_knows_commands_and_jobs(shell: Shell) -> None:
                        "COMP_CWORD": str(number)}  # fmt: skip
         script = "import sys; sys.argv[0] = 'fairlead'; from fairlead.cli.main import main; main()"
         return subprocess.run(
-            [sys.executable, "-c", script], check=False, timeout=30, text=True,
+            [sys.executable, "-c", script], check=False, timeout=PATIENCE_SECONDS, text=True,
             env={**shell.environment, **environment}, capture_output=True,
         ).stdout  # fmt: skip
 
@@ -293,7 +294,8 @@ def test_a_broken_pipe_is_quiet(shell: Shell) -> None:
     shell.run("wait", "gang-1")
     command = " ".join(shell.command("ps", "-a", "-o", "json"))
     done = subprocess.run(["/bin/sh", "-c", f"{command} | head -c 1"], capture_output=True,
-                          text=True, env=shell.environment, timeout=30, check=False)  # fmt: skip
+                          text=True, env=shell.environment, check=False,
+                          timeout=PATIENCE_SECONDS)  # fmt: skip
     assert (done.stdout, done.stderr) == ("{", "")
 
 
@@ -307,10 +309,10 @@ def test_metrics_are_served_behind_the_token(shell: Shell) -> None:
     running = json.loads((shell.data / "run.json").read_text())
     request = urllib.request.Request(f"{running['server']}/metrics")
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(request, timeout=10, context=context)
+        urllib.request.urlopen(request, timeout=PATIENCE_SECONDS, context=context)
     token = (shell.data / "token").read_text()
     request.add_header("Authorization", f"Bearer {token}")
-    with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS, context=context) as answer:
         text = answer.read().decode()
     assert "fairlead_jobs{" in text
     assert "fairlead_decide_duration_seconds_bucket" in text

@@ -14,6 +14,7 @@ from tests.e2e.clouds import AwsCloud, AzureCloud, Cloud, Dies, Ec2FleetCloud, G
 from tests.e2e.clouds import launched as launched_after
 from tests.e2e.ec2_fleet_server import ec2_fleet
 from tests.e2e.gcp_server import connect_to, gcp_server
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.cloud import aws_ec2_fleet, azure_api, azure_launch, calls, gcp_launch
 from fairlead.cloud.provider import (
@@ -79,7 +80,7 @@ async def launched(provider: MachineProvider, request: LaunchRequest) -> tuple[s
 async def ended(cloud: Cloud, ids: tuple[str, ...]) -> None:
     """End machines as the controller does: until they are gone."""
     provider = cloud.provider()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while set(ids) & cloud.machines():
             await provider.terminate(ids)
             await asyncio.sleep(0.01)

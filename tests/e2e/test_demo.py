@@ -17,6 +17,7 @@ from types import ModuleType
 import pytest
 from tests.e2e.cli_world import Shell, eventually
 from tests.e2e.disaster_world import kill, processes_of
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("demo")]
 
@@ -130,7 +131,7 @@ def test_the_demo_kills_the_rank_of_its_own_cluster_and_no_other(
     with training(tmp_path, **checkpoints) as mine, training(tmp_path) as stranger:
         record_member(data, mine.pid)
         assert demo.kill_rank(data, "digits", 2) == mine.pid
-        assert mine.wait(10) == -signal.SIGKILL
+        assert mine.wait(PATIENCE_SECONDS) == -signal.SIGKILL
         assert stranger.poll() is None
 
 

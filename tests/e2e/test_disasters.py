@@ -24,6 +24,7 @@ from tests.e2e.disaster_world import (
     processes_of,
     write_config_map,
 )
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("disasters")]
 
@@ -176,7 +177,7 @@ def test_a_program_that_always_fails_reaches_its_restart_limit(cluster: Shell) -
     job = next(item for item in manifest["items"] if item["kind"] == "Job")
     job["spec"]["restart"] = {"limit": 2, "backoffSeconds": 0}
     cluster.run("submit", "-f", "-", stdin=json.dumps(manifest))
-    ended = cluster.run("wait", "hopeless", "--timeout", "45s", code=1)
+    ended = cluster.run("wait", "hopeless", "--timeout", "100s", code=1)
     assert ended.out.startswith("hopeless Failed: RestartLimit: member worker-0 (rank 0, ")
     status = cluster.job("hopeless")["status"]
     assert [a["cause"] for a in status["attempts"]] == ["User"] * 3
@@ -223,14 +224,14 @@ def test_every_submission_that_was_acknowledged_survives_kill_9(shell: Shell) ->
     threads = [threading.Thread(target=submit, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
-    assert enough.wait(60)
+    assert enough.wait(PATIENCE_SECONDS)
     crash(shell)
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
     shell.up()
     assert acknowledged <= job_names(shell)
     for name in sorted(acknowledged):
-        shell.run("wait", name, "--timeout", "45s")
+        shell.run("wait", name, "--timeout", "100s")
 
 
 def test_a_file_size_limit_ends_the_cluster_with_a_clear_word_and_loses_nothing(
@@ -249,12 +250,12 @@ def test_a_file_size_limit_ends_the_cluster_with_a_clear_word_and_loses_nothing(
         shell.command("up", "--data", str(shell.data)), env=shell.environment, cwd=shell.root,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limited,
     )  # fmt: skip
-    eventually(lambda: shell.run("ps", code=None).code, 0, seconds=60)
+    eventually(lambda: shell.run("ps", code=None).code, 0)
     kept = shell.run("submit", "job.sh", "--hold").out.strip()
     answers: list[tuple[int, str]] = []
     while not answers or answers[-1][0] == 201:
         answers.append(write_config_map(shell, f"map-{len(answers)}"))
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert answers[-1][0] == 500
     assert "the write is not stored" in answers[-1][1]
     assert process.returncode == 5, err
@@ -317,7 +318,7 @@ def test_a_write_that_power_loss_tore_is_forgotten_and_all_before_it_is_there(
 def test_of_three_starts_at_once_one_wins_and_the_others_say_so(shell: Shell) -> None:
     arguments = ("up", "--detach", "--data", str(shell.data), "--listen", "127.0.0.1:0")
     starts = [shell.start(*arguments) for _ in range(3)]
-    errors = [start.communicate(timeout=60)[1] for start in starts]
+    errors = [start.communicate(timeout=PATIENCE_SECONDS)[1] for start in starts]
     assert sorted(start.returncode for start in starts) == [0, 4, 4], errors
     assert sum(error.startswith("error[E701]: ") for error in errors) == 2
     assert shell.run("ps").code == 0
@@ -352,7 +353,7 @@ def test_ctrl_c_at_the_clusters_terminal_ends_members_in_order(shell: Shell) -> 
     starts = shell.root / "starts"
     eventually(lambda: starts.exists() and starts.read_text().count("started"), 2)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the foreground
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
     assert (shell.root / "ends").read_text() == "term\nterm\n"
     assert processes_of(shell.data) == []

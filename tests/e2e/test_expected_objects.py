@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
+from tests.patience import PATIENCE_SECONDS
 
 KUBECTL = os.environ.get("FAIRLEAD_KUBECTL") or shutil.which("kubectl")
 pytestmark = [
@@ -39,8 +40,8 @@ def _kubectl(shell: Shell, *arguments: str, stdin: object = None) -> str:
     assert KUBECTL is not None
     done = subprocess.run(
         [KUBECTL, "--kubeconfig", str(shell.data / "kubeconfig"), *arguments],
-        env=shell.environment, capture_output=True, text=True, timeout=60, check=False,
-        input="" if stdin is None else json.dumps(stdin),
+        env=shell.environment, capture_output=True, text=True, check=False,
+        timeout=PATIENCE_SECONDS, input="" if stdin is None else json.dumps(stdin),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -84,7 +85,7 @@ def test_every_namespace_has_its_account_and_the_authority_of_the_server(shell: 
     assert KUBECTL is not None
     answer = subprocess.run(
         [KUBECTL, "--kubeconfig", "/dev/null", *other, "--token", token, "get", "--raw", "/readyz"],
-        env=shell.environment, capture_output=True, text=True, timeout=60, check=True,
+        env=shell.environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True,
     )  # fmt: skip
     assert answer.stdout == "ok"
 
@@ -103,7 +104,7 @@ def test_a_plain_pod_and_a_waiting_job_say_what_they_wait_for(shell: Shell) -> N
     _kubectl(shell, "create", "-f", "-", stdin=POD)
     shell.run("submit", "work.sh", "--simulate", "1h", "--name", "first", "--nodes", "2",
               "--gpus", "8")  # fmt: skip
-    shell.run("wait", "first", "--for", "started", "--timeout", "30s")
+    shell.run("wait", "first", "--for", "started", "--timeout", "100s")
     shell.run("submit", "work.sh", "--simulate", "1h", "--name", "second", "--gpus", "8")
 
     def events(reason: str) -> str:
@@ -112,7 +113,7 @@ def test_a_plain_pod_and_a_waiting_job_say_what_they_wait_for(shell: Shell) -> N
     eventually(lambda: "schedules plain pods" in events("FailedScheduling"), True)
     eventually(lambda: "needs 8 GPUs" in events("InsufficientCapacity"), True)
     shell.run("cancel", "first", "second")
-    shell.run("wait", "first", "--timeout", "60s", code=None)
+    shell.run("wait", "first", "--timeout", "100s", code=None)
 
     def columns(name: str) -> list[str]:
         return next(row for row in _rows(_kubectl(shell, "get", "fj")) if row[0] == name)[1:5]

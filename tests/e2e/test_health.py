@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.node.host_tree import NEXT_BOOT, HostTree
 
 pytestmark = pytest.mark.e2e
@@ -96,8 +97,8 @@ def test_a_line_of_the_kernel_moves_a_gang_and_a_reboot_brings_the_node_back(
         assert _taints(shell, sick) == []
 
         tree.xid(48, "DBE")
-        eventually(lambda: _taints(shell, sick), ["fairlead.dev/unhealthy"], seconds=40)
-        eventually(lambda: sick in _places(shell, "train"), expected=False, seconds=40)
+        eventually(lambda: _taints(shell, sick), ["fairlead.dev/unhealthy"])
+        eventually(lambda: sick in _places(shell, "train"), expected=False)
         eventually(lambda: shell.job("train")["status"]["state"], "Running")
         status = shell.job("train")["status"]
         assert set(before) - {sick} < set(_places(shell, "train"))
@@ -113,12 +114,12 @@ def test_a_line_of_the_kernel_moves_a_gang_and_a_reboot_brings_the_node_back(
         assert "nothing runs on it" in shown
         assert sick in shell.run("nodes", "-R").out
         first.terminate()
-        first.wait(30)
+        first.wait(PATIENCE_SECONDS)
 
         # A person reboots the machine: the agent of the next boot finds nothing any more.
         tree.boots(NEXT_BOOT)
         with _running(shell, *agent):
-            eventually(lambda: _taints(shell, sick), [], seconds=40)
+            eventually(lambda: _taints(shell, sick), [])
         assert "resetting" not in shell.run("node", sick).out
     history = shell.run("node", "show", sick, "--history").out
     for action in ("Cordon", "Resetting", "Validating", "Ready"):
@@ -139,7 +140,7 @@ def test_people_empty_a_node_and_take_it_back(shell: Shell) -> None:
 
     shell.run("node", "drain", node, "--within", "2h", "--reason", "new fan")
     assert _node(shell, node)["spec"]["unschedulable"]
-    eventually(lambda: node in _places(shell, "train"), expected=False, seconds=30)
+    eventually(lambda: node in _places(shell, "train"), expected=False)
     assert "new fan" in shell.run("nodes", "-R").out
     assert "nothing runs on it" in shell.run("node", node).out
     shell.run("node", "resume", node)

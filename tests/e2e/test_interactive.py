@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.cli_world import Shell
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.resources import PODS
 from fairlead.api.status import NotFound, Unauthorized
@@ -26,7 +27,6 @@ from fairlead.kube.kubeconfig import load_connection
 from fairlead.kube.websocket import SocketServer, pod_socket
 
 pytestmark = pytest.mark.e2e
-SECONDS_MAX = 30.0
 SCRIPT = """#!/bin/sh
 #FAIRLEAD --cpus 100m
 exec python3 -m http.server PORT --bind 127.0.0.1
@@ -49,13 +49,13 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     (world.root / "gang.sh").write_text("#!/bin/sh\n#FAIRLEAD --cpus 50m\nexec sleep 600\n")
     world.run("submit", "serve.sh", "--name", "one")
     world.run("submit", "gang.sh", "--name", "gang", "--nodes", "3")
-    world.run("wait", "one", "gang", "--for", "started", "--timeout", "30s")
+    world.run("wait", "one", "gang", "--for", "started", "--timeout", "100s")
     yield world
     world.down()
 
 
 def until_gone(pid: int) -> None:
-    limit = time.monotonic() + SECONDS_MAX
+    limit = time.monotonic() + PATIENCE_SECONDS
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < limit, f"process {pid} is still there"
         time.sleep(0.02)
@@ -83,13 +83,13 @@ class Terminal:
         fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def until(self, text: bytes) -> None:
-        limit = time.monotonic() + SECONDS_MAX
+        limit = time.monotonic() + PATIENCE_SECONDS
         while text not in self.shown:
             assert select.select([self.ours], [], [], limit - time.monotonic())[0], self.shown
             self.shown += os.read(self.ours, 65536)
 
     def end(self) -> int:
-        code = self.process.wait(SECONDS_MAX)
+        code = self.process.wait(PATIENCE_SECONDS)
         assert termios.tcgetattr(self.theirs) == self.before, "the terminal is as it was"
         return code
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_reached_is_said_with_what_to_do(shell: Shell) -> None:
     assert "must be PORT or LOCAL:PORT" in shell.run("forward", "one", "99999", code=2).err
     shell.run("submit", "gang.sh", "--name", "ended", "--time", "1h")
     shell.run("cancel", "ended")
-    shell.run("wait", "ended", "--for", "finished", "--timeout", "30s", code=None)
+    shell.run("wait", "ended", "--for", "finished", "--timeout", "100s", code=None)
     ended = shell.run("exec", "ended", "--", "ls", code=4).err
     assert "job ended is Cancelled: it has no running process" in ended
     assert "fairlead why ended" in ended
@@ -134,7 +134,7 @@ def test_a_hundred_megabytes_come_and_go_byte_for_byte(shell: Shell) -> None:
     content = os.urandom(1 << 20) * 100
     done = subprocess.run(
         shell.command("exec", "one", "--", "cat"), cwd=shell.root, env=shell.environment,
-        input=content, capture_output=True, timeout=120, check=True,
+        input=content, capture_output=True, timeout=PATIENCE_SECONDS, check=True,
     )  # fmt: skip
     assert hashlib.sha256(done.stdout).digest() == hashlib.sha256(content).digest()
 
@@ -171,7 +171,7 @@ def test_a_shell_whose_client_is_ended_leaves_no_process(
     ):
         terminal.shown += os.read(terminal.ours, 65536)
     terminal.process.send_signal(number)
-    terminal.process.wait(SECONDS_MAX)
+    terminal.process.wait(PATIENCE_SECONDS)
     if number is not signal.SIGKILL:
         terminal.end()
     until_gone(int(text))
@@ -194,7 +194,7 @@ def test_a_port_is_forwarded_until_it_is_interrupted(shell: Shell) -> None:
         assert refused.recv(1) == b""
     assert f"no process of the pod listens on port {NOBODYS}" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    assert process.wait(SECONDS_MAX) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_killed_server_ends_sessions_not_members_and_serves_sessions_again(
@@ -205,10 +205,10 @@ def test_a_killed_server_ends_sessions_not_members_and_serves_sessions_again(
     assert process.stdout is not None
     pid = int(process.stdout.readline())
     os.kill(shell.pid(), signal.SIGKILL)
-    assert process.wait(SECONDS_MAX) == 6, "the cluster cannot be reached"
+    assert process.wait(PATIENCE_SECONDS) == 6, "the cluster cannot be reached"
     until_gone(pid)
     shell.up("--nodes", "0", "--listen", "127.0.0.1:0")
-    shell.run("wait", "one", "--for", "started", "--timeout", "30s")
+    shell.run("wait", "one", "--for", "started", "--timeout", "100s")
     assert shell.run("exec", "one", "--", "sh", "-c", "echo $PPID").out == member
 
 

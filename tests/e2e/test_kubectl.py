@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conformance.http_server import Running, config, pod, running, widget, widget_crd
+from tests.patience import PATIENCE_SECONDS
 
 KUBECTL = os.environ.get("FAIRLEAD_KUBECTL") or shutil.which("kubectl")
 pytestmark = [
@@ -66,7 +67,7 @@ class Kubectl:
             KUBECTL, *args, env=self.environment(**environment), stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             out, err = await process.communicate(text)
         return process.returncode or 0, out.decode(), err.decode()
 
@@ -152,7 +153,7 @@ async def test_get_watch_shows_each_change(tmp_path: Path) -> None:
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert b"NAME" in await process.stdout.readline()
             assert b"Pending" in await process.stdout.readline()
             await kubectl.has_status("p", RUNNING)

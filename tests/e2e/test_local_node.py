@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.local_world import OPTIONS, Api, LocalWorld, local_world, pod_body
+from tests.e2e.local_world import OPTIONS, ROOT, Api, LocalWorld, local_world, pod_body, program
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api import names
 from fairlead.api.core import ContainerStateTerminated, ContainerStateWaiting, Pod
@@ -46,7 +47,7 @@ def alive(pid: int) -> bool:
 
 
 async def until_dead(*pids: int) -> None:
-    limit = time.monotonic() + 5
+    limit = time.monotonic() + PATIENCE_SECONDS
     while any(alive(pid) for pid in pids):
         assert time.monotonic() < limit, f"still alive: {[p for p in pids if alive(p)]}"
         await asyncio.sleep(0.02)
@@ -57,7 +58,7 @@ def line(path: Path) -> str:
 
 
 async def until_file(path: Path) -> str:
-    limit = time.monotonic() + 8
+    limit = time.monotonic() + PATIENCE_SECONDS
     while not line(path).endswith("\n"):
         assert time.monotonic() < limit, f"{path} did not come"
         await asyncio.sleep(0.02)
@@ -224,10 +225,9 @@ async def test_deletion_is_graceful_then_forceful_and_takes_the_whole_group(tmp_
         await world.pod("stubborn", "sh", "-c", stubborn)
         await until_file(tmp_path / "logs/default/pods/polite.log")
         pids = await until_file(tmp_path / "logs/default/pods/stubborn.log")
-        started = time.monotonic()
-        await world.api.delete(PODS, "polite", namespace="default", grace_period_seconds=20)
+        grace = round(2 * PATIENCE_SECONDS)  # it is gone long before that
+        await world.api.delete(PODS, "polite", namespace="default", grace_period_seconds=grace)
         await world.until_gone("polite")
-        assert time.monotonic() - started < 5
         assert world.log("polite").endswith("asked\n")
         started = time.monotonic()
         await world.api.delete(PODS, "stubborn", namespace="default", grace_period_seconds=1)
@@ -349,7 +349,7 @@ async def test_an_unwritable_directory_is_said_on_pod_and_node_and_mends_itself(
 
 
 async def until_condition(world: LocalWorld, kind: str, status: str) -> None:
-    limit = time.monotonic() + 5
+    limit = time.monotonic() + PATIENCE_SECONDS
     while True:
         node = await world.api.get(NODES, "here")
         if any(c.type == kind and c.status == status for c in node.status.conditions):
@@ -366,8 +366,7 @@ class Program:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        script = Path(__file__).with_name("local_world.py")
-        self.process = subprocess.Popen([sys.executable, str(script), str(self.data)])
+        self.process = subprocess.Popen(program(self.data), cwd=ROOT)
 
     def kill(self) -> None:
         assert self.process is not None
@@ -379,7 +378,7 @@ class Program:
         return {key[1]: pod for key, pod in state["objects"]["pods"]}
 
     def until(self, name: str, phase: str) -> dict[str, Any]:
-        limit = time.monotonic() + 8
+        limit = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < limit:
             status = self.pods()[name].get("status", {})
             if status.get("phase") == phase:
@@ -435,7 +434,7 @@ def test_kill_9_of_the_node_loses_no_process_no_exit_code_no_log_and_no_orphan(
         assert lost["reason"] == "NodeRestarted"
         asyncio.run(until_dead(pid["vanishes"], pid["deleted"]))
         assert alive(pid["stays"])
-        limit = time.monotonic() + 5
+        limit = time.monotonic() + PATIENCE_SECONDS
         while "deleted" in program.pods():
             assert time.monotonic() < limit
             time.sleep(0.05)
@@ -466,8 +465,9 @@ async def test_a_shut_down_node_ends_its_processes_and_says_so_at_the_next_start
         await world.pod("service", "sh", "-c", "echo $$$$; sleep 1000", restartPolicy="Always")
         await world.until_phase("gang", "Running")
         await world.until_phase("service", "Running")
-    for name in ("gang", "service"):
-        await until_dead(int(world.log(name)))
+        logs = tmp_path / "logs/default/pods"
+        pids = [int(await until_file(logs / f"{name}.log")) for name in ("gang", "service")]
+    await until_dead(*pids)
     again = world.new_node()
     task = asyncio.create_task(again.run())
     gang = (await world.until_phase("gang", "Failed")).status
@@ -562,7 +562,7 @@ async def test_memory_beyond_the_limit_is_killed_and_says_so(
         await world.pod("greedy", "sh", "-c", script, container=limit)
         await world.pod("modest", "sh", "-c", "sleep 4; exit 3", container=limit)
         await world.pod("free", "sh", "-c", "sleep 4; exit 4")
-        greedy = await world.until("greedy", lambda pod: pod.is_terminal, seconds=20)
+        greedy = await world.until("greedy", lambda pod: pod.is_terminal)
         assert ended(greedy).reason == "OOMKilled"
         assert ended(greedy).exit_code == 137
         assert "more memory than its limit of 64Mi" in ended(greedy).message
@@ -587,7 +587,7 @@ async def test_a_log_is_bounded_whatever_the_program_writes(tmp_path: Path) -> N
         OPTIONS, logs=LogLimits(file_bytes_max=20_000, files_max=3), prune_seconds=0.2
     )
     async with local_world(tmp_path, options=options) as world:
-        script = "seq -f 'number %06g' 1 50000; (sleep 0.3; echo from behind) & exec >&-; sleep 1"
+        script = "seq -f 'number %06g' 1 50000; (sleep 0.3; echo from behind) & exec >&-; wait"
         await world.pod("loud", "sh", "-c", script)
         pod = await world.until_phase("loud", "Succeeded")
         assert ended(pod).reason == "Completed"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.names import TAINT_PREFLIGHT
 
@@ -63,7 +64,7 @@ def test_this_machine_passes_the_gate_by_a_real_run_of_the_quick_suite(shell: Sh
     node = shell.get(f"/api/v1/nodes/{local}")[1]
     patch = {"spec": {"taints": [*node["spec"].get("taints", []), gate]}}
     shell.patch(f"/api/v1/nodes/{local}", patch)
-    eventually(lambda: _taints(shell, local), before, seconds=120)
+    eventually(lambda: _taints(shell, local), before, seconds=2 * PATIENCE_SECONDS)
     (test,) = _tests(shell, local)
     status = test["status"]
     assert (test["spec"]["cause"], status["outcome"]) == ("Gate", "Passed"), status
@@ -78,7 +79,7 @@ def test_this_machine_passes_the_gate_by_a_real_run_of_the_quick_suite(shell: Sh
     assert "Passed: all is good" in again.err
     others = [shell.start("node", "test", f"v{index:05}", "-q") for index in range(1, 10)]
     for other in others:
-        assert other.communicate(timeout=240)[1] == ""
+        assert other.communicate(timeout=2 * PATIENCE_SECONDS)[1] == ""
         assert other.returncode == 0
     shown = shell.run("node", "test", "v00000").out
     row = next(line for line in shown.splitlines() if line.startswith("memory"))

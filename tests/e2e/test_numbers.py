@@ -46,7 +46,7 @@ def test_members_commands_and_the_history_know_jobs_and_elements_by_numbers(shel
     assert shell.run("wait", "1").out == "one Succeeded\n"
     assert shell.run("logs", "1").out == "1 of none\n"
     assert _submit(shell, "sweep", "--array", "5-6") == 2
-    shell.run("wait", "2", "--timeout", "60s")
+    shell.run("wait", "2", "--timeout", "100s")
     logs = {shell.run("logs", f"sweep[{index}]").out for index in (5, 6)}
     assert logs == {"3 of 2\n", "4 of 2\n"}
     rows = shell.run("ps", "-l", "--no-headers").out.splitlines()

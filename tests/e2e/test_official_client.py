@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from tests.conformance.embedded import EmbeddedTarget, embedded_target
 from tests.conformance.http_server import TOKEN
+from tests.patience import PATIENCE_SECONDS
 
 import kubernetes
 
 pytestmark = pytest.mark.e2e
-SECONDS_MAX = 30.0
 
 
 def _client(url: str) -> Any:
@@ -29,7 +29,7 @@ def _client(url: str) -> Any:
 async def beside(work: Callable[[EmbeddedTarget, Any], None]) -> None:
     """Run blocking work in a thread while the server lives in this loop."""
     async with embedded_target() as target:
-        async with asyncio.timeout(SECONDS_MAX):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.to_thread(work, target, _client(target.url))
 
 
@@ -189,13 +189,13 @@ async def test_its_informer_keeps_a_cache_equal_to_the_server() -> None:
             )
         informer.start()
         try:
-            assert events.get(timeout=SECONDS_MAX) == ("ADDED", "before")
+            assert events.get(timeout=PATIENCE_SECONDS) == ("ADDED", "before")
             core.create_namespaced_config_map("default", _map("after"))
-            assert events.get(timeout=SECONDS_MAX) == ("ADDED", "after")
+            assert events.get(timeout=PATIENCE_SECONDS) == ("ADDED", "after")
             core.patch_namespaced_config_map("after", "default", {"data": {"k": "v"}})
-            assert events.get(timeout=SECONDS_MAX) == ("MODIFIED", "after")
+            assert events.get(timeout=PATIENCE_SECONDS) == ("MODIFIED", "after")
             core.delete_namespaced_config_map("before", "default")
-            assert events.get(timeout=SECONDS_MAX) == ("DELETED", "before")
+            assert events.get(timeout=PATIENCE_SECONDS) == ("DELETED", "before")
             assert [obj.metadata.name for obj in informer.cache.list()] == ["after"]
         finally:
             informer.stop()
@@ -215,7 +215,7 @@ async def test_the_asyncio_client_lists_and_watches() -> None:
             made = await core.create_namespaced_config_map("default", body)
             watch = aio.watch.Watch()
             seen: list[tuple[str, str]] = []
-            async with asyncio.timeout(SECONDS_MAX), watch.stream(
+            async with asyncio.timeout(PATIENCE_SECONDS), watch.stream(
                 core.list_namespaced_config_map, "default",
                 resource_version=made.metadata.resource_version,
             ) as stream:  # fmt: skip
@@ -264,7 +264,7 @@ async def test_leader_election_passes_the_lock_on_when_its_holder_dies() -> None
             stack.push_async_callback(end)
             return process
 
-        async with asyncio.timeout(SECONDS_MAX):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             one = await candidate("one")
             assert one.stdout is not None
             assert await one.stdout.readline() == b"leading\n"

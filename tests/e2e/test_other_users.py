@@ -85,7 +85,7 @@ def test_a_second_user_reads_nothing_and_runs_nothing(shell: Shell) -> None:
         assert squatter.stdout is not None
         assert squatter.stdout.readline() == "ready\n"
         shell.run("submit", "gang.sh", "--nodes", "3", "--cpus", "100m", "--name", "gang")
-        shell.run("wait", "gang", "--timeout", "50s")
+        shell.run("wait", "gang", "--timeout", "100s")
         squatter.kill()
     said = shell.run("logs", "gang").out
     assert sorted(re.findall(r"rank \d of 3", said)) == [f"rank {rank} of 3" for rank in range(3)]

@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.cli_world import Shell
 from tests.e2e.command_server import command_server
 from tests.e2e.disaster_world import kill, processes_of
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.e2e
 
@@ -27,7 +28,6 @@ PAGES = sorted(
 #: Language, "cluster" for commands on a cluster of the reader's, file, and content.
 BLOCK = re.compile(r"^```(\S+)( cluster)?(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXIT_CODE, SAYS = re.compile(r"# exit code (\d+)$"), re.compile(r'# "(.+)"$')
-COMMAND_SECONDS_MAX = 90.0
 
 
 def run_page(text: str, shell: Shell, *, kubeconfig: Path | None = None) -> list[str]:
@@ -53,7 +53,7 @@ def run_page(text: str, shell: Shell, *, kubeconfig: Path | None = None) -> list
             real = command.replace("fairlead up ", "fairlead up --listen 127.0.0.1:0 ")
             done = subprocess.run(
                 real, shell=True, cwd=shell.root, env=environment, text=True, check=False,
-                capture_output=True, timeout=COMMAND_SECONDS_MAX, stdin=subprocess.DEVNULL,
+                capture_output=True, timeout=PATIENCE_SECONDS, stdin=subprocess.DEVNULL,
             )  # fmt: skip
             wanted = EXIT_CODE.search(command)
             code = int(wanted[1]) if wanted else 0

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBECTL = os.environ.get("FAIRLEAD_KUBECTL") or shutil.which("kubectl")
-COMMAND_SECONDS_MAX = 90.0
+#: Ranks of MPI poll while they wait: on few cores beside other work, each step waits for turns.
+COMMAND_SECONDS_MAX = 400.0
 COMMAND = re.compile(r"^(?:    |\$ |)((?:fairlead|kubectl|make|python|zstd|\.) .*?)(?:   *#.*)?$")
 #: Commands of README that other tests run, or that would need more than an embedded cluster.
 ELSEWHERE = {

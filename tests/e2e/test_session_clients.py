@@ -19,6 +19,7 @@ import pytest
 from kubernetes.stream import portforward, stream
 from tests.conformance.http_server import TOKEN, eventually
 from tests.e2e.session_world import SessionWorld, gone, session_world
+from tests.patience import PATIENCE_SECONDS
 
 import kubernetes
 
@@ -59,7 +60,7 @@ async def started(home: Path, *words: str, **streams: Any) -> asyncio.subprocess
 async def kubectl(home: Path, *words: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
     """Return the exit code, the output and the errors of a command."""
     process = await started(home, *words)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         out, err = await process.communicate(stdin)
     return process.returncode or 0, out, err.decode()
 
@@ -91,7 +92,7 @@ async def fetched(port: int) -> bytes:
     """Return the page as it comes through a local port."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(GET)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         answer = await reader.read()
     writer.close()
     return answer.partition(b"\r\n\r\n")[2]
@@ -175,7 +176,7 @@ async def test_kubectl_attach_shows_what_is_written_from_then_on(
     assert process.stdout is not None
     assert await process.stdout.readline() == b"again\n"
     await world.output("p", "touch", "go")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert (await process.stdout.read()).endswith(b"last\n")
     assert await process.wait() == 0
 
@@ -223,7 +224,7 @@ async def beside(world: SessionWorld, home: Path, work: Callable[[Any], object])
     settings.ssl_ca_cert = str(home / "authority")
     with kubernetes.client.ApiClient(settings) as api:
         core = kubernetes.client.CoreV1Api(api)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.to_thread(work, core)
 
 
@@ -239,7 +240,7 @@ async def test_the_official_client_streams_both_ways_and_reads_the_exit_code(
             stdin=True, stdout=True, stderr=True, tty=False, _preload_content=False,
         )  # fmt: skip
         answer.write_stdin("a line\n")
-        answer.run_forever(timeout=20)
+        answer.run_forever(timeout=PATIENCE_SECONDS)
         assert answer.read_stdout() == "got a line\n"
         assert answer.read_stderr() == "error\n"
         assert answer.returncode == 4

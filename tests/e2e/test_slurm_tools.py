@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from tests.e2e.cli_world import Result, Shell, eventually
 from tests.e2e.disaster_world import kill, processes_of
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.cli.slurm_tools.__main__ import COMMANDS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm-tools")]
 
-SECONDS_MAX = 60.0
 SLEEP = "#!/bin/sh\nsleep 1000\n"
 
 
@@ -40,7 +40,7 @@ class Tools:
         """Run a command to its end and check its exit code; None: any."""
         done = subprocess.run(
             words, cwd=self.shell.root, env={**self.environment, **more}, input=stdin, text=True,
-            capture_output=True, timeout=SECONDS_MAX, check=False,
+            capture_output=True, timeout=PATIENCE_SECONDS, check=False,
         )  # fmt: skip
         result = Result(done.returncode, done.stdout, done.stderr)
         assert "Traceback" not in result.err, result
@@ -196,7 +196,7 @@ def test_the_limit_of_an_array_is_raised_while_it_runs_and_each_task_has_its_own
     eventually(running, 2)
     assert tools.queue("-j", str(array), "-t", "PD") == [f"{array}_[3-6%2] PD"]
     gate.touch()
-    eventually(lambda: tools.queue("-j", str(array)), [], seconds=60)
+    eventually(lambda: tools.queue("-j", str(array)), [])
     written = {path.name: path.read_text() for path in logs.iterdir()}
     assert written == {f"{array}_{n}.out": f"task {n} of 6\n" for n in range(1, 7)}
 
@@ -233,7 +233,7 @@ def test_sacct_tells_ends_apart_and_never_cuts_what_has_room(tools: Tools) -> No
         words = ("sacct", "-X", "-n", "-P", "-o", "JobID,State,ExitCode", "-j", ids)
         return [re.sub(r"\|\d+:\d+$", "", line) for line in tools.run(*words).out.splitlines()]
 
-    eventually(shown, [re.sub(r"\|\d+:\d+$", "", line) for line in ends], seconds=40)
+    eventually(shown, [re.sub(r"\|\d+:\d+$", "", line) for line in ends])
     padded = tools.run(
         "sacct", "-X", "--noheader", "--format=jobid,state%20", "--job", f"{good},{gone}"
     )
@@ -421,7 +421,7 @@ def test_seff_and_sacct_say_what_a_job_used_and_eff_says_it_in_our_words(tools: 
         words = ("sacct", "-n", "-P", "--delimiter", "^", "-o", ",".join(names), "-j", str(number))
         return [line.split("^") for line in tools.run(*words).out.splitlines()]
 
-    eventually(lambda: [row[0] for row in columns("State")], ["COMPLETED"] * 2, seconds=40)
+    eventually(lambda: [row[0] for row in columns("State")], ["COMPLETED"] * 2)
     eventually(lambda: [bool(row[0]) for row in columns("TotalCPU")], [True] * 2)
     whole, step = columns("TotalCPU", "MaxRSS", "AveRSS", "TRESUsageInTot", "JobName")
     assert re.fullmatch(r"00:0\d\.\d{3}", whole[0])
@@ -454,7 +454,7 @@ def test_seff_of_an_array_wants_one_of_its_tasks_and_unknown_is_no_zero(tools: T
     array = tools.submit("#!/bin/sh\ntrue\n", "--array=0-1")
     held = tools.submit("#!/bin/sh\ntrue\n", "-H")
     ended = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", str(array))
-    eventually(lambda: tools.run(*ended).out.split(), ["COMPLETED"] * 2, seconds=40)
+    eventually(lambda: tools.run(*ended).out.split(), ["COMPLETED"] * 2)
     assert "name one of its tasks" in tools.run("seff", str(array), code=3).err
     lines = tools.run("seff", f"{array}_1").out.splitlines()
     assert lines[1] == f"Array Job ID: {array}_1"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 from tests.e2e.cli_world import Shell, eventually
 from tests.e2e.disaster_world import kill, processes_of
+from tests.patience import PATIENCE_SECONDS
 
 KUBECTL = os.environ.get("FAIRLEAD_KUBECTL") or shutil.which("kubectl")
 pytestmark = [
@@ -42,7 +43,7 @@ def kubectl(shell: Shell, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [KUBECTL or "", "--kubeconfig", str(shell.data / "kubeconfig"), *arguments],
         env={"HOME": str(shell.root), "PATH": os.environ["PATH"]}, text=True, capture_output=True,
-        timeout=60, check=False,
+        timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def test_kubectl_top_shows_pods_and_nodes_in_its_own_columns(shell: Shell) -> No
     def measured() -> bool:
         return bool(shell.get(f"{METRICS}/namespaces/default/pods")[1]["items"])
 
-    eventually(measured, True, seconds=40)
+    eventually(measured, True)
     pods = kubectl(shell, "top", "pods", "--no-headers")
     assert pods.returncode == 0, pods.stderr
     name, cpu, memory = pods.stdout.split()

@@ -67,11 +67,11 @@ def test_torchrun_starts_two_processes_on_each_member_and_goes_on_from_the_check
     def said(text: str) -> bool:
         return text in shell.run("logs", "torch", code=None).out
 
-    eventually(lambda: said("step 50"), True, seconds=90)
+    eventually(lambda: said("step 50"), True)
     members = trainers(shell.job("torch")["metadata"]["uid"])
     assert len(members) >= 4, "two members, two processes on each"
     os.kill(members[-1], signal.SIGKILL)
-    eventually(lambda: shell.state("torch"), "Succeeded", seconds=120)
+    eventually(lambda: shell.state("torch"), "Succeeded")
     assert shell.job("torch")["status"]["attempt"] == 2
     assert said("rank 3: resumed from the checkpoint of step")
     assert said("on unseen samples after 200 steps")

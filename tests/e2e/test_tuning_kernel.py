@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.node.host_tree import changed
 
 from fairlead.api.node_report import TuningMode
@@ -96,7 +97,7 @@ def peers() -> Generator[Peers]:
                 assert process.stderr is not None
                 pytest.skip(f"no network namespace with a veth: {process.stderr.read()[:200]}")
             yield Peers(process)
-            assert process.communicate(timeout=60)[0] == "gone\n"
+            assert process.communicate(timeout=PATIENCE_SECONDS)[0] == "gone\n"
         finally:
             process.kill()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.resources import JOBS
 from fairlead.app.run_file import identity
@@ -50,7 +51,7 @@ def test_after_kill_9_the_next_up_has_every_job_and_running_ones_go_on(shell: Sh
     shell.run("submit", "steps.sh", "--nodes", "2", "--cpus", "100m", "--name", "steps")
     shell.run("submit", "steps.sh", "--hold", "--name", "held")
     shell.run("run", "--name", "done", "--cpus", "100m", "--", "true")
-    shell.run("wait", "steps", "--for", "started", "--timeout", "30s")
+    shell.run("wait", "steps", "--for", "started", "--timeout", "100s")
     os.kill(shell.pid(), signal.SIGKILL)
     eventually(lambda: shell.run("status", "--data", str(shell.data), code=None).code, 6)
     dead = shell.run("ps", code=6)
@@ -149,7 +150,7 @@ def test_ctrl_c_stops_a_cluster_in_the_foreground_in_order(shell: Shell) -> None
     eventually(lambda: (shell.data / "run.json").exists(), expected=True)
     eventually(lambda: shell.run("ps", code=None).code, 0)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, (out, err)
     assert "Kubeconfig" in out
     assert "its state is kept" in err
@@ -167,7 +168,7 @@ def test_ctrl_c_during_the_start_leaves_no_traceback(shell: Shell, module: str) 
         if line.rstrip().endswith(f" {module}"):
             break
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert "Traceback" not in err, err
     assert process.returncode == 130
 
@@ -220,13 +221,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     path.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     except OSError:
         pytest.skip("no mount command")
     if done.returncode != 0:
         pytest.skip("mounting is not allowed here")
     yield path
-    subprocess.run(["umount", "-l", str(path)], timeout=10, check=True)
+    subprocess.run(["umount", "-l", str(path)], timeout=PATIENCE_SECONDS, check=True)
 
 
 def _fill(path: Path) -> None:
@@ -252,7 +253,7 @@ def test_a_full_disk_ends_the_cluster_with_a_clear_word_and_loses_nothing(
     for _ in range(20):  # what is left of the log's last block may still take a write or two
         if shell.run("submit", "job.sh", "--hold", code=None).code != 0:
             break
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 5
     assert "error[E704]: the disk of" in err
     assert "Traceback" not in err.rpartition("error[E704]")[2]
@@ -292,7 +293,7 @@ def test_kubectl_works_with_the_kubeconfig_that_up_writes(shell: Shell) -> None:
     def kubectl(*arguments: str) -> str:
         done = subprocess.run(
             [*command, *arguments], capture_output=True, text=True, env=shell.environment,
-            timeout=60, check=False,
+            timeout=PATIENCE_SECONDS, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -344,7 +345,9 @@ def test_everybody_comes_over_tls_and_no_url_holds_the_token(shell: Shell) -> No
     text = kubeconfig.read_text()
     assert text.count(token) == text.count(f'"token": "{token}"') == 1
     command = [sys.executable, "-c", CLIENT, str(kubeconfig)]
-    client = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    client = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert client.stdout == "ADDED v\n", client.stderr
     with socket.create_connection(("127.0.0.1", int(server.rpartition(":")[2])), 10) as plain:
         plain.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -376,7 +379,7 @@ def test_a_smaller_fleet_loses_its_idle_nodes_and_keeps_those_in_use(shell: Shel
     shell.up("--nodes", "6", "--listen", "127.0.0.1:0")
     shell.run("submit", "steps.sh", "--on", "virtual", "--gpus", "8", "--nodes", "5",
               "--simulate", "1h", "--name", "busy")  # fmt: skip
-    shell.run("wait", "busy", "--for", "started", "--timeout", "30s")
+    shell.run("wait", "busy", "--for", "started", "--timeout", "100s")
     roles = shell.job("busy")["status"]["placement"]["roles"]
     used = {node for role in roles for node in role["nodes"]}
     assert len(used) == 5
@@ -415,7 +418,7 @@ def test_ctrl_c_says_what_it_waits_for(shell: Shell) -> None:
     shell.run("submit", "deaf.sh", "--cpus", "100m", "--name", "deaf")
     eventually(lambda: "ready" in shell.run("logs", "deaf", code=None).out, expected=True)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
     assert "Stopping 1 member on this machine, for 10s at most: deaf-1-worker-0. Ctrl-C" in err
 

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import ClientError
 from msgspec.structs import replace
 from tests.e2e.web_world import KEY, code_of, create, page_of
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.job import Job, VerdictStatus
 from fairlead.api.names import SUBMITTED_BY
@@ -294,7 +295,7 @@ async def test_a_log_is_followed_for_as_long_as_somebody_looks_and_not_by_too_ma
                 await logs.begun.get()
                 async with browser.events("/logs/default/train") as third:
                     assert (await third.next())[0] == "gone"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await logs.ended.get()
             await logs.ended.get()
         assert logs.open_logs == 0
@@ -345,7 +346,7 @@ async def test_streams_are_bounded_and_the_others_go_on() -> None:
                 await each.next("alive")
             assert (await browser.get("/live?of=/"))[0].status == 503
             assert (await browser.get("/"))[0].status == 200
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (await browser.get("/static/none"))[0].status != 404:
                 pass
             while True:
@@ -361,7 +362,7 @@ async def test_connections_that_never_ask_are_ended_and_keep_nobody_out() -> Non
         for number, (_, writer) in enumerate(idle):
             writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n" if number % 2 else b"")
         assert (await browser.get("/"))[0].status == 200
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             for reader, writer in idle:
                 with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                     await reader.readexactly(1 << 20)

@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from prometheus_client import CollectorRegistry
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.meta import to_wire
 from fairlead.api.names import SUBMITTED_BY
@@ -271,7 +272,7 @@ async def test_files_that_somebody_else_renews_are_taken_up_and_a_torn_pair_is_n
     webhook = Webhook(options, FakeClient(), registry, clock=SystemClock(), rng=random.Random(1))
 
     async def until_shown(material: Material) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not await shows(webhook.port, material):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
@@ -331,7 +332,7 @@ async def test_jobs_are_counted_also_where_a_team_limits_its_users_alone(tmp_pat
         tasks = [
             group.create_task(each()) for each in (webhook.run, teams.run, webhook.follow_jobs)
         ]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while "of at most 1" not in await answered(session):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         for task in tasks:
