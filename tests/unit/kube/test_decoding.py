@@ -107,9 +107,9 @@ def test_what_is_cut_stays_json_and_keeps_what_is_not_so_deep() -> None:
 def test_cutting_takes_time_in_proportion_to_the_length() -> None:
     def seconds(size: int) -> float:
         text = b'{"x":"' + b"\\\\" * size + b'","y":' + nested(size) + b"}"
-        started = time.perf_counter()
+        started = time.thread_time()  # what others do meanwhile does not count
         cut(text, 64)
-        return time.perf_counter() - started
+        return time.thread_time() - started
 
     seconds(10_000)
     assert seconds(400_000) < 40 * max(seconds(40_000), 0.001)
