@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS
@@ -22,9 +23,9 @@ from fairlead.testing.builders import make_job
 pytestmark = pytest.mark.e2e
 
 
-async def until(session: aiohttp.ClientSession, url: str, code: int, seconds_max: float) -> str:
+async def until(session: aiohttp.ClientSession, url: str, code: int) -> str:
     """Return the answer once it has this code."""
-    async with asyncio.timeout(seconds_max):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             async with session.get(url) as answer:
                 text = await answer.text()
@@ -50,7 +51,7 @@ async def test_a_controller_that_crashes_makes_the_cluster_unready_until_it_runs
         trusted = ssl.create_default_context(cadata=cluster.authority.decode())
         connector = aiohttp.TCPConnector(ssl=trusted)
         async with aiohttp.ClientSession(connector=connector) as session:
-            assert await until(session, f"{url}/readyz", 200, 5) == "ok"
+            assert await until(session, f"{url}/readyz", 200) == "ok"
             monkeypatch.setattr(SchedulerController, "decide", broken)
             headers = {"Authorization": "Bearer token"}
             jobs = f"{url}{JOBS.path('default')}"
@@ -59,11 +60,12 @@ async def test_a_controller_that_crashes_makes_the_cluster_unready_until_it_runs
             job = {**kind, "metadata": {"name": "job"}, "spec": spec}
             async with session.post(jobs, json=job, headers=headers) as answer:
                 assert answer.status == 201, await answer.text()
-            text = await until(session, f"{url}/readyz", 500, 10)
+            text = await until(session, f"{url}/readyz", 500)
             assert "[-]scheduler failed" in text
             assert "jobs" not in text
-            await until(session, f"{url}/livez", 200, 1)
+            async with session.get(f"{url}/livez") as answer:
+                assert answer.status == 200
             monkeypatch.setattr(SchedulerController, "decide", decide)
-            await until(session, f"{url}/readyz", 200, 60)
+            await until(session, f"{url}/readyz", 200)
         cluster.stop()
         await running

@@ -54,10 +54,15 @@ class Program:
 
 def servers(root: Path) -> list[int]:
     """The processes of ours that fork shims; shims are their children."""
-    return [
-        pid for pid in processes_of(root)
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid())
-    ]  # fmt: skip
+    return [pid for pid in processes_of(root) if parent(pid) == os.getpid()]
+
+
+def parent(pid: int) -> int:
+    """Return the parent of a process; 0 when it has gone, which a shim may at any moment."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 async def test_a_program_outlives_the_server_and_another_server_starts_the_next(
