@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.cli_world import Shell
+from tests.e2e.cli_world import Shell, eventually
 from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.resources import PODS
@@ -29,23 +29,19 @@ from fairlead.kube.websocket import SocketServer, pod_socket
 pytestmark = pytest.mark.e2e
 SCRIPT = """#!/bin/sh
 #FAIRLEAD --cpus 100m
-exec python3 -m http.server PORT --bind 127.0.0.1
+exec python3 -u -m http.server 0 --bind 127.0.0.1
 """
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-PORT, NOBODYS = free_port(), free_port()
+#: A port on which no process of a pod listens.
+NOBODYS = 9
 
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     world = Shell(tmp_path_factory.mktemp("interactive"))
     world.up("--nodes", "0", "--listen", "127.0.0.1:0")
-    (world.root / "serve.sh").write_text(SCRIPT.replace("PORT", str(PORT)))
+    (world.root / "serve.sh").write_text(SCRIPT)
     (world.root / "gang.sh").write_text("#!/bin/sh\n#FAIRLEAD --cpus 50m\nexec sleep 600\n")
     world.run("submit", "serve.sh", "--name", "one")
     world.run("submit", "gang.sh", "--name", "gang", "--nodes", "3")
@@ -178,7 +174,9 @@ def test_a_shell_whose_client_is_ended_leaves_no_process(
 
 
 def test_a_port_is_forwarded_until_it_is_interrupted(shell: Shell) -> None:
-    process = shell.start("forward", "one", f"0:{PORT}", f"0:{NOBODYS}")
+    eventually(lambda: "Serving HTTP on" in shell.run("logs", "one").out, expected=True)
+    port = shell.run("logs", "one").out.partition(" port ")[2].partition(" ")[0]
+    process = shell.start("forward", "one", f"0:{port}", f"0:{NOBODYS}")
     assert process.stdout is not None
     assert process.stderr is not None
     ports = [int(process.stdout.readline().split(":")[1].split(" ")[0]) for _ in range(2)]
