@@ -75,6 +75,7 @@ def shell() -> Iterator[Shell]:
             shell.down()
 
 
+@pytest.mark.machine  # it takes the port of all gangs, which those of other tests need
 def test_a_second_user_reads_nothing_and_runs_nothing(shell: Shell) -> None:
     shell.up("--listen", "127.0.0.1:0")
     (shell.root / "gang.sh").write_text(GANG)
