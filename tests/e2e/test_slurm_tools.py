@@ -395,9 +395,18 @@ def test_sattach_shows_what_a_job_writes_and_ends_as_it_does(tools: Tools) -> No
     number = tools.submit("#!/bin/sh\necho step of $SLURM_JOB_ID\nsleep 1\nexit 3\n")
     attached = tools.run("sattach", f"{number}.0", code=3)
     assert attached.out == f"step of {number}\n"
-    element = tools.submit("#!/bin/sh\necho $SLURM_ARRAY_TASK_ID; sleep 5\n", "--array=4-5")
+    gate = tools.shell.root / "attached"
+    script = f'#!/bin/sh\necho $SLURM_ARRAY_TASK_ID; until [ -e "{gate}" ]; do sleep 0.1; done\n'
+    element = tools.submit(script, "--array=4-5")
     eventually(lambda: tools.queue("-j", str(element)), [f"{element}_4 R", f"{element}_5 R"])
-    assert tools.run("sattach", f"{element}_4").out == "4\n"
+    with subprocess.Popen(
+        ["sattach", f"{element}_4"], cwd=tools.shell.root, env=tools.environment, text=True,
+        stdout=subprocess.PIPE,
+    ) as follower:  # fmt: skip
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "4\n"
+        gate.touch()
+        assert (follower.stdout.read(), follower.wait(PATIENCE_SECONDS)) == ("", 0)
     assert "Invalid job id" in tools.run("sattach", "9999.0", code=1).err
     assert "need to specify" in tools.run("sattach", code=1).err
 
