@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.cli_world import Shell
 from tests.e2e.postgres_server import Server, postgres_server
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.history.contract import (
     FAIR_BYTES_MAX,
     check_decisions,
@@ -42,7 +43,8 @@ def server() -> Iterator[Server]:
 
 
 def _store(server: Server, *, seed: int = 0, **options: float) -> PostgresStore:
-    chosen = PostgresOptions(**options)  # type: ignore[arg-type] # passed on
+    patient = {"statement_seconds_max": PATIENCE_SECONDS, "outage_seconds_max": PATIENCE_SECONDS}
+    chosen = PostgresOptions(**(patient | options))  # type: ignore[arg-type] # passed on
     return PostgresStore(
         server.url, rng=random.Random(seed), options=chosen, runner=asyncio.to_thread
     )
