@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ DECODED_MAX = 256
 DECODED_BYTES_MAX = 16 << 20
 
 Obj = dict[str, Any]
+T = TypeVar("T")
 
 #: Jobs with every field that was stored.
 RAW_JOBS: Resource[Obj] = Resource(JOBS.group, JOBS.version, JOBS.plural, JOBS.kind, dict)
@@ -78,11 +79,40 @@ class _Templates:
     generation: int
     #: Pod specs, by role.
     roles: dict[str, _Model]
-    #: Of the JSON that they were decoded from.
-    byte_count: int
     #: The first pod of each role in `attempt`.
     attempt: int = 0
     first: dict[str, _First] = field(default_factory=dict)
+
+
+class _Kept(Generic[T]):
+    """Values by uid of a job, bounded in number and bytes: what was put first goes first."""
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        """A value that has more than `bytes_max` bytes is kept alone."""
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._values: dict[str, tuple[T, int]] = {}
+        self._byte_count = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, uid: str) -> T | None:
+        found = self._values.get(uid)
+        return None if found is None else found[0]
+
+    def put(self, uid: str, value: T, *, byte_count: int) -> None:
+        """Keep a value in place of the job's last one, and drop the oldest beyond the bounds."""
+        self.discard(uid)
+        self._values[uid] = (value, byte_count)
+        self._byte_count += byte_count
+        while len(self) > self._count_max or (self._byte_count > self._bytes_max and len(self) > 1):
+            self.discard(next(iter(self._values)))
+
+    def discard(self, uid: str) -> None:
+        found = self._values.pop(uid, None)
+        if found is not None:
+            self._byte_count -= found[1]
 
 
 class PodRenderer:
@@ -98,13 +128,8 @@ class PodRenderer:
         decoded_bytes_max: int = DECODED_BYTES_MAX,
     ) -> None:
         self._client = client
-        self._templates_max = templates_max
-        self._decoded_max = decoded_max
-        self._templates_bytes_max = templates_bytes_max
-        self._decoded_bytes_max = decoded_bytes_max
-        # By uid of the job.
-        self._stored: dict[str, _Stored] = {}
-        self._decoded: dict[str, _Templates] = {}
+        self._stored = _Kept[_Stored](templates_max, templates_bytes_max)
+        self._decoded = _Kept[_Templates](decoded_max, decoded_bytes_max)
 
     def __len__(self) -> int:
         """Return how many jobs' templates are kept."""
@@ -112,8 +137,8 @@ class PodRenderer:
 
     def forget(self, uid: str) -> None:
         """Keep nothing of a job."""
-        self._stored.pop(uid, None)
-        self._decoded.pop(uid, None)
+        self._stored.discard(uid)
+        self._decoded.discard(uid)
 
     async def body(self, job: Job, pod: Pod) -> Obj:
         """Return the pod, decided on `job`, with all that the template of its role holds.
@@ -140,35 +165,24 @@ class PodRenderer:
         if templates is None or templates.generation != stored.generation:
             specs: dict[str, Obj] = msgspec.json.decode(stored.specs)
             roles = {role: _model(spec) for role, spec in specs.items()}
-            templates = _Templates(stored.generation, roles, len(stored.specs))
-            self._decoded.pop(uid, None)
-            self._decoded[uid] = templates
-            byte_count = sum(each.byte_count for each in self._decoded.values())
-            while len(self._decoded) > self._decoded_max or (
-                byte_count > self._decoded_bytes_max and len(self._decoded) > 1
-            ):
-                byte_count -= self._decoded.pop(next(iter(self._decoded))).byte_count
+            templates = _Templates(stored.generation, roles)
+            self._decoded.put(uid, templates, byte_count=len(stored.specs))
         return templates
 
     async def _read(self, job: Job) -> _Stored:
         """Return what is kept of the job, read again if it is of another generation."""
-        stored = self._stored.get(job.metadata.uid)
+        uid = job.metadata.uid
+        stored = self._stored.get(uid)
         if stored is None:
-            stored = self._stored[job.metadata.uid] = _Stored()
-            if len(self._stored) > self._templates_max:
-                del self._stored[next(iter(self._stored))]
+            stored = _Stored()
+            self._stored.put(uid, stored, byte_count=0)
         if stored.generation != job.metadata.generation:
             async with stored.lock:
                 if stored.generation != job.metadata.generation:
                     await self._fetch(stored, job)
-                    self._drop_oldest()
+                    if self._stored.get(uid) is stored:  # else forgotten while it was read
+                        self._stored.put(uid, stored, byte_count=len(stored.specs))
         return stored
-
-    def _drop_oldest(self) -> None:
-        """Drop what was read first beyond `templates_bytes_max`; it is read again when needed."""
-        byte_count = sum(len(each.specs) for each in self._stored.values())
-        while byte_count > self._templates_bytes_max and len(self._stored) > 1:
-            byte_count -= len(self._stored.pop(next(iter(self._stored))).specs)
 
     async def _fetch(self, stored: _Stored, job: Job) -> None:
         meta = job.metadata

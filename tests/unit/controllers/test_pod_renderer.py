@@ -134,6 +134,28 @@ def test_large_templates_are_kept_up_to_their_bytes_and_read_again() -> None:
     _play(play)
 
 
+def test_templates_that_are_forgotten_or_read_again_take_no_room_of_others() -> None:
+    large = {"containers": [{"name": "main", "image": "a", "args": ["x" * 10_000]}]}
+
+    async def play(client: FakeClient, _bodies: PodRenderer) -> None:
+        bodies = PodRenderer(client, templates_bytes_max=35_000)
+        jobs = [await _submit(client, f"job-{i}", spec=large) for i in range(4)]
+        for job in jobs[:3]:
+            await bodies.body(job, _pods(job)[0])
+        for turn in range(3):
+            bodies.forget(jobs[0].metadata.uid)
+            await bodies.body(jobs[0], _pods(jobs[0])[0])
+            changed = await client.patch(
+                JOBS, "job-1", {"spec": {"suspend": turn % 2 == 0}}, namespace="default"
+            )
+            await bodies.body(changed, _pods(changed)[0])
+        assert (len(bodies), client.count("get")) == (3, 9)
+        await bodies.body(jobs[2], _pods(jobs[2])[0])
+        assert client.count("get") == 9
+
+    _play(play)
+
+
 def test_what_is_not_kept_decoded_is_decoded_again_and_not_read() -> None:
     async def play(client: FakeClient, _bodies: PodRenderer) -> None:
         bodies = PodRenderer(client, decoded_max=1)
