@@ -11,7 +11,8 @@ import os
 import sqlite3
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -50,6 +51,8 @@ FLEET_BYTES_MAX = 64 << 20
 USE_BYTES_MAX = 96 << 20
 LOG_BYTES_MAX = 512 << 20
 _BUSY_TIMEOUT_MS = 5_000
+#: Records of one commit.
+COMMIT_RECORDS_MAX = 256
 _SQL = Dialect(
     jobs="jobs", logs="logs", fleet="fleet", use="use", mark="?",
     integer="INTEGER", boolean="INTEGER", blob="BLOB", text_bytes="length(CAST({} AS BLOB))",
@@ -174,8 +177,22 @@ def _later_tables(connection: sqlite3.Connection) -> tuple[str, ...]:
     )
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A record that `record` has not returned for yet."""
+
+    row: Values
+    is_written: bool = False
+    #: It was in a commit that failed, for whichever of its records.
+    is_alone: bool = False
+
+
 class SqliteHistory:
-    """Records in one file, on disk when `record` returns. Open it with `open`, then close it."""
+    """Records in one file, on disk when `record` returns. Open it with `open`, then close it.
+
+    Records that come while others are written wait, and are then written with one commit: a commit
+    costs a thread's turn and a synced write to the disk, and a record in it hardly anything.
+    """
 
     is_durable = True
 
@@ -188,6 +205,9 @@ class SqliteHistory:
         self._use_bounds = _SQL.use_bounds(use_bytes_max)
         self._growth, self._fleet_growth = Growth(bytes_max), Growth(FLEET_BYTES_MAX)
         self._use_growth = Growth(use_bytes_max)
+        self._turn = asyncio.Lock()
+        #: A set that keeps the order in which they came.
+        self._waiting: dict[_Waiting, None] = {}
 
     @classmethod
     def open(
@@ -207,9 +227,14 @@ class SqliteHistory:
 
     async def record(self, record: JobRecord) -> None:
         """See `History`."""
-        await self._file.write(
-            _SQL.upsert_record(), [astuple(record)], bounds=self._bounds, growth=self._growth
-        )
+        mine = _Waiting(astuple(record))
+        self._waiting[mine] = None
+        try:
+            async with self._turn:
+                if not mine.is_written:
+                    await self._write_with_others(mine)
+        finally:
+            del self._waiting[mine]
 
     async def query(self, query: HistoryQuery) -> AsyncIterator[tuple[JobRecord, ...]]:
         """See `History`."""
@@ -253,6 +278,27 @@ class SqliteHistory:
     async def use_of(self, job_uids: Sequence[str]) -> Mapping[str, tuple[AttemptUse, ...]]:
         """See `History`."""
         return sums_of(await self._file.select(_SQL.sum_use(job_uids)))
+
+    async def _write_with_others(self, mine: _Waiting) -> None:
+        """Write a record, and those that wait with it where all of them can be written."""
+        batch = [mine]
+        if not mine.is_alone:
+            waiting = (w for w in self._waiting if not (w is mine or w.is_written or w.is_alone))
+            batch += islice(waiting, COMMIT_RECORDS_MAX - 1)
+        try:
+            await self._write(batch)
+        except Exception:  # over any of them: each gets an error of its own
+            if len(batch) == 1:
+                raise
+            for each in batch:
+                each.is_alone = True
+            await self._write([mine])
+
+    async def _write(self, batch: Sequence[_Waiting]) -> None:
+        rows = [each.row for each in batch]
+        await self._file.write(_SQL.upsert_record(), rows, bounds=self._bounds, growth=self._growth)
+        for each in batch:
+            each.is_written = True
 
     async def _keys(self, statement: tuple[str, Values]) -> Iterator[list[str]]:
         return key_pages(await self._file.select(statement))

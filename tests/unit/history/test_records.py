@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sqlite3
@@ -374,6 +375,66 @@ def test_a_record_that_cannot_be_written_leaves_the_file_usable(tmp_path: Path) 
             await history.record(replace(_record("a", ended=1), user="\ud800"))
         await history.record(_record("b", ended=1))
         assert [r.name for r in await records_of(history, HistoryQuery())] == ["b"]
+        await history.close()
+
+    run(main())
+
+
+def test_records_that_come_together_share_a_commit_and_none_is_acknowledged_before_it(
+    tmp_path: Path,
+) -> None:
+    path, calls = tmp_path / "history.db", 0
+
+    async def counted(call: Callable[[], T]) -> T:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0.01)
+        return call()
+
+    async def main() -> None:
+        history = SqliteHistory.open(path, runner=counted)
+        reader = sqlite3.connect(path)
+
+        async def keep(number: int) -> None:
+            record = _record(f"job-{number}", ended=number % 60)
+            await history.record(record)
+            found = reader.execute("SELECT count(*) FROM jobs WHERE uid = ?", (record.uid,))
+            assert found.fetchone() == (1,)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(600):
+                group.create_task(keep(number))
+        assert calls == 4, "the first alone, then as many as a commit may have"
+        reader.close()
+        await history.close()
+
+    run(main())
+
+
+def test_a_record_that_cannot_be_written_or_is_given_up_takes_no_other_along(
+    tmp_path: Path,
+) -> None:
+    async def later(call: Callable[[], T]) -> T:
+        await asyncio.sleep(0.01)
+        return call()
+
+    async def main() -> None:
+        history = SqliteHistory.open(tmp_path / "history.db", runner=later)
+        records = [_record(f"job-{number}", ended=number) for number in range(8)]
+        records[3] = replace(records[3], user="\ud800")
+        tasks = [asyncio.create_task(history.record(record)) for record in records]
+        await asyncio.sleep(0.005)
+        tasks[0].cancel()  # while it is written
+        tasks[5].cancel()  # while it waits for its turn
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        expected = {0: "CancelledError", 3: "UnicodeEncodeError", 5: "CancelledError"}
+        assert [type(each).__name__ for each in ended] == [
+            expected.get(number, "NoneType") for number in range(8)
+        ]
+        found = {record.name for record in await records_of(history, HistoryQuery())}
+        assert found == {f"job-{number}" for number in (1, 2, 4, 6, 7)}
+        await history.record(records[0])
+        assert len(await records_of(history, HistoryQuery())) == 6
         await history.close()
 
     run(main())
