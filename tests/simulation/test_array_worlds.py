@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from msgspec.structs import replace as changed
@@ -144,7 +144,7 @@ def test_a_controller_that_deletes_before_it_records_is_caught(
 ) -> None:
     """The whole world as canary: the promise rests on the order of the writes."""
 
-    def deletions(view: ArrayView) -> Iterator[DeleteElement]:
+    def deletions(view: ArrayView, _recorded: Iterable[int]) -> Iterator[DeleteElement]:
         for job in view.elements.values():
             if job.is_finished and job.metadata.deletion_timestamp is None:
                 yield DeleteElement(view.array, job)

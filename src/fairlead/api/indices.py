@@ -59,6 +59,8 @@ class Indices:
 
     def position(self, index: int) -> int | None:
         """Return the position of an index; None when the array has no such element."""
+        if isinstance(self.values, range):  # asked of each job of an array, again and again
+            return self.values.index(index) if index in self.values else None
         place = bisect_left(self.values, index)
         return place if place < len(self.values) and self.values[place] == index else None
 

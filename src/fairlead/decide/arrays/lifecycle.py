@@ -48,13 +48,12 @@ class _Elements:
     #: Positions of jobs that have not ended, in ascending order: without nodes, and with nodes.
     waiting: tuple[int, ...]
     running: tuple[int, ...]
+    #: Positions of both, in ascending order.
+    unfinished: tuple[int, ...]
+    #: Positions of jobs of elements that the status records, in ascending order.
+    recorded: tuple[int, ...]
     #: Jobs that have ended and are there yet.
     ended_count: int
-
-    @property
-    def unfinished(self) -> tuple[int, ...]:
-        """The positions of all jobs that have not ended, in ascending order."""
-        return tuple(sorted((*self.waiting, *self.running)))
 
 
 def decide_array(view: ArrayView) -> Decision[Action]:
@@ -78,7 +77,7 @@ def decide_array(view: ArrayView) -> Decision[Action]:
             actions.append(WriteArrayStatus(array, status))
         else:
             wake_at = due_at
-    actions += _deletions(view)
+    actions += _deletions(view, now.recorded)
     if is_true(status.conditions, names.FAILURE_TARGET):
         if is_true(array.status.conditions, names.FAILURE_TARGET):
             actions += _cancellations(view, now.unfinished)
@@ -95,26 +94,29 @@ def decide_array(view: ArrayView) -> Decision[Action]:
 
 
 def _observe(view: ArrayView) -> _Elements:
-    recorded = Members(view.finished)
+    is_recorded = Members(view.finished)
     ended, failed, waiting, running = list[int](), list[int](), list[int](), list[int]()
+    unfinished, recorded = list[int](), list[int]()
     ended_count = 0
-    for position in sorted(view.elements):
+    for position in sorted(view.elements):  # thousands, each time: read once each
         job = view.elements[position]
-        ended_count += job.is_finished
-        if position in recorded:
-            continue
-        if not job.is_finished:
+        is_finished = job.is_finished
+        ended_count += is_finished
+        if position in is_recorded:
+            recorded.append(position)
+        elif not is_finished:
+            unfinished.append(position)
             (waiting if job.status.placement is None else running).append(position)
-            continue
-        ended.append(position)
-        if not is_true(job.status.conditions, names.SUCCEEDED):
-            failed.append(position)
+        else:
+            ended.append(position)
+            if not is_true(job.status.conditions, names.SUCCEEDED):
+                failed.append(position)
     # Those that are to be stopped and never became jobs have ended without one.
-    never = view.cancelled & ~view.finished & ~set_of(view.elements)
+    never = view.cancelled & ~view.finished & ~set_of(view.elements) if view.cancelled else 0
     return _Elements(
         view.finished | set_of(ended) | never,
         view.failed | set_of(failed) | never,
-        tuple(waiting), tuple(running), ended_count,
+        tuple(waiting), tuple(running), tuple(unfinished), tuple(recorded), ended_count,
     )  # fmt: skip
 
 
@@ -248,12 +250,11 @@ def _with(status: JobArrayStatus, condition: Condition) -> JobArrayStatus:
 # The jobs
 
 
-def _deletions(view: ArrayView) -> Iterator[DeleteElement]:
-    """Yield the jobs whose ends are recorded in the status that was seen."""
-    recorded = Members(view.finished)
-    for position in sorted(view.elements):
+def _deletions(view: ArrayView, recorded: Iterable[int]) -> Iterator[DeleteElement]:
+    """Yield the jobs of elements whose ends are recorded in the status that was seen."""
+    for position in recorded:
         job = view.elements[position]
-        if position in recorded and job.metadata.deletion_timestamp is None:
+        if job.metadata.deletion_timestamp is None:
             yield DeleteElement(view.array, job)
 
 
@@ -315,7 +316,7 @@ def _creations(view: ArrayView, now: _Elements) -> tuple[list[CreateElement], fl
 def _finished(view: ArrayView) -> Decision[Action]:
     """Delete the jobs that are left, and the array when its time has come."""
     array = view.array
-    actions: list[Action] = list(_deletions(view))
+    actions: list[Action] = list(_deletions(view, _observe(view).recorded))
     ttl: float | None = array.spec.ttl_seconds_after_finished
     if ttl is None:
         ttl = view.policy.keep_finished_seconds
