@@ -15,6 +15,7 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
+from fairlead.api.team import TeamUse
 from fairlead.cli.commands.change import ChangeVerb
 from fairlead.cli.embedded import LogPart
 from fairlead.decide.verdict import ObjectKey
@@ -45,6 +46,7 @@ class ScriptedQuestions:
     open_logs: int = 0
     changes: list[tuple[str, ObjectKey]] = field(default_factory=list)
     refusal: str = ""
+    uses: dict[str, TeamUse] | None = None
     #: A token for each log that has begun, and for each that has ended.
     begun: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
     ended: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
@@ -53,6 +55,10 @@ class ScriptedQuestions:
         """Return the text."""
         self.asked.append(key)
         return Answered(self.text, 0.0)
+
+    async def team_uses(self, *, patience_seconds: float | None) -> dict[str, TeamUse] | None:
+        """Return what the test has set: None where no process answers."""
+        return self.uses
 
     async def change(self, change: ChangeVerb, key: ObjectKey) -> str:
         """Note it, and refuse it with the text that the test has set."""

@@ -16,14 +16,20 @@ from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 from fairlead.api import names
+from fairlead.api.cluster_report import ClusterReport
 from fairlead.api.core import Node, Pod
+from fairlead.api.fleet import Fleet
 from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray, array_reference_of
+from fairlead.api.node_pool import NodePool
 from fairlead.api.node_report import NodeReport
 from fairlead.api.placement import nodes_of
 from fairlead.api.resources import (
+    CLUSTER_REPORTS,
+    FLEETS,
     JOB_ARRAYS,
     JOBS,
+    NODE_POOLS,
     NODE_REPORTS,
     NODES,
     PODS,
@@ -61,6 +67,10 @@ class Rights:
     reports: bool = True
     pods: bool = True
     teams: bool = True
+    #: Node pools, and the Fleet.
+    fleet: bool = True
+    #: What the doctor found.
+    findings: bool = True
 
 
 async def rights_of(client: Client, namespace: str) -> Rights:
@@ -73,6 +83,8 @@ async def rights_of(client: Client, namespace: str) -> Rights:
     return Rights(
         namespace, nodes=await _may(client, NODES), reports=await _may(client, NODE_REPORTS),
         pods=await _may(client, PODS, namespace), teams=await _may(client, TEAMS),
+        fleet=await _may(client, NODE_POOLS) and await _may(client, FLEETS),
+        findings=await _may(client, CLUSTER_REPORTS),
     )  # fmt: skip
 
 
@@ -150,9 +162,14 @@ class WebMirrors:
         self.reports: Mirror[NodeReport] = make(NODE_REPORTS)
         self.others: Mirror[Pod] = make(PODS, space, _OTHERS)
         self.teams: Mirror[Team] = make(TEAMS)
+        self.pools: Mirror[NodePool] = make(NODE_POOLS)
+        self.fleets: Mirror[Fleet] = make(FLEETS)
+        self.findings: Mirror[ClusterReport] = make(CLUSTER_REPORTS)
         self._own += [self.jobs, self.arrays]
         is_open = ((self.nodes, rights.nodes), (self.reports, rights.reports),
-                   (self.others, rights.pods), (self.teams, rights.teams))  # fmt: skip
+                   (self.others, rights.pods), (self.teams, rights.teams),
+                   (self.pools, rights.fleet), (self.fleets, rights.fleet),
+                   (self.findings, rights.findings))  # fmt: skip
         self._own += [mirror for mirror, may in is_open if may]
 
     def services(self) -> list[SupervisedService]:

@@ -1,6 +1,6 @@
 """What the pages ask beside the mirrors, with the functions of the command line itself: why a job
-is where it is (`fairlead why`), what its members write (`fairlead logs`), and changes (`fairlead
-cancel`, `hold` and `release`).
+is where it is (`fairlead why`), what teams use now (`fairlead teams`), what its members write
+(`fairlead logs`), and changes (`fairlead cancel`, `hold` and `release`).
 
 These functions block, so they run in threads, of which there is a fixed number. Why a job waits is
 computed by the process that decides, one question at a time; so an answer is kept for some seconds
@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from fairlead.api.status import ApiError
+from fairlead.api.team import TeamUse
+from fairlead.cli.answers import ask_teams
 from fairlead.cli.archive import Archive
 from fairlead.cli.arrays import ArrayReference
 from fairlead.cli.commands.change import ChangeVerb, change_reference
@@ -44,6 +46,10 @@ _PIECES_MAX = 64
 _COLUMNS = 80
 
 
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
 class TooManyLogs(Exception):
     """FOLLOWED_MAX logs are being followed."""
 
@@ -57,6 +63,69 @@ class Answered:
     answer: JobAnswer | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept(Generic[V]):
+    """An answer, and when it was asked for."""
+
+    value: V
+    at: float
+
+
+class SharedAnswers(Generic[K, V]):
+    """Answers of `ask`, which blocks and runs in a thread: one question at a time for each key,
+    each answer kept for `seconds` and shared by all who ask. ANSWERS_MAX are kept.
+    """
+
+    def __init__(
+        self, ask: Callable[[K], V], threads: ThreadPoolExecutor, clock: Clock, *, seconds: float,
+        answered: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`answered` is called whenever an answer has come."""
+        self._ask, self._threads, self._clock = ask, threads, clock
+        self._seconds, self._answered = seconds, answered
+        self._answers: dict[K, _Kept[V]] = {}
+        self._asked: dict[K, asyncio.Future[V]] = {}
+
+    async def of(self, key: K, *, patience_seconds: float | None = None) -> V | None:
+        """Return the answer, and ask again where the one that is kept is old by now.
+
+        None where nothing is known within `patience_seconds`.
+        """
+        kept, now = self._answers.get(key), self._clock.now()
+        if kept is not None and now - kept.at < self._seconds:
+            return kept.value
+        asking = self._asked.get(key)
+        if asking is None:
+            asking = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, key)
+            self._asked[key] = asking
+            asking.add_done_callback(lambda done: self._keep(key, now, done))
+        if kept is not None and patience_seconds is not None:
+            return kept.value
+        try:
+            async with asyncio.timeout(patience_seconds):
+                return await asyncio.shield(asking)
+        except TimeoutError:
+            return None
+
+    def forget(self, key: K) -> None:
+        """Have it asked for again."""
+        self._answers.pop(key, None)
+
+    def _keep(self, key: K, at: float, done: asyncio.Future[V]) -> None:
+        self._asked.pop(key, None)
+        if done.cancelled():
+            return
+        if (fault := done.exception()) is not None:  # nobody may be waiting for it any more
+            context = {"message": f"a question about {key} failed", "exception": fault}
+            done.get_loop().call_exception_handler(context)
+            return
+        self._answers.pop(key, None)
+        while len(self._answers) >= ANSWERS_MAX:
+            self._answers.pop(next(iter(self._answers)))
+        self._answers[key] = _Kept(done.result(), at)
+        self._answered()
+
+
 class Questions:
     """Asks in threads. `common` are the flags with which the page was started."""
 
@@ -66,8 +135,8 @@ class Questions:
         self._following = ThreadPoolExecutor(FOLLOWED_MAX, thread_name_prefix="logs")
         #: Called when an answer has come; who looks may want to see it.
         self.answered: Callable[[], None] = lambda: None
-        self._answers: dict[ObjectKey, Answered] = {}
-        self._asked: dict[ObjectKey, asyncio.Future[Answered]] = {}
+        self._whys = self._shared(self._ask_why, ANSWER_SECONDS)
+        self._uses = self._shared(self._ask_teams, ANSWER_SECONDS)
         self._feeds: dict[_Feed, asyncio.Future[None]] = {}
 
     async def close(self) -> None:
@@ -78,45 +147,29 @@ class Questions:
         self._asking.shutdown(wait=False, cancel_futures=True)
         self._following.shutdown(wait=False, cancel_futures=True)
 
+    def _shared(self, ask: Callable[[K], V], seconds: float) -> SharedAnswers[K, V]:
+        return SharedAnswers(
+            ask, self._asking, self._clock, seconds=seconds, answered=self._has_come
+        )
+
+    def _has_come(self) -> None:
+        self.answered()
+
     async def why(
         self, key: ObjectKey, *, patience_seconds: float | None = None
     ) -> Answered | None:
-        """Return what `fairlead why` says of a job, and ask again where that is old by now.
+        """Return what `fairlead why` says of a job, as `SharedAnswers.of`."""
+        return await self._whys.of(key, patience_seconds=patience_seconds)
 
-        None where nothing is known within `patience_seconds`. Whenever an answer has come that was
-        not waited for, `answered` is called.
+    async def team_uses(
+        self, *, patience_seconds: float | None = None
+    ) -> Mapping[str, TeamUse] | None:
+        """Return what each team uses now, as `fairlead teams` asks for it; None where no process
+        says it, or not within `patience_seconds`.
         """
-        kept = self._answers.get(key)
-        if kept is not None and self._clock.now() - kept.at < ANSWER_SECONDS:
-            return kept
-        asking = self._asked.get(key)
-        if asking is None:
-            asking = asyncio.get_running_loop().run_in_executor(self._asking, self._ask, key)
-            self._asked[key] = asking
-            asking.add_done_callback(lambda done: self._keep(key, done))
-        if kept is not None and patience_seconds is not None:
-            return kept
-        try:
-            async with asyncio.timeout(patience_seconds):
-                return await asyncio.shield(asking)
-        except TimeoutError:
-            return None
+        return await self._uses.of((), patience_seconds=patience_seconds)
 
-    def _keep(self, key: ObjectKey, done: asyncio.Future[Answered]) -> None:
-        self._asked.pop(key, None)
-        if done.cancelled():
-            return
-        if (fault := done.exception()) is not None:  # nobody may be waiting for it any more
-            context = {"message": f"why of {'/'.join(key)} failed", "exception": fault}
-            done.get_loop().call_exception_handler(context)
-            return
-        self._answers.pop(key, None)
-        while len(self._answers) >= ANSWERS_MAX:
-            self._answers.pop(next(iter(self._answers)))
-        self._answers[key] = done.result()
-        self.answered()
-
-    def _ask(self, key: ObjectKey) -> Answered:
+    def _ask_why(self, key: ObjectKey) -> Answered:
         at = self._clock.now()
         try:
             answer = Asking(replace(self._common, namespace=key[0]), {}, at).of(key[1])
@@ -125,10 +178,19 @@ class Questions:
         text = wrapped(answer.text({}, at), _COLUMNS, FACT_INDENT)
         return Answered(text, at, answer if isinstance(answer, JobAnswer) else None)
 
+    def _ask_teams(self, _key: tuple[()]) -> Mapping[str, TeamUse] | None:
+        api = Api(self._connection)
+        try:
+            return ask_teams(api)
+        except (CliError, ApiError):
+            return None
+        finally:
+            api.close()
+
     async def change(self, change: ChangeVerb, key: ObjectKey) -> str:
         """Make a change as the command of its name does; return why it was refused, "" if not."""
         loop = asyncio.get_running_loop()
-        self._answers.pop(key, None)
+        self._whys.forget(key)
         return await loop.run_in_executor(self._asking, self._change, change, key)
 
     def _change(self, change: ChangeVerb, key: ObjectKey) -> str:

@@ -181,7 +181,7 @@ def quota_text(team: Team, jobs: Sequence[Job], owners: Owners | None) -> str:
 
 def _job_counts(team: Team, jobs: Sequence[Job]) -> str:
     """Return how many jobs of a team have nodes and wait: of those given, else by its status."""
-    own = [job for job in jobs if not job.is_finished and _is_of(job, team)]
+    own = [job for job in jobs if not job.is_finished and is_of_team(job, team)]
     use = team.status.use
     if not own:
         return f"{use.jobs_placed} with nodes, {use.jobs_waiting} waiting"
@@ -233,7 +233,7 @@ def _limit_lines(team: Team, jobs: Sequence[Job]) -> list[str]:
     lines.append(_line("each user", f"at most {', '.join(of_user)}"))
     users: dict[str, list[int]] = {}
     for job in jobs:
-        if job.is_finished or not _is_of(job, team):
+        if job.is_finished or not is_of_team(job, team):
             continue
         user = user_of(job.metadata, job.spec.adopts)
         counts = users.setdefault(user, [0, 0, 0, 0])
@@ -271,7 +271,8 @@ def _limits(limits: JobLimits) -> tuple[tuple[int | None, str], ...]:
     )  # fmt: skip
 
 
-def _is_of(job: Job, team: Team) -> bool:
+def is_of_team(job: Job, team: Team) -> bool:
+    """True for a job that counts for the team: by its place, else by its namespace and spec."""
     placement = job.status.placement
     if placement is not None:
         return placement.team == _name(team)

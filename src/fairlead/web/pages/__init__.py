@@ -11,11 +11,13 @@ from typing import TypeAlias
 
 from fairlead.web.pages.arrays import array_page, arrays_page
 from fairlead.web.pages.cluster import cluster_page
+from fairlead.web.pages.fleet import fleet_page
 from fairlead.web.pages.home import home_page
 from fairlead.web.pages.job import job_page
 from fairlead.web.pages.jobs import jobs_page
 from fairlead.web.pages.node import node_page
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site
+from fairlead.web.pages.teams import team_page, teams_page
 from fairlead.web.render import Page
 
 __all__ = ["AskedPath", "NoSuchPage", "Site", "make_page"]
@@ -30,6 +32,9 @@ _PAGES: dict[tuple[str, int], Maker] = {
     ("arrays", 3): array_page,
     ("cluster", 1): cluster_page,
     ("nodes", 2): node_page,
+    ("teams", 1): teams_page,
+    ("teams", 2): team_page,
+    ("fleet", 1): fleet_page,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 
 from fairlead.api import names
@@ -83,6 +82,5 @@ def _command(site: Site, given: dict[str, str]) -> str:
     words = ["ps", "-o", "wide"]
     words += ["--state", given["state"]] if given["state"] else ["-a"]
     words += ["--user", given["user"]] if given["user"] else []
-    command = site.command(*words, namespace=given["namespace"])
     patterns = (given["q"], given["node"])
-    return command + "".join(f" | grep -iF {shlex.quote(text)}" for text in patterns if text)
+    return site.command(*words, namespace=given["namespace"], filters=patterns)

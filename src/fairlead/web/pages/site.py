@@ -41,14 +41,19 @@ class Site:
     #: It is a cluster of `fairlead up`, where some jobs are simulated.
     is_up: bool
 
-    def command(self, *words: str, namespace: str | None = None) -> str:
-        """Return a command line for this cluster; `namespace` is one that it must name, "" all."""
+    def command(
+        self, *words: str, namespace: str | None = None, filters: Sequence[str] = ()
+    ) -> str:
+        """Return a command line for this cluster; `namespace` is one that it must name, "" all, and
+        its lines are those with all texts of `filters`.
+        """
         named: tuple[str, ...] = ()
         if namespace == "" and not self.cluster.rights.namespace:
             named = ("-A",)
         elif namespace and namespace != self.namespace:
             named = ("-n", namespace)
-        return shlex.join(("fairlead", *words, *named)) + self.where
+        command = shlex.join(("fairlead", *words, *named)) + self.where
+        return command + "".join(f" | grep -iF {shlex.quote(text)}" for text in filters if text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,8 @@ class JobLine(NamedTuple):
     is_array: bool = False
 
 
-def _cells(columns: Sequence[Column], row: Row) -> dict[str, str]:
+def cells_of(columns: Sequence[Column], row: Row) -> dict[str, str]:
+    """Return a row by the titles of its columns, in lower case; the last cell also as "why"."""
     titles = (column.title.lower() for column in columns)
     return dict(zip(titles, row, strict=True)) | {"why": row[-1]}
 
@@ -102,7 +108,7 @@ def job_lines(site: Site, jobs: Iterable[Job | JobArray], now: float) -> list[Jo
         else:
             (row,) = job_rows((each,), now, with_namespace=True, is_up=site.is_up)
             href, is_array = link("jobs", namespace, name), False
-        lines.append(JobLine(namespace, name, href, _cells(_JOB_COLUMNS, row), is_array))
+        lines.append(JobLine(namespace, name, href, cells_of(_JOB_COLUMNS, row), is_array))
     return lines
 
 

@@ -1,0 +1,142 @@
+"""The pages for operators: teams, the fleet, findings and usage, over real sockets."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+
+import pytest
+from tests.e2e.web_objects import EVIL, SCRIPT, fleet_world, teams_world
+from tests.e2e.web_world import page_of
+
+from fairlead.api.team import TeamUse
+from fairlead.web.cluster import Rights
+
+pytestmark = pytest.mark.e2e
+
+
+def cells(page: str, name: str) -> list[str]:
+    """Return the cells of the row of a name as text."""
+    rows = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    row = next(row for row in rows if f">{name}</a>" in row)
+    found = re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)
+    return [re.sub(r"<[^>]*>", "", each).strip() for each in found]
+
+
+def order(page: str, *names: str) -> list[str]:
+    """Return the names in the order in which the page links them first."""
+    return sorted(names, key=lambda name: page.index(f">{name}</a>"))
+
+
+async def test_teams_are_bars_of_their_own_lent_and_borrowed_nodes_on_one_scale() -> None:
+    async with page_of(teams_world()) as browser:
+        await browser.sign_in()
+        page = await browser.page("/teams")
+        assert cells(page, "vision")[1:-1] == ["4 nodes", "4", "3", "1", "2", "1", "3", "24", "3"]
+        assert 'aria-label="3 in use, 1 lent, 0 idle, 2 borrowed"' in page
+        own, lent, borrowed = 1_000 * 3 // 6, 1_000 // 6, 1_000 * 2 // 6
+        assert f'<rect class="used" width="{own}"' in page
+        assert f'<rect class="kept" x="{own}" width="{lent}"' in page
+        assert f'<rect class="borrowed" x="{own + lent}" width="{borrowed}"' in page
+        assert "as no controller answers" in page
+        assert "workshop" in page
+        assert '<code id="command">fairlead teams -o wide</code>' in page
+        only = await browser.page("/teams?q=VIS")
+        assert ">vision</a>" in only
+        assert ">speech</a>" not in only
+        assert "fairlead teams -o wide | grep -iF VIS" in only
+        assert "No team matches" in await browser.page("/teams?q=none")
+
+
+async def test_teams_show_what_the_process_that_decides_says_they_use_now() -> None:
+    async with page_of(teams_world()) as browser:
+        await browser.sign_in()
+        browser.questions.uses = {"vision": TeamUse(nodes_used=4, jobs_placed=7)}
+        page = await browser.page("/teams")
+        assert 'aria-label="4 in use, 0 lent, 0 idle, 0 borrowed"' in page
+        assert cells(page, "vision")[6] == "7"
+        assert "as no controller answers" not in page
+
+
+async def test_a_team_shows_its_queue_in_order_its_people_and_its_reservations() -> None:
+    async with page_of(teams_world()) as browser:
+        await browser.sign_in()
+        page = await browser.page("/teams/vision")
+        queue = page.partition('id="queue"')[2].partition('id="running"')[0]
+        assert order(queue, "older", "younger", "urgent") == ["urgent", "older", "younger"]
+        assert [cells(queue, name)[0] for name in ("urgent", "older", "younger")] == ["1", "2", "3"]
+        assert "weight 3" in page
+        assert "runs" in page.partition('id="running"')[2].partition('id="people"')[0]
+        people = page.partition('id="people"')[2]
+        assert cells(people, "ada") == ["3", "2", "24"]
+        assert cells(people, "grace") == ["0", "0", "0"]
+        assert 'href="/jobs?user=ada"' in people
+        assert "workshop" in page.partition('id="reservations"')[2]
+        assert '<code id="command">fairlead quota vision</code>' in page
+        assert (await browser.get("/teams/none"))[0].status == 404
+
+
+async def test_the_fleet_says_what_each_pool_wants_has_and_is_held_back_by() -> None:
+    async with page_of(fleet_world()) as browser:
+        await browser.sign_in()
+        page = await browser.page("/fleet")
+        assert "The fleet is frozen by move of rack 7: move of rack 7" in page
+        found = cells(page, "h100")
+        assert found[:1] + found[2:8] == ["Active", "12", "6", "5", "3", "2", "4"]
+        assert found[-1] == "move of rack 7"
+        assert ('aria-label="3 busy, 2 idle, 1 not ready, 3 launching; 12 wanted of at most 16"'
+                in page)  # fmt: skip
+        assert "avoided    zone-b" in page
+        assert "launching  3 nodes for default/older" in page
+        assert "fairlead fleet why h100" in page
+        held = await browser.page("/fleet?held=1")
+        assert ">h100</a>" in held
+        assert ">a100</a>" not in held
+        only = await browser.page("/fleet?pool=a100")
+        assert ">h100</a>" not in only
+        assert "fairlead fleet | grep -iF a100" in only
+
+
+OPERATORS = (
+    "/teams", "/teams/vision", "/fleet", f"/teams?q={SCRIPT}", f"/teams/{SCRIPT}",
+    f"/fleet?q=%22%3E{SCRIPT}&pool={SCRIPT}&held={SCRIPT}",
+)  # fmt: skip
+
+
+async def test_texts_of_others_are_text_on_the_pages_of_operators() -> None:
+    async with page_of(chain(teams_world(EVIL), fleet_world(EVIL)), user=SCRIPT) as browser:
+        await browser.sign_in()
+        for path in OPERATORS:
+            _, text = await browser.get(path)
+            assert SCRIPT not in text, path
+            assert "<img" not in text, path
+            assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", text), path
+            assert not re.search(r"<script(?! src=\"/static/)|\son\w+=\"|\sstyle=", text), path
+            assert "fault of fairlead" not in text, path
+        for path in ("/teams", "/teams/vision", "/fleet"):
+            assert "&lt;script&gt;alert(1)&lt;/script&gt;" in await browser.page(path), path
+
+
+async def test_who_may_not_list_teams_or_pools_sees_none_and_is_told() -> None:
+    rights = Rights("default", nodes=False, teams=False, fleet=False)
+    async with page_of(chain(teams_world(), fleet_world()), rights=rights) as browser:
+        await browser.sign_in()
+        teams = await browser.page("/teams")
+        assert "You may not list teams" in teams
+        assert "vision" not in teams
+        answer, text = await browser.get("/teams/vision")
+        assert answer.status == 404
+        assert "you may not list teams" in text
+        fleet = await browser.page("/fleet")
+        assert "You may not list node pools" in fleet
+        assert "h100" not in fleet
+
+
+async def test_a_team_names_no_node_and_no_job_that_its_viewer_may_not_list() -> None:
+    async with page_of(teams_world(), rights=Rights("speech", nodes=False)) as browser:
+        await browser.sign_in()
+        page = await browser.page("/teams/vision")
+        assert "You may not list nodes" in page
+        assert "Jobs of other namespaces than speech are not shown" in page
+        assert ">urgent</a>" not in page
+        assert "n0" not in page
