@@ -6,10 +6,12 @@ import re
 from itertools import chain
 
 import pytest
-from tests.e2e.web_objects import EVIL, SCRIPT, fleet_world, teams_world
+from markupsafe import escape
+from tests.e2e.web_objects import EVIL, SCRIPT, fleet_world, report_world, teams_world
 from tests.e2e.web_world import page_of
 
 from fairlead.api.team import TeamUse
+from fairlead.doctor.registry import BY_ID
 from fairlead.web.cluster import Rights
 
 pytestmark = pytest.mark.e2e
@@ -97,14 +99,46 @@ async def test_the_fleet_says_what_each_pool_wants_has_and_is_held_back_by() -> 
         assert "fairlead fleet | grep -iF a100" in only
 
 
+async def test_a_finding_comes_with_its_evidence_its_fix_and_its_value_at_more_nodes() -> None:
+    async with page_of(report_world()) as browser:
+        await browser.sign_in()
+        page = await browser.page("/doctor")
+        assert "etcd-0: db is 5.6 GB of 8 GB (85 %; limit: above 80 %)" in page
+        assert str(escape(BY_ID["ETCD-04"].fix)) in page
+        assert str(escape(BY_ID["ETCD-04"].why)) in page
+        assert "at scale" not in page
+        assert BY_ID["API-16"].title in page
+        assert "This release does not know the check" in page
+        assert '<code id="command">fairlead doctor</code>' in page
+        scaled = await browser.page("/doctor?nodes=2000")
+        assert "<b>170 %</b> at 2,000 nodes" in scaled
+        assert scaled.count("at scale") == 1
+        assert '<code id="command">fairlead doctor --at-nodes 2000</code>' in scaled
+        critical = await browser.page("/doctor?severity=Critical")
+        assert "ETCD-04" in critical
+        assert "NEWER-01" not in critical
+        assert "No finding matches" in await browser.page("/doctor?q=nothing")
+
+
+async def test_a_cluster_without_a_report_has_no_findings_that_have_passed() -> None:
+    async with page_of() as browser:
+        await browser.sign_in()
+        page = await browser.page("/doctor")
+        assert "The doctor has written no report here" in page
+        assert "Passed" not in page
+
+
 OPERATORS = (
     "/teams", "/teams/vision", "/fleet", f"/teams?q={SCRIPT}", f"/teams/{SCRIPT}",
+    "/doctor", f"/doctor?q={SCRIPT}&severity={SCRIPT}&nodes={SCRIPT}",
     f"/fleet?q=%22%3E{SCRIPT}&pool={SCRIPT}&held={SCRIPT}",
 )  # fmt: skip
 
 
 async def test_texts_of_others_are_text_on_the_pages_of_operators() -> None:
-    async with page_of(chain(teams_world(EVIL), fleet_world(EVIL)), user=SCRIPT) as browser:
+    async with page_of(
+        chain(teams_world(EVIL), fleet_world(EVIL), report_world(EVIL)), user=SCRIPT
+    ) as browser:
         await browser.sign_in()
         for path in OPERATORS:
             _, text = await browser.get(path)
@@ -113,13 +147,14 @@ async def test_texts_of_others_are_text_on_the_pages_of_operators() -> None:
             assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", text), path
             assert not re.search(r"<script(?! src=\"/static/)|\son\w+=\"|\sstyle=", text), path
             assert "fault of fairlead" not in text, path
-        for path in ("/teams", "/teams/vision", "/fleet"):
+        for path in ("/teams", "/teams/vision", "/fleet", "/doctor"):
             assert "&lt;script&gt;alert(1)&lt;/script&gt;" in await browser.page(path), path
 
 
 async def test_who_may_not_list_teams_or_pools_sees_none_and_is_told() -> None:
-    rights = Rights("default", nodes=False, teams=False, fleet=False)
-    async with page_of(chain(teams_world(), fleet_world()), rights=rights) as browser:
+    rights = Rights("default", nodes=False, teams=False, fleet=False, findings=False)
+    worlds = chain(teams_world(), fleet_world(), report_world())
+    async with page_of(worlds, rights=rights) as browser:
         await browser.sign_in()
         teams = await browser.page("/teams")
         assert "You may not list teams" in teams
@@ -130,6 +165,9 @@ async def test_who_may_not_list_teams_or_pools_sees_none_and_is_told() -> None:
         fleet = await browser.page("/fleet")
         assert "You may not list node pools" in fleet
         assert "h100" not in fleet
+        doctor = await browser.page("/doctor")
+        assert "You may not list reports of the control plane" in doctor
+        assert "ETCD-04" not in doctor
 
 
 async def test_a_team_names_no_node_and_no_job_that_its_viewer_may_not_list() -> None:

@@ -7,6 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fairlead.api.cluster_report import (
+    REPORT_NAME,
+    ClusterReport,
+    ClusterReportStatus,
+    FindingSeverity,
+    ReportFinding,
+)
 from fairlead.api.fleet import FLEET_NAME, Fleet, FleetSpec, FleetStatus, Freeze, Grant
 from fairlead.api.job import Job, VerdictStatus
 from fairlead.api.meta import Condition, ObjectMeta
@@ -22,7 +29,7 @@ from fairlead.api.node_pool import (
     ProviderType,
     UnavailableDomain,
 )
-from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, NODES, TEAMS, Resource
+from fairlead.api.resources import CLUSTER_REPORTS, FLEETS, JOBS, NODE_POOLS, NODES, TEAMS, Resource
 from fairlead.api.team import Reservation, Subjects, TeamStatus, TeamUse
 from fairlead.api.times import format_time
 from fairlead.runtime.clock import SystemClock
@@ -95,3 +102,18 @@ def fleet_world(text: str = "move of rack 7") -> Objects:
     grants = (Grant("a100", text, text, granted_at=at),)
     status = FleetStatus(grants=grants, unmanaged={text: 2})
     yield FLEETS, Fleet(ObjectMeta(FLEET_NAME), spec, status)
+
+
+def report_world(text: str = "db is 5.6 GB of 8 GB") -> Objects:
+    """A report on 1,000 nodes: a critical finding that grows, one of a check that nobody knows."""
+    at = format_time(SystemClock().now() - 120)
+    grows = ReportFinding("ETCD-04", FindingSeverity.CRITICAL, "etcd-0", "Quota", text, at, 0.85)
+    other = ReportFinding("NEWER-01", FindingSeverity.WARNING, text[:60], text, text, at, 3.0)
+    condition = Condition(
+        "EtcdNearlyFull", "True", "FindingsPresent", text, last_transition_time=at
+    )
+    status = ClusterReportStatus(
+        at, (condition,), critical=1, warning=1, passed=40, not_seen=2, findings=(grows, other),
+        unknown=("API-16", text[:40]), nodes=1_000,
+    )  # fmt: skip
+    yield CLUSTER_REPORTS, ClusterReport(ObjectMeta(REPORT_NAME), status)

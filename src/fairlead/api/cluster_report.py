@@ -50,6 +50,10 @@ class ReportFinding(Wire, frozen=True):
         str, doc("The numbers when the report was last written.", maxLength=TEXT_MAX)
     ] = ""
     since: Annotated[Instant | None, doc("When it was first found.")] = None
+    value: Annotated[
+        float | None,
+        doc("What the check measured when the report was last written, in the check's unit."),
+    ] = None
 
 
 class ClusterReportStatus(Wire, frozen=True):

@@ -171,7 +171,7 @@ def evaluate(check: Check, facts: ClusterFacts, *, project_to: int = 0) -> tuple
         return (Unknown(check, absent.reason, absent.show),)
     findings = [
         Finding(check, level.severity, reading.subject, reading.value, level.limit,
-                reading.evidence, _projected(check, reading.value, facts.nodes, project_to))
+                reading.evidence, projected(check, reading.value, facts.nodes, project_to))
         for reading in readings
         if (level := check.level_of(reading.value, nodes)) is not None
     ]  # fmt: skip
@@ -189,7 +189,10 @@ def _readings(check: Check, facts: ClusterFacts) -> tuple[MeasuredValue, ...]:
     return tuple(check.measured(facts)) if answer is None else answer
 
 
-def _projected(check: Check, value: float, nodes: int | None, to: int) -> float | None:
+def projected(check: Check, value: float, nodes: int | None, to: int) -> float | None:
+    """Return a value that was measured on `nodes` nodes as it will be on `to`; None where it does
+    not grow with them, or a number of nodes is not known.
+    """
     if not (to and check.growth and nodes):
         return None
     return value * (to / nodes) ** check.growth

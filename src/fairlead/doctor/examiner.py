@@ -11,6 +11,7 @@ same start of the process, else counters of one would be compared with those of 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -217,6 +218,7 @@ def _examination(report: ExaminationReport, *, at: float, requests: int) -> Exam
             each.subject,
             each.check.title,
             each.evidence,
+            each.value if math.isfinite(each.value) else None,
         )
         for each in report.findings
     )  # fmt: skip

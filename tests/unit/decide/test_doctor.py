@@ -62,13 +62,14 @@ def test_the_report_is_created_before_it_is_written() -> None:
 def test_numbers_that_change_are_no_reason_to_write_but_a_confirmation_is_due() -> None:
     report = report_of(examined(EPOCH, (FULL,)))
     other = ExaminationFinding(
-        "ETCD-04", FindingSeverity.CRITICAL, "etcd-0", "close to its quota", "0.92"
+        "ETCD-04", FindingSeverity.CRITICAL, "etcd-0", "close to its quota", "0.92", 0.92
     )
     assert written(report, examined(EPOCH + 300, (other,))) is None
     late = written(report, examined(EPOCH + 900, (other,)))
     assert late is not None
     assert late.changes == ()
     assert late.status.findings[0].evidence == "0.92"
+    assert late.status.findings[0].value == 0.92
     assert late.status.findings[0].since == format_time(EPOCH)
 
 

@@ -83,7 +83,7 @@ def _finding(found: ExaminationFinding, since: Mapping[_Key, str | None], at: st
     subject = found.subject[:OBJECT_NAME_MAX]
     return ReportFinding(
         found.check, found.severity, subject, found.title[:TITLE_MAX], found.evidence[:TEXT_MAX],
-        since.get((found.check, subject)) or at,
+        since.get((found.check, subject)) or at, found.value,
     )  # fmt: skip
 
 

@@ -17,6 +17,8 @@ class ExaminationFinding:
     subject: str
     title: str = ""
     evidence: str = ""
+    #: In the unit of the check; None: not known.
+    value: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

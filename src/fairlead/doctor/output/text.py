@@ -46,10 +46,8 @@ def finding_lines(
     """Yield one finding with its evidence, reason, fix and reference."""
     check = finding.check
     yield from _hanging(f"{finding.severity.word.upper():<9} {check.id}  ", check.title, width)
-    measured = ""
-    if check.unit != "bool":
-        measured = (f" ({number(finding.value, check.unit)}; limit: {check.side.value} "
-                    f"{number(finding.limit, check.unit)})")  # fmt: skip
+    measured = measured_words(check, finding.value, finding.limit)
+    measured = f" ({measured})" if measured else ""
     yield from _wrapped("found", f"{finding.subject}: {finding.evidence}{measured}", width)
     if finding.projected is not None and project_to:
         yield from _wrapped("at scale", f"{number(finding.projected, check.unit)} at "
@@ -58,6 +56,13 @@ def finding_lines(
     yield from _wrapped("fix", check.fix, width)
     yield from _wrapped("reference", check.reference, width)
     yield ""
+
+
+def measured_words(check: Check, value: float, limit: float) -> str:
+    """Return a value beside its limit; "" for what is only there or not."""
+    if check.unit == "bool":
+        return ""
+    return f"{number(value, check.unit)}; limit: {check.side.value} {number(limit, check.unit)}"
 
 
 def _grouped(unknown: Sequence[Unknown], width: int) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from fairlead.web.pages.arrays import array_page, arrays_page
 from fairlead.web.pages.cluster import cluster_page
+from fairlead.web.pages.doctor import doctor_page
 from fairlead.web.pages.fleet import fleet_page
 from fairlead.web.pages.home import home_page
 from fairlead.web.pages.job import job_page
@@ -35,6 +36,7 @@ _PAGES: dict[tuple[str, int], Maker] = {
     ("teams", 1): teams_page,
     ("teams", 2): team_page,
     ("fleet", 1): fleet_page,
+    ("doctor", 1): doctor_page,
 }
 
 
