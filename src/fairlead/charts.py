@@ -1,7 +1,8 @@
 """Small charts as inline SVG: lines, stacked areas and cumulative distributions (pure).
 
-A page with charts is one file that opens anywhere and loads nothing, so they are drawn here: two
-hundred lines of SVG instead of megabytes of a script library in each page.
+A page with charts is one file that opens anywhere and loads nothing, or one whose policy forbids
+inline styles, so they are drawn here: two hundred lines of SVG instead of megabytes of a script
+library in each page.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ figure { margin: 1.5em 0; } figcaption { font-weight: 600; } svg { width: 100%; 
 .grid { stroke: var(--line); } .tick { font-size: 11px; fill: currentColor; opacity: .75; }
 .limit { stroke-width: 1.2; stroke-dasharray: 5 4; }
 .legend { font-size: .85em; } .key { margin-right: 1.2em; white-space: nowrap; }
-.key i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; }
+.swatch { display: inline-block; width: .8em; height: .8em; margin-right: .35em; }
 .soft { color: var(--soft); }
 """
 
@@ -124,7 +125,8 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def _frame(title: str, body: list[str], names: Sequence[str], look: ChartLook = _LOOK) -> str:
     legend = "".join(
-        f'<span class="key"><i style="background:{COLORS[i % len(COLORS)]}"></i>'
+        f'<span class="key"><svg class="swatch" viewBox="0 0 1 1" aria-hidden="true">'
+        f'<rect width="1" height="1" fill="{COLORS[i % len(COLORS)]}"/></svg>'
         f"{markup(name)}</span>"
         for i, name in enumerate(names)
     )

@@ -7,12 +7,13 @@ from itertools import chain
 
 import pytest
 from markupsafe import escape
-from tests.e2e.web_objects import EVIL, SCRIPT, fleet_world, report_world, teams_world
+from tests.e2e.web_objects import EVIL, SCRIPT, fleet_world, report_world, teams_world, usage_answer
 from tests.e2e.web_world import page_of
 
 from fairlead.api.team import TeamUse
 from fairlead.doctor.registry import BY_ID
 from fairlead.web.cluster import Rights
+from fairlead.web.questions import UsageQuestion, UsageSums
 
 pytestmark = pytest.mark.e2e
 
@@ -128,9 +129,50 @@ async def test_a_cluster_without_a_report_has_no_findings_that_have_passed() -> 
         assert "Passed" not in page
 
 
+async def test_usage_is_a_table_charts_and_a_file_of_the_same_hours() -> None:
+    async with page_of() as browser:
+        await browser.sign_in()
+        browser.questions.used = usage_answer()
+        page = await browser.page("/usage?by=user&since=90d")
+        assert browser.questions.usages == [UsageQuestion("", ("user",), 90 * 86_400)]
+        assert "2,500.0" in page
+        assert "96.5" in page
+        assert page.count("<figure>") == 2
+        assert '<path d="M' in page
+        row = page[page.index(">vision</td>") :][:300]
+        assert re.findall(r'<td class="n">([^<]*)</td>', row)[:4] == ["4", "1m", "2h", "2h"]
+        assert "fairlead usage --by user --since 90d -A</code>" in page
+        answer, text = await browser.get("/usage.csv?by=user&since=90d")
+        assert answer.status == 200
+        assert answer.content_type == "text/csv"
+        assert answer.headers["Content-Disposition"] == 'attachment; filename="usage.csv"'
+        assert text.splitlines()[1] == "ada,2500.000,2400.000,10.000,96.500,3.250"
+
+
+async def test_usage_of_a_history_that_is_read_slowly_or_not_at_all_says_so() -> None:
+    async with page_of(rights=Rights("lab")) as browser:
+        await browser.sign_in()
+        assert "The history is being read" in await browser.page("/usage?by=nothing&since=1")
+        assert browser.questions.usages == [UsageQuestion("lab", ("team",), 30 * 86_400)]
+        browser.questions.used = UsageSums(0.0, problem="you may not read the history")
+        page = await browser.page("/usage")
+        assert "you may not read the history" in page
+        assert "<figure>" not in page
+        assert (await browser.get("/usage.csv"))[0].status == 404
+
+
+async def test_names_that_a_spreadsheet_would_compute_are_text_in_the_file() -> None:
+    async with page_of() as browser:
+        await browser.sign_in()
+        browser.questions.used = usage_answer('=HYPERLINK("http://evil.example")')
+        _, text = await browser.get("/usage.csv?by=user")
+        assert text.splitlines()[1].startswith('"\'=HYPERLINK(""http://evil.example"")"')
+
+
 OPERATORS = (
     "/teams", "/teams/vision", "/fleet", f"/teams?q={SCRIPT}", f"/teams/{SCRIPT}",
-    "/doctor", f"/doctor?q={SCRIPT}&severity={SCRIPT}&nodes={SCRIPT}",
+    "/usage", f"/usage?by={SCRIPT}&since={SCRIPT}", "/doctor",
+    f"/doctor?q={SCRIPT}&severity={SCRIPT}&nodes={SCRIPT}",
     f"/fleet?q=%22%3E{SCRIPT}&pool={SCRIPT}&held={SCRIPT}",
 )  # fmt: skip
 
@@ -139,6 +181,7 @@ async def test_texts_of_others_are_text_on_the_pages_of_operators() -> None:
     async with page_of(
         chain(teams_world(EVIL), fleet_world(EVIL), report_world(EVIL)), user=SCRIPT
     ) as browser:
+        browser.questions.used = usage_answer(EVIL)
         await browser.sign_in()
         for path in OPERATORS:
             _, text = await browser.get(path)
@@ -147,7 +190,7 @@ async def test_texts_of_others_are_text_on_the_pages_of_operators() -> None:
             assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", text), path
             assert not re.search(r"<script(?! src=\"/static/)|\son\w+=\"|\sstyle=", text), path
             assert "fault of fairlead" not in text, path
-        for path in ("/teams", "/teams/vision", "/fleet", "/doctor"):
+        for path in ("/teams", "/teams/vision", "/fleet", "/doctor", "/usage"):
             assert "&lt;script&gt;alert(1)&lt;/script&gt;" in await browser.page(path), path
 
 

@@ -34,6 +34,7 @@ from fairlead.api.team import Reservation, Subjects, TeamStatus, TeamUse
 from fairlead.api.times import format_time
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team
+from fairlead.web.questions import UsageSums
 
 Objects = Iterator[tuple[Resource[Any], Any]]
 SCRIPT = "<script>alert(1)</script>"
@@ -117,3 +118,15 @@ def report_world(text: str = "db is 5.6 GB of 8 GB") -> Objects:
         unknown=("API-16", text[:40]), nodes=1_000,
     )  # fmt: skip
     yield CLUSTER_REPORTS, ClusterReport(ObjectMeta(REPORT_NAME), status)
+
+
+def usage_answer(text: str = "ada") -> UsageSums:
+    """Return hours of two teams in three weeks, and waits of one of them."""
+    weeks: dict[tuple[str, ...], tuple[float, ...]] = {
+        (f"2026-11-{day:02}", team): (hours, hours, 0.0, 0.0, 0.0)
+        for day, hours in ((9, 100.0), (16, 900.0), (23, 400.0))
+        for team in ("vision", text)
+    }
+    found = {(text,): (2_500.0, 2_400.0, 10.0, 96.5, 3.25), ("grace",): (12.0, 9.0, 0, 0, 0)}
+    waits = {"vision": [1.0, 60.0, 120.0, 7_200.0], text: [5.0]}
+    return UsageSums(SystemClock().now(), found, weeks, waits)

@@ -27,7 +27,7 @@ from fairlead.testing.fake_client import FakeClient
 from fairlead.web.cluster import Rights, WebMirrors
 from fairlead.web.live import Pages
 from fairlead.web.pages import Site
-from fairlead.web.questions import Answered, TooManyLogs
+from fairlead.web.questions import Answered, TooManyLogs, UsageQuestion, UsageSums
 from fairlead.web.server import WebLimits, WebServer
 
 KEY = "key-of-the-record"
@@ -46,6 +46,8 @@ class ScriptedQuestions:
     open_logs: int = 0
     changes: list[tuple[str, ObjectKey]] = field(default_factory=list)
     refusal: str = ""
+    used: UsageSums | None = None
+    usages: list[UsageQuestion] = field(default_factory=list)
     uses: dict[str, TeamUse] | None = None
     #: A token for each log that has begun, and for each that has ended.
     begun: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
@@ -59,6 +61,13 @@ class ScriptedQuestions:
     async def team_uses(self, *, patience_seconds: float | None) -> dict[str, TeamUse] | None:
         """Return what the test has set: None where no process answers."""
         return self.uses
+
+    async def usage(
+        self, question: UsageQuestion, *, patience_seconds: float | None = None
+    ) -> UsageSums | None:
+        """Return what the test has set: None while the history is being read."""
+        self.usages.append(question)
+        return self.used
 
     async def change(self, change: ChangeVerb, key: ObjectKey) -> str:
         """Note it, and refuse it with the text that the test has set."""

@@ -86,6 +86,17 @@ def test_a_job_that_the_history_has_counts_once(capsys: pytest.CaptureFixture[st
     assert {fact["job"]: fact["gpuHours"]["held"] for fact in facts}["tune"] == 16.0
 
 
+def test_usage_by_week_sums_up_to_that_of_the_whole_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = json.loads(said(capsys, "--since", "60d", "-o", "json"))
+    weeks = json.loads(said(capsys, "--by", "team,week", "--since", "60d", "-o", "json"))
+    assert len({each["week"] for each in weeks}) > 1
+    for each in whole:
+        own = [week["gpuHours"]["held"] for week in weeks if week["team"] == each["team"]]
+        assert sum(own) == pytest.approx(each["gpuHours"]["held"])
+
+
 def test_an_unknown_key_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(["usage", "--by", "teams"]) == 2
     assert "--by team" in capsys.readouterr().err

@@ -11,10 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Hashable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from fairlead.api.status import ApiError
@@ -23,12 +31,14 @@ from fairlead.cli.answers import ask_teams
 from fairlead.cli.archive import Archive
 from fairlead.cli.arrays import ArrayReference
 from fairlead.cli.commands.change import ChangeVerb, change_reference
+from fairlead.cli.commands.usage import UsageRecords, read_records
 from fairlead.cli.commands.why import Asking, JobAnswer
 from fairlead.cli.common import Common, Format
 from fairlead.cli.embedded import LogPart, is_embedded, stream_logs
 from fairlead.cli.memberlogs import MemberLogs
 from fairlead.cli.text import wrapped
 from fairlead.cli.transport import Api
+from fairlead.cli.views.usage import Totals, Waits, waits_of
 from fairlead.cli.views.why import FACT_INDENT
 from fairlead.decide.verdict import ObjectKey
 from fairlead.input.errors import CliError
@@ -39,6 +49,8 @@ from fairlead.runtime.clock import Clock
 
 #: Answers are kept for so long, and so many of them.
 ANSWER_SECONDS, ANSWERS_MAX = 10.0, 256
+#: Reading the history may take minutes, and it changes slowly.
+USAGE_SECONDS = 300.0
 #: Logs that are followed at a time, each by a thread.
 FOLLOWED_MAX = 16
 _PIECES_MAX = 64
@@ -69,6 +81,27 @@ class _Kept(Generic[V]):
 
     value: V
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuestion:
+    """What GPU-hours to sum: of a namespace ("": all), by which keys, of how many seconds."""
+
+    namespace: str
+    keys: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSums:
+    """GPU-hours by the keys, by week and team, and waits; `problem` says why there are none."""
+
+    at: float
+    found: Totals = field(default_factory=dict[tuple[str, ...], tuple[float, ...]])
+    weeks: Totals = field(default_factory=dict[tuple[str, ...], tuple[float, ...]])
+    waits: Waits = field(default_factory=dict[str, Sequence[float]])
+    is_cut: bool = False
+    problem: str = ""
 
 
 class SharedAnswers(Generic[K, V]):
@@ -132,11 +165,19 @@ class Questions:
     def __init__(self, common: Common, connection: Connection, clock: Clock) -> None:
         self._common, self._connection, self._clock = common, connection, clock
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="why")
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="history")
         self._following = ThreadPoolExecutor(FOLLOWED_MAX, thread_name_prefix="logs")
         #: Called when an answer has come; who looks may want to see it.
         self.answered: Callable[[], None] = lambda: None
-        self._whys = self._shared(self._ask_why, ANSWER_SECONDS)
-        self._uses = self._shared(self._ask_teams, ANSWER_SECONDS)
+
+        def shared(
+            ask: Callable[[K], V], threads: ThreadPoolExecutor, seconds: float
+        ) -> SharedAnswers[K, V]:
+            return SharedAnswers(ask, threads, clock, seconds=seconds, answered=self._has_come)
+
+        self._whys = shared(self._ask_why, self._asking, ANSWER_SECONDS)
+        self._uses = shared(self._ask_teams, self._asking, ANSWER_SECONDS)
+        self._usages = shared(self._ask_usage, self._reading, USAGE_SECONDS)
         self._feeds: dict[_Feed, asyncio.Future[None]] = {}
 
     async def close(self) -> None:
@@ -145,12 +186,8 @@ class Questions:
             feed.stop()
         await asyncio.gather(*self._feeds.values(), return_exceptions=True)
         self._asking.shutdown(wait=False, cancel_futures=True)
+        self._reading.shutdown(wait=False, cancel_futures=True)
         self._following.shutdown(wait=False, cancel_futures=True)
-
-    def _shared(self, ask: Callable[[K], V], seconds: float) -> SharedAnswers[K, V]:
-        return SharedAnswers(
-            ask, self._asking, self._clock, seconds=seconds, answered=self._has_come
-        )
 
     def _has_come(self) -> None:
         self.answered()
@@ -168,6 +205,26 @@ class Questions:
         says it, or not within `patience_seconds`.
         """
         return await self._uses.of((), patience_seconds=patience_seconds)
+
+    async def usage(
+        self, question: UsageQuestion, *, patience_seconds: float | None = None
+    ) -> UsageSums | None:
+        """Return the sums of `fairlead usage`, as `SharedAnswers.of`."""
+        return await self._usages.of(question, patience_seconds=patience_seconds)
+
+    def _ask_usage(self, question: UsageQuestion) -> UsageSums:
+        until, space = self._clock.now(), question.namespace
+        begin = until - question.seconds
+        common = replace(self._common, namespace=space, all_namespaces=not space)
+        try:
+            records: UsageRecords = read_records(common, "", begin)
+        except (CliError, ApiError) as error:
+            return UsageSums(until, problem=str(error))
+        return UsageSums(
+            until, records.totals(question.keys, begin, until),
+            records.totals(("week", "team"), begin, until), waits_of(records.lines),
+            is_cut=records.is_cut,
+        )  # fmt: skip
 
     def _ask_why(self, key: ObjectKey) -> Answered:
         at = self._clock.now()

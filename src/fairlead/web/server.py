@@ -23,6 +23,7 @@ from fairlead.runtime.logs import Logger
 from fairlead.web.live import Pages, event
 from fairlead.web.pages import AskedPath, NoSuchPage
 from fairlead.web.pages.change import change_page, changed_work, place_of
+from fairlead.web.pages.usage import usage_csv
 from fairlead.web.program_text import ProgramText
 from fairlead.web.questions import TooManyLogs
 from fairlead.web.render import ROOT, Page, environment, render_main, render_whole
@@ -175,6 +176,8 @@ class WebServer:
         try:
             if asked.path[:1] == ("change",) and len(asked.path) == 4:
                 return await self._change(request, session, asked)
+            if asked.path == ("usage.csv",):
+                return _csv(await usage_csv(self._pages.site, asked))
             return await self._page(session, asked)
         finally:
             self._requests -= 1
@@ -376,6 +379,11 @@ def _event_stream() -> web.StreamResponse:
     answer = web.StreamResponse(headers=HEADERS)
     answer.content_type = "text/event-stream"
     return answer
+
+
+def _csv(text: str) -> web.Response:
+    headers = {**HEADERS, "Content-Disposition": 'attachment; filename="usage.csv"'}
+    return web.Response(text=text, content_type="text/csv", charset="utf-8", headers=headers)
 
 
 def _download(name: str) -> web.StreamResponse:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from fairlead.api.placement import HeldNodes
 from fairlead.api.times import format_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import End, closed_record, new_record
-from fairlead.decide.attempts.usage import Usage, usage_of
+from fairlead.decide.attempts.usage import Usage, usage_of, weeks_of
 from fairlead.testing.builders import EPOCH, make_job
 
 HOUR = 3600.0
@@ -93,3 +95,18 @@ def test_a_record_is_closed_with_the_checkpoint_of_its_own_attempt(
     progress = Progress(step=9, checkpoint_step=8, checkpointed_at=at(saved))
     closed = closed_record(record, End(EndReason.PREEMPTED), EPOCH + 3 * HOUR, progress)
     assert closed.saved_at == expected
+
+
+def test_a_span_is_cut_at_the_mondays_and_its_hours_stay_the_same() -> None:
+    begin, end = EPOCH + 5 * HOUR, EPOCH + 24 * HOUR * 20
+    spans = list(weeks_of(begin, end))
+    assert (spans[0][0], spans[-1][1]) == (begin, end)
+    assert all(one[1] == other[0] for one, other in pairwise(spans))
+    mondays = [datetime.fromtimestamp(since, UTC) for since, _ in spans[1:]]
+    assert {(day.weekday(), day.hour, day.minute) for day in mondays} == {(0, 0, 0)}
+    long = job(attempt(0, 24 * 20))
+    parts = [each for span in spans for each in usage_of(long, *span)]
+    (whole,) = usage_of(long, begin, end)
+    assert sum(each.held for each in parts) == whole.held
+    assert [each.week for each in parts[1:]] == [day.date().isoformat() for day in mondays]
+    assert list(weeks_of(end, begin)) == []

@@ -34,7 +34,7 @@ def pictured(page: str) -> Iterator[Pictured]:
     for part in page.split("<figure>")[1:]:
         body = part.partition("</div></div>")[0]
         title = html.unescape(re.findall(r"<figcaption>(.*?)</figcaption>", body)[0])
-        names = re.findall(r"</i>(.*?)(?:: [^<:]*)?</span>", body.partition("</figure>")[0])
+        names = re.findall(r"</svg>([^<]*?)(?:: [^<:]*)?</span>", body.partition("</figure>")[0])
         low, per_pixel = _axis(body)
         paths = re.findall(r'<path d="([^"]*)"', body)
         lines = tuple(

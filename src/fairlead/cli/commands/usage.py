@@ -1,22 +1,34 @@
-"""`usage`: GPU-hours by team, user, job, namespace or pool, of jobs that ended and that run."""
+"""`usage`: GPU-hours by team, user, job, namespace, pool or week, of jobs that ended and run."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import click
 import msgspec
 
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS
+from fairlead.app.messages import HistoryLine
 from fairlead.cli.archive import direct_store
 from fairlead.cli.common import Common, Format, check_choice, common, dump, now, seconds_of
 from fairlead.cli.completers import words
 from fairlead.cli.past import past_lines, stopped
-from fairlead.cli.views.usage import KEYS, columns, csv_text, totals, usage_facts, usage_rows
-from fairlead.decide.attempts.usage import usage_of
+from fairlead.cli.views.usage import (
+    KEYS,
+    Totals,
+    columns,
+    csv_text,
+    totals,
+    usage_facts,
+    usage_rows,
+)
+from fairlead.decide.attempts.usage import usage_of, weeks_of
 
 RECORDS_MAX = 100_000
+CUT_NOTE = f"only the latest {RECORDS_MAX:,} jobs are counted"
 _FORMATS = ("table", "json", "yaml", "csv")
 
 
@@ -25,6 +37,7 @@ _FORMATS = ("table", "json", "yaml", "csv")
 
     \b
       fairlead usage -A
+      fairlead usage -A --by team,week --since 90d
       fairlead usage -A --by team,user --since 30d
       fairlead usage -A --by pool,job --since 7d -o csv > usage.csv
     """
@@ -50,13 +63,10 @@ def usage(common_: Common, *, by: str, since: str, store: str, form: str) -> Non
     keys = _keys(by)
     until = now()
     begin = until - seconds_of(since, "--since")
-    query = {"since": f"{begin:.3f}", "limit": str(RECORDS_MAX)}
-    lines = past_lines(common_, store, query)
-    if len(lines) == RECORDS_MAX:
-        common_.note(f"note: only the latest {RECORDS_MAX:,} jobs are counted")
-    ended = {line.uid: msgspec.convert(line.document, Job) for line in lines}
-    jobs = [*ended.values(), *(j for j in _live(common_, store) if j.metadata.uid not in ended)]
-    found = totals((one for job in jobs for one in usage_of(job, begin, until)), keys)
+    records = read_records(common_, store, begin)
+    if records.is_cut:
+        common_.note(f"note: {CUT_NOTE}")
+    found = records.totals(keys, begin, until)
     if form == "csv":
         common_.emit(csv_text(found, keys))
     elif form == "table":
@@ -64,6 +74,34 @@ def usage(common_: Common, *, by: str, since: str, store: str, form: str) -> Non
         common_.table(columns(keys), rows, empty=f"no GPU-hours in the last {since}")
     else:
         common_.emit(dump(usage_facts(found, keys), Format(form)))
+
+
+class UsageRecords(NamedTuple):
+    """Jobs to sum up: `lines` are those of the history, `jobs` these and those that go on."""
+
+    lines: Sequence[HistoryLine]
+    jobs: Sequence[Job]
+
+    @property
+    def is_cut(self) -> bool:
+        """True where the history may have more."""
+        return len(self.lines) == RECORDS_MAX
+
+    def totals(self, keys: Sequence[str], begin: float, until: float) -> Totals:
+        """Return the hours between two instants; each week by itself where that is a key."""
+        spans = list(weeks_of(begin, until)) if "week" in keys else [(begin, until)]
+        return totals(
+            (one for job in self.jobs for span in spans for one in usage_of(job, *span)), keys
+        )
+
+
+def read_records(common_: Common, store: str, begin: float) -> UsageRecords:
+    """Return the jobs that ended since `begin`, the latest first, and those that have not ended."""
+    query = {"since": f"{begin:.3f}", "limit": str(RECORDS_MAX)}
+    lines = past_lines(common_, store, query)
+    ended = {line.uid: msgspec.convert(line.document, Job) for line in lines}
+    live = (job for job in _live(common_, store) if job.metadata.uid not in ended)
+    return UsageRecords(lines, [*ended.values(), *live])
 
 
 def _keys(by: str) -> tuple[str, ...]:

@@ -7,11 +7,13 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fairlead.app.messages import HistoryLine
 from fairlead.cli.table import Align, Column, Row
 from fairlead.decide.attempts.usage import Usage
+from fairlead.decide.words import duration
 
 #: What hours can be summed by.
-KEYS = ("team", "user", "namespace", "job", "pool")
+KEYS = ("team", "user", "namespace", "job", "pool", "week")
 _NONE = "-"
 #: Columns of hours: the title in a table, and the field of `Usage`, which is the name in a file.
 _HOURS = (
@@ -51,13 +53,49 @@ def usage_rows(found: Totals) -> list[Row]:
 
 
 def csv_text(found: Totals, keys: Sequence[str]) -> str:
-    """Return the table as CSV with a header; hours have three digits after the point."""
+    """Return the table as CSV with a header; hours have three digits after the point.
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe (OWASP, "CSV
+    Injection"): names of users are other people's.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*keys, *(f"{field}_gpu_hours" for _, field in _HOURS)])
     for values, cells in found.items():
-        writer.writerow([*values, *(f"{hours:.3f}" for hours in cells)])
+        writer.writerow([*map(_unformulated, values), *(f"{hours:.3f}" for hours in cells)])
     return out.getvalue()
+
+
+def _unformulated(text: str) -> str:
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+#: Seconds from submission to the first start of jobs that have started, sorted, by team.
+Waits = Mapping[str, Sequence[float]]
+WAIT_COLUMNS: tuple[Column, ...] = (
+    Column("TEAM"), Column("STARTED", Align.RIGHT), Column("MEDIAN", Align.RIGHT),
+    Column("90 %", Align.RIGHT), Column("LONGEST", Align.RIGHT),
+)  # fmt: skip
+
+
+def waits_of(lines: Iterable[HistoryLine]) -> Waits:
+    """Return how long jobs that ended had waited, those of the team with most jobs first."""
+    found: dict[str, list[float]] = {}
+    for line in lines:
+        if line.submitted_at_ms is not None and line.started_at_ms is not None:
+            waited = max(0, line.started_at_ms - line.submitted_at_ms) / 1000
+            found.setdefault(line.team, []).append(waited)
+    teams = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    return {team: sorted(waits) for team, waits in teams}
+
+
+def wait_rows(found: Waits) -> list[Row]:
+    """Return one row for each team; of n waits, the share q is the one of rank ceil(q n)."""
+    return [
+        (team or _NONE, f"{len(waits):,}",
+         *(duration(waits[-(-len(waits) * tenths // 10) - 1]) for tenths in (5, 9, 10)))
+        for team, waits in found.items()
+    ]  # fmt: skip
 
 
 def usage_facts(found: Totals, keys: Sequence[str]) -> list[dict[str, Any]]:

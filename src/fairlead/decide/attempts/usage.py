@@ -15,8 +15,10 @@ from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.placement import HeldNodes
 from fairlead.api.pod_asks import member_amounts
 from fairlead.api.quantity import is_gpu
-from fairlead.api.times import parse_time
+from fairlead.api.times import format_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason
+
+_WEEK, _FIRST_MONDAY = 7 * 86_400.0, 4 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,26 @@ class Usage:
     borrowed: float
     lost_to_failures: float
     lost_to_preemption: float
+    #: The begin of the span, in seconds since the epoch.
+    since: float = 0.0
+
+    @property
+    def week(self) -> str:
+        """The Monday, in UTC, of the week in which the span begins, such as 2026-11-23."""
+        return format_time(_monday(self.since))[:10]
+
+
+def weeks_of(since: float, until: float) -> Iterator[tuple[float, float]]:
+    """Yield the parts of a span that lie in one week each, Monday to Sunday in UTC."""
+    while since < until:
+        end = min(_monday(since) + _WEEK, until)
+        yield since, end
+        since = end
+
+
+def _monday(at: float) -> float:
+    """Return the begin of the week; the epoch was a Thursday."""
+    return (at - _FIRST_MONDAY) // _WEEK * _WEEK + _FIRST_MONDAY
 
 
 def usage_of(job: Job, since: float, until: float) -> Iterator[Usage]:
@@ -64,6 +86,7 @@ def usage_of(job: Job, since: float, until: float) -> Iterator[Usage]:
                 borrowed=held.gpus * seconds if held.lender else 0.0,
                 lost_to_failures=held.gpus * lost if is_failed else 0.0,
                 lost_to_preemption=held.gpus * lost if is_preempted else 0.0,
+                since=since,
             )
 
 

@@ -19,6 +19,7 @@ from fairlead.web.pages.jobs import jobs_page
 from fairlead.web.pages.node import node_page
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site
 from fairlead.web.pages.teams import team_page, teams_page
+from fairlead.web.pages.usage import usage_page
 from fairlead.web.render import Page
 
 __all__ = ["AskedPath", "NoSuchPage", "Site", "make_page"]
@@ -37,6 +38,7 @@ _PAGES: dict[tuple[str, int], Maker] = {
     ("teams", 2): team_page,
     ("fleet", 1): fleet_page,
     ("doctor", 1): doctor_page,
+    ("usage", 1): usage_page,
 }
 
 

@@ -123,4 +123,6 @@ class SiteTable(NamedTuple):
 def table_of(columns: Sequence[Column], rows: Sequence[Row]) -> SiteTable:
     """Return a table with all its columns."""
     numbers = (n for n, column in enumerate(columns) if column.align is Align.RIGHT)
-    return SiteTable(tuple(c.title.capitalize() for c in columns), frozenset(numbers), rows)
+    return SiteTable(
+        tuple(c.title.capitalize().replace("Gpu", "GPU") for c in columns), frozenset(numbers), rows
+    )
