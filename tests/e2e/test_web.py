@@ -126,6 +126,11 @@ def test_the_page_shows_what_the_commands_show_and_stays_current(shell: Shell) -
         eventually(lambda: "holds" in page.text("/jobs"), expected=False)
         assert "has ended: Cancelled" in page.text("/jobs/default/holds")
         assert page.ask("/jobs/default/never").status == 404
+        eventually(lambda: "GPU hours" in page.text("/usage?by=job"), expected=True)
+        assert "<td>holds</td>" in page.text("/usage?by=job")
+        assert "\nholds," in page.text("/usage.csv?by=job")
+        for path, text in (("/teams", "No teams"), ("/fleet", "No pools"), ("/doctor", "Doctor")):
+            assert text in page.text(path), path
 
 
 def test_a_log_is_followed_and_left(shell: Shell) -> None:
