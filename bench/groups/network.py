@@ -24,7 +24,7 @@ from bench.harness import Report, cpu_slowness
 from fairlead.node.host import Host
 from fairlead.node.traffic import Counting, PodSource, PrefixList, plan_of, read_usage, remove_table
 from fairlead.node.traffic.nft import apply
-from fairlead.node.traffic.ruleset import AddressOwner, Rules, set_up
+from fairlead.node.traffic.ruleset import AddressOwner, CountingRules, set_up
 
 PODS, PREFIXES, MANY = 250, 1_000, 10_000
 ROUNDS, PACKETS, TRIES, READS = 9, 20_000, 3, 20
@@ -59,7 +59,7 @@ def _counts(pods: int, prefixes: int) -> Callable[[], None]:
     """Return what makes the node count for so many pods and prefixes."""
     plan = plan_of(_prefixes(prefixes))
     owners = {_FIRST + n: AddressOwner("team-a", f"uid-{n}") for n in range(pods)}
-    return lambda: apply(set_up(plan, Rules(1, owners)))
+    return lambda: apply(set_up(plan, CountingRules(1, owners)))
 
 
 def _packets(report: Report, world: NetWorld) -> None:

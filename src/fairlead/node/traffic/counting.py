@@ -28,7 +28,7 @@ from fairlead.node.traffic.ruleset import (
     TABLE,
     AddressOwner,
     CountingPlan,
-    Rules,
+    CountingRules,
     change,
     delete_older,
     fold,
@@ -68,7 +68,7 @@ class Counting:
     pods: PodSource
     own: Sequence[PrefixList] = ()
     _plan: CountingPlan = field(init=False)
-    _rules: Rules | None = None
+    _rules: CountingRules | None = None
     _has_older: bool = True
     _idle: frozenset[str] = frozenset()
     _seen: usage.SeenBytes | None = None
@@ -129,7 +129,8 @@ class Counting:
             self._rules = nft.held().rules
         if self._rules is None or not self._is_whole(there, self._rules):
             held = nft.held()
-            new = Rules(held.rules.number + 1, held.rules.owners if wanted is None else wanted)
+            owners_now = held.rules.owners if wanted is None else wanted
+            new = CountingRules(held.rules.number + 1, owners_now)
             nft.apply(set_up(self._plan, new, held, counters=there))
             self._has_older = True
         elif wanted is not None and wanted != self._rules.owners:
@@ -143,7 +144,7 @@ class Counting:
         self._was_set_up, self._has_failed = True, False
         return there, was_removed
 
-    def _is_whole(self, there: dict[str, Counted], rules: Rules) -> bool:
+    def _is_whole(self, there: dict[str, Counted], rules: CountingRules) -> bool:
         """False where other rules are in force, or somebody took elements out of our maps.
 
         So it is where there are older rules, too, of an agent that ended before it deleted them.

@@ -19,8 +19,8 @@ from fairlead.node.traffic.netlink import NO_RIGHT
 from fairlead.node.traffic.ruleset import (
     TABLE,
     Command,
+    CountingRules,
     KernelTable,
-    Rules,
     map_name,
     number_of,
     owner_of,
@@ -62,7 +62,7 @@ def held() -> KernelTable:
         }
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise OSError(f"{_NEEDS}: its list of our table is not understood") from error
-    return KernelTable(Rules(number, owners), *names)
+    return KernelTable(CountingRules(number, owners), *names)
 
 
 def _run(arguments: tuple[str, ...], data: bytes = b"") -> bytes:

@@ -81,21 +81,21 @@ class CountingPlan:
         return numbered(f"{_MARKER}{self._digest}", number)
 
 
-class Rules(NamedTuple):
+class CountingRules(NamedTuple):
     """Rules that a packet meets: their number, and who is counted at which address."""
 
     number: int
     owners: Mapping[Address, AddressOwner]
 
 
-_NO_RULES = Rules(0, {})
+_NO_RULES = CountingRules(0, {})
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTable:
     """What the kernel has of our table: the rules in force, and names, also of older rules'."""
 
-    rules: Rules = _NO_RULES
+    rules: CountingRules = _NO_RULES
     chains: tuple[str, ...] = ()
     maps: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
@@ -188,7 +188,7 @@ def remove() -> list[Command]:
 
 def set_up(
     plan: CountingPlan,
-    rules: Rules,
+    rules: CountingRules,
     held: KernelTable = KernelTable(),
     *,
     counters: Iterable[str] = (),
@@ -304,14 +304,14 @@ def _by_family(addresses: Iterable[Address]) -> Iterator[tuple[int, list[Address
             yield family, mine
 
 
-def _own_elements(verb: Verb, rules: Rules) -> list[Command]:
+def _own_elements(verb: Verb, rules: CountingRules) -> list[Command]:
     return [
         _element(verb, _own(family, rules.number), [str(each) for each in mine])
         for family, mine in _by_family(rules.owners)
     ]
 
 
-def _elements(verb: Verb, classes: Sequence[str], rules: Rules) -> list[Command]:
+def _elements(verb: Verb, classes: Sequence[str], rules: CountingRules) -> list[Command]:
     return [
         _element(verb, map_name(each, direction, family, rules.number), [
             [str(a), counter_name(rules.owners[a], each, direction)] if verb == "add" else str(a)
@@ -323,7 +323,9 @@ def _elements(verb: Verb, classes: Sequence[str], rules: Rules) -> list[Command]
     ]  # fmt: skip
 
 
-def change(plan: CountingPlan, old: Rules, new: Rules, *, counters: Iterable[str]) -> list[Command]:
+def change(
+    plan: CountingPlan, old: CountingRules, new: CountingRules, *, counters: Iterable[str]
+) -> list[Command]:
     """Return one transaction that leads each address to its new owner's counters; empty for none.
 
     Both have the number of the rules in force. An address that has another owner is led there in
