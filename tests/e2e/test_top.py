@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
@@ -90,3 +93,61 @@ def test_what_is_not_measured_is_not_there_and_what_is_not_served_is_refused(she
     assert [(each["name"], each["kind"], each["verbs"]) for each in resources] == [
         ("nodes", "NodeMetrics", ["get", "list"]), ("pods", "PodMetrics", ["get", "list"]),
     ]  # fmt: skip
+
+
+def test_fairlead_top_shows_what_a_job_uses_of_what_it_holds_and_what_is_idle(
+    shell: Shell,
+) -> None:
+    (shell.root / "held.py").write_text(BUSY.replace("sum(range(20_000))", "True").replace(
+        "sleep(0.001)", "sleep(60)"))  # fmt: skip
+    (shell.root / "held.sh").write_text(f"#!/bin/sh\nexec {sys.executable} -S held.py\n")
+    shell.run("submit", "--name", "held", "--cpus", "1", "--memory", "1Gi", "held.sh")
+    eventually(lambda: shell.state("held"), "Running")
+
+    def line() -> dict[str, Any]:
+        found = json.loads(shell.run("top", "-o", "json").out)
+        return next(each for each in found if each["job"] == "held")
+
+    eventually(lambda: line()["measuredMembers"], 1, seconds=60)
+    eventually(lambda: 100 << 20 <= line().get("memoryBytes", 0) <= 200 << 20, True, seconds=60)
+    found = line()
+    assert found["memoryPeakBytes"] >= found["memoryBytes"]
+    assert (found["cpuAskedMilli"], found["memoryAskedBytes"]) == (1_000, 1 << 30)
+    assert found["unknownJobs"] == 1, "it has not run for ten minutes"
+    assert "no such jobs run" in shell.run("top", "--idle").err
+
+    def is_idle() -> bool:
+        return "held" in shell.run("top", "-A", "--idle", "5s").out
+
+    eventually(is_idle, True, seconds=120)
+    csv = shell.run("top", "-A", "--by", "user", "--idle", "5s", "-o", "csv").out
+    assert csv.splitlines()[0].startswith("user,jobs,members,measuredMembers,gpus,")
+    assert len(csv.splitlines()) == 2
+    assert "no such jobs run" in shell.run("top", "--user", "nobody-else").err
+    assert "--by team" in shell.run("top", "--by", "teem", code=2).err
+    shell.run("cancel", "held")
+
+
+def test_fairlead_top_calls_unknown_what_virtual_nodes_without_a_profile_of_use_do(
+    shell: Shell,
+) -> None:
+    shell.run("submit", "--name", "virtual", "--simulate", "600s", "--gpus", "1", "held.sh")
+    eventually(lambda: shell.state("virtual"), "Running")
+    row = next(each for each in shell.run("top").out.splitlines() if each.startswith("virtual "))
+    assert "unknown of" in row
+    assert row.endswith("unknown")
+    assert "0/1" in row.split()
+    shell.run("cancel", "virtual")
+
+
+def test_fairlead_top_watches_until_it_is_interrupted(shell: Shell) -> None:
+    shell.run("submit", "--name", "seen", "--simulate", "600s", "held.sh")
+    eventually(lambda: shell.state("seen"), "Running")
+    process = shell.start("top", "--watch")
+    assert process.stdout is not None
+    titles = 0
+    while titles < 2:
+        titles += process.stdout.readline().startswith("NAME ")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    shell.run("cancel", "seen")

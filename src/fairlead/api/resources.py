@@ -12,6 +12,7 @@ from fairlead.api.fleet import Fleet
 from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.meta import OnlyMetadata
+from fairlead.api.metrics import PodMetrics
 from fairlead.api.node_pool import NodePool
 from fairlead.api.node_report import NodeReport
 from fairlead.api.node_test import NodeTest
@@ -129,6 +130,8 @@ NODE_TESTS = Resource(
     names.GROUP, names.VERSION, "nodetests", "NodeTest", NodeTest, namespaced=False,
     is_optional=True,
 )  # fmt: skip
+#: What pods use now. Computed, never stored: it can be read, and not watched.
+POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics", PodMetrics)
 
 ALL: tuple[Resource[object], ...] = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES,

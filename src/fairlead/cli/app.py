@@ -52,6 +52,7 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "resubmit": CommandEntry("resubmit", "Run jobs again that have ended."),
         "history": CommandEntry("history", "Show jobs that have ended."),
         "eff": CommandEntry("eff", "Show what a job used of what it asked for."),
+        "top": CommandEntry("top", "Show what running jobs use of what they hold."),
         "slurm": CommandEntry("slurm", "Put Slurm's commands into a directory."),
         "usage": CommandEntry("usage", "Show GPU-hours: held, busy, borrowed and lost."),
     },

@@ -28,6 +28,8 @@ def offered(line: str, shell: type[BashComplete | ZshComplete] = BashComplete) -
         ("history --state ", ["Succeeded", "Failed", "Cancelled"]),
         ("up --profile ", ["default", "flaky", "instant", "training"]),
         ("doctor -o h", ["html"]),
+        ("top --by ", ["user", "team"]),
+        ("top -o c", ["csv"]),
     ],
 )
 def test_flags_offer_the_values_that_they_accept(

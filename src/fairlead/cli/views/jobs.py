@@ -188,13 +188,24 @@ def time_of(job: Job, now: float) -> str:
     if job.is_finished:
         return _ended(job)[0]
     status = job.status
-    started = _instant(status.started_at)
-    attempt = latest_attempt(job)
-    if is_true(status.conditions, names.RUNNING) and attempt and attempt.started_at:
-        started = _instant(attempt.started_at)
-    if started is None:
+    if _started_at(job) is None:
         return _since(status.submitted_at or job.metadata.creation_timestamp, now)
-    return duration(now - started)
+    return duration(run_seconds(job, now))
+
+
+def run_seconds(job: Job, now: float) -> float:
+    """Return for how long a job that has not ended has run, its attempt where one runs; 0 of one
+    that never ran.
+    """
+    started = _started_at(job)
+    return max(now - started, 0.0) if started is not None else 0.0
+
+
+def _started_at(job: Job) -> float | None:
+    attempt = latest_attempt(job)
+    if is_true(job.status.conditions, names.RUNNING) and attempt and attempt.started_at:
+        return _instant(attempt.started_at)
+    return _instant(job.status.started_at)
 
 
 def left_of(job: Job, now: float) -> str:

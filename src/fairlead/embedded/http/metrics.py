@@ -2,7 +2,8 @@
 
 Nothing of it is stored. Nodes look at their pods from time to time (`embedded/local/use.py`); an
 answer has the latest look and the time since the one before. What was looked at less than twice is
-left out, as metrics-server does. Source: kubernetes/metrics `pkg/apis/metrics/v1beta1/types.go`.
+left out, as metrics-server does. Pods say besides what they have used so far, in the annotation
+that says it once they have ended. Source: kubernetes/metrics `pkg/apis/metrics/v1beta1/types.go`.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fairlead.api import quantity
+from fairlead.api import names, quantity
+from fairlead.api.resources import POD_METRICS
 from fairlead.api.selectors import SelectorError, parse_labels
 from fairlead.api.status import BadRequest, MethodNotAllowed, NotFound
 from fairlead.api.times import format_time
+from fairlead.api.use import MemberUse, encode_use
 from fairlead.embedded.http.request import PathNotFound, Query, ResourcePath
 from fairlead.embedded.resource_info import ResourceInfo
 
-GROUP, VERSION = "metrics.k8s.io", "v1beta1"
+GROUP, VERSION = POD_METRICS.group, POD_METRICS.version
 INFOS = (
     ResourceInfo(GROUP, VERSION, "nodes", "NodeMetrics", namespaced=False, verbs=("get", "list")),
     ResourceInfo(GROUP, VERSION, "pods", "PodMetrics", namespaced=True, verbs=("get", "list")),
@@ -46,12 +49,15 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredUse:
-    """What a pod uses, by container; or a node, which has one part named "" and no namespace."""
+    """What a pod uses, by container, and has used so far; or a node, which has one part named ""
+    and no namespace.
+    """
 
     name: str
     namespace: str
     labels: Mapping[str, str]
     parts: Mapping[str, Measure]
+    so_far: MemberUse | None = None
 
 
 class MetricsSource(Protocol):
@@ -104,6 +110,8 @@ def _object(each: MeasuredUse, kind: str) -> dict[str, Any]:
     }  # fmt: skip
     if each.namespace:
         metadata["namespace"] = each.namespace
+    if each.so_far is not None:
+        metadata["annotations"] = {names.USE: encode_use(each.so_far)}
     out: dict[str, Any] = {
         "metadata": metadata, "timestamp": format_time(latest.at),
         "window": f"{latest.window_seconds:.3f}s",

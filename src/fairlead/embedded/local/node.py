@@ -219,7 +219,8 @@ class LocalNode:
             found = ((name, measure_of(looks)) for name, looks in each.use.looks.items())
             parts = {name: part for name, part in found if part is not None}
             meta = each.pod.metadata
-            yield MeasuredUse(meta.name, meta.namespace, meta.labels, parts)
+            so_far = each.use.use(max(part.at for part in parts.values())) if parts else None
+            yield MeasuredUse(meta.name, meta.namespace, meta.labels, parts, so_far)
 
     def measured_nodes(self) -> Iterator[MeasuredUse]:
         """Yield what this machine uses now, by whomever."""

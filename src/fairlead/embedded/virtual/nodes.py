@@ -42,6 +42,7 @@ from fairlead.embedded.virtual.records import (
     Timers,
     VirtualNodeRecord,
     Want,
+    use_of,
 )
 from fairlead.embedded.virtual.status import NodeClaims, Readiness, node_conditions, taints_for
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
@@ -318,11 +319,12 @@ class VirtualNodes:
         for node in self._nodes.values() if spec is not None else ():
             for record in node.pods.values():
                 part = self._measure((record,))
-                if part is not None:
+                if spec is not None and part is not None:
                     meta = record.pod.metadata
                     containers = record.pod.spec.containers
                     parts = {containers[0].name: part} if containers else {}
-                    yield MeasuredUse(meta.name, meta.namespace, meta.labels, parts)
+                    so_far = use_of(record, spec, part.at)
+                    yield MeasuredUse(meta.name, meta.namespace, meta.labels, parts, so_far)
 
     def measured_nodes(self) -> Iterator[MeasuredUse]:
         """Yield what nodes use now: what their pods do."""

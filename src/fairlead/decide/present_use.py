@@ -1,0 +1,136 @@
+"""What a running job uses now of what it asked for, and whether it uses almost nothing (pure).
+
+A job is idle when it ran for as long as is asked about, all members were measured, and over the
+latest of that time its processors did almost nothing: at most a 20th of what it asked for, and at
+most a tenth of a processor for each GPU, since a process that feeds a GPU keeps a processor busy.
+Use of GPUs themselves is not measured. A node that keeps no series (metrics-server) says only the
+latest window; then that is what is judged, and `judged_seconds` is as short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairlead.api import quantity
+from fairlead.api.job import Job
+from fairlead.api.use import MemberUse
+from fairlead.decide.attempts.usage import gpu_count
+from fairlead.decide.efficiency import Efficiency, asks_of, efficiency
+
+#: So long a job must have used almost nothing to be called idle, unless another time is asked for.
+IDLE_SECONDS = 600.0
+_IDLE_PER_GPU_MILLI = 100
+_IDLE_PART = 20
+
+
+@dataclass(frozen=True, slots=True)
+class MemberNow:
+    """What one member uses: thousandths of a processor over a window of seconds, and memory.
+
+    `so_far` is its use from its start on, None where its node does not say it.
+    """
+
+    cpu_milli: int
+    memory_bytes: int
+    window_seconds: float
+    so_far: MemberUse | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PresentUse:
+    """What a job uses. None is what is not known; amounts are those of all members together, and
+    what was asked for is that of all members, measured or not.
+
+    `so_far` is the use of the attempt from its start on, of the members that say it.
+    """
+
+    members: int
+    measured: int
+    gpus: int
+    seconds: float
+    cpu_asked_milli: int
+    memory_asked_bytes: int
+    so_far: Efficiency
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    judged_cpu_milli: int | None = None
+    judged_seconds: float | None = None
+    #: None: not known, since not all is measured or the job did not run for long enough.
+    is_idle: bool | None = None
+
+    @property
+    def cpu_share(self) -> float | None:
+        """Return the part of its processors that is in use; None unless all members say it."""
+        return _share(self.cpu_milli, self.cpu_asked_milli, is_whole=self.is_whole)
+
+    @property
+    def memory_share(self) -> float | None:
+        """Return the part of its memory that is in use; None unless all members say it."""
+        return _share(self.memory_bytes, self.memory_asked_bytes, is_whole=self.is_whole)
+
+    @property
+    def is_whole(self) -> bool:
+        """True where all members were measured."""
+        return self.measured >= self.members
+
+
+def _share(used: int | None, asked: int, *, is_whole: bool) -> float | None:
+    return used / asked if used is not None and asked and is_whole else None
+
+
+def present_use(
+    job: Job, members: Mapping[str, MemberNow], seconds: float, idle_seconds: float = IDLE_SECONDS
+) -> PresentUse:
+    """Return what a job that has run for `seconds` uses, by what its members, by task, say."""
+    sizes, asks = job.sizes, asks_of(job)
+    count = sum(sizes.values())
+    asked = {
+        resource: sum(asks[role].get(resource, 0) * size for role, size in sizes.items())
+        for resource in (quantity.CPU, quantity.MEMORY)
+    }
+    uses = {task: each.so_far for task, each in members.items() if each.so_far is not None}
+    found = PresentUse(
+        count, len(members), gpu_count(job), seconds, asked[quantity.CPU], asked[quantity.MEMORY],
+        efficiency(job, uses),
+    )  # fmt: skip
+    if not members:
+        return found
+    peaks = [use.memory_peak_bytes for use in uses.values() if use.memory_peak_bytes is not None]
+    judged = [_latest(each, idle_seconds) for each in members.values()]
+    judged_milli = sum(milli for milli, _ in judged)
+    judged_seconds = min(span for _, span in judged)
+    is_judged = len(members) >= count and seconds >= idle_seconds
+    return PresentUse(
+        count, len(members), found.gpus, seconds, found.cpu_asked_milli, found.memory_asked_bytes,
+        found.so_far,
+        cpu_milli=sum(each.cpu_milli for each in members.values()),
+        memory_bytes=sum(each.memory_bytes for each in members.values()),
+        memory_peak_bytes=sum(peaks) if len(peaks) == len(members) else None,
+        judged_cpu_milli=judged_milli, judged_seconds=judged_seconds,
+        is_idle=judged_milli <= _idle_milli(found) if is_judged else None,
+    )  # fmt: skip
+
+
+def _idle_milli(use: PresentUse) -> int:
+    """Return the thousandths of a processor up to which a job is idle; one that asked for none is
+    taken as one that asked for one.
+    """
+    limit = (use.cpu_asked_milli or 1_000) // _IDLE_PART
+    return min(limit, use.gpus * _IDLE_PER_GPU_MILLI) if use.gpus else limit
+
+
+def _latest(member: MemberNow, seconds: float) -> tuple[int, float]:
+    """Return the mean thousandths of a processor over the latest `seconds`, and over how many they
+    were known: steps of its series, else from its start on, else its window.
+    """
+    use = member.so_far
+    if use is not None and use.step_seconds and use.cpu:
+        count = max(int(-(-seconds // use.step_seconds)), 1)
+        known = [each for each in use.cpu[-count:] if each is not None]
+        if known:
+            return sum(known) // len(known), float(len(known) * use.step_seconds)
+    if use is not None and use.cpu_milliseconds is not None and use.milliseconds:
+        return use.cpu_milliseconds * 1000 // use.milliseconds, use.milliseconds / 1000
+    return member.cpu_milli, member.window_seconds
