@@ -72,7 +72,7 @@ def _follow(common_: Common, api: Api, key: tuple[str, str]) -> Job:
     shown_attempt = 0
     while True:
         for job in job_changes(api, key):
-            text = _state_line(job)
+            text = state_line(job)
             if text not in ("", said):
                 common_.note(f"{key[1]} {text}")
                 said = text
@@ -93,7 +93,7 @@ def _has_started(job: Job) -> bool:
     return members.running + members.succeeded + members.failed > 0
 
 
-def _state_line(job: Job) -> str:
+def state_line(job: Job) -> str:
     """Return what to say of a state; "" for one that passes at once or is said at the end."""
     state = state_of(job)
     is_placed = job.status.placement is not None

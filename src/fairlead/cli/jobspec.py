@@ -53,6 +53,8 @@ class Program:
     arguments: tuple[str, ...]
     script: Script | None = None
     stdin: Script | None = None
+    #: What a job of it is called after, where that is not its first word.
+    called: str = ""
 
     @property
     def file(self) -> Script | None:
@@ -96,7 +98,7 @@ def base_name(program: Program) -> str:
     """Return what a job of this program is called before its number."""
     if program.script is not None:
         return clean_name(program.script.name.rsplit(".", 1)[0])
-    return clean_name(program.arguments[0].rsplit("/", 1)[-1])
+    return clean_name((program.called or program.arguments[0]).rsplit("/", 1)[-1])
 
 
 def next_name(base: str, taken: Iterable[str]) -> str:

@@ -148,18 +148,28 @@ async def _send_sizes(socket: PodSocket) -> None:
 
 
 @contextmanager
+def ended_by_signals() -> Generator[None]:
+    """Have a terminal that goes, and SIGTERM, end what runs as Ctrl-C does."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.signal(number, _end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def raw_terminal() -> Generator[None]:
     """Have stdin, a terminal, pass keys on as they are; restore it at the end."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
-    handlers = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed ahead stays
-    try:
-        yield
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    with ended_by_signals():
+        tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed ahead stays
+        try:
+            yield
+        finally:
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

@@ -14,7 +14,7 @@ from fairlead.cli.slurm_options import LONG, SHORT, OptionTreatment
 COMMANDS = {
     "sbatch": "fairlead submit SCRIPT reads its #SBATCH lines",
     "srun": "fairlead run -- COMMAND; a script with #SBATCH lines has srun",
-    "salloc": "there are no interactive allocations; fairlead run -- COMMAND queues a command",
+    "salloc": "fairlead run --pty -- bash opens a shell in a job",
     "squeue": "fairlead ps; fairlead why JOB explains why one waits",
     "sinfo": "fairlead nodes",
     "scancel": "fairlead cancel JOB",
@@ -24,7 +24,7 @@ COMMANDS = {
     "sprio": "fairlead ps -o wide shows priorities, fairlead why JOB its place in the queue",
     "sreport": "fairlead usage --by team,user",
     "seff": "fairlead eff JOB",
-    "sstat": "fairlead why JOB",
+    "sstat": "fairlead top",
 }
 
 #: Slurm's states of jobs, and ours.
@@ -47,10 +47,9 @@ _SUBMIT = {
     "wait": "fairlead run waits for the command; fairlead wait JOB for a job",
 }
 _RUN = {
-    "-i": "a job gets no terminal; a file or a pipe is given to it: fairlead run ... < FILE",
-    "-t": "a job gets no terminal; --time DURATION is its time limit",
-    "--pty": "a job gets no terminal; on Kubernetes: kubectl exec -it POD -- sh",
-    "--interactive": "a job gets no terminal; on Kubernetes: kubectl exec -it POD -- sh",
+    "-i": "--pty gives the command this terminal; a file is given to it: fairlead run ... < FILE",
+    "-t": "--pty gives the command this terminal; --time DURATION is its time limit",
+    "--interactive": "--pty gives the command this terminal",
 }
 _WIDE = "-o wide shows more columns; -o json everything"
 _USER = "--user NAME"

@@ -11,9 +11,9 @@ from tests.unit.cli.fake_api import FakeApi
 
 from fairlead.api.resources import CONFIG_MAPS, JOBS
 from fairlead.api.status import Forbidden
-from fairlead.cli.commands.submit import read_input
 from fairlead.cli.jobspec import SCRIPT_BYTES_MAX, Script, to_manifest
 from fairlead.cli.manifest import parse_manifest
+from fairlead.cli.standard_input import read_input
 from fairlead.cli.submission import (
     Naming,
     Submission,

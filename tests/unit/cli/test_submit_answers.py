@@ -96,8 +96,8 @@ def test_refusals_name_the_flag_and_what_there_is(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["run", "-it", "--", "sh"], "help: a job gets no terminal"),
-        (["run", "--pty", "sh"], "help: a job gets no terminal"),
+        (["run", "-it", "--", "sh"], "help: --pty gives the command this terminal"),
+        (["run", "--interactive", "--", "sh"], "help: --pty gives the command this terminal"),
         (["run", "--", "echo a; echo b"], "help: a line for the shell: fairlead run -- sh -c "
          "'echo a; echo b'"),
         (["submit", "train.sh", "-o", "out.log"], "help: -o is the form of this command's output"),

@@ -60,8 +60,8 @@ def exec_(
     if everywhere:
         return _run_all(common_, api, pods, command)
     if tty:
-        _require_terminal("--tty")
-    return _run_one(api, pods[0], command, tty=tty)
+        require_terminal("--tty")
+    return run_one(api, pods[0], command, tty=tty)
 
 
 @click.command(
@@ -79,12 +79,12 @@ def shell(common_: Common, *, job: str) -> int:
 
     It ends with the member, and when this terminal goes.
     """
-    _require_terminal("a shell")
+    require_terminal("a shell")
     api, pods = _members(common_, job)
     kind = os.environ.get("TERM") or "xterm"
     command = ("env", f"TERM={kind}", "sh", "-c", _SHELL)
     common_.note(f"shell in {task_of(pods[0])} ({pods[0].metadata.name})")
-    return _run_one(api, pods[0], command, tty=True)
+    return run_one(api, pods[0], command, tty=True)
 
 
 @click.command(
@@ -149,13 +149,15 @@ def _members(common_: Common, job: str) -> tuple[Api, list[Pod]]:
     return api, pods
 
 
-def _require_terminal(what: str) -> None:
+def require_terminal(what: str) -> None:
+    """Refuse where stdin or stdout is no terminal; CliError."""
     if not (sys.stdin.isatty() and terminal.is_terminal()):
         raise fail(Code.BAD_COMBINATION, f"{what} needs a terminal on stdin and stdout",
                    help=("fairlead exec JOB -- COMMAND works with pipes",))  # fmt: skip
 
 
-def _run_one(api: Api, pod: Pod, command: tuple[str, ...], *, tty: bool) -> int:
+def run_one(api: Api, pod: Pod, command: tuple[str, ...], *, tty: bool) -> int:
+    """Run a command beside a member with this process's streams, and return its exit code."""
     import asyncio
 
     from fairlead.cli.session import Streams, raw_terminal, run_session

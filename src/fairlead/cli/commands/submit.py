@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +42,7 @@ from fairlead.cli.lookup import missing_job
 from fairlead.cli.request import JobRequest, Target, parse_request
 from fairlead.cli.sbatch_lines import Given
 from fairlead.cli.script_notes import script_notes
+from fairlead.cli.standard_input import STANDARD_INPUT, read_input
 from fairlead.cli.startable import (
     image_problem,
     local_problems,
@@ -197,13 +196,16 @@ def submit_script(
     \b
       fairlead run -- python train.py --epochs 3
       fairlead run --nodes 2 --gpus 1 -- nvidia-smi
+      fairlead run --pty --gpus 1 --time 2h -- bash
       fairlead run --simulate 30s -- anything
     """,
 )
 @click.argument("command", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--pty", is_flag=True,
+              help="Give the command this terminal; the job ends with it.")  # fmt: skip
 @job_flags
 @common(output=False)
-def run(common_: Common, *, command: tuple[str, ...], **options: Any) -> int:
+def run(common_: Common, *, command: tuple[str, ...], pty: bool, **options: Any) -> int:
     """Queue a command as a job and follow it.
 
     Its logs go to stdout. Ctrl-C, or a closed stdout, stops the display only; the job goes on. The
@@ -211,6 +213,9 @@ def run(common_: Common, *, command: tuple[str, ...], **options: Any) -> int:
 
     Standard input that comes from a file or a pipe, at most 512 KiB of text, is given to every
     member; that of a terminal is not.
+
+    With --pty the command has this terminal, and the job is there for it alone: Ctrl-C while it
+    waits cancels it, and it ends when the command does, or when the terminal is lost.
     """
     from fairlead.cli.follow import follow_job
 
@@ -220,11 +225,33 @@ def run(common_: Common, *, command: tuple[str, ...], **options: Any) -> int:
     if request.array is not None:
         help_ = ("fairlead submit SCRIPT --array INDICES; fairlead wait NAME",)
         raise fail(Code.BAD_COMBINATION, "run follows one job, --array makes many", help=help_)
+    if pty:
+        return _run_in_terminal(common_, request, command)
     program = Program(command, stdin=read_input(STANDARD_INPUT, common_.note))
     api, request = _connected(common_, request)
     stored = _submit_program(common_, api, request, program, dry_run=False)
     job = msgspec.convert(stored, Job)
     return follow_job(common_, api, (job.metadata.namespace, job.metadata.name))
+
+
+def _run_in_terminal(common_: Common, request: JobRequest, command: tuple[str, ...]) -> int:
+    """Queue a job that holds what the command needs, and run the command in it; CliError."""
+    from fairlead.cli.commands.interactive import require_terminal
+    from fairlead.cli.terminal_job import TerminalJob
+
+    require_terminal("--pty")
+    if request.members > 1:
+        raise fail(Code.BAD_COMBINATION, "--pty is for one member, --nodes 1",
+                   help=("fairlead run -- COMMAND runs in all members, without a terminal",
+                         "fairlead shell JOB/MEMBER opens a shell in each"))  # fmt: skip
+    if request.simulate_seconds is not None:
+        raise fail(Code.BAD_COMBINATION, "--pty and --simulate do not go together",
+                   help=("virtual nodes run no programs; leave one of them out",))  # fmt: skip
+    held = TerminalJob(command)
+    api, request = _connected(common_, replace(request, restarts=False))
+    stored = _submit_program(common_, api, request, held.program, dry_run=False)
+    job = msgspec.convert(stored, Job)
+    return held.run(common_, api, job.metadata.key)
 
 
 def read_script(path: str) -> Script:
@@ -453,45 +480,3 @@ def _check_namespaces(documents: tuple[Document, ...], namespace: str) -> None:
     ]  # fmt: skip
     if problems:
         raise CliError(problems)
-
-
-# Standard input of `run`
-
-# A job outlives the terminal that queued it, so its input must be complete when it is queued. A
-# terminal is therefore not read, nor a pipe that brings nothing for some seconds: some programs
-# leave one open that never ends.
-STANDARD_INPUT = 0
-SILENT_SECONDS_MAX = 2.0
-FILE_NAME = "stdin"
-
-
-def read_input(descriptor: int, note: Callable[[str], None]) -> Script | None:
-    """Return what a file or pipe brings until its end; None for nothing, or for a terminal.
-
-    CliError when it is more than SCRIPT_BYTES_MAX, or not text.
-    """
-    try:
-        mode = os.fstat(descriptor).st_mode
-    except OSError:
-        return None
-    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-        return None
-    if not stat.S_ISREG(mode) and not select.select([descriptor], [], [], SILENT_SECONDS_MAX)[0]:
-        note(f"note: standard input brought nothing for {SILENT_SECONDS_MAX:g}s; the job runs "
-             "without it")  # fmt: skip
-        return None
-    data = b""
-    while chunk := os.read(descriptor, SCRIPT_BYTES_MAX + 1 - len(data)):
-        data += chunk
-        if len(data) > SCRIPT_BYTES_MAX:
-            raise fail(Code.SCRIPT_TOO_LARGE,
-                       f"standard input is larger than {SCRIPT_BYTES_MAX >> 10} KiB",
-                       help=("read a file in the job: fairlead run -- sh -c 'PROGRAM < FILE'",
-                             "< /dev/null runs it without input"))  # fmt: skip
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise fail(Code.SCRIPT_UNREADABLE, "standard input is not UTF-8 text",
-                   help=("read a file in the job: fairlead run -- sh -c 'PROGRAM < FILE'",),
-                   ) from error  # fmt: skip
-    return Script(FILE_NAME, text) if text else None

@@ -1,0 +1,108 @@
+"""`fairlead run --pty`: a job whose program has the terminal, and that never outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from tests.e2e.cli_world import Shell, eventually
+from tests.e2e.test_interactive import SECONDS_MAX, Terminal, until_gone
+
+from fairlead.cli import terminal_job
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    world = Shell(tmp_path_factory.mktemp("pty"))
+    world.up("--nodes", "0", "--listen", "127.0.0.1:0")
+    yield world
+    world.down()
+
+
+def run_pty(shell: Shell, name: str, *command: str, flags: tuple[str, ...] = ()) -> Terminal:
+    return Terminal(
+        shell, "run", "--pty", "--name", name, *(flags or ("--cpus", "50m")), "--", *command
+    )
+
+
+def test_the_program_has_the_terminal_and_its_exit_code_ends_the_command_and_the_job(
+    shell: Shell,
+) -> None:
+    terminal = run_pty(shell, "good", "sh", "-c", "tty && echo rank-$RANK $TERM; read a; exit $a")
+    terminal.until(b"/dev/pts/")
+    terminal.until(b"rank-0 xterm")
+    terminal.type(b"7\n")
+    assert terminal.end() == 7
+    assert shell.state("good") == "Failed"
+    assert "7" in shell.run("why", "good").out
+    zero = run_pty(shell, "zero", "true")
+    assert zero.end() == 0
+    assert shell.state("zero") == "Succeeded"
+
+
+def test_keys_such_as_ctrl_c_reach_the_program_and_do_not_end_the_job(shell: Shell) -> None:
+    terminal = run_pty(shell, "keys", "sh", "-c", "trap 'echo caught' INT; echo up; cat; exit 4")
+    terminal.until(b"up\r\n")
+    terminal.type(b"\x03")
+    terminal.until(b"caught")
+    assert terminal.end() == 4
+    assert shell.state("keys") == "Failed"
+
+
+def test_the_reason_is_shown_while_it_waits_and_ctrl_c_cancels_it(shell: Shell) -> None:
+    most = f"{(os.cpu_count() or 1) * 600}m"
+    (shell.root / "hold.sh").write_text("#!/bin/sh\nexec sleep 600\n")
+    shell.run("submit", "--name", "holds", "--cpus", most, "hold.sh")
+    eventually(lambda: shell.state("holds"), "Running")
+    terminal = run_pty(shell, "waits", "true", flags=("--cpus", most))
+    terminal.until(b"waits Waiting")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == 130
+    eventually(lambda: shell.state("waits"), "Cancelled")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_lost_terminal_ends_the_program_and_the_job(shell: Shell, number: signal.Signals) -> None:
+    name = f"lost-{number.value}"
+    terminal = run_pty(shell, name, "sh", "-c", "echo pid=$$=; exec sleep 600")
+    terminal.until(b"=\r\n")
+    pid = int(terminal.shown.split(b"=")[1])
+    terminal.process.send_signal(number)
+    terminal.process.wait(SECONDS_MAX)
+    until_gone(pid)
+    ends = ("Failed",) if number is signal.SIGKILL else ("Failed", "Cancelled")
+    eventually(lambda: shell.state(name) in ends, True)
+    if number is signal.SIGKILL:
+        assert "the terminal was lost" in shell.run("logs", name).out
+
+
+def test_a_job_that_nobody_joins_ends_by_itself(shell: Shell) -> None:
+    held = terminal_job.TerminalJob(("true",))
+    command = [word.replace(f"sleep {terminal_job.JOIN_SECONDS}", "sleep 1")
+               for word in held.program.arguments]  # fmt: skip
+    shell.run("run", "--name", "unjoined", "--", *command, code=terminal_job.LOST)
+    assert shell.state("unjoined") == "Failed"
+
+
+def test_a_node_that_is_killed_meanwhile_ends_the_session_and_the_job_after_it(
+    shell: Shell,
+) -> None:
+    terminal = run_pty(shell, "crash", "sh", "-c", "echo pid=$$=; exec sleep 600")
+    terminal.until(b"=\r\n")
+    pid = int(terminal.shown.split(b"=")[1])
+    os.kill(shell.pid(), signal.SIGKILL)
+    assert terminal.process.wait(SECONDS_MAX * 2) == 6
+    until_gone(pid)
+    shell.up("--nodes", "0", "--listen", "127.0.0.1:0")
+    eventually(lambda: shell.state("crash"), "Failed", seconds=60)
+
+
+def test_what_cannot_have_a_terminal_is_refused_with_what_to_do(shell: Shell) -> None:
+    assert "needs a terminal" in shell.run("run", "--pty", "--", "sh", code=2).err
+    gang = Terminal(shell, "run", "--pty", "--nodes", "2", "--", "sh")
+    gang.until(b"--pty is for one member")
+    assert gang.end() == 2
