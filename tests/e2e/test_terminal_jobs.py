@@ -63,6 +63,7 @@ def test_the_reason_is_shown_while_it_waits_and_ctrl_c_cancels_it(shell: Shell) 
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.end() == 130
     eventually(lambda: shell.state("waits"), "Cancelled")
+    shell.run("cancel", "holds")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
@@ -84,7 +85,7 @@ def test_a_job_that_nobody_joins_ends_by_itself(shell: Shell) -> None:
     held = terminal_job.TerminalJob(("true",))
     command = [word.replace(f"sleep {terminal_job.JOIN_SECONDS}", "sleep 1")
                for word in held.program.arguments]  # fmt: skip
-    shell.run("run", "--name", "unjoined", "--", *command, code=terminal_job.LOST)
+    shell.run("run", "--name", "unjoined", "--cpus", "50m", "--", *command, code=terminal_job.LOST)
     assert shell.state("unjoined") == "Failed"
 
 
