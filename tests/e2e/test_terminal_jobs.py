@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
-from tests.e2e.test_interactive import SECONDS_MAX, Terminal, until_gone
+from tests.e2e.test_interactive import Terminal, until_gone
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.cli import terminal_job
 
@@ -73,7 +74,7 @@ def test_a_lost_terminal_ends_the_program_and_the_job(shell: Shell, number: sign
     terminal.until(b"=\r\n")
     pid = int(terminal.shown.split(b"=")[1])
     terminal.process.send_signal(number)
-    terminal.process.wait(SECONDS_MAX)
+    terminal.process.wait(PATIENCE_SECONDS)
     until_gone(pid)
     ends = ("Failed",) if number is signal.SIGKILL else ("Failed", "Cancelled")
     eventually(lambda: shell.state(name) in ends, True)
@@ -96,7 +97,7 @@ def test_a_node_that_is_killed_meanwhile_ends_the_session_and_the_job_after_it(
     terminal.until(b"=\r\n")
     pid = int(terminal.shown.split(b"=")[1])
     os.kill(shell.pid(), signal.SIGKILL)
-    assert terminal.process.wait(SECONDS_MAX * 2) == 6
+    assert terminal.process.wait(PATIENCE_SECONDS * 2) == 6
     until_gone(pid)
     shell.up("--nodes", "0", "--listen", "127.0.0.1:0")
     eventually(lambda: shell.state("crash"), "Failed", seconds=60)
