@@ -212,7 +212,7 @@ class _Greedy(WorkloadSubmission):
 def test_the_checkers_notice_a_node_that_is_given_more_than_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fairlead.sim.world.Submission", _Greedy)
+    monkeypatch.setattr("fairlead.sim.world.WorkloadSubmission", _Greedy)
     with pytest.raises(PromiseBroken, match=r"1: node v00000 holds 16 nvidia.com/gpu, it has 8"):
         simulate(HARSH, seed=0)
 
@@ -220,7 +220,7 @@ def test_the_checkers_notice_a_node_that_is_given_more_than_it_has(
 def test_a_broken_promise_names_the_command_that_replays_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fairlead.sim.world.Submission", _Greedy)
+    monkeypatch.setattr("fairlead.sim.world.WorkloadSubmission", _Greedy)
     with pytest.raises(PromiseBroken, match=r"replay: python -m fairlead.sim --seed 4 --opt"):
         simulate(HARSH, seed=4)
 

@@ -1,9 +1,9 @@
-"""A job whose program has the terminal of whoever queued it: `run --pty`.
+"""A job whose program has the terminal of its submitter: `run --pty`.
 
 The job's own command only holds what was asked for. The program runs beside it, as `exec --tty`
 runs one, behind a pipe that the holder reads: the program's exit code comes through it and becomes
 the job's. A pipe that closes without one means that the session was lost, and ends the job with
-LOST; so does a holder that nobody joins within JOIN_SECONDS. No side needs the other to clean up,
+LOST; so does a holder that is not joined within JOIN_SECONDS. No side needs the other to clean up,
 so a client that is killed, at any line, leaves no job that runs.
 
 The image needs a shell, mkfifo and sleep.

@@ -52,7 +52,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 @click.option("--by", metavar="KEY", default="", shell_complete=words(*KEYS),
               help=f"Sums by one of {', '.join(KEYS)}.")  # fmt: skip
 @click.option("--user", metavar="NAME", default="", help="That user's jobs instead of yours.")
-@click.option("-w", "--watch", is_flag=True, help="Show it anew every 5s, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Show it again every 5s, until Ctrl-C.")
 @click.option("-o", "--output", "form", metavar="FORMAT", default="table", show_default=True,
               shell_complete=words(*_FORMATS), help="table, json, yaml or csv.")  # fmt: skip
 @common(output=False)
