@@ -24,7 +24,7 @@ from fairlead.sim.machines import FleetChecker, pool_body
 from fairlead.sim.workload import WorkloadOptions
 from fairlead.sim.world import World, simulate
 from fairlead.sim.world_options import PoolShape, WorldOptions
-from fairlead.testing.builders import make_job, make_node, make_placement
+from fairlead.testing.builders import make_job, make_member_pod, make_node, make_placement
 
 HOUR = 3600.0
 JOINING = (Taint(names.TAINT_JOINING, effect="NoSchedule"),)
@@ -86,6 +86,11 @@ class History:
 
     def put(self, job: Job) -> None:
         self.checker.job(job, job.metadata.key, self.now)
+
+    def members(self, job: Job, *phases: str) -> None:
+        for index, phase in enumerate(phases):
+            pod = make_member_pod(job, index, phase=phase)
+            self.checker.pod(pod, pod.metadata.key, self.now)
 
     def launch(self, count: int, pool: str = "q") -> list[Instance]:
         made: list[Instance] = []
@@ -198,6 +203,15 @@ def a_machine_is_ended_under_a_job(history: History) -> None:
     history.end(machines[0])
 
 
+def a_machine_is_ended_under_a_member_beside_one_that_ended_well(history: History) -> None:
+    machines = history.working(2)
+    job = make_job("a", count=2, placement=make_placement([machines[0].id] * 2))
+    history.put(job)
+    history.members(job, "Succeeded", "Running")
+    history.now += 200.0
+    history.end(machines[0])
+
+
 def a_machine_is_ended_under_a_person_s_cordon(history: History) -> None:
     machines = history.working(2)
     history.node(machines[0], unschedulable=True)
@@ -211,6 +225,10 @@ def a_machine_is_ended_under_a_person_s_cordon(history: History) -> None:
         (a_gang_is_bought_for_twice, "10: 9 machines are coming for 8 at most"),
         (more_than_half_of_a_pool_is_ended_in_a_day, "6: 5 of 8 machines of the fleet are ended"),
         (a_machine_is_ended_under_a_job, "6: the machine of q-1 is ended under"),
+        (
+            a_machine_is_ended_under_a_member_beside_one_that_ended_well,
+            "6: the machine of q-1 is ended under",
+        ),
         (a_machine_is_ended_under_a_person_s_cordon, "7: the machine of q-1 is ended under a pers"),
         (a_machine_is_bought_for_a_deleted_pool, "10: a machine is bought for q, .* 151 s ago"),
         (a_deleted_pool_loses_a_machine_that_it_keeps, "6: a machine of q is ended 1 s after"),
@@ -224,7 +242,16 @@ def test_a_planted_fault_of_the_fleet_is_reported(
         planted(History())
 
 
-@pytest.mark.parametrize("history", [sound, deleted_soundly])
+def ended_under_members_that_ended_well(history: History) -> None:
+    machines = history.working(2)
+    job = make_job("a", count=2, placement=make_placement([machines[0].id] * 2))
+    history.put(job)
+    history.members(job, "Succeeded", "Succeeded")
+    history.now += 200.0
+    history.end(machines[0])
+
+
+@pytest.mark.parametrize("history", [sound, deleted_soundly, ended_under_members_that_ended_well])
 def test_a_sound_history_is_not_reported(history: Callable[[History], None]) -> None:
     history(History())
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fairlead.api import names
-from fairlead.api.core import Node
+from fairlead.api.core import Node, Pod
 from fairlead.api.fleet import Fleet, RemovalCause
 from fairlead.api.job import Job
 from fairlead.api.node_pool import DeletionPolicy, NodePool
@@ -154,6 +154,8 @@ class FleetChecker(Observer):
         #: Since when each node has each job: node -> job -> instant.
         self._users: dict[str, dict[ObjectKey, float]] = {}
         self._nodes_of: dict[ObjectKey, frozenset[str]] = {}
+        #: Bound members, and whether they have ended well: pod -> (node, job, has succeeded).
+        self._members: dict[ObjectKey, tuple[str, ObjectKey, bool]] = {}
         self._unplaced: dict[ObjectKey, int] = {}
         self._lacking = 0
         #: (instant, members without a place), (instant, pool), (instant, sizes): oldest first.
@@ -211,11 +213,16 @@ class FleetChecker(Observer):
         name = node.metadata.name
         users = self._users.get(name, {})
         for key, since in users.items():
-            if now - since > STALE_SECONDS:
+            if now - since > STALE_SECONDS and not self._has_left(name, key):
                 raise PromiseBroken(f"6: the machine of {name} is ended under {key}")
         self._used_nodes -= bool(users)
         if node.spec.unschedulable and names.REMOVAL not in node.metadata.annotations:
             raise PromiseBroken(f"7: the machine of {name} is ended under a person's cordon")
+
+    def _has_left(self, node: str, job: ObjectKey) -> bool:
+        """True when the job's members on a node have ended well: they do not come back to it."""
+        found = [good for *where, good in self._members.values() if where == [node, job]]
+        return bool(found) and all(found)
 
     def _check_kept(self, machine: _Machine, now: float) -> None:
         """6: a pool that was deleted to keep its machines loses those alone that were leaving."""
@@ -243,6 +250,14 @@ class FleetChecker(Observer):
         self._seen_sizes.append((self._now(), Counter(self._sizes)))
 
     # Writes
+
+    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
+        """Note where members are, and which have ended well."""
+        self._members.pop(key, None)
+        job = new.metadata.labels.get(names.JOB_NAME) if new is not None else None
+        if new is not None and job and new.spec.node_name:
+            is_good = new.status.phase == "Succeeded"
+            self._members[key] = new.spec.node_name, (key[0], job), is_good
 
     def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
         """Note where a job has its place, or how many members wait for one."""
