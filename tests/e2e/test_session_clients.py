@@ -71,10 +71,10 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def serving_pod(world: SessionWorld) -> AsyncIterator[int]:
+async def serving_pod(world: SessionWorld, program: str = SERVES) -> AsyncIterator[int]:
     """A pod that serves a page of a million bytes on loopback."""
     port = free_port()
-    await world.running_pod("web", "python3", "-c", SERVES.replace("PORT", str(port)))
+    await world.running_pod("web", "python3", "-c", program.replace("PORT", str(port)))
 
     def answers() -> bool:
         with socket.socket() as made:
@@ -179,6 +179,45 @@ async def test_kubectl_attach_shows_what_is_written_from_then_on(
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert (await process.stdout.read()).endswith(b"last\n")
     assert await process.wait() == 0
+
+
+#: Listens on FULL with a queue that is full, so that who connects waits, and serves as SERVES does.
+SERVES_BESIDE_FULL = (
+    """
+import socket
+full = socket.create_server(("127.0.0.1", FULL), backlog=0)
+held = [socket.socket() for _ in range(3)]
+for each in held:
+    each.setblocking(False)
+    each.connect_ex(("127.0.0.1", FULL))
+"""
+    + SERVES
+)
+
+
+@with_kubectl
+async def test_a_forwarded_connection_that_hangs_holds_up_no_other(
+    world: SessionWorld, tmp_path: Path
+) -> None:
+    full = free_port()
+    async with serving_pod(world, SERVES_BESIDE_FULL.replace("FULL", str(full))) as port:
+        process = await started(tmp_path, "port-forward", "pod/web", f":{full}", f":{port}")
+        assert process.stdout is not None
+        local: dict[int, int] = {}
+        while len(local) < 2:
+            line = (await process.stdout.readline()).decode()
+            if line.startswith("Forwarding from 127.0.0.1:"):
+                here, _, there = line.removeprefix("Forwarding from 127.0.0.1:").split()
+                local[int(there)] = int(here)
+        _, stuck = await asyncio.open_connection("127.0.0.1", local[full])
+        stuck.write(b"x")
+        while not (await process.stdout.readline()).startswith(b"Handling"):
+            pass
+        pages = await asyncio.gather(*(fetched(local[port]) for _ in range(3)))
+        stuck.close()
+        process.terminate()
+        await process.wait()
+    assert pages == [PAGE] * 3
 
 
 @with_kubectl

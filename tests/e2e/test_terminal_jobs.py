@@ -46,7 +46,8 @@ def test_the_program_has_the_terminal_and_its_exit_code_ends_the_command_and_the
 
 
 def test_keys_such_as_ctrl_c_reach_the_program_and_do_not_end_the_job(shell: Shell) -> None:
-    terminal = run_pty(shell, "keys", "sh", "-c", "trap 'echo caught' INT; echo up; cat; exit 4")
+    waits = "trap 'echo caught; exit 4' INT; echo up; while :; do sleep 0.1; done"
+    terminal = run_pty(shell, "keys", "sh", "-c", waits)
     terminal.until(b"up\r\n")
     terminal.type(b"\x03")
     terminal.until(b"caught")

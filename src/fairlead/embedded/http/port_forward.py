@@ -28,6 +28,8 @@ SPDY, V4 = "SPDY/3.1+portforward.k8s.io", "v4.channel.k8s.io"
 PROTOCOLS = (SPDY, V4)
 #: Of one WebSocket: ports of v4, connections of SPDY.
 PORTS_MAX, CONNECTIONS_MAX = 64, 256
+#: Pieces that wait for one connection; more hold up the others, too.
+_INPUTS_MAX = 8
 _CHUNK_BYTES = 64 * 1024
 
 Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -113,7 +115,8 @@ class _Tunnel:
         self._spdy = SpdyServer()
         self._errors: dict[str, int] = {}  # by request: its stream for errors
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by data stream
-        self._writers: dict[int, asyncio.Future[asyncio.StreamWriter | None]] = {}
+        #: What connections are still to be given, so that none waits for another one's peer.
+        self._inputs: dict[int, asyncio.Queue[spdy.Data]] = {}
 
     async def run(self) -> None:
         """Serve streams until the client goes."""
@@ -130,10 +133,8 @@ class _Tunnel:
         match event:
             case spdy.Opened():
                 await self._opened(event, group)
-            case spdy.Data(stream, data, is_last) if stream in self._writers:
-                writer = await self._writers[stream]
-                if writer is not None:
-                    await _write(writer, data, is_last=is_last)
+            case spdy.Data(stream) if stream in self._inputs:
+                await self._inputs[stream].put(event)
             case spdy.Reset(stream) if stream in self._tasks:
                 self._tasks[stream].cancel()
             case spdy.Ping(answer):
@@ -159,33 +160,41 @@ class _Tunnel:
             self._errors[request] = stream
             return
         errors = self._errors.pop(request)
-        self._writers[stream] = asyncio.get_running_loop().create_future()
+        self._inputs[stream] = asyncio.Queue(_INPUTS_MAX)
         self._tasks[stream] = group.create_task(self._connection(stream, errors, port))
         self._tasks[stream].add_done_callback(lambda _: self._forget(stream))
 
     def _forget(self, stream: int) -> None:
         del self._tasks[stream]
-        writer = self._writers.pop(stream)
-        if not writer.done():
-            writer.set_result(None)
+        inputs = self._inputs.pop(stream)
+        while not inputs.empty():  # `run` may wait for room
+            inputs.get_nowait()
 
     async def _connection(self, stream: int, errors: int, port: int) -> None:
         """Carry one connection; when the pod ends it, so do both of its streams."""
         made = await self._forwarding.connect(port)
         if isinstance(made, str):
-            self._writers[stream].set_result(None)
             await self._socket.send(self._spdy.data(errors, made.encode(), is_last=True))
             await self._socket.send(self._spdy.reset(stream, spdy.CANCEL))
             return
         reader, writer = made
-        self._writers[stream].set_result(writer)
-        try:
-            async for data in _pieces(reader):
-                await self._socket.send(self._spdy.data(stream, data))
-            for each in (stream, errors):
-                await self._socket.send(self._spdy.data(each, b"", is_last=True))
-        finally:
-            writer.close()
+        async with asyncio.TaskGroup() as group:
+            filling = group.create_task(_fill(writer, self._inputs[stream]))
+            try:
+                async for data in _pieces(reader):
+                    await self._socket.send(self._spdy.data(stream, data))
+                for each in (stream, errors):
+                    await self._socket.send(self._spdy.data(each, b"", is_last=True))
+            finally:
+                filling.cancel()
+                writer.close()
+
+
+async def _fill(writer: asyncio.StreamWriter, inputs: asyncio.Queue[spdy.Data]) -> None:
+    """Write what comes for a connection, until cancelled."""
+    while True:
+        each = await inputs.get()
+        await _write(writer, each.data, is_last=each.is_last)
 
 
 async def _pieces(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
