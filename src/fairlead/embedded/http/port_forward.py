@@ -5,8 +5,9 @@ has one connection and two channels: data, and a message when it fails (k8s.io/c
 `portforward/websocket.go`); Fairlead and the official Python client speak it. kubectl tunnels
 SPDY/3.1 and opens two streams per connection, as many as it wants (`httpstream.go` there).
 
-A connection that does not take its data holds up the others of its WebSocket: the protocols have
-no windows of their own. With v4 each connection can have a WebSocket of its own.
+A connection that does not take its data holds up the others of its WebSocket, of a tunnel once
+WAITING_BYTES_MAX wait: the protocols have no windows of their own. With v4 each connection can have
+a WebSocket of its own.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ SPDY, V4 = "SPDY/3.1+portforward.k8s.io", "v4.channel.k8s.io"
 PROTOCOLS = (SPDY, V4)
 #: Of one WebSocket: ports of v4, connections of SPDY.
 PORTS_MAX, CONNECTIONS_MAX = 64, 256
-#: Pieces that wait for one connection; more hold up the others, too.
-_INPUTS_MAX = 8
+#: Of one tunnel: what may wait for connections, and a message more; a piece counts as more by this.
+WAITING_BYTES_MAX, _PIECE_BYTES = 1 << 20, 256
 _CHUNK_BYTES = 64 * 1024
 
 Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -117,6 +118,8 @@ class _Tunnel:
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by data stream
         #: What connections are still to be given, so that none waits for another one's peer.
         self._inputs: dict[int, asyncio.Queue[spdy.Data]] = {}
+        self._waiting_bytes = 0
+        self._has_moved = asyncio.Event()
 
     async def run(self) -> None:
         """Serve streams until the client goes."""
@@ -134,7 +137,7 @@ class _Tunnel:
             case spdy.Opened():
                 await self._opened(event, group)
             case spdy.Data(stream) if stream in self._inputs:
-                await self._inputs[stream].put(event)
+                await self._hand_over(event)
             case spdy.Reset(stream) if stream in self._tasks:
                 self._tasks[stream].cancel()
             case spdy.Ping(answer):
@@ -160,15 +163,37 @@ class _Tunnel:
             self._errors[request] = stream
             return
         errors = self._errors.pop(request)
-        self._inputs[stream] = asyncio.Queue(_INPUTS_MAX)
+        self._inputs[stream] = asyncio.Queue()
         self._tasks[stream] = group.create_task(self._connection(stream, errors, port))
         self._tasks[stream].add_done_callback(lambda _: self._forget(stream))
 
     def _forget(self, stream: int) -> None:
         del self._tasks[stream]
         inputs = self._inputs.pop(stream)
-        while not inputs.empty():  # `run` may wait for room
-            inputs.get_nowait()
+        while not inputs.empty():
+            self._has_left(inputs.get_nowait())
+
+    async def _hand_over(self, piece: spdy.Data) -> None:
+        """Have a piece wait for its connection, once not too much waits for all of them."""
+        while self._waiting_bytes > WAITING_BYTES_MAX:
+            self._has_moved.clear()
+            await self._has_moved.wait()
+        if piece.stream in self._inputs:  # it may have ended meanwhile
+            self._waiting_bytes += _PIECE_BYTES + len(piece.data)
+            self._inputs[piece.stream].put_nowait(piece)
+
+    def _has_left(self, piece: spdy.Data) -> None:
+        self._waiting_bytes -= _PIECE_BYTES + len(piece.data)
+        self._has_moved.set()
+
+    async def _fill(self, writer: asyncio.StreamWriter, inputs: asyncio.Queue[spdy.Data]) -> None:
+        """Write what comes for a connection, until cancelled."""
+        while True:
+            piece = await inputs.get()
+            try:
+                await _write(writer, piece.data, is_last=piece.is_last)
+            finally:
+                self._has_left(piece)
 
     async def _connection(self, stream: int, errors: int, port: int) -> None:
         """Carry one connection; when the pod ends it, so do both of its streams."""
@@ -179,7 +204,7 @@ class _Tunnel:
             return
         reader, writer = made
         async with asyncio.TaskGroup() as group:
-            filling = group.create_task(_fill(writer, self._inputs[stream]))
+            filling = group.create_task(self._fill(writer, self._inputs[stream]))
             try:
                 async for data in _pieces(reader):
                     await self._socket.send(self._spdy.data(stream, data))
@@ -188,13 +213,6 @@ class _Tunnel:
             finally:
                 filling.cancel()
                 writer.close()
-
-
-async def _fill(writer: asyncio.StreamWriter, inputs: asyncio.Queue[spdy.Data]) -> None:
-    """Write what comes for a connection, until cancelled."""
-    while True:
-        each = await inputs.get()
-        await _write(writer, each.data, is_last=each.is_last)
 
 
 async def _pieces(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
