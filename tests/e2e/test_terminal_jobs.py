@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
@@ -53,6 +56,30 @@ def test_keys_such_as_ctrl_c_reach_the_program_and_do_not_end_the_job(shell: She
     terminal.until(b"caught")
     assert terminal.end() == 4
     assert shell.state("keys") == "Failed"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_another_user_of_the_machine_can_neither_end_the_job_nor_read_its_pipe(
+    shell: Shell,
+) -> None:
+    """The name of the pipe stands in the arguments of a process, which all users can read."""
+    terminal = run_pty(shell, "private", "sh", "-c", "echo up; read a; exit $a")
+    terminal.until(b"up\r\n")
+    seen = ["pgrep", "-af", "fairlead-run"]
+    found = subprocess.run(seen, capture_output=True, text=True, check=True)
+    tokens = set(re.findall(r"fairlead-run ([0-9a-f]{16})\b", found.stdout))
+    pipes = [each for token in tokens for each in Path("/").glob(f"tmp/.fairlead-run-{token}")]
+    assert pipes
+    for pipe in pipes:
+        for access in (f"exec 3>{pipe}", f"exec 3<{pipe}"):
+            tried = subprocess.run(
+                ["/bin/sh", "-c", access], user=65534, group=65534, extra_groups=[],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert "Permission denied" in tried.stderr
+    terminal.type(b"5\n")
+    assert terminal.end() == 5
+    assert not any(pipe.exists() for pipe in pipes)
 
 
 def test_the_reason_is_shown_while_it_waits_and_ctrl_c_cancels_it(shell: Shell) -> None:

@@ -131,7 +131,8 @@ def test_fairlead_top_shows_what_a_job_uses_of_what_it_holds_and_what_is_idle(
 def test_fairlead_top_calls_unknown_what_virtual_nodes_without_a_profile_of_use_do(
     shell: Shell,
 ) -> None:
-    shell.run("submit", "--name", "virtual", "--simulate", "600s", "--gpus", "1", "held.sh")
+    (shell.root / "none.sh").write_text("#!/bin/sh\n")
+    shell.run("submit", "--name", "virtual", "--simulate", "600s", "--gpus", "1", "none.sh")
     eventually(lambda: shell.state("virtual"), "Running")
     row = next(each for each in shell.run("top").out.splitlines() if each.startswith("virtual "))
     assert "unknown of" in row
@@ -141,7 +142,8 @@ def test_fairlead_top_calls_unknown_what_virtual_nodes_without_a_profile_of_use_
 
 
 def test_fairlead_top_watches_until_it_is_interrupted(shell: Shell) -> None:
-    shell.run("submit", "--name", "seen", "--simulate", "600s", "held.sh")
+    (shell.root / "none.sh").write_text("#!/bin/sh\n")
+    shell.run("submit", "--name", "seen", "--simulate", "600s", "none.sh")
     eventually(lambda: shell.state("seen"), "Running")
     process = shell.start("top", "--watch")
     assert process.stdout is not None

@@ -16,7 +16,7 @@ from fairlead.api import quantity
 from fairlead.api.job import Job
 from fairlead.api.use import MemberUse
 from fairlead.decide.attempts.usage import gpu_count
-from fairlead.decide.efficiency import Efficiency, asks_of, efficiency
+from fairlead.decide.efficiency import asks_of
 
 #: So long a job must have used almost nothing to be called idle, unless another time is asked for.
 IDLE_SECONDS = 600.0
@@ -41,8 +41,6 @@ class MemberNow:
 class PresentUse:
     """What a job uses. None is what is not known; amounts are those of all members together, and
     what was asked for is that of all members, measured or not.
-
-    `so_far` is the use of the attempt from its start on, of the members that say it.
     """
 
     members: int
@@ -51,33 +49,12 @@ class PresentUse:
     seconds: float
     cpu_asked_milli: int
     memory_asked_bytes: int
-    so_far: Efficiency
     cpu_milli: int | None = None
     memory_bytes: int | None = None
     memory_peak_bytes: int | None = None
-    judged_cpu_milli: int | None = None
     judged_seconds: float | None = None
     #: None: not known, since not all is measured or the job did not run for long enough.
     is_idle: bool | None = None
-
-    @property
-    def cpu_share(self) -> float | None:
-        """Return the part of its processors that is in use; None unless all members say it."""
-        return _share(self.cpu_milli, self.cpu_asked_milli, is_whole=self.is_whole)
-
-    @property
-    def memory_share(self) -> float | None:
-        """Return the part of its memory that is in use; None unless all members say it."""
-        return _share(self.memory_bytes, self.memory_asked_bytes, is_whole=self.is_whole)
-
-    @property
-    def is_whole(self) -> bool:
-        """True where all members were measured."""
-        return self.measured >= self.members
-
-
-def _share(used: int | None, asked: int, *, is_whole: bool) -> float | None:
-    return used / asked if used is not None and asked and is_whole else None
 
 
 def present_use(
@@ -93,7 +70,6 @@ def present_use(
     uses = {task: each.so_far for task, each in members.items() if each.so_far is not None}
     found = PresentUse(
         count, len(members), gpu_count(job), seconds, asked[quantity.CPU], asked[quantity.MEMORY],
-        efficiency(job, uses),
     )  # fmt: skip
     if not members:
         return found
@@ -104,11 +80,10 @@ def present_use(
     is_judged = len(members) >= count and seconds >= idle_seconds
     return PresentUse(
         count, len(members), found.gpus, seconds, found.cpu_asked_milli, found.memory_asked_bytes,
-        found.so_far,
         cpu_milli=sum(each.cpu_milli for each in members.values()),
         memory_bytes=sum(each.memory_bytes for each in members.values()),
         memory_peak_bytes=sum(peaks) if len(peaks) == len(members) else None,
-        judged_cpu_milli=judged_milli, judged_seconds=judged_seconds,
+        judged_seconds=judged_seconds,
         is_idle=judged_milli <= _idle_milli(found) if is_judged else None,
     )  # fmt: skip
 

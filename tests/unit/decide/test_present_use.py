@@ -37,15 +37,16 @@ def of_user(job: Job, user: str) -> Job:
 
 def test_amounts_are_sums_of_all_members_beside_what_all_asked_for() -> None:
     use = of_both(member(4_000, milli=4_000))
-    assert (use.cpu_milli, use.cpu_asked_milli, use.cpu_share) == (8_000, 16_000, 0.5)
+    assert (use.cpu_milli, use.cpu_asked_milli) == (8_000, 16_000)
+    assert job_line(JOB, use).cpu_share == 0.5
     assert (use.memory_bytes, use.memory_peak_bytes) == (4 * GIB, 6 * GIB)
-    assert (use.memory_asked_bytes, use.memory_share, use.gpus) == (32 * GIB, 0.125, 8)
+    assert (use.memory_asked_bytes, use.gpus) == (32 * GIB, 8)
     assert use.is_idle is False
 
 
 def test_a_job_that_worked_before_is_idle_by_its_latest_minutes_alone() -> None:
     use = of_both(member(*[8_000] * 50, *[5] * 10))
-    assert (use.is_idle, use.judged_cpu_milli, use.judged_seconds) == (True, 10, 600.0)
+    assert (use.is_idle, use.judged_seconds) == (True, 600.0)
     assert of_both(member(*[8_000] * 50, *[5] * 10), idle=1_200.0).is_idle is False
 
 
@@ -75,7 +76,7 @@ def test_what_is_not_measured_or_has_just_begun_is_unknown_and_not_idle() -> Non
     nothing = present_use(JOB, {}, HOUR)
     assert (nothing.cpu_milli, nothing.memory_bytes, nothing.is_idle) == (None, None, None)
     half = present_use(JOB, {"worker-0": member(*[0] * 10)}, HOUR)
-    assert (half.measured, half.is_idle, half.cpu_share) == (1, None, None)
+    assert (half.measured, half.is_idle, job_line(JOB, half).cpu_share) == (1, None, None)
     assert of_both(member(*[0] * 10), seconds=599.0).is_idle is None
 
 
@@ -109,3 +110,9 @@ def test_jobs_with_the_most_idle_gpus_come_first_and_add_up_by_user_and_team() -
         ("ben", "1", "8", "0", "0", "1", "unknown of 16"),
     ]  # fmt: skip
     assert json.dumps(facts(sums(lines, "team")[0], "team")).count('"jobs": 3') == 1
+
+
+def test_a_user_whose_name_is_a_formula_is_none_to_a_spreadsheet() -> None:
+    line = job_line(of_user(JOB, "=cmd|' /c calc'!A0"), present_use(JOB, {}, HOUR))
+    assert ",'=cmd|" in csv_text([line], "")
+    assert csv_text([line], "user").splitlines()[1].startswith("'=cmd|")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fairlead.api import names, quantity
 from fairlead.api.job import Job
+from fairlead.cli.csv_table import as_csv
 from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.views.words import amount_text
 from fairlead.decide.present_use import PresentUse
@@ -183,8 +182,5 @@ def csv_text(lines: Sequence[TopLine], key: str) -> str:
         "cpuShare", "memoryAskedBytes", "memoryBytes", "memoryPeakBytes", "seconds", "idleJobs",
         "idleGpus", "unknownJobs", "judgedSeconds",
     ]  # fmt: skip
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fields, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(facts(line, key) for line in lines)
-    return out.getvalue()
+    found = (facts(line, key) for line in lines)
+    return as_csv(fields, ([each.get(name, "") for name in fields] for each in found))

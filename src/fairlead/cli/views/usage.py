@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fairlead.app.messages import HistoryLine
+from fairlead.cli.csv_table import as_csv
 from fairlead.cli.table import Align, Column, Row
 from fairlead.decide.attempts.usage import Usage
 from fairlead.decide.words import duration
@@ -53,21 +52,9 @@ def usage_rows(found: Totals) -> list[Row]:
 
 
 def csv_text(found: Totals, keys: Sequence[str]) -> str:
-    """Return the table as CSV with a header; hours have three digits after the point.
-
-    A text that a spreadsheet would take for a formula begins with an apostrophe (OWASP, "CSV
-    Injection"): names of users are other people's.
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*keys, *(f"{field}_gpu_hours" for _, field in _HOURS)])
-    for values, cells in found.items():
-        writer.writerow([*map(_unformulated, values), *(f"{hours:.3f}" for hours in cells)])
-    return out.getvalue()
-
-
-def _unformulated(text: str) -> str:
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+    """Return the table as CSV with a header; hours have three digits after the point."""
+    rows = ([*values, *(f"{hours:.3f}" for hours in cells)] for values, cells in found.items())
+    return as_csv([*keys, *(f"{field}_gpu_hours" for _, field in _HOURS)], rows)
 
 
 #: Seconds from submission to the first start of jobs that have started, sorted, by team.
