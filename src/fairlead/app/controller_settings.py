@@ -99,7 +99,7 @@ class PlacementSettings(Section, frozen=True):
         bool, about("Gangs of other tools may be preempted: their pods are deleted for it.")
     ] = False
     preemption_min_run_seconds: Annotated[
-        int, within(0, YEAR, "A job that has run for less since its start is not preempted.")
+        int, within(0, YEAR, "A job that came to its nodes less long ago is not preempted.")
     ] = 60
     defragments: Annotated[
         bool,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_dataclass
 
 import pytest
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from fairlead.api.core import ContainerPort
 from fairlead.api.job import (
     Adopts,
     Attempt,
+    Cause,
     Job,
     JobStatus,
     Progress,
@@ -54,6 +56,7 @@ from fairlead.testing.builders import (
 )
 
 HOUR = 3600.0
+Attempts = tuple[Attempt, ...]
 POLICY = PlacementPolicy()
 
 
@@ -348,6 +351,92 @@ def test_victims_are_sought_again_when_the_first_one_is_protected_no_longer(
     assert decide(world.state, world.policy, EPOCH).wake_at == EPOCH + 20
 
 
+def attempts(*seconds: tuple[float, float | None], cause: Cause | None = Cause.USER) -> Attempts:
+    """Attempts that began and ended so many seconds before `EPOCH`; None: has not ended."""
+
+    def ago(value: float | None) -> str | None:
+        return None if value is None else format_time(EPOCH - value)
+
+    return tuple(
+        Attempt(
+            number=number, begun_at=ago(began), started_at=ago(began), finished_at=ago(ended),
+            cause=None if ended is None else cause,
+        )
+        for number, (began, ended) in enumerate(seconds, 1)
+    )  # fmt: skip
+
+
+def of_attempts(records: Attempts) -> Job:
+    """A job on the one node whose last attempt is the current one."""
+    number = len(records)
+    return make_job(
+        "low", priority=0, attempt=number, placement=make_placement(["n0"], attempt=number),
+        status={"attempts": records},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        attempts((61, 1)),
+        attempts((120, 62), (61, 1)),
+        attempts((61, 31), (30, None)),
+        attempts((180, 121), (120, 61), (60, 2), (1, None)),
+    ],
+    ids=["waits for its second attempt", "its third", "in its second attempt", "in its fourth"],
+)
+def test_a_job_that_fails_again_and_again_holds_its_nodes_against_nobody(
+    records: Attempts,
+) -> None:
+    """It keeps them from attempt to attempt: were each spared, or the wait in between, it would
+    never give way.
+    """
+    world = cluster(1, of_attempts(records), make_job("high", priority=1))
+    world.settle()
+    assert world.asked == ["low"]
+    assert world.nominated("high") == {"n0"}
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        attempts((59, 1)),
+        attempts((59, 31), (30, None)),
+        (*attempts((120, 62), cause=None), *attempts((0, 0), (30, None))[1:]),
+    ],
+    ids=["waits", "in its second attempt", "after it had lost its nodes"],
+)
+def test_a_job_that_came_to_its_nodes_a_moment_ago_is_spared_for_a_minute(
+    records: Attempts,
+) -> None:
+    world = cluster(1, of_attempts(records), make_job("high", priority=1))
+    world.settle()
+    assert world.asked == []
+
+
+def test_a_job_that_waits_for_its_next_attempt_is_the_cheapest_victim() -> None:
+    """A job that works loses what it has not saved, and the time that it takes to start again."""
+    idle = make_job(
+        "idle", gpus=8, priority=0, placement=make_placement(["n1"]),
+        status={"attempts": attempts((HOUR, 1))},
+    )  # fmt: skip
+    world = cluster(2, running("works", ["n0"], since=EPOCH - 90), idle)
+    world.put(make_job("high", priority=1))
+    world.settle()
+    assert world.asked == ["idle"]
+
+
+def test_victims_are_sought_again_once_a_job_has_its_place_for_the_next_attempt() -> None:
+    """Nothing else changes with that: no node, no pod, and it holds what it held."""
+    low = make_job(
+        "low", attempt=2, priority=0, placement=make_placement(["n0"], attempt=1),
+        status={"attempts": attempts((HOUR, 1))},
+    )  # fmt: skip
+    world = cluster(1, low, make_job("high", priority=1))
+    world.settle()
+    assert world.asked == ["low"]
+
+
 @pytest.mark.parametrize("slow", ["a", "b"])
 def test_of_two_gangs_the_one_that_starts_faster_is_the_victim(slow: str) -> None:
     """Both have run for as long; a restart costs the GPUs for the time that it takes."""
@@ -366,10 +455,12 @@ def test_of_two_gangs_the_one_that_starts_faster_is_the_victim(slow: str) -> Non
 
 def test_the_time_that_silent_jobs_are_charged_is_that_of_the_jobs_that_report() -> None:
     reporting = [
-        HoldingAttempt(1, EPOCH - HOUR, EPOCH - saved, 0.0) for saved in (30.0, 60.0, 90.0)
+        HoldingAttempt(1, EPOCH - HOUR, EPOCH - saved, 0.0, EPOCH - HOUR)
+        for saved in (30.0, 60.0, 90.0)
     ]
-    silent = [HoldingAttempt(1, EPOCH - i * HOUR, None, 0.0) for i in range(1, 9)]
-    assert silent_seconds([*silent, *reporting], EPOCH) == 60.0
+    silent = [HoldingAttempt(1, at := EPOCH - i * HOUR, None, 0.0, at) for i in range(1, 9)]
+    idle = [replace_dataclass(run, has_ended=True) for run in reporting]
+    assert silent_seconds([*silent, *reporting, *idle], EPOCH) == 60.0
     assert silent_seconds(silent, EPOCH) == float("inf")
 
 

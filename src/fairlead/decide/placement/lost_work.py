@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from fairlead.api.job import Job
+from fairlead.api.job import Job, JobStatus
 from fairlead.api.times import parse_time
 from fairlead.model.claims import Claim
 
@@ -20,15 +20,21 @@ class HoldingAttempt:
     """A job's attempt that holds nodes. Instants are seconds since the epoch.
 
     `devices` is 1 for a job without any. `saved_at` is None for a job that reports no checkpoints.
+    `holding_from` is when the job last began to work on nodes that it did not hold before.
+    `has_ended` is True while the next attempt is waited for.
     """
 
     devices: int
     began_at: float
     saved_at: float | None
     restart_seconds: float
+    holding_from: float
+    has_ended: bool = False
 
     def unsaved_seconds(self, now: float) -> float:
         """Return how long it has worked since its last checkpoint, or since its start."""
+        if self.has_ended:
+            return 0.0
         return max(0.0, now - (self.began_at if self.saved_at is None else self.saved_at))
 
     def lost_gpu_seconds(self, now: float, silent_seconds: float) -> float:
@@ -53,13 +59,34 @@ def run_of(job: Job, claim: Claim) -> HoldingAttempt:
     saved_at, progress = None, status.progress
     if progress is not None and progress.checkpoint_step is not None:
         saved_at = max(began_at, _seconds(progress.saved_at))
-    restart = began_at - _seconds(begun) if started and begun else 0.0
-    return HoldingAttempt(max(claim.size[0], 1), began_at, saved_at, max(restart, 0.0))
+    has_ended = record is not None and record.finished_at is not None
+    restart = began_at - _seconds(begun) if started and begun and not has_ended else 0.0
+    return HoldingAttempt(
+        max(claim.size[0], 1), began_at, saved_at, max(restart, 0.0),
+        _holding_from(status, began_at), has_ended,
+    )  # fmt: skip
+
+
+def _holding_from(status: JobStatus, began_at: float) -> float:
+    """Return when the first of the attempts began that followed one another on kept nodes.
+
+    An attempt that failed keeps them for the next one, so a job that fails before it may be
+    preempted, again and again, gains no time by it.
+    """
+    for record in reversed(status.attempts):
+        if record.number == status.attempt:
+            continue
+        if record.cause is None:
+            break
+        began_at = min(began_at, _seconds(record.started_at or record.begun_at) or began_at)
+    return began_at
 
 
 def silent_seconds(runs: Iterable[HoldingAttempt], now: float) -> float:
     """Return for how long silent jobs are charged: the median of the others, else without bound."""
-    reported = [run.unsaved_seconds(now) for run in runs if run.saved_at is not None]
+    reported = [
+        run.unsaved_seconds(now) for run in runs if run.saved_at is not None and not run.has_ended
+    ]
     return median(reported) if reported else float("inf")
 
 

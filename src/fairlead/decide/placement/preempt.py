@@ -344,7 +344,7 @@ class Preempting:
         gang, found = group.shape.gang, group.no_victims
         if not isinstance(gang, GangRequest):
             return False
-        basis = (*self.context.basis(gang), self._is_first_to_move(group))
+        basis = self._basis(group, gang)
         return found is None or found[0] != basis or self.context.now >= found[1]
 
     def nominate(self, group: EqualJobs, entry: QueueEntry) -> bool:
@@ -380,8 +380,7 @@ class Preempting:
         kept = context.capacity.mark()
         if ending is not None:
             take_plan(context.capacity, *ending, sign=-1)
-        basis, before, found = context.basis(gang), group.no_victims, None
-        basis = (*basis, self._is_first_to_move(group))
+        basis, before, found = self._basis(group, gang), group.no_victims, None
         key = entry.age.job_key
         if before is not None and before[0] == basis and context.now < before[1]:
             context.recall.no_victims[key] = None
@@ -401,6 +400,13 @@ class Preempting:
                 self._none_until(retry_at)
         context.capacity.rollback_to(kept)
         return found
+
+    def _basis(self, group: EqualJobs, gang: GangRequest) -> tuple[object, ...]:
+        """Return a value that differs once something has changed that may bring victims, but for
+        time.
+        """
+        is_first, evictable = self._is_first_to_move(group), self.context.state.evictable_version
+        return (*self.context.basis(gang), is_first, evictable)
 
     def _is_first_to_move(self, group: EqualJobs) -> bool:
         """True where gangs may be moved for a group, and are moved for no other job now."""

@@ -82,6 +82,7 @@ class PlacementState:
         self.preempted: dict[JobKey, None] = {}
         #: Jobs that may have to leave for others: placed, and not leaving anyway.
         self.evictable: dict[JobKey, None] = {}
+        self.evictable_version = 0  # rises whenever one is added or removed
         #: Jobs that have a place and are about to give it back.
         self.leaving: dict[JobKey, None] = {}
         for key, entry in self.cluster.jobs.items():
@@ -193,9 +194,11 @@ class PlacementState:
         _put(self.nominees, key, present=job.status.nomination is not None)
         _put(self.preempted, key, present=job.status.preemption is not None)
         _put(self.leaving, key, present=is_placed and _is_leaving(job, phase))
-        # A gang that waits for a replacement, or for its back-off, keeps its nodes.
-        is_placed_now = phase in (Phase.ACTIVE, Phase.PLACED) and is_placed
-        _put(self.evictable, key, present=is_placed_now and key not in self.leaving)
+        # A gang that waits for a replacement of a lost node keeps the others.
+        is_placed_now = is_placed and phase in (Phase.ACTIVE, Phase.PLACED, Phase.BETWEEN_ATTEMPTS)
+        is_evictable = is_placed_now and key not in self.leaving
+        self.evictable_version += is_evictable is not (key in self.evictable)
+        _put(self.evictable, key, present=is_evictable)
 
     def suspect(self, now: float, seconds: float) -> None:
         """Suspect the nodes that have shown a sign in so many seconds; outside a transaction."""

@@ -144,7 +144,7 @@ class VictimSearch:
             run = self.run(claim)
             if self._borrows_from(claim, lane.team):
                 borrowed.add(claim.key)
-            protected_until = run.began_at + context.policy.preemption_min_run_seconds
+            protected_until = run.holding_from + context.policy.preemption_min_run_seconds
             if context.now < protected_until and claim.key not in borrowed:
                 retry_at = min(retry_at, protected_until)
             else:
