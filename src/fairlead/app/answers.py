@@ -33,7 +33,7 @@ from fairlead.decide.forecast import Forecasts
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.patience import unreachable_level
 from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.quota import excess_of
+from fairlead.decide.placement.quota import TakenQuota, excess_of
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.supposed import changed, submitted, supposed
 from fairlead.decide.placement.whatif import fits_empty, largest_shape
@@ -176,7 +176,9 @@ class PlannerAnswers:
         )  # fmt: skip
         assert found is not None, "a job that waits is explained"
         verdict = found.verdict
-        over = excess_of(cluster, job, gang) if verdict.reason is Reason.PLACED else None
+        over = (
+            excess_of(TakenQuota(cluster), job, gang) if verdict.reason is Reason.PLACED else None
+        )
         if over is not None:  # it is placed, and its pods are refused
             verdict = Verdict(Reason.AWAITING_QUOTA, {"message": str(over)})
         return Fitted(verdict, shape, forecast=found.forecast, unreachable=unreachable)

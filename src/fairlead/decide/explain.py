@@ -48,7 +48,7 @@ from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.patience import with_end
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import QueueEntry
-from fairlead.decide.placement.quota import held_verdict, quota_verdict
+from fairlead.decide.placement.quota import TakenQuota, held_verdict, quota_verdict
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.placement.supposed import supposed
 from fairlead.decide.placement.unplaceable import eligible_nodes, resource_order
@@ -240,7 +240,7 @@ def _waiting_verdict(
         return written
     verdict = would_fit(state.cluster, gang)
     is_fit = verdict.reason is Reason.PLACED
-    over = (held_verdict if is_fit else quota_verdict)(state.cluster, entry)
+    over = (held_verdict if is_fit else quota_verdict)(TakenQuota(state.cluster), entry)
     if over is not None and (is_fit or verdict.outcome is Outcome.WAITING):
         return over
     if not is_fit:

@@ -10,7 +10,7 @@ counts as wide enough, and the API server decides when the pods are created.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -50,12 +50,26 @@ class QuotaExcess:
         return f"{text}; of what is used, jobs hold {name}={self.held} without pods"
 
 
+class QuotaLimit(NamedTuple):
+    """A limit that a gang needs something of, in base units."""
+
+    quota: ResourceQuota
+    name: str
+    resource: str
+    requested: int
+    used: int
+    limit: int
+    #: What jobs hold without pods, beside `used`.
+    held: int
+
+
 class Memo(NamedTuple):
     """An answer, and the quotas that it was of."""
 
     quotas: tuple[ResourceQuota, ...]
     #: Of what jobs held.
     version: int
+    limits: tuple[QuotaLimit, ...]
     excess: QuotaExcess | None
 
 
@@ -83,7 +97,7 @@ class QuotaQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a job of the namespace holds beyond its pods."""
+    """What jobs of the namespace that are alike hold beyond their pods; `gang` is one of theirs."""
 
     asked: QuotaQuestion
     gang: GangRequest
@@ -92,11 +106,15 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What the jobs of a namespace hold, as of `version`: beyond their pods, and in all."""
+    """What the jobs of a namespace hold, as of `version`: beyond their pods, and in all.
+
+    `taken` is what jobs were given that none of these show yet.
+    """
 
     version: int = 0
     held: Iterable[Held] = ()
     amounts: Mapping[str, int] = field(default_factory=dict[str, int])
+    taken: Collection[Held] = ()
 
 
 NO_PLACES = Places()
@@ -148,37 +166,57 @@ class QuotaTable:
         known = memos.get(asked)
         if known is None or known.quotas is not quotas or known.version != places.version:
             others = tuple(places.held)
-            found = (_excess(quota, asked, gang, others) for quota in quotas)
-            first = next((each for each in found if each is not None), None)
-            if first is not None and places.amounts.get(_resource_of(first.resource)):
-                first = replace(first, has_places=True)
-            known = memos[asked] = Memo(quotas, places.version, first)
-        return known.excess
+            limits = tuple(each for quota in quotas for each in _limits(quota, asked, gang, others))
+            first = _first_excess(limits, asked, replace(places, taken=()))
+            known = memos[asked] = Memo(quotas, places.version, limits, first)
+        if known.excess is not None or not places.taken:
+            return known.excess
+        return _first_excess(known.limits, asked, places)
 
 
-def _excess(
+def _limits(
     quota: ResourceQuota, asked: QuotaQuestion, gang: GangRequest, others: Iterable[Held]
-) -> QuotaExcess | None:
+) -> Iterator[QuotaLimit]:
     requested: Counter[str] = Counter()
     for role in _counted(quota, asked, gang):
         for resource, amount in role.member.request:
             requested[resource] += amount * role.count
-    held: Counter[str] = Counter()
-    for each in others:
-        if len(_counted(quota, each.asked, each.gang)) == len(each.gang.roles):
-            held.update(each.amounts)
+    held = _sum(quota, others)
     for name, limit in sorted(quota.status.hard.items()):
         resource = _resource_of(name)
-        amount, more = requested[resource], held[resource]
+        amount = requested[resource]
         try:
             hard, used = to_base(resource, limit), to_base(resource, quota.status.used[name])
         except (QuantityError, KeyError):
             continue
-        if asked.is_adopted:
-            used -= amount
-        if amount and used + more + amount > hard and (more or not asked.is_adopted):
-            return QuotaExcess(quota.metadata.name, name, amount, used + more, hard, more)
+        if amount:
+            used -= amount if asked.is_adopted else 0
+            yield QuotaLimit(quota, name, resource, amount, used, hard, held[resource])
+
+
+def _first_excess(
+    limits: Iterable[QuotaLimit], asked: QuotaQuestion, places: Places
+) -> QuotaExcess | None:
+    for each in limits:
+        now = _sum(each.quota, places.taken)[each.resource]
+        held = each.held + now
+        if asked.is_adopted and not held:
+            continue  # the API server has taken its pods
+        if each.used + held + each.requested > each.limit:
+            return QuotaExcess(
+                each.quota.metadata.name, each.name, each.requested, each.used + held, each.limit,
+                held, has_places=bool(now or places.amounts.get(each.resource)),
+            )  # fmt: skip
     return None
+
+
+def _sum(quota: ResourceQuota, held: Iterable[Held]) -> Counter[str]:
+    """Return the sum of what a quota counts."""
+    found: Counter[str] = Counter()
+    for each in held:
+        if len(_counted(quota, each.asked, each.gang)) == len(each.gang.roles):
+            found.update(each.amounts)
+    return found
 
 
 def _counted(quota: ResourceQuota, asked: QuotaQuestion, gang: GangRequest) -> list[RoleRequest]:

@@ -333,6 +333,43 @@ def test_what_jobs_hold_without_pods_counts_in_the_quota_of_their_namespace() ->
     assert "more" in places(decide(state, POLICY, EPOCH))
 
 
+def test_what_one_decision_places_counts_in_the_quota_of_its_namespace_as_a_whole() -> None:
+    """Each job has room alone. The API server counts pods, so it would take what others hold
+    without pods once more.
+    """
+    holder = make_job("holder", namespace="poor", gpus=4, placement=make_placement(["node-0000"]))
+    waiting = [
+        make_job(
+            f"{space}-{i}", namespace=space, gpus=gpus, created=EPOCH + i,
+            conditions=waiting_since(EPOCH),
+        )
+        for space in ("poor", "rich") for i, gpus in enumerate((2, 2, 1, 4, 1))
+    ]  # fmt: skip
+    state = PlacementState.of(make_nodes(8), [holder, *waiting])
+    amounts = {"requests.nvidia.com/gpu": 10}, {"requests.nvidia.com/gpu": 0}
+    for space in ("poor", "rich"):
+        meta = ObjectMeta(name="team", namespace=space)
+        state.cluster.quotas.put(ResourceQuota(meta, status=ResourceQuotaStatus(*amounts)))
+    decision = decide(state, POLICY, EPOCH)
+    found = [
+        "poor-0",
+        "poor-1",
+        "poor-2",
+        "poor-4",
+        "rich-0",
+        "rich-1",
+        "rich-2",
+        "rich-3",
+        "rich-4",
+    ]
+    assert sorted(places(decision)) == found, "10 of 10 each"
+    verdict = decision.verdicts["poor", "poor-3"]
+    assert verdict.reason is Reason.AWAITING_QUOTA
+    assert "requested: requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=10" in (
+        verdict.message
+    )
+
+
 def test_places_are_given_back_by_jobs_that_are_held_cancelled_or_over() -> None:
     placed = make_placement(["node-0000"])
     jobs = [

@@ -14,7 +14,7 @@ from fairlead.decide.placement.job_limits import RunningLimits
 from fairlead.decide.placement.kept import End, KeptRoom, QueueReservation, together
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.queue import EqualJobs, QueueEntry, RequestShape
-from fairlead.decide.placement.quota import excess_of
+from fairlead.decide.placement.quota import TakenQuota, excess_of
 from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.repair import GangGrowth
 from fairlead.decide.placement.search import Plan, plan_gang, uses_of
@@ -54,6 +54,7 @@ class PlanningContext:
         self.kept_since = dict(state.kept_since)
         self.borrowing = Borrowing(state.cluster)
         self.limits = RunningLimits(state.cluster)
+        self.quota = TakenQuota(state.cluster)
         #: When to decide again.
         self.wakes: list[float] = []
         self.faults: dict[ObjectKey, Exception] = {}
@@ -205,7 +206,7 @@ class PlanningContext:
         """True when neither a limit nor a quota keeps a job from being of this size."""
         if self.limits.verdict(entry, gang) is not None:
             return False
-        return excess_of(self.cluster, entry.job, gang) is None
+        return excess_of(self.quota, entry.job, gang) is None
 
     def note_placed(self, entry: QueueEntry, plan: Plan) -> None:
         """Take in the place of a job."""
@@ -213,7 +214,9 @@ class PlanningContext:
         self.borrowing.note(entry.lane.team, plan.distinct_slots)
         if not isinstance(entry.gang, GangRequest):
             return
-        self.limits.take(entry, planned(entry.gang, plan))
+        got = planned(entry.gang, plan)
+        self.limits.take(entry, got)
+        self.quota.take(entry, got)
         self.note_passed(entry, plan)
         likely, is_limited = self.likely_seconds(entry), entry.hold_seconds < inf
         if likely < inf:

@@ -105,7 +105,7 @@ class Fit:
             self._heads.reserve_before(order)
             is_kept = key in context.placed or self.preempting.is_nominated(key)
             skipped = is_kept or context.is_left_alone(key)
-            if not skipped and held_verdict(context.cluster, jobs[key]) is not None:
+            if not skipped and held_verdict(context.quota, jobs[key]) is not None:
                 following = group.of_other_namespace(index)
             else:
                 attempt = partial(self._try_first, group, jobs[key])

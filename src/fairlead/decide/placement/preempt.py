@@ -150,7 +150,7 @@ class Preempting:
     def _read_plan(self, key: ObjectKey, entry: QueueEntry) -> None:
         plan = self._plan_of(entry)
         is_over = self.context.limits.verdict(entry) is not None
-        is_over = is_over or held_verdict(self.context.cluster, entry) is not None
+        is_over = is_over or held_verdict(self.context.quota, entry) is not None
         if plan is None or not isinstance(entry.gang, GangRequest) or is_over:
             self.dropped[key] = None
         else:
@@ -387,7 +387,7 @@ class Preempting:
             self._none_until(before[1])
         elif context.given is not None and key in context.given.no_victims:
             pass
-        elif quota_verdict(context.cluster, entry) is None:
+        elif quota_verdict(context.quota, entry) is None:
             found, retry_at = self.search.find(entry, gang) if self.is_on else (None, np.inf)
             if found is None and self._is_first_to_move(group):
                 moves, moves_retry_at = self.search.find_moves(entry.lane, key, gang)

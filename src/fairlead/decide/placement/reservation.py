@@ -341,7 +341,7 @@ def waits_for_room(context: PlanningContext, entry: QueueEntry) -> bool:
         return False
     if context.on_empty(shape) is not None:
         return False
-    if quota_verdict(context.cluster, entry) or context.limits.verdict(entry):
+    if quota_verdict(context.quota, entry) or context.limits.verdict(entry):
         return False
     if budget_verdict(context, entry):
         return False

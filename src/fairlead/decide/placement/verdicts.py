@@ -144,7 +144,7 @@ class Verdicts:
             return verdict
         verdict = with_end(verdict, entry, self._context.now)
         over = self._context.limits.verdict(entry) or budget_verdict(self._context, entry)
-        over = over or quota_verdict(self._context.cluster, entry)
+        over = over or quota_verdict(self._context.quota, entry)
         over = over or self._fit.strict.verdict(entry)
         over = over or self._borrow_verdict(entry)
         if over is None and verdict.reason.has(Trait.WOULD_FIT):
