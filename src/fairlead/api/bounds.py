@@ -35,6 +35,8 @@ RESOURCES_MAX = 64
 CONSTRAINT_VALUES_MAX = 10_000
 #: Bytes of an object's annotations; apimachinery `pkg/api/validation/objectmeta.go`.
 ANNOTATION_BYTES_MAX = 256 * 1024
+#: Of a job's spec as JSON: half of what an API server stores of an object. The status needs room.
+SPEC_BYTES_MAX = 768 * 1024
 #: Digits of a 64-bit integer.
 _DIGITS_MAX = 19
 

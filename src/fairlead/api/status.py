@@ -186,15 +186,20 @@ _BY_REASON: dict[str, type[ApiError]] = {
 _BY_REASON["Gone"] = Expired
 _BY_CODE: dict[int, type[ApiError]] = {cls.code: cls for cls in _BY_REASON.values()}
 _BY_CODE[409] = Conflict
+#: What etcd and its client say of a request of more than 1.5 and 2 MiB.
+_TOO_LARGE = ("request is too large", "trying to send message larger than max")
 
 
 def error_from_status(status: Status) -> ApiError:
     """Return the exception of the most specific type for a Status that came over the wire.
 
     A server's error that is not listed (502 of a proxy, say) is an `InternalError`: worth a retry.
+    So is not that etcd takes no object of this size, which API servers pass on as 500.
     """
     fallback = InternalError if status.code >= 500 else ApiError
     cls = _BY_REASON.get(status.reason) or _BY_CODE.get(status.code) or fallback
+    if status.code >= 500 and any(words in status.message for words in _TOO_LARGE):
+        cls = TooLarge
     return cls(
         status.message, details=status.details, metadata=status.metadata,
         reason=status.reason, code=status.code or cls.code,

@@ -18,6 +18,7 @@ from fairlead.api.bounds import (
     ANNOTATION_BYTES_MAX,
     CONSTRAINT_VALUES_MAX,
     RESOURCES_MAX,
+    SPEC_BYTES_MAX,
     label_integer,
 )
 from fairlead.api.causes import LABEL, LABEL_RULE, cause, duplicate, from_msgspec, invalid, required
@@ -66,6 +67,7 @@ def validate_job(
             return [from_msgspec(error, path)]
     return [
         *_name(spec, name),
+        *_size(raw or spec, path),
         *_roles(spec, path),
         *_refused_fields(spec, raw, path),
         *_explicit_always(raw, path),
@@ -125,6 +127,13 @@ def _name(spec: JobSpec, name: str) -> Iterator[StatusCause]:
             "this name or those of the roles"
         )
         yield invalid("metadata.name", name, why)
+
+
+def _size(spec: Mapping[str, Any] | JobSpec, path: str) -> Iterator[StatusCause]:
+    size = len(msgspec.json.encode(spec))
+    if size > SPEC_BYTES_MAX:
+        why = f"Too long: may not be more than {SPEC_BYTES_MAX} bytes, is {size}"
+        yield cause("TooLong", path, f"{why}; keep scripts and data in volumes or images")
 
 
 def _roles(spec: JobSpec, path: str) -> Iterator[StatusCause]:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import PODS, Resource
-from fairlead.api.status import AlreadyExists, Conflict, NotFound
+from fairlead.api.status import AlreadyExists, Conflict, Forbidden, NotFound, TooLarge
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client, Propagation
+from fairlead.runtime.making_room import room_patch
 
 
 class NameTaken(Conflict):
@@ -94,8 +98,34 @@ class ObjectWriter:
     async def patch_status(
         self, resource: Resource[Any], metadata: ObjectMeta, diff: Mapping[str, Any]
     ) -> Written:
-        """Patch the status with a diff (`fairlead.api.meta.merge_diff`)."""
-        return await self.patch(resource, metadata, {"status": diff}, subresource="status")
+        """Patch the status with a diff (`fairlead.api.meta.merge_diff`).
+
+        Where that is more than the API server stores of an object, room is made in its metadata.
+        """
+        patch = {"status": diff}
+        try:
+            return await self.patch(resource, metadata, patch, subresource="status")
+        except TooLarge as error:
+            version = metadata.resource_version
+            try:
+                written = await self._make_room(resource, metadata.key, metadata.uid, version)
+            except Forbidden:  # of arrays only the status may be written: they hold no nodes
+                raise error from None
+        smaller = replace(metadata, resource_version=str(written.version))
+        return await self.patch(resource, smaller, patch, subresource="status")
+
+    async def _make_room(
+        self, resource: Resource[Any], key: ObjectKey, uid: str, version: str | None = None
+    ) -> Written:
+        """Take out of an object's metadata what others have filled it with; Conflict where it is
+        not of this uid and version.
+        """
+        namespace, name = key
+        found = await self._client.get(resource.only_metadata, name, namespace=namespace)
+        metadata = found.metadata
+        if metadata.uid != uid or version not in (None, metadata.resource_version):
+            raise Conflict(f"{resource.kind} {name} has changed")
+        return await self.patch(resource, metadata, {"metadata": room_patch(metadata)})
 
     async def set_finalizers(
         self,
@@ -125,7 +155,11 @@ class ObjectWriter:
     async def evict(self, pod: ObjectMeta) -> Written | None:
         """Evict the pod of this uid within its budgets; None when it is gone already."""
         try:
-            await self._client.evict(pod)
+            try:
+                await self._client.evict(pod)
+            except TooLarge:  # that it is being deleted is written into it
+                await self._make_room(PODS, pod.key, pod.uid)
+                await self._client.evict(pod)
         except NotFound:
             return None
         return Written.deletion(PODS, pod.key, pod.uid)
@@ -144,16 +178,18 @@ class ObjectWriter:
         Without a uid, the one of this name, of a kind that no mirror shows.
         """
         namespace, name = key
+        delete = partial(
+            self._client.delete, resource, name, namespace=namespace,
+            grace_period_seconds=grace_seconds, propagation=Propagation.BACKGROUND, uid=uid,
+        )  # fmt: skip
         try:
-            await self._client.delete(
-                resource,
-                name,
-                namespace=namespace,
-                grace_period_seconds=grace_seconds,
-                propagation=Propagation.BACKGROUND,
-                uid=uid,
-                resource_version=resource_version,
-            )
+            try:
+                await delete(resource_version=resource_version)
+            except TooLarge:  # that it is being deleted is written into it
+                if uid is None:
+                    raise
+                smaller = await self._make_room(resource, key, uid, resource_version)
+                await delete(resource_version=resource_version and str(smaller.version))
         except NotFound:
             return None
         return None if uid is None else Written.deletion(resource, key, uid)

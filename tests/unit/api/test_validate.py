@@ -8,7 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.bounds import ANNOTATION_BYTES_MAX, CONSTRAINT_VALUES_MAX, RESOURCES_MAX
+from fairlead.api.bounds import (
+    ANNOTATION_BYTES_MAX,
+    CONSTRAINT_VALUES_MAX,
+    RESOURCES_MAX,
+    SPEC_BYTES_MAX,
+)
 from fairlead.api.job import Job
 from fairlead.api.validate import job_name_max, validate_job
 
@@ -154,6 +159,11 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
         },
         "spec.roles[0].template.metadata.annotations",
         "may not be more than 262144 bytes",
+    ),
+    (
+        _with_container(args=["x" * SPEC_BYTES_MAX]),
+        "spec",
+        "Too long: may not be more than 786432 bytes",
     ),
     (_at(notBefore="tomorrow"), "spec.notBefore", "must be a time such as"),
     (_at(deadline="2026-01-02T00:00:00Z"), "spec.timeLimitSeconds", "follows from it"),

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairlead.api.status import InternalError, TooManyRequests
+from fairlead.api.status import InternalError, TooLarge, TooManyRequests
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, StoreEvent, record_of
 from fairlead.embedded.storage.wal import (
@@ -36,6 +36,8 @@ from fairlead.runtime.client import EventType
 
 HISTORY_MAX = 8192
 HISTORY_BYTES_MAX = 64 << 20
+#: What etcd takes of one object (`--max-request-bytes`).
+OBJECT_BYTES_MAX = 3 << 19
 #: Past versions that stay decoded, the latest: who watches in this process is still to read them.
 PAST_DECODED_MAX = 256
 PAST_DECODED_BYTES_MAX = 2 << 20
@@ -123,6 +125,7 @@ class StoreOptions:
     history_max: int = HISTORY_MAX  # events kept per kind, for watches that resume
     history_bytes_max: int = HISTORY_BYTES_MAX  # and what they hold; fewer events when it is more
     pending_max: int = 100_000  # writes on their way to the disk
+    object_bytes_max: int = OBJECT_BYTES_MAX
     log: WalOptions = field(default_factory=WalOptions)
 
 
@@ -309,6 +312,8 @@ class Store:
         assert event.version == self._assigned + 1, "versions are given out one by one"
         if self._failure is not None:
             raise self._not_stored()
+        if data is not None and len(data) > self.options.object_bytes_max:
+            raise TooLarge(f"the object has {len(data):,} bytes: request is too large")
         if self._log is None:
             self._assigned = event.version
             self._commit((event,))
