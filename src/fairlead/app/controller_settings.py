@@ -175,6 +175,12 @@ class JobsSettings(Section, frozen=True):
         within(0, DAY, "A gang that is preempted and reports checkpoints may take so long to save "
                        "one more."),
     ] = 120  # fmt: skip
+    grace_period_seconds_max: Annotated[
+        int,
+        within(1, DAY, "A pod that gives way, is drained or has reached its time limit has at most "
+                       "so long to end, whatever its terminationGracePeriodSeconds is. Pods of "
+                       "other tools that give way and intruders of teams' nodes, too."),
+    ] = 300  # fmt: skip
     maintenance_drain_seconds: Annotated[
         int,
         within(0, DAY, "A gang leaves a node so long before the maintenance that its cloud has "
@@ -443,12 +449,12 @@ class ControllerSettings(Section, frozen=True):
         from fairlead.decide.health.policy import HealthPolicy
         from fairlead.decide.teams.policy import TeamsPolicy
 
-        fields = msgspec.structs.asdict
+        fields, grace = msgspec.structs.asdict, self.jobs.grace_period_seconds_max
         return Policies(
             replace(jobs, **fields(self.jobs)),
             self.placement_policy(),
-            AdoptionPolicy(**fields(self.adoption)),
-            TeamsPolicy(**fields(self.teams)),
+            AdoptionPolicy(**fields(self.adoption), grace_period_seconds_max=grace),
+            TeamsPolicy(**fields(self.teams), grace_period_seconds_max=grace),
             doctor=DoctorPolicy(**fields(self.doctor)),
             balloons=BalloonPolicy(**fields(self.balloons)),
             health=HealthPolicy(**fields(self.health)),

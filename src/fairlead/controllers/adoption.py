@@ -31,6 +31,7 @@ from fairlead.decide.adoption.lifecycle import decide_group
 from fairlead.decide.adoption.source_kinds import resource_of
 from fairlead.decide.adoption.sources import MISSING, SourceFacts, read_source
 from fairlead.decide.adoption.view import AdoptionPolicy, SourceReading
+from fairlead.decide.attempts.grace import bounded_grace
 from fairlead.decide.job_actions import JobAction, WriteJobStatus
 from fairlead.decide.pinning import pinned_affinity
 from fairlead.decide.verdict import Decision, ObjectKey
@@ -155,9 +156,11 @@ class AdoptionController:
                 return await self._objects.patch(PODS, pod.metadata, release_patch(action))
             case EvictMember(_, pod):
                 meta = pod.metadata
+                grace = bounded_grace(pod, self._policy.grace_period_seconds_max)
                 return await self._objects.delete(
-                    PODS, meta.key, uid=meta.uid, resource_version=meta.resource_version
-                )
+                    PODS, meta.key, uid=meta.uid, resource_version=meta.resource_version,
+                    grace_seconds=grace,
+                )  # fmt: skip
             case ReadSource():
                 return await self._read(action)
             case EmitPodWarning(_, pod, reason, message):

@@ -23,6 +23,7 @@ from fairlead.api.team import Team
 from fairlead.api.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.admission.pod_teams import judge_team
+from fairlead.decide.attempts.grace import bounded_grace
 from fairlead.decide.teams.actions import (
     Action,
     AddTolerations,
@@ -333,7 +334,8 @@ class TeamsController:
     async def _evict(self, action: EvictIntruder) -> Written | None:
         pod, node = action.pod.metadata, action.pod.spec.node_name
         try:
-            written = await self._objects.evict(pod)
+            grace = bounded_grace(action.pod, self._policy.grace_period_seconds_max)
+            written = await self._objects.evict(pod, grace)
         except TooManyRequests as error:  # a budget
             self._not_evicted(action, error)
             return None

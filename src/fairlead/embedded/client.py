@@ -154,7 +154,11 @@ class InProcessClient(Client):
         if verb is _CREATE and request.subresource == "eviction":
             await _turn()
             key = (namespace, request.name)
-            await self._service.evict(key, DeleteOptions(uid=request.uid, dry_run=request.dry_run))
+            deletion = DeleteOptions(
+                grace_period_seconds=request.grace_period_seconds, uid=request.uid,
+                dry_run=request.dry_run,
+            )  # fmt: skip
+            await self._service.evict(key, deletion)
             return cast("A", {})
         if verb is _CREATE:
             body = _plain(request.body)

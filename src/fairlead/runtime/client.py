@@ -222,19 +222,26 @@ class Client(ABC):
         """Create and return the stored object; AlreadyExists, Invalid, Forbidden."""
         return self.call(Request(_CREATE, resource, namespace, body=obj, dry_run=dry_run))
 
-    def evict(self, pod: ObjectMeta) -> Coroutine[Any, Any, object]:
+    def evict(
+        self, pod: ObjectMeta, grace_period_seconds: int | None = None
+    ) -> Coroutine[Any, Any, object]:
         """Delete the pod of this uid within its disruption budgets.
 
         TooManyRequests when a budget does not allow it now, NotFound, Conflict.
         """
+        options: dict[str, Any] = {"preconditions": {"uid": pod.uid}}
+        if grace_period_seconds is not None:
+            options["gracePeriodSeconds"] = grace_period_seconds
         body = {
             "apiVersion": "policy/v1", "kind": "Eviction",
-            "metadata": {"name": pod.name, "namespace": pod.namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+            "metadata": {"name": pod.name, "namespace": pod.namespace}, "deleteOptions": options,
         }  # fmt: skip
         return self.call(
-            Request(_CREATE, PODS.raw, pod.namespace, pod.name, "eviction", body, uid=pod.uid)
-        )
+            Request(
+                _CREATE, PODS.raw, pod.namespace, pod.name, "eviction", body,
+                grace_period_seconds=grace_period_seconds, uid=pod.uid,
+            )
+        )  # fmt: skip
 
     def patch(
         self,

@@ -152,14 +152,14 @@ class ObjectWriter:
             return Written.deletion(resource, metadata.key, metadata.uid)
         return written
 
-    async def evict(self, pod: ObjectMeta) -> Written | None:
+    async def evict(self, pod: ObjectMeta, grace_seconds: int | None = None) -> Written | None:
         """Evict the pod of this uid within its budgets; None when it is gone already."""
         try:
             try:
-                await self._client.evict(pod)
+                await self._client.evict(pod, grace_seconds)
             except TooLarge:  # that it is being deleted is written into it
                 await self._make_room(PODS, pod.key, pod.uid)
-                await self._client.evict(pod)
+                await self._client.evict(pod, grace_seconds)
         except NotFound:
             return None
         return Written.deletion(PODS, pod.key, pod.uid)

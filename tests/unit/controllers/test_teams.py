@@ -309,7 +309,10 @@ def test_a_pod_that_may_not_be_on_a_teams_node_is_reported_and_evicted_within_it
         team = make_team("vision", nodes=1, intruders=IntruderPolicy.EVICT)
         await client.create(TEAMS, {"metadata": {"name": "vision"}, "spec": to_wire(team.spec)})
         await asyncio.sleep(100)
-        scheduled = {"containers": [{"name": "main", "image": "x"}]}
+        scheduled = {
+            "containers": [{"name": "main", "image": "x"}],
+            "terminationGracePeriodSeconds": 86_400,
+        }
         for name, labels in (("free", {}), ("kept", {"app": "kept"})):
             body = {"metadata": {"name": name, "labels": labels}, "spec": scheduled}
             await client.create(PODS, body, namespace="nobody")
@@ -335,7 +338,7 @@ def test_a_pod_that_may_not_be_on_a_teams_node_is_reported_and_evicted_within_it
         assert not any(pod.metadata.deletion_timestamp for pod in pods.values()), "too early"
         await asyncio.sleep(400)
         pods = {pod.metadata.name: pod for pod in (await client.list(PODS)).items}
-        assert "free" not in pods or pods["free"].metadata.deletion_timestamp
+        assert pods["free"].metadata.deletion_grace_period_seconds == 300, "not a day"
         assert pods["kept"].metadata.deletion_timestamp is None
         refused = [text for _, reason, text in events.said if reason == "EvictionRefused"]
         assert any("disruption budget" in text for text in refused)

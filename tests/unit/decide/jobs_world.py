@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.core import (
+    GRACE_SECONDS_DEFAULT,
     ConfigMap,
     ContainerState,
     ContainerStateTerminated,
@@ -280,7 +281,17 @@ class World:
         if grace == 0 or (pod.is_terminal and pod.spec.node_name not in self.troubles):
             del self.pods[name]
             return
-        deleting = replace(pod.metadata, deletion_timestamp=format_time(self.now))
+        own, given = (
+            pod.spec.termination_grace_period_seconds, pod.metadata.deletion_grace_period_seconds
+        )  # fmt: skip
+        if grace is None:
+            grace = GRACE_SECONDS_DEFAULT if own is None else own
+        if given is not None and given <= grace:
+            return  # only ever sooner
+        deleting = replace(
+            pod.metadata, deletion_timestamp=format_time(self.now + grace),
+            deletion_grace_period_seconds=grace,
+        )  # fmt: skip
         self.pods[name] = replace(pod, metadata=deleting)
 
     # The user

@@ -43,6 +43,44 @@ def test_a_gang_without_checkpoints_ends_at_once_and_queues_again() -> None:
     assert is_true(world.job.status.conditions, ADMITTED)
 
 
+def asks_to_end_within(world: World, seconds: int | None) -> None:
+    for name, pod in world.pods.items():
+        spec = replace(pod.spec, termination_grace_period_seconds=seconds)
+        world.pods[name] = replace(pod, spec=spec)
+
+
+@pytest.mark.parametrize(
+    ("own", "given"), [(None, 30), (0, 0), (300, 300), (301, 300), (9**9, 300)]
+)
+def test_a_member_has_the_time_to_end_that_it_asks_for_up_to_a_bound(own: int, given: int) -> None:
+    world = World(new_job())
+    world.start()
+    asks_to_end_within(world, own)
+    ask(world)
+    world.settle()
+    graces = {pod.metadata.deletion_grace_period_seconds for pod in world.pods.values()}
+    assert graces == {given}
+    assert len(world.pods) == 4
+
+
+def test_a_member_that_its_user_gives_a_year_to_end_has_no_longer_than_others() -> None:
+    """He has deleted it himself, before or after the job was asked to give way."""
+    world = World(new_job())
+    world.start()
+    asks_to_end_within(world, 9**9)
+    first, *_ = world.pods
+    pod = world.pods[first]
+    deleted = replace(
+        pod.metadata, deletion_timestamp=format_time(world.now + 9**9),
+        deletion_grace_period_seconds=9**9,
+    )  # fmt: skip
+    world.pods[first] = replace(pod, metadata=deleted)
+    ask(world)
+    world.settle()
+    assert world.pods[first].metadata.deletion_grace_period_seconds == 300
+    assert world.settle().actions == (), "and that is all"
+
+
 def test_a_gang_that_reports_checkpoints_is_waited_for_until_it_has_saved_one_more() -> None:
     world = World(new_job())
     world.start()

@@ -41,6 +41,8 @@ class AdoptionPolicy:
     #: First pause between readings of a group's owner while it is waited for; doubles each time.
     read_seconds: float = 1.0
     read_seconds_max: float = 60.0
+    #: A pod that is to go has at most so long to end, whatever it asks for.
+    grace_period_seconds_max: int = 300
     #: Mere counts of big gangs are written at most this often.
     count_seconds: float = 2.0
     small_gang_members_max: int = 32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from fairlead.decide.attempts.grace import bounded_grace
 from fairlead.decide.jobs.actions import (
     Action,
     DeleteConfigMap,
@@ -17,16 +18,22 @@ from fairlead.decide.jobs.view import JobView
 
 
 def delete_pods(view: JobView, pods: Iterable[MemberPod]) -> Iterator[DeletePod]:
-    """Yield the deletions that are due: with grace, and by force where the node is lost.
+    """Yield the deletions that are due: with bounded grace, and by force where the node is lost.
 
-    No kubelet confirms the end of a pod on a lost node, so it would stay there.
+    No kubelet confirms the end of a pod on a lost node, so it would stay there. A pod that somebody
+    has deleted with a longer grace period gets a shorter one.
     """
+    most = view.policy.grace_period_seconds_max
     for member in pods:
-        force = view.is_on_lost_node(member)
-        if member.is_terminating and not force:
+        metadata = member.pod.metadata
+        grace = bounded_grace(member.pod, most)
+        if view.is_on_lost_node(member):
+            grace = 0
+        elif member.is_terminating and (metadata.deletion_grace_period_seconds or 0) <= most:
             continue
-        namespace = member.pod.metadata.namespace
-        yield DeletePod(namespace, member.name, member.uid, 0 if force else None)
+        elif member.is_terminating:
+            grace = most
+        yield DeletePod(metadata.namespace, member.name, member.uid, grace)
 
 
 def force_at(view: JobView, pods: Iterable[MemberPod]) -> float | None:

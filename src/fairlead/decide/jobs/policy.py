@@ -75,6 +75,8 @@ class JobsPolicy:
     start_seconds_max: float = 1800.0
     #: A gang that is preempted and reports checkpoints may take so long to save one more.
     checkpoint_wait_seconds: float = 120.0
+    #: A pod that is to go has at most so long to end, whatever it asks for.
+    grace_period_seconds_max: int = 300
     #: So long before the maintenance that its provider announced a gang leaves a node.
     maintenance_drain_seconds: float = 300.0
     keep_finished_pods_seconds: float = 3600.0

@@ -33,6 +33,8 @@ class TeamsPolicy:
     #: before the node came to the team after so long from then.
     intruder_seconds: float = 60.0
     leftover_seconds: float = 3600.0
+    #: One that is evicted has at most so long to end, whatever it asks for.
+    grace_period_seconds_max: int = 300
     #: A pod that was bound less than this after a node came to the team counts as there before:
     #: the clocks of those who wrote the two instants may differ.
     clock_seconds: float = 60.0
