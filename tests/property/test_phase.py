@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fairlead.api.core import SchedulingGate
 from fairlead.api.job import Adopts, Attempt, Job, VerdictStatus
-from fairlead.api.meta import Condition
+from fairlead.api.meta import Condition, find_condition
 from fairlead.api.names import ADMITTED, FAILED, GANG_GATE, JOB_FINALIZER
 from fairlead.cli.views.jobs import where_or_why
 from fairlead.decide.adoption.actions import ReleaseMember
@@ -107,7 +107,11 @@ def test_the_scheduler_places_and_releases_as_the_phase_allows(states) -> None:
 
 def test_a_former_leader_is_fenced_off_exactly_the_jobs_that_may_be_placed() -> None:
     for job in JOBS:
-        assert needs_fence(job) == (phase_of(job) in (Phase.QUEUED, Phase.REPAIRING)), job
+        phase, status = phase_of(job), job.status
+        is_judged = find_condition(status.conditions, ADMITTED) is not None
+        is_ours = job.spec.adopts is None
+        is_new = phase is Phase.UNADMITTED and status.attempt == 0 and is_ours and not is_judged
+        assert needs_fence(job) == (phase in (Phase.QUEUED, Phase.REPAIRING) or is_new), job
 
 
 def test_pods_are_created_in_an_active_phase_only() -> None:

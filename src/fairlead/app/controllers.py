@@ -391,7 +391,9 @@ class Controllers:
         `also` is run beside it.
         """
         loop = self._loop(controller)
-        unregister = self.world.on_forfeit(loop.wake)
+        unregister = (
+            self.world.on_forfeit(loop.wake), self.world.admissions.on_change(loop.check)
+        )  # fmt: skip
         for mirror in own:
             self._metrics.watch_mirror(mirror)
         try:
@@ -405,7 +407,8 @@ class Controllers:
                 group.create_task(self.world.wait_fault())
                 await loop.run()
         finally:
-            unregister()
+            for each in unregister:
+                each()
             self._metrics.forget_mirrors(own)
             controller.close()
             reader.close()

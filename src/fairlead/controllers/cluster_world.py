@@ -37,6 +37,7 @@ from fairlead.api.resources import (
 )
 from fairlead.api.team import Team
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from fairlead.controllers.admissions import Admissions
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.cluster import ClusterState
@@ -80,6 +81,8 @@ class ClusterWorld:
         #: Placements that were sent and whose outcome is unknown: no object shows them, so they
         #: outlive the scheduler that sent them (`uncertain_placements.py`).
         self.uncertain: dict[ObjectKey, PlaceJob] = {}
+        #: Jobs that the state has as admitted before any mirror shows it.
+        self.admissions = Admissions(lambda key: mirrors.jobs.get(*key), self._show_admitted)
         #: How many changes were taken in that a decision on the state could see.
         self.change_count = 0
         #: By job: the version that the scheduler wrote on, and the one that it made.
@@ -105,6 +108,7 @@ class ClusterWorld:
         """
         self.close()
         self.state = self._empty_state()
+        self.admissions.clear()
         self._register()
 
     def _empty_state(self) -> ClusterState:
@@ -223,7 +227,12 @@ class ClusterWorld:
         else:
             self.health.put(change.new, self._clock.now())
 
+    def _show_admitted(self, job: Job) -> None:
+        self.change_count += 1
+        self.state.job_changed(job)
+
     def _job_changed(self, change: Change[Job]) -> None:
+        self.admissions.drop(change.key)
         self.change_count -= self._is_known(change) or _is_unseen(change.old, change.new)
         if change.new is None:
             self.state.job_deleted(change.key)

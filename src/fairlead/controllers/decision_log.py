@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from fairlead.api.job import Job
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -64,6 +65,8 @@ class Cycle:
     actions: tuple[Action, ...]
     recall: Recall
     carried: Carried
+    #: Jobs that it took for admitted before their objects said so.
+    admitted: tuple[Job, ...] = ()
     #: Counts from the start of the scheduler; set by the log.
     number: int = 0
     #: By field of `Objects` and key: what changed after it, as it was at the decision.
@@ -82,7 +85,7 @@ class Cycle:
     @property
     def size(self) -> int:
         """What it counts for in the limit of entries."""
-        return len(self.before) + len(self.actions)
+        return len(self.before) + len(self.actions) + len(self.admitted)
 
     def keep(self, key: tuple[str, ObjectKey], before: Before) -> None:
         """Keep an object as it was, unless it has changed before."""
@@ -153,6 +156,7 @@ class DecisionLog:
                 found[kind][key] = before.obj
             if later is cycle:
                 break
+        found["jobs"].update((job.metadata.key, job) for job in cycle.admitted)
         objects: dict[str, Any] = {
             kind: tuple(obj for _, obj in sorted(by_key.items()) if obj is not None)
             for kind, by_key in found.items()

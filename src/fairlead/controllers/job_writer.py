@@ -130,7 +130,7 @@ class JobWriter:
         where a policy refuses all of it.
         """
         uid = job.metadata.uid
-        old, new = to_wire(job.status), to_wire(await self._numbered(job, status))
+        old, new = to_wire(job.status), to_wire(await self.numbered(job, status))
         try:
             written = await self._patch_status(job, merge_diff(old, new))
         except ApiError as error:
@@ -155,7 +155,7 @@ class JobWriter:
         self._ends_denied.discard(uid)
         return written
 
-    async def _numbered(self, job: Job, status: JobStatus) -> JobStatus:
+    async def numbered(self, job: Job, status: JobStatus) -> JobStatus:
         """Return the status with the job's number, which the first write of it gives."""
         if job.status.number:
             return status
@@ -168,7 +168,7 @@ class JobWriter:
 
     async def _record(self, job: Job) -> None:
         try:
-            status = await self._numbered(job, job.status)
+            status = await self.numbered(job, job.status)
             await self._history.record(record_of(replace(job, status=status)))
         except HistoryError as error:
             # The job has not ended, for the world, until it is recorded: retry like any write.

@@ -42,7 +42,7 @@ from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.view import JobView, Refusal
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.model.phase import OPEN, Phase, phase_of
+from fairlead.model.phase import OPEN, Phase, is_new, phase_of
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -120,6 +120,7 @@ class JobsController:
             reader=reader,
             finished=FinishedJobs(policy.keep_finished_jobs_max),
         )
+        self._unregister = world.admissions.on_declined(self._decider.mark)
 
     @property
     def mirrors(self) -> Sequence[Mirror[Any]]:
@@ -130,6 +131,7 @@ class JobsController:
     def close(self) -> None:
         """Take the handlers off the mirrors, if those live longer than the controller."""
         self._index.close()
+        self._unregister()
 
     def _forget(self, uid: str) -> None:
         for each in (self._jobs, self._renderer, self._refusals, self._probes, self._parts):
@@ -208,6 +210,8 @@ class JobsController:
 
     async def perform(self, action: Action) -> Written | None:
         """Carry out one action; safe to repeat."""
+        if isinstance(action, WriteJobStatus) and await self._is_offered(action):
+            return None
         if isinstance(action, JobAction):
             return await self._jobs.perform(action)
         if isinstance(action, CreatePart):
@@ -231,6 +235,19 @@ class JobsController:
                 )  # fmt: skip
             case _:
                 assert_never(action)
+
+    async def _is_offered(self, action: WriteJobStatus) -> bool:
+        """Offer a job that is admitted to the scheduler; False where that is to be written."""
+        job = action.job
+        if not is_new(job) or phase_of(replace(job, status=action.status)) is not Phase.QUEUED:
+            return False
+        status = await self._jobs.numbered(job, action.status)
+        admitted = replace(job, status=status)
+        until = self._world.admissions.offer(admitted, self._clock.now())
+        if until is None:
+            return False
+        self._decider.mark_at(job.metadata.key, until)
+        return True
 
     def failed(self, action: Action, error: ApiError) -> None:
         """Note that a job's pods are refused: its attempt cannot go on, or not now.

@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Job
+from fairlead.api.job import Job, JobStatus
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
 from fairlead.api.times import format_time
@@ -99,6 +99,7 @@ class SchedulerController:
         self._waiting_events = Allowance(WAITING_EVENTS_PER_SECOND, WAITING_EVENTS_BURST)
         self._set_aside = set_aside_of(reader)
         self._unregister = follow(world.mirrors.jobs, self._job_changed, reader)
+        self._detach = world.admissions.attach()
         self._stopwatch = stopwatch
         #: The latest decisions, and what they were made on.
         self.decisions = DecisionLog(world, self._policy, reader)
@@ -118,6 +119,7 @@ class SchedulerController:
     def close(self) -> None:
         """Detach from the world and the mirrors, which live longer than the controller."""
         self._unregister()
+        self._detach()
         self.decisions.close()
         self.state.close()
 
@@ -142,9 +144,10 @@ class SchedulerController:
         decision = decide(self.state, self._policy, now, contains_faults=contains, recall=recall)
         made = Cycle(
             now, self._stopwatch() - started_at, len(self.state.queue), contains,
-            decision.actions, recall, Carried.of(self.state),
+            decision.actions, recall, Carried.of(self.state), self._world.admissions.jobs,
         )  # fmt: skip
         self.decisions.note(made)
+        self._world.admissions.decided({each.job.metadata.key for each in decision.actions})
         for key, error in decision.faults.items():
             self._set_aside.note(JOBS, self.state.jobs[key].job.metadata, AsideStage.DECIDE, error)
         for key, verdict in decision.verdicts.items() if len(self._set_aside) else ():
@@ -172,7 +175,7 @@ class SchedulerController:
     async def perform(self, action: Action) -> Written | None:
         """Write one decision on its job; None when the status has it already."""
         job = action.job
-        patch = status_patch(action)
+        patch = status_patch(action, self._stored_status(job))
         if not patch:
             return None
         if isinstance(action, PlaceJob):
@@ -189,6 +192,12 @@ class SchedulerController:
             self._world.note_decided(job, written.version)
         self._emit(action)
         return written
+
+    def _stored_status(self, job: Job) -> JobStatus:
+        """Return the status that the API has of this version of a job; see `Admissions`."""
+        stored = self._world.mirrors.jobs.get(*job.metadata.key)
+        is_same = stored is not None and stored.metadata.version == job.metadata.version
+        return stored.status if stored is not None and is_same else job.status
 
     def changed(self, key: ObjectKey) -> None:
         """Look at a job again that was set aside; all others are looked at when they change."""

@@ -77,6 +77,21 @@ def phase_of(job: Job) -> Phase:
     return Phase.PLACED if is_current else Phase.REPAIRING
 
 
+def is_new(job: Job) -> bool:
+    """True for a job of ours about which nobody has decided yet whether it may queue.
+
+    The scheduler may place it with the write that admits it (`controllers/admissions.py`).
+    """
+    status = job.status
+    is_judged = find_condition(status.conditions, ADMITTED) is not None
+    return (
+        status.attempt == 0
+        and not is_judged
+        and job.spec.adopts is None
+        and (phase_of(job) is Phase.UNADMITTED)
+    )
+
+
 def is_failing(job: Job) -> bool:
     """True for a job whose last attempt is closed for good: its placement holds nothing.
 

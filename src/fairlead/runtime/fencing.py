@@ -34,7 +34,7 @@ from fairlead.api.status import (
     NotFound,
     Unavailable,
 )
-from fairlead.model.phase import PLACEABLE, phase_of
+from fairlead.model.phase import PLACEABLE, is_new, phase_of
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.barrier import Barrier, Written
 from fairlead.runtime.client import Client, ClientWrapper, Request
@@ -47,7 +47,7 @@ A = TypeVar("A")
 
 def needs_fence(job: Job) -> bool:
     """Return True when a scheduler that saw the job like this might place it."""
-    return phase_of(job) in PLACEABLE
+    return phase_of(job) in PLACEABLE or is_new(job)
 
 
 async def fence(

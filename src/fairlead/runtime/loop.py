@@ -263,7 +263,7 @@ class ControllerLoop(Generic[A]):
 
     async def run(self) -> None:
         """Run cycles, and the mirrors, until cancelled or until our own code fails."""
-        removes = [mirror.on_changes(self._check) for mirror in self._controller.mirrors]
+        removes = [mirror.on_changes(self.check) for mirror in self._controller.mirrors]
         try:
             async with asyncio.TaskGroup() as group:
                 if self._options.runs_mirrors:
@@ -275,7 +275,7 @@ class ControllerLoop(Generic[A]):
             for remove in removes:
                 remove()
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Start a cycle if changes have given the controller something to decide."""
         if self._due_at is None:
             self._woken.set()

@@ -72,6 +72,7 @@ class Process:
             controller, clock=self.clock, rng=random.Random(2),
             options=LoopOptions(runs_mirrors=False),
         )  # fmt: skip
+        unregister = self.world.admissions.on_change(loop.check)
         task = asyncio.get_running_loop().create_task(loop.run())
         try:
             await asyncio.sleep(1)
@@ -82,6 +83,7 @@ class Process:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+            unregister()
             controller.close()
             reader.close()
 

@@ -301,7 +301,7 @@ def test_a_job_whose_placement_cannot_be_written_leaves_its_room_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
-        def is_hit(action: Any) -> bool:
+        def is_hit(action: Any, *_: Any) -> bool:
             return is_bad(action.job)
 
         with broken(monkeypatch, scheduler_module, "status_patch", is_hit) as hits:

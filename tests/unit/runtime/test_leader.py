@@ -26,14 +26,16 @@ from fairlead.api.status import (
     TooManyRequests,
     Unavailable,
 )
+from fairlead.decide.attempts.status import StatusDraft
 from fairlead.decide.lease import LeaseTimes, LeaveLease, TakeLease, campaign, see
+from fairlead.decide.reasons import Reason
 from fairlead.runtime.client import Client, ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.fencing import LeaderClient, fence, needs_fence
 from fairlead.runtime.leader import LeaderElector, LeaderOptions, LeaderTerm
 from fairlead.runtime.mirror import Mirror
 from fairlead.sim.loop import run
-from fairlead.testing.builders import make_job, make_placement
+from fairlead.testing.builders import EPOCH, make_job, make_placement
 from fairlead.testing.fake_client import FakeClient
 
 OPTIONS = LeaderOptions(namespace="default")
@@ -572,11 +574,13 @@ def test_only_jobs_that_may_be_placed_are_touched() -> None:
     new_attempt = msgspec.structs.replace(
         placed, status=msgspec.structs.replace(placed.status, attempt=2)
     )
-    not_admitted = msgspec.structs.replace(
+    new = msgspec.structs.replace(
         waiting, status=msgspec.structs.replace(waiting.status, attempt=0)
     )
-    assert [needs_fence(j) for j in (waiting, placed, new_attempt, not_admitted)] == [
-        True, False, True, False,
+    refused = StatusDraft.of(new, EPOCH).not_admitted(Reason.DEPENDENCY, "waits for job b").status
+    not_admitted = msgspec.structs.replace(new, status=refused)
+    assert [needs_fence(j) for j in (waiting, placed, new_attempt, new, not_admitted)] == [
+        True, False, True, True, False,
     ]  # fmt: skip
 
 

@@ -169,9 +169,16 @@ def _changed_status(action: Action) -> JobStatus:
     return replace(status, verdict=action.verdict, conditions=conditions)
 
 
-def status_patch(action: Action) -> dict[str, Any]:
-    """Return what an action writes: a JSON merge patch of the job's status; {} for nothing."""
-    return merge_diff(_owned_part(action.job.status), _owned_part(status_after(action)))
+def status_patch(action: Action, stored: JobStatus | None = None) -> dict[str, Any]:
+    """Return what an action writes: a JSON merge patch of the job's status; {} for nothing.
+
+    `stored` is the status that the API has where that is not the one which was decided on: of a
+    job that is admitted with this write.
+    """
+    status, after = action.job.status, status_after(action)
+    if stored is not None and stored is not status and stored != status:
+        return merge_diff(to_wire(stored), to_wire(after))
+    return merge_diff(_owned_part(status), _owned_part(after))
 
 
 def _owned_part(status: JobStatus) -> dict[str, Any]:
