@@ -277,7 +277,7 @@ class JobIndex:
         node = node_of(pod.spec)
         count = pods.nodes.get(node, 0)
         if is_there:
-            pods.put(pod)
+            pods.put(pod, self._clock.now())
         else:
             pods.drop(pod)
         if pods.nodes.get(node, 0) > count:

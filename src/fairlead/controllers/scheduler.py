@@ -28,6 +28,7 @@ from fairlead.controllers.decision_log import Cycle, DecisionLog
 from fairlead.controllers.job_writer import REFUSALS_MAX
 from fairlead.controllers.pod_refusals import is_denial
 from fairlead.controllers.uncertain_placements import UncertainPlacements
+from fairlead.decide.attempts.notes import is_left_to_array
 from fairlead.decide.placement.actions import (
     Action,
     PlaceJob,
@@ -255,7 +256,7 @@ class SchedulerController:
         self._record(job, kind, action.placed.reason, action.placed.message)
 
     def _record(self, job: Job, kind: EventKind, reason: str, message: str) -> None:
-        if self._events is not None:
+        if self._events is not None and not is_left_to_array(job, reason):
             self._events.record(JOBS, job.metadata, kind, reason=reason, message=message)
 
     def _job_changed(self, change: Change[Job]) -> None:

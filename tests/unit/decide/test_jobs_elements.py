@@ -8,15 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition, OwnerReference, find_condition
-from fairlead.api.times import format_time
+from fairlead.api.times import format_micro_time, format_time
 from fairlead.decide.job_actions import RemoveFinalizer, WriteJobStatus
 from fairlead.decide.jobs.lifecycle import decide_job
+from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import ElementState, JobView
 from fairlead.decide.reasons import Reason
-from fairlead.testing.builders import EPOCH, make_job
+from fairlead.testing.builders import EPOCH, make_job, make_member_pod, make_placement
 
 ARRAY = OwnerReference(names.API_VERSION, "JobArray", "sweep", "array-uid", controller=True)
 
@@ -57,3 +58,60 @@ def test_the_job_of_an_element_that_is_deleted_stays_until_its_end_is_recorded(
     decision = decide_job(JobView(job, JobsPolicy(), EPOCH, element=state))
     found = [action for action in decision.actions if isinstance(action, RemoveFinalizer)]
     assert bool(found) is is_released
+
+
+BEGUN = Attempt(1, begun_at=format_micro_time(EPOCH))
+
+
+def begun(*, element_state: ElementState, now: float, phase: str, **spec: Any) -> JobView:
+    """Return a job whose member was seen to start at EPOCH + 1."""
+    job = make_job(
+        "sweep-7",
+        attempt=1,
+        placement=make_placement(["n0"]),
+        status={"attempts": (BEGUN,)},
+        **spec,
+    )
+    meta = replace(job.metadata, owner_references=(ARRAY,), finalizers=(names.JOB_FINALIZER,))
+    job, pods = replace(job, metadata=meta), JobPods()
+    pods.put(make_member_pod(job, 0, node="n0", phase="Pending"), EPOCH)
+    pods.put(make_member_pod(job, 0, node="n0", phase="Running"), EPOCH + 1.0)
+    if phase != "Running":
+        pods.put(make_member_pod(job, 0, node="n0", phase=phase), now)
+    return JobView(job, JobsPolicy(), now, pods=pods, element=element_state)
+
+
+def written(view: JobView) -> list[tuple[str, str | None]]:
+    """Return the state and the start of the attempt that are written."""
+    actions = decide_job(view).actions
+    found = [action.status for action in actions if isinstance(action, WriteJobStatus)]
+    return [(status.state, status.attempts[-1].started_at) for status in found]
+
+
+STARTED = format_micro_time(EPOCH + 1.0)
+SHORT = JobsPolicy().short_element_seconds
+
+
+def test_that_an_element_runs_is_written_once_it_has_run_for_a_while_and_when_it_began() -> None:
+    early = begun(element_state=ElementState.OPEN, now=EPOCH + 1.5, phase="Running")
+    assert written(early) == []
+    assert decide_job(early).wake_at == EPOCH + 1.0 + SHORT
+    late = begun(element_state=ElementState.OPEN, now=EPOCH + 1.0 + SHORT, phase="Running")
+    assert written(late) == [("Running", STARTED)]
+
+
+def test_that_any_other_job_runs_is_written_at_once() -> None:
+    view = begun(element_state=ElementState.NONE, now=EPOCH + 1.5, phase="Running")
+    assert written(view) == [("Running", STARTED)]
+
+
+def test_an_element_that_ends_before_is_written_once_with_the_time_that_it_took() -> None:
+    view = begun(element_state=ElementState.OPEN, now=EPOCH + 2.0, phase="Succeeded")
+    assert written(view) == [("Succeeded", STARTED)]
+
+
+def test_the_time_limit_of_an_element_is_not_put_off() -> None:
+    view = begun(
+        element_state=ElementState.OPEN, now=EPOCH + 2.0, phase="Running", time_limit_seconds=1
+    )
+    assert written(view) == [("Running", STARTED)]

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.api.job import Job
+from fairlead.api.job_array import array_reference_of
 from fairlead.decide.job_actions import EmitEvent
+from fairlead.decide.reasons import Reason
 
 
 class EventReason(Enum):
@@ -57,12 +59,32 @@ _WARNINGS = frozenset(
 )
 
 
+#: What each element of an array goes through where all is well.
+_OF_EVERY_ELEMENT = frozenset(
+    (
+        Reason.PLACED.value,
+        EventReason.ADMITTED.value,
+        EventReason.STARTED.value,
+        EventReason.SUCCEEDED.value,
+    )
+)
+
+
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
     """A pending event; the message is in the past tense, with the facts."""
 
     reason: EventReason
     message: str
+
+
+def is_left_to_array(job: Job, reason: str) -> bool:
+    """True for an event of an element that says no more than the status of its array.
+
+    An array counts its elements, and the history has how each of them went: of a million that go
+    well, three million events would say nothing else.
+    """
+    return reason in _OF_EVERY_ELEMENT and array_reference_of(job.metadata) is not None
 
 
 def event(job: Job, note: PendingEvent) -> EmitEvent:

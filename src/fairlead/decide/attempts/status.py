@@ -22,7 +22,7 @@ from fairlead.api.placement import PreemptionKind
 from fairlead.api.times import format_micro_time, format_time, parse_time
 from fairlead.decide.attempts.backoff import refusals_in_a_row
 from fairlead.decide.attempts.end_reason import REFUSALS, EndReason
-from fairlead.decide.attempts.notes import PendingEvent, event
+from fairlead.decide.attempts.notes import PendingEvent, event, is_left_to_array
 from fairlead.decide.attempts.record import End, closed_record, with_attempt
 from fairlead.decide.job_actions import EmitEvent, RecordHistory, WriteJobStatus
 from fairlead.decide.reasons import Reason, Trait
@@ -98,9 +98,12 @@ class StatusDraft(msgspec.Struct, frozen=True):
             draft = draft.condition(names.RUNNING, "False", "Starting")
         return draft.set(members=counts).state(JobState.STARTING)
 
-    def started(self) -> Self:
-        """Record that all members run; a record that says so already stays as it is."""
-        at, draft = format_micro_time(self.now), self
+    def started(self, seen_at: float | None = None) -> Self:
+        """Record that all members run; a record that says so already stays as it is.
+
+        `seen_at` is when the last of them was seen to start; None: now.
+        """
+        at, draft = format_micro_time(self.now if seen_at is None else seen_at), self
         if not is_true(self.status.conditions, names.RUNNING):
             draft = draft.condition(names.RUNNING, "True", "AllMembersRun")
         record = self.status.current_attempt
@@ -177,7 +180,8 @@ class StatusDraft(msgspec.Struct, frozen=True):
             return ()
         kept = replace(status, placement=job.status.placement)
         recorded = (RecordHistory(replace(job, status=kept)),) if record else ()
-        return (*recorded, WriteJobStatus(job, status), *(event(job, note) for note in notes))
+        said = [note for note in notes if not is_left_to_array(job, note.reason.value)]
+        return (*recorded, WriteJobStatus(job, status), *(event(job, note) for note in said))
 
 
 def refusal_verdict(status: JobStatus) -> Verdict | None:

@@ -106,7 +106,8 @@ def changed_spec(view: JobView, attempt: Attempt) -> AttemptEnd | None:
     is_other = placement is not None and not covers(job, placement)
     if not is_other:
         has_pods = len(view.current.members) >= job.member_count
-        is_complete = has_pods and (attempt.started_at or _has_gang_map(view))
+        is_running = attempt.started_at or view.current.counts[MemberPhase.PENDING] == 0
+        is_complete = has_pods and (is_running or _has_gang_map(view))
         if is_complete or not attempt.template_digest:
             return None
         is_other = template_digest(job) != attempt.template_digest
@@ -233,7 +234,7 @@ def _event_of(reason: EndReason, cause: Cause) -> EventReason:
 
 def succeed(view: JobView, draft: StatusDraft) -> tuple[Action, ...]:
     """Record the job and write that every member has succeeded."""
-    job, draft = view.job, draft.started()
+    job, draft = view.job, draft.started(view.current.start_seen_at)
     took = draft.now - parse_time(draft.status.started_at)
     all_ = "its one member" if job.member_count == 1 else f"all {job.member_count} members"
     text = f"Succeeded: {all_} ended well after {duration(took)}"

@@ -37,7 +37,7 @@ from fairlead.decide.jobs.pods import MemberPhase
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.jobs.progress import fold_progress
 from fairlead.decide.jobs.restart import backoff_seconds, infrastructure_limit, is_cancelled
-from fairlead.decide.jobs.view import JobView
+from fairlead.decide.jobs.view import ElementState, JobView
 from fairlead.decide.verdict import Decision, earliest
 
 #: How long after a try that the API may have refused the job is looked at again.
@@ -59,6 +59,9 @@ def decide_open_attempt(view: JobView, attempt: Attempt) -> Decision[Action]:
     if end is not None:
         return Decision(close_attempt(view, draft, end))
     if not attempt.started_at and _all_started(view):
+        shown_at = _shown_at(view)
+        if view.now < shown_at:
+            return Decision(wake_at=earliest(shown_at, _wake_at(view, attempt)))
         return Decision(_started(view, draft, attempt))
     written = _write_held_back(view, draft, attempt)
     if not written and job.spec.restart.policy is RestartPolicy.MEMBER:
@@ -85,6 +88,17 @@ def _all_started(view: JobView) -> bool:
     )
 
 
+def _shown_at(view: JobView) -> float:
+    """Return when it is to be written that all members run: of an element of an array that may be
+    over soon, somewhat later.
+    """
+    seen_at, limit = view.current.start_seen_at, view.job.spec.time_limit_seconds
+    if seen_at is None or view.element is ElementState.NONE:
+        return view.now
+    seconds = view.policy.short_element_seconds
+    return seen_at + (seconds if limit is None else min(seconds, limit))
+
+
 def _started(view: JobView, draft: StatusDraft, attempt: Attempt) -> tuple[Action, ...]:
     """Write that all members run. The time limit counts from here."""
     count = view.job.member_count
@@ -92,7 +106,7 @@ def _started(view: JobView, draft: StatusDraft, attempt: Attempt) -> tuple[Actio
     text = f"Started: {all_} (attempt {attempt.number}"
     if attempt.resumed_from_step is not None:
         text += f", resumed from step {attempt.resumed_from_step}"
-    draft = draft.started().set(members=view.member_counts)
+    draft = draft.started(view.current.start_seen_at).set(members=view.member_counts)
     return draft.write(PendingEvent(EventReason.STARTED, text + ")"))
 
 

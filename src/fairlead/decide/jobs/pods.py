@@ -159,12 +159,16 @@ class AttemptPods:
     addressed_count: int = 0
     #: How many are on a node, not only meant for one.
     bound_count: int = 0
+    #: When a member was last seen to start; None: not by this process.
+    start_seen_at: float | None = field(default=None, compare=False)
 
-    def add(self, member: MemberPod) -> None:
-        """Put a member in, in place of the one of the same name."""
+    def add(self, member: MemberPod, now: float | None = None) -> None:
+        """Put a member in, in place of the one of the same name; `now` is when it is seen."""
         old = self.members.get(member.name)
         if old is not None:
             self._uncount(old)
+            if old.phase is MemberPhase.PENDING and member.phase is MemberPhase.RUNNING:
+                self.start_seen_at = now
         self.members[member.name] = member
         self.counts[member.phase] += 1
         self.addressed_count += bool(member.pod.status.pod_ip)
@@ -224,7 +228,7 @@ class JobPods:
             out.put(pod)
         return out
 
-    def put(self, pod: Pod) -> None:
+    def put(self, pod: Pod, now: float | None = None) -> None:
         """Record a pod as it is now. Its labels, and so its attempt, may have changed: a pod that
         is a member no more must not count as the member that it was.
         """
@@ -240,7 +244,7 @@ class JobPods:
         if member.node and member.node != before:
             self._leave(before)
             self.nodes[member.node] = self.nodes.get(member.node, 0) + 1
-        attempt.add(member)
+        attempt.add(member, now)
         reported = read_progress(pod) if member.attempt >= self.progress_attempt else None
         if reported is not None:
             if member.attempt > self.progress_attempt:

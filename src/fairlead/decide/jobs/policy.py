@@ -86,6 +86,9 @@ class JobsPolicy:
     keep_finished_jobs_max: int | None = 2_000
     #: Mere counts of big gangs, and progress, are written at most this often.
     progress_write_seconds: float = 2.0
+    #: That an element of an array runs is written when it has run for so long: of one that ends
+    #: sooner the write that ends it says it all.
+    short_element_seconds: float = 2.0
     #: Counts of gangs up to this size are written at once.
     small_gang_members_max: int = 32
 
