@@ -35,6 +35,15 @@ def found(obj: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     return pod_shapes.pod_problems(typed, shape), list(validation.pod_problems(typed))
 
 
+def mounted(*paths: tuple[str, str | None]) -> dict[str, Any]:
+    """Return a pod with mounts of one volume, by path and path below it."""
+    mounts: list[dict[str, Any]] = [
+        {"name": "data", "mountPath": path} | ({} if below is None else {"subPath": below})
+        for path, below in paths
+    ]
+    return pod(container={"volumeMounts": mounts}, volumes=[{"name": "data", "emptyDir": {}}])
+
+
 FIELD = {"fieldRef": {"fieldPath": "metadata.name"}}
 
 
@@ -52,6 +61,14 @@ FIELD = {"fieldRef": {"fieldPath": "metadata.name"}}
         pod(restartPolicy="Sometimes"),
         pod(initContainers=[{"name": "main"}]),
         pod(containers=[]),
+        mounted(("/data", "a"), ("/peers", None)),
+        mounted(("/data", "/a")),
+        mounted(("/data", "a/../b")),
+        mounted(("/data", "")),
+        mounted(("", "a")),
+        mounted(("/data", "a"), ("/data", "b")),
+        mounted(("/data", "a"), ("/data", None)),
+        mounted(("/data", "a"), ("/0", None)),
     ],
 )
 def test_the_findings_are_those_of_the_pod_itself_whatever_was_judged_before(obj: dict[str, Any]):
@@ -61,8 +78,22 @@ def test_the_findings_are_those_of_the_pod_itself_whatever_was_judged_before(obj
     assert found(obj)[0] == by_itself
 
 
+def test_pods_that_differ_in_the_paths_of_their_checkpoints_have_one_shape_and_keep_the_paths():
+    first, second = [mounted((f"/data/{i}", f"a/{i}"), ("/peers", None)) for i in range(2)]
+    shape = pod_shapes.shape_of(first["spec"])
+    assert shape is not None
+    assert shape is pod_shapes.shape_of(second["spec"])
+    assert shape is not pod_shapes.shape_of(mounted(("/data/0", "a/0"), ("/else", None))["spec"])
+    for obj in (first, second, first):
+        filled = shape.filled(obj["spec"])
+        mounts = obj["spec"]["containers"][0]["volumeMounts"]
+        assert filled["containers"][0]["volumeMounts"] == mounts
+        known = shape.known({"spec": filled, "status": {}}).spec
+        assert known == msgspec.convert(filled, core.PodSpec)
+
+
 def test_judging_leaves_the_pod_as_it_is():
-    obj = pod(nodeName="node-1")
+    obj = pod(nodeName="node-1", **mounted(("/data", "a"))["spec"])
     before = msgspec.json.encode(obj)
     found(obj)
     assert msgspec.json.encode(obj) == before
