@@ -32,6 +32,7 @@ SECONDS_OF_ONE_MAX = 0.15
 JOBS = "/apis/fairlead.dev/v1alpha1/namespaces/default/jobs"
 ARRAYS = "/apis/fairlead.dev/v1alpha1/namespaces/default/jobarrays"
 PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
 #: Notes its index, once, at its end.
 NOTED = 'sleep 0.3; echo "$SLURM_ARRAY_TASK_ID" >> "$1"\n'
 
@@ -129,7 +130,7 @@ def test_virtual_elements_end_once_each_through_two_kills_within_their_window(sh
 
     def is_past(count: int) -> bool:
         nonlocal most
-        most = max(most, objects(JOBS), objects(PODS))
+        most = max(most, *map(objects, (JOBS, PODS, EVENTS)))
         return ended() >= count
 
     for part in (0.25, 0.6):

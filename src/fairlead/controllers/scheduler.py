@@ -243,7 +243,10 @@ class SchedulerController:
             return
         if isinstance(action, RecordActualPlacement | WithdrawNomination | WithdrawPreemption):
             return
-        if not isinstance(action, PlaceJob):
+        if isinstance(action, PlaceJob):
+            if _is_begun_at_once(action):
+                return
+        else:
             before, verdict = job.status.verdict, action.verdict
             if verdict is None or (before is not None and before.reason == verdict.reason):
                 return
@@ -261,3 +264,10 @@ class SchedulerController:
 
     def _job_changed(self, change: Change[Job]) -> None:
         self._uncertain.seen(change.key, change.new)
+
+
+def _is_begun_at_once(action: PlaceJob) -> bool:
+    """True for a lone member that never waited for its place: the event of its start says it."""
+    job = action.job
+    is_first = action.begun is not None and job.status.verdict is None
+    return is_first and job.member_count == 1

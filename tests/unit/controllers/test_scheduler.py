@@ -168,6 +168,23 @@ def test_a_gang_is_placed_by_one_write_that_keeps_what_others_wrote() -> None:
     check(main)
 
 
+def test_the_place_of_a_lone_member_is_an_event_only_if_it_has_waited() -> None:
+    async def main(world: World) -> None:
+        admitted = (Condition(type="Admitted", status="True"),)
+        first, second = [make_job(name, gpus=8, conditions=admitted) for name in "ab"]
+        await world.create(make_node("n1", gpus=8), first)
+        await asyncio.sleep(1)
+        await world.create(second)
+        await asyncio.sleep(1)
+        assert (world.placed("a"), world.placed("b")) == (["n1"], None)
+        await world.create(make_node("n2", gpus=8))
+        await asyncio.sleep(1)
+        assert world.placed("b") == ["n2"]
+        assert [event[0] for event in world.events.seen if event[2] == "Placed"] == ["b"]
+
+    check(main)
+
+
 def test_two_jobs_that_want_everything_take_turns() -> None:
     async def main(world: World) -> None:
         await world.create(*make_nodes(4), make_job("a", count=4), make_job("b", count=4))
