@@ -1,6 +1,6 @@
 """Our controllers on a real API server, and a witness that checks their promises.
 
-`Witness` watches jobs, pods and nodes from before the first of them exists. A real server's
+`Witness` watches arrays, jobs, pods and nodes from before the first of them exists. A real server's
 resource versions are revisions of one store, so events of several kinds, sorted by them, are the
 order in which everything was committed; `judge` feeds them in that order to the checkers of the
 simulator. So an over-commitment that lasted for one revision is found, whoever was slow to see it.
@@ -24,7 +24,16 @@ from fairlead.api import crd, names
 from fairlead.api.cluster_report import REPORT_NAME
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
-from fairlead.api.resources import CLUSTER_REPORTS, CRDS, JOBS, NODES, PODS, Resource
+from fairlead.api.job_array import JobArray
+from fairlead.api.resources import (
+    CLUSTER_REPORTS,
+    CRDS,
+    JOB_ARRAYS,
+    JOBS,
+    NODES,
+    PODS,
+    Resource,
+)
 from fairlead.api.status import AlreadyExists, NotFound, Timeout
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobsMirrors
@@ -45,6 +54,7 @@ from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
 from fairlead.runtime.reader import MirrorReader
+from fairlead.sim.array_checker import ArrayChecker
 from fairlead.sim.checkers import Checkers
 
 CLOCK = SystemClock()
@@ -141,13 +151,14 @@ async def install_kinds(client: Client) -> None:
             }
             if status.get("Established") != "True":
                 return False
-        return await is_served(client, JOBS)
+        return await is_served(client, JOBS) and await is_served(client, JOB_ARRAYS)
 
     await until(is_ready)
 
 
 async def sweep(client: Client) -> None:
-    """Delete all jobs, pods and nodes, whatever holds them."""
+    """Delete all arrays, jobs, pods and nodes, whatever holds them."""
+    await delete_all(client, JOB_ARRAYS)
     for job in (await client.list(JOBS)).items:
         namespace, name = job.metadata.key
         if job.metadata.finalizers:
@@ -179,6 +190,9 @@ async def remove_report(client: Client) -> None:
         await client.delete(CLUSTER_REPORTS, REPORT_NAME)
 
 
+WITNESSED: tuple[Resource[Any], ...] = (JOB_ARRAYS, JOBS, PODS, NODES)
+
+
 @dataclass(slots=True)
 class Seen:
     """One committed write."""
@@ -191,11 +205,13 @@ class Seen:
 
 @dataclass(slots=True)
 class Witness:
-    """Records every committed write of jobs, pods and nodes."""
+    """Records every committed write of arrays, jobs, pods and nodes."""
 
     client: Client
     seen: list[Seen] = field(default_factory=list)
     progress: dict[str, int] = field(default_factory=dict)
+    #: What the last judgement saw of arrays.
+    arrays: ArrayChecker = field(default_factory=ArrayChecker)
 
     async def watch(self, resource: Resource[Any], version: str) -> None:
         """Record until cancelled; the history of the server is long enough for one test."""
@@ -210,7 +226,7 @@ class Witness:
 
     async def caught_up(self) -> None:
         """Return once all watches have shown what is committed now."""
-        for resource in (JOBS, PODS, NODES):
+        for resource in WITNESSED:
             now = await self.client.list(resource)
             last = max((int(o.metadata.resource_version) for o in now.items), default=0)
 
@@ -221,7 +237,7 @@ class Witness:
 
     def judge(self) -> Checkers:
         """Return the checkers after all writes, in the order of their commits; PromiseBroken."""
-        checkers = Checkers()
+        checkers, self.arrays = Checkers(), ArrayChecker()
         known: dict[tuple[str, tuple[str, str]], Any] = {}
         for seen in sorted(self.seen, key=lambda each: each.version):
             key = (seen.resource.name, seen.object.metadata.key)
@@ -229,13 +245,16 @@ class Witness:
             new = None if seen.type is EventType.DELETED else seen.object
             if new is not None:
                 known[key] = new
-            _feed(checkers, new, old if old is not None else seen.object)
+            _feed(checkers, self.arrays, new, old if old is not None else seen.object)
         return checkers
 
 
-def _feed(checkers: Checkers, new: Any, old: Any) -> None:
+def _feed(checkers: Checkers, arrays: ArrayChecker, new: Any, old: Any) -> None:
     some = new or old
-    if isinstance(some, Job):
+    if isinstance(some, JobArray):
+        arrays.array(new, some.metadata.key, CLOCK.now())
+    elif isinstance(some, Job):
+        arrays.job(new, some.metadata.key, CLOCK.now())
         checkers.job(new, old if new is not None else some, CLOCK.now())
     elif isinstance(some, Pod):
         checkers.pod(new, None if new is old else old, CLOCK.now())
@@ -249,7 +268,7 @@ async def witnessed(client: Client) -> AsyncIterator[Witness]:
     witness = Witness(client)
     async with asyncio.TaskGroup() as group:
         tasks: list[asyncio.Task[None]] = []
-        for resource in (JOBS, PODS, NODES):
+        for resource in WITNESSED:
             version = (await client.list(resource)).resource_version
             tasks.append(group.create_task(witness.watch(resource, version)))
         yield witness

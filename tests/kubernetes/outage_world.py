@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane
-from tests.kubernetes.operating import LOOK_SECONDS, Seen, Witness, until
+from tests.kubernetes.operating import LOOK_SECONDS, WITNESSED, Seen, Witness, until
 
 from fairlead.api import names
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.resources import JOBS, NODES, PODS, Resource
+from fairlead.api.resources import JOBS, PODS, Resource
 from fairlead.api.status import ApiError, Expired, Forbidden, Unavailable
 from fairlead.decide.verdict import ObjectKey
 from fairlead.kube.client import HttpClient
@@ -351,7 +351,7 @@ async def patiently_witnessed(client: Client) -> AsyncIterator[Witness]:
     witness = PatientWitness(client)
     async with asyncio.TaskGroup() as group:
         tasks: list[asyncio.Task[None]] = []
-        for resource in (JOBS, PODS, NODES):
+        for resource in WITNESSED:
             version = (await client.list(resource)).resource_version
             tasks.append(group.create_task(witness.watch(resource, version)))
         yield witness
