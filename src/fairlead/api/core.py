@@ -99,6 +99,7 @@ class ContainerImage(Wire, frozen=True):
     """An image on a node, by its names: digests and tags; null where it has none."""
 
     names: tuple[str, ...] | None = None
+    size_bytes: int = 0  # with containerd, of the compressed layers
 
 
 class NodeStatus(Wire, frozen=True):
@@ -351,8 +352,7 @@ class PodStatus(Wire, frozen=True):
     start_time: Instant | None = None
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
-    #: As of a container, where the pod asks as a whole.
-    resources: ResourceRequirements | None = None
+    resources: ResourceRequirements | None = None  # as of a container, of the pod as a whole
     allocated_resources: dict[str, Amount] | None = None
 
 

@@ -16,6 +16,7 @@ from fairlead.api.builtin_schemas import API_VERSION, KIND
 from fairlead.api.cluster_report import ClusterReport, ClusterReportStatus
 from fairlead.api.crd_schema import Generator
 from fairlead.api.fleet import Fleet, FleetSpec, FleetStatus
+from fairlead.api.image_set import ImageSet, ImageSetSpec, ImageSetStatus
 from fairlead.api.job import Job, JobSpec, JobStatus
 from fairlead.api.job_array import JobArray, JobArraySpec, JobArrayStatus
 from fairlead.api.meta import Wire
@@ -34,7 +35,10 @@ def manifests() -> list[dict[str, Any]]:
 
 @functools.cache
 def _encoded() -> bytes:
-    kinds = (_cluster_report, _fleet, _job_array, _job, _node_pool, _node_report, _node_test, _team)
+    kinds = (
+        _cluster_report, _fleet, _image_set, _job_array, _job, _node_pool, _node_report,
+        _node_test, _team,
+    )  # fmt: skip
     return msgspec.json.encode([make() for make in kinds])
 
 
@@ -208,6 +212,18 @@ def _node_test() -> dict[str, Any]:
         _column("Age", "date", ".metadata.creationTimestamp", "Time since it was made."),
     ]
     return _definition(NodeTest, NodeTestSpec, NodeTestStatus, columns=columns, short="nt")
+
+
+def _image_set() -> dict[str, Any]:
+    columns = [
+        _column("Phase", "string", ".status.phase", "What is done about it now."),
+        _column("Nodes", "integer", ".status.nodes", "Nodes that the set is for."),
+        _column("Lacking", "integer", ".status.lacking", "Nodes that lack the rarest image."),
+        _column("Images", "string", ".spec.images", "The images.", priority=1),
+        _column("Until", "date", ".spec.keepUntil", "When it ends.", priority=1),
+        _column("Age", "date", ".metadata.creationTimestamp", "Time since it was made."),
+    ]
+    return _definition(ImageSet, ImageSetSpec, ImageSetStatus, columns=columns, short="ims")
 
 
 def _fleet() -> dict[str, Any]:

@@ -26,6 +26,9 @@ ARRAY_NUMBER = f"{GROUP}/array-number"
 # Label on the pods of tests of nodes: the suite.
 NODE_TEST = f"{GROUP}/node-test"
 
+# Label on the pods that pull an image onto a node: the uid of the object that they do it for.
+IMAGE_PULL = f"{GROUP}/image-pull"
+
 # Annotations.
 HELD_BY_ARRAY = f"{GROUP}/held-by-array"  # on an element's job: the array holds it, no person does
 PROGRESS = f"{GROUP}/progress"  # on pods: JSON of api.job.Progress, written by the node

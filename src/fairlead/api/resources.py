@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from fairlead.api import core, names
 from fairlead.api.cluster_report import ClusterReport
 from fairlead.api.fleet import Fleet
+from fairlead.api.image_set import ImageSet
 from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.meta import OnlyMetadata
@@ -130,6 +131,10 @@ NODE_TESTS = Resource(
     names.GROUP, names.VERSION, "nodetests", "NodeTest", NodeTest, namespaced=False,
     is_optional=True,
 )  # fmt: skip
+IMAGE_SETS = Resource(
+    names.GROUP, names.VERSION, "imagesets", "ImageSet", ImageSet, namespaced=False,
+    is_optional=True,
+)  # fmt: skip
 #: What pods use now. Computed, never stored: it can be read, and not watched.
 POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics", PodMetrics)
 
@@ -137,5 +142,5 @@ ALL: tuple[Resource[object], ...] = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES,
     RESOURCE_QUOTAS, CLAIMS, VOLUMES, STORAGE_CLASSES, CRDS,
     JOBS, JOB_ARRAYS, TEAMS, NODE_POOLS, FLEETS, CLUSTER_REPORTS,
-    NODE_REPORTS, NODE_TESTS,
+    NODE_REPORTS, NODE_TESTS, IMAGE_SETS,
 )  # type: ignore[assignment] # Resource is invariant; a tuple of all kinds has no tighter type  # fmt: skip

@@ -33,6 +33,7 @@ from fairlead.api.job_mounts import EmptyDir
 from fairlead.api.names import BALLOON_IMAGE, ZONE
 from fairlead.api.selectors import is_qualified_name
 from fairlead.app.health_settings import HealthSettings, conflicts_of_tests
+from fairlead.app.images_settings import ImagesSettings
 from fairlead.doctor.sources import METRIC_SOURCES, Source
 from fairlead.input.sections import Section, about, load, plain, within
 from fairlead.model.topology import DEFAULT_LEVELS, Level
@@ -413,6 +414,7 @@ class ControllerSettings(Section, frozen=True):
     doctor: DoctorSettings = DoctorSettings()
     balloons: BalloonSettings = BalloonSettings()
     health: HealthSettings = HealthSettings()
+    images: ImagesSettings = ImagesSettings()
     topology: TopologySettings = TopologySettings()
     job_defaults: JobDefaultsSettings = JobDefaultsSettings()
     job_maxima: JobMaximaSettings = JobMaximaSettings()
@@ -447,6 +449,7 @@ class ControllerSettings(Section, frozen=True):
         from fairlead.decide.doctor.policy import DoctorPolicy
         from fairlead.decide.fleet.balloons import BalloonPolicy
         from fairlead.decide.health.policy import HealthPolicy
+        from fairlead.decide.images.policy import ImagesPolicy
         from fairlead.decide.teams.policy import TeamsPolicy
 
         fields, grace = msgspec.structs.asdict, self.jobs.grace_period_seconds_max
@@ -458,6 +461,7 @@ class ControllerSettings(Section, frozen=True):
             doctor=DoctorPolicy(**fields(self.doctor)),
             balloons=BalloonPolicy(**fields(self.balloons)),
             health=HealthPolicy(**fields(self.health)),
+            images=ImagesPolicy(**fields(self.images)),
             terms=self.terms(),
             levels=self.levels(),
         )

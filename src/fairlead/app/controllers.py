@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from fairlead.api.core import PriorityClass
 from fairlead.api.job_defaults import JobTerms
 from fairlead.api.names import BALLOON_PRIORITY_CLASS
-from fairlead.api.resources import FLEETS
+from fairlead.api.resources import FLEETS, IMAGE_SETS
 from fairlead.api.team import Team
 from fairlead.app.answers import KnownState, PlannerAnswers
 from fairlead.app.context import ProcessContext
@@ -33,6 +33,7 @@ from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.doctor import DoctorController
 from fairlead.controllers.fleet import FleetController
 from fairlead.controllers.health import HealthController
+from fairlead.controllers.images import ImagesController
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.scheduler import SchedulerController
@@ -44,11 +45,13 @@ from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.fleet.balloons import BalloonPolicy
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
 from fairlead.decide.teams.policy import TeamsPolicy
+from fairlead.decide.verdict import ObjectKey
 from fairlead.doctor.examiner import Examiner, Servers
 from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.embedded.unscheduled import report_unscheduled
@@ -81,6 +84,7 @@ class Policies:
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     balloons: BalloonPolicy = field(default_factory=BalloonPolicy)
     health: HealthPolicy = field(default_factory=HealthPolicy)
+    images: ImagesPolicy = field(default_factory=ImagesPolicy)
     arrays: ArraysPolicy = field(default_factory=ArraysPolicy)
     numbers: NumbersOptions = field(default_factory=NumbersOptions)
     #: Defaults and maxima of all jobs, which admission applies.
@@ -99,11 +103,13 @@ class Policies:
             self.health, test_namespace=namespace,
             test_priority_class=BALLOON_PRIORITY_CLASS,
         )  # fmt: skip
+        images = replace(self.images, namespace=namespace, priority_class=BALLOON_PRIORITY_CLASS)
         teams = replace(self.teams, own_namespace=namespace, publishes=True)
         numbers = replace(self.numbers, namespace=namespace)
         return replace(
-            self, balloons=balloons, fleet=fleet, health=health, teams=teams, numbers=numbers
-        )
+            self, balloons=balloons, fleet=fleet, health=health, images=images, teams=teams,
+            numbers=numbers,
+        )  # fmt: skip
 
 
 class Controllers:
@@ -149,6 +155,7 @@ class Controllers:
         )  # fmt: skip
         self._numbers = Numbers(client, policies.numbers, highest=self._highest_number)
         self._loops: dict[str, ControllerLoop[Any]] = {}
+        self._placing: PlacementState | None = None
         #: Of the scheduler; None while it does not run.
         self.decisions: DecisionLog | None = None
         self.answers: PlannerAnswers | None = None
@@ -168,6 +175,7 @@ class Controllers:
             ),
             SupervisedService("teams", self._run_teams, is_ready=lambda: self._is_ready("teams")),
             SupervisedService("fleet", self._run_fleet),
+            SupervisedService("images", self._run_images),
             SupervisedService("use", self._run_use),
         ]
         if self._policies.doctor.enabled:
@@ -215,11 +223,15 @@ class Controllers:
         reader = self._begin("scheduler")
         try:
             controller = SchedulerController(
-                self._client, self.world, events=self._events, policy=self._policies.placement,
-                reader=reader, stopwatch=self._metrics.stopwatch,
+                self._client, self.world, events=self._events, reader=reader,
+                policy=replace(
+                    self._policies.placement, expects_places=self._policies.images.prefetch_jobs
+                ),
+                stopwatch=self._metrics.stopwatch, places_changed=self._wake_images,
             )  # fmt: skip
             self.decisions = controller.decisions
             self.answers = self._answers_of(controller.state)
+            self._placing = controller.state
             self._metrics.watch_jobs(self.mirrors.jobs.items)
             self._metrics.watch_queue(controller.name, lambda: len(controller.state.queue))
             await self._run(controller, reader)
@@ -227,7 +239,7 @@ class Controllers:
             self.world.rebuild()  # the scheduler may have left the cluster state half changed
             raise
         finally:
-            self.decisions = self.answers = None
+            self.decisions = self.answers = self._placing = None
             self._metrics.watch_jobs(None)
             self._metrics.forget_queue(SchedulerController.name)
 
@@ -325,6 +337,27 @@ class Controllers:
             await self._run(controller, reader, also=[controller.observe])
         finally:
             self._metrics.health.watch(None)
+
+    async def _run_images(self) -> None:
+        reader = self._begin("images")
+        sets = Mirror(
+            self._client, IMAGE_SETS, clock=self._clock, log=self._log,
+            rng=self._context.streams(f"own-mirrors/{IMAGE_SETS.plural}"),
+        )  # fmt: skip
+        controller = ImagesController(
+            self._client, self.world, sets, reserved=self._kept_places, events=self._events,
+            policy=self._policies.images, clock=self._clock, reader=reader,
+        )  # fmt: skip
+        await self._run(controller, reader, own=[sets])
+
+    def _wake_images(self) -> None:
+        loop = self._loops.get(ImagesController.name)
+        if loop is not None:
+            loop.wake()
+
+    def _kept_places(self) -> Mapping[ObjectKey, tuple[str, ...]]:
+        """Return where jobs are going to be that the scheduler keeps room for."""
+        return {} if self._placing is None else self._placing.kept_places
 
     async def _run_doctor(self) -> None:
         reader, policy = self._begin("doctor"), self._policies.doctor

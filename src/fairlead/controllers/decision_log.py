@@ -26,6 +26,7 @@ from fairlead.decide.placement.recall import Recall
 from fairlead.decide.placement.snapshot import Carried, Snapshot
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.balloons import is_balloon
+from fairlead.model.image_pulls import is_pull
 from fairlead.model.objects import Objects
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.reader import MirrorReader, follow
@@ -162,8 +163,8 @@ class DecisionLog:
             for kind, by_key in found.items()
         }
         namespace = self._world.state.balloon_namespace
-        objects["pods"] = tuple(  # balloons decide nothing
-            pod for pod in objects["pods"] if not is_balloon(pod, namespace)
+        objects["pods"] = tuple(  # balloons and pulls decide nothing
+            pod for pod in objects["pods"] if not (is_balloon(pod, namespace) or is_pull(pod))
         )
         return cycle, Snapshot(
             cycle.now, Objects(**objects), self._policy, self._world.state.levels,

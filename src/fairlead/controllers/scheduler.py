@@ -77,8 +77,11 @@ class SchedulerController:
         events: EventSink | None = None,
         reader: MirrorReader | None = None,
         stopwatch: Callable[[], float] = lambda: 0.0,
+        places_changed: Callable[[], None] = lambda: None,
     ) -> None:
         """Attach to the world. Without `events` no Events are emitted.
+
+        `places_changed` is called when `state.kept_places` has changed.
 
         `reader` is given where the mirrors are shared; it takes the faults of the handlers.
         `stopwatch` returns instants for the durations of decisions, in seconds.
@@ -101,7 +104,7 @@ class SchedulerController:
         self._set_aside = set_aside_of(reader)
         self._unregister = follow(world.mirrors.jobs, self._job_changed, reader)
         self._detach = world.admissions.attach()
-        self._stopwatch = stopwatch
+        self._stopwatch, self._places_changed = stopwatch, places_changed
         #: The latest decisions, and what they were made on.
         self.decisions = DecisionLog(world, self._policy, reader)
 
@@ -141,7 +144,7 @@ class SchedulerController:
         self._now = now
         contains = not self._set_aside.is_strict
         self._world.state.advance_shares(now)
-        recall, started_at = Recall(), self._stopwatch()
+        recall, started_at, places = Recall(), self._stopwatch(), self.state.kept_places
         decision = decide(self.state, self._policy, now, contains_faults=contains, recall=recall)
         made = Cycle(
             now, self._stopwatch() - started_at, len(self.state.queue), contains,
@@ -156,6 +159,8 @@ class SchedulerController:
                 self._set_aside.clear(JOBS, key, AsideStage.DECIDE)
         reports = self._report_set_aside(now)
         self._wake_at = decision.wake_at
+        if self.state.kept_places != places:
+            self._places_changed()
         return replace(decision, actions=(*repeated, *decision.actions, *reports))
 
     def _report_set_aside(self, now: float) -> Iterator[WriteVerdict]:

@@ -34,6 +34,7 @@ from fairlead.model.fits import FitTable
 from fairlead.model.forfeits import Forfeit
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
 from fairlead.model.held_ends import HeldEnds
+from fairlead.model.image_pulls import is_pull
 from fairlead.model.job_claims import NO_CLAIMS, claims_of
 from fairlead.model.job_entry import JobEntry, JobObserver
 from fairlead.model.job_users import user_of
@@ -170,9 +171,9 @@ class ClusterState:
     def pod_changed(self, pod: Pod) -> bool:
         """Take in a pod, new or changed; False when nothing follows that a decision could see.
 
-        Balloons use nothing: they leave for every gang.
+        Balloons and pulls of images use nothing: they leave for every gang.
         """
-        if is_balloon(pod, self.balloon_namespace):
+        if is_balloon(pod, self.balloon_namespace) or is_pull(pod):
             return self.pod_deleted(pod.metadata.key)
         versions = self._versions(pod.metadata.namespace)
         if self.terms or states_rules(pod.spec):

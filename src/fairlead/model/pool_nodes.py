@@ -17,6 +17,7 @@ from fairlead.api.meta import Amount
 from fairlead.api.quantity import resources_to_base
 from fairlead.model.balloons import is_balloon
 from fairlead.model.gangs import JobKey
+from fairlead.model.image_pulls import is_pull
 from fairlead.model.node_health import is_ready
 from fairlead.model.node_record import Departure, departure_of
 from fairlead.model.spares import is_spare, is_spare_of_pool
@@ -252,6 +253,6 @@ def _facts(balloon: Pod) -> tuple[object, ...]:
 
 def uses_node(pod: Pod) -> bool:
     """True for a pod that has not ended and that would leave a node which is emptied."""
-    if pod.is_terminal or is_static(pod):
+    if pod.is_terminal or is_static(pod) or is_pull(pod):
         return False
     return not any(owner.kind == _LASTING for owner in pod.metadata.owner_references)

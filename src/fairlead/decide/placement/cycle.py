@@ -128,6 +128,9 @@ class _Cycle:
         self._leave(self._explain.run())
         self._preempt()
         self._consolidate()
+        if self._context.policy.expects_places:  # last, as nothing else of this decision knows
+            self._fit.reserve_for_heads()
+            self._state.kept_places = self._kept_places()
         if self._state.queue.has_unseen:
             again_at = self._context.now + self._context.policy.deep_refresh_seconds
             self._context.wakes.append(again_at)
@@ -136,6 +139,14 @@ class _Cycle:
         self._context.wakes += [at for at in (accepts_at, opens_at) if at is not None]
         wake_at = min(self._context.wakes, default=None)
         return Decision(tuple(self._actions), self._verdicts, wake_at, self._context.faults)
+
+    def _kept_places(self) -> dict[ObjectKey, tuple[str, ...]]:
+        """Return the nodes of the jobs that room is kept for, where they are known."""
+        names = self._state.cluster.table.names
+        return {
+            each.head: tuple(names[slot] for slots, _, _ in each.place for slot in slots.tolist())
+            for each in self._context.reservations if each.place
+        }  # fmt: skip
 
     def verdict_of(self, key: ObjectKey) -> Verdict | None:
         """Return the verdict on one job, without those on jobs that the decision leaves to wait."""

@@ -63,6 +63,10 @@ class Fit:
             failed.clear()
         return left
 
+    def reserve_for_heads(self) -> None:
+        """Keep room for all heads that are due, also for those after which no job comes."""
+        self._heads.reserve_before(None)
+
     @property
     def is_exhausted(self) -> bool:
         """True once as much was tried or placed as one decision may."""

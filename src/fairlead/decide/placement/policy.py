@@ -20,6 +20,8 @@ class PlacementPolicy:
     #: For so long after `starvation_seconds` jobs without a time limit count there by the run times
     #: of past jobs. 0: never. As it may be wrong, it must not be so for ever.
     predictions_seconds_max: float = 14_400.0
+    #: Say where jobs at the head of the queue are going to be, also where no job comes after them.
+    expects_places: bool = False
     #: A gang whose lost nodes find no replacement for this long gives up all its nodes.
     repair_hold_seconds: float = 300.0
     #: For so long a node that was lost, or came back after it was not ready, takes members after

@@ -77,11 +77,13 @@ class HeadReservations:
         #: True once `KnownStarts` was asked in this decision.
         self._has_stamp = False
 
-    def reserve_before(self, order: OrderKey) -> None:
-        """Keep room for the heads that are due, of those whose turns were before this job's."""
+    def reserve_before(self, order: OrderKey | None) -> None:
+        """Keep room for the heads that are due, of those whose turns were before this job's; None:
+        of all.
+        """
         context = self._context
         is_first = not self._heads
-        while (head := self._next) is not None and head < order:
+        while (head := self._next) is not None and (order is None or head < order):
             self._next = next(self._in_order, None)
             key = head.job_key
             entry = context.state.jobs[key]
@@ -111,6 +113,8 @@ class HeadReservations:
         self._end_where_covered()
         starves_at = waiting_since(entry.job, context.began) + context.policy.starvation_seconds
         if context.now < starves_at:
+            if context.policy.expects_places:
+                context.wakes.append(starves_at)
             return
         self._reserve(entry, gang, nodes)
 

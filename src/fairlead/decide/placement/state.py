@@ -59,6 +59,8 @@ class PlacementState:
         self.run_times = RunTimes()
         #: Since when room is kept for waiting jobs.
         self.kept_since: dict[JobKey, float] = {}
+        #: Where those of them are going to be whose places are known, the head of the queue first.
+        self.kept_places: dict[JobKey, tuple[str, ...]] = {}
         #: What the start of each of them was found on.
         self.starts = KnownStarts()
         #: Which nodes the latest decisions have tried to empty.

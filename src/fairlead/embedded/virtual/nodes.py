@@ -35,6 +35,7 @@ from fairlead.embedded.virtual.fleet import (
 )
 from fairlead.embedded.virtual.pods import PodLives
 from fairlead.embedded.virtual.profile import PodState, Profile
+from fairlead.embedded.virtual.pulls import ImagePulls
 from fairlead.embedded.virtual.records import (
     READINESS_OF_FAULT,
     NodeFault,
@@ -105,6 +106,9 @@ class VirtualNodes:
             pods if pods is not None else self._mirror(PODS, "spec.nodeName!=")
         )
         self._maps: Mirror[ConfigMap] = self._mirror(CONFIG_MAPS, "")
+        self._images = ImagePulls(
+            profile.images, now=clock.now, timer=self._set_timer, changed=self._images_changed
+        )
         self._lives = PodLives(
             profile,
             clock=clock,
@@ -113,6 +117,7 @@ class VirtualNodes:
             timer=self._set_timer,
             write=self._enqueue,
             warn=self._warn,
+            images=self._images,
         )
         # A source of its own: what it draws must not change what else is simulated.
         self._events = Recorder(client, clock, COMPONENT, rng=random.Random(0), log=log)  # noqa: S311
@@ -132,7 +137,7 @@ class VirtualNodes:
         if self.report is None:
             self.report = await ensure_fleet(self._client, self.fleet, self._clock)
             for node in self.report.nodes:
-                self._nodes[node.metadata.name] = _node_record(node)
+                self._add(node)
             if self.report.extra:
                 self._log.warning(
                     "Found virtual nodes beyond the fleet",
@@ -253,7 +258,17 @@ class VirtualNodes:
         status = {**body["status"], "conditions": conditions, "addresses": addresses}
         whole = {**body, "metadata": metadata, "status": status}
         node = await create_node(self._client, whole)
+        self._add(node)
+
+    def _add(self, node: Node) -> None:
         self._nodes[node.metadata.name] = _node_record(node)
+        self._images.register(node.metadata.name, node.status.images)
+
+    def _images_changed(self, name: str) -> None:
+        node = self._nodes.get(name)
+        if node is not None:
+            node.images += 1
+            self._enqueue(node)
 
     async def unregister(self, name: str) -> None:
         """End the machine of a node: it stops answering, and its object says so after a while."""
@@ -430,7 +445,7 @@ class VirtualNodes:
 
     async def _write_node(self, record: VirtualNodeRecord) -> None:
         """Write readiness: taints (compare-and-swap, the list is shared), then conditions."""
-        state = readiness, gpus_lost = record.state
+        state = readiness, gpus_lost, images = record.state
         node = await self._client.get(NODES, record.name)
         now = self._clock.now()
         old_taints = to_wire(node.spec.taints)
@@ -448,6 +463,8 @@ class VirtualNodes:
         if gpus_lost != record.written[1]:
             capacity = quantity.resources_to_base(node.status.capacity)
             status["allocatable"] = {quantity.GPU: str(capacity[quantity.GPU] - gpus_lost)}
+        if images != record.written[2]:
+            status["images"] = self._images.report(record.name)
         body = {
             "metadata": {"resourceVersion": node.metadata.resource_version},
             "status": status,
@@ -455,7 +472,7 @@ class VirtualNodes:
         await self._client.patch(NODES, record.name, body, subresource="status")
         self._written(record, state)
 
-    def _written(self, record: VirtualNodeRecord, state: tuple[Readiness, int]) -> None:
+    def _written(self, record: VirtualNodeRecord, state: tuple[Readiness, int, int]) -> None:
         """Note what the API has; a node whose machine has ended is not driven any more."""
         record.written = state
         if record.is_ended and state[0] is Readiness.UNKNOWN:

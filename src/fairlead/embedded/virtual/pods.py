@@ -21,10 +21,13 @@ import msgspec
 
 from fairlead.api import names
 from fairlead.api.core import GRACE_SECONDS_DEFAULT, ConfigMap, Pod
+from fairlead.api.image_names import images_of
 from fairlead.api.job import Progress
 from fairlead.api.times import format_time, parse_time
+from fairlead.embedded.virtual.config_waits import ConfigWaits
 from fairlead.embedded.virtual.hardware import Hardware
 from fairlead.embedded.virtual.profile import PodState, Profile
+from fairlead.embedded.virtual.pulls import ImagePulls
 from fairlead.embedded.virtual.records import (
     AddressPool,
     NodeFault,
@@ -34,13 +37,8 @@ from fairlead.embedded.virtual.records import (
     status_patch,
 )
 from fairlead.embedded.virtual.stage_sampler import StageSampler, exit_code, resume_step
-from fairlead.embedded.virtual.status import (
-    ConfigNeeds,
-    PodPhase,
-    config_needs,
-    pod_requests,
-    terminated,
-)
+from fairlead.embedded.virtual.status import PodPhase, pod_requests, terminated
+from fairlead.model.image_pulls import PULL_COMMAND, is_pull
 from fairlead.runtime.backoff import doubled
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change, Mirror
@@ -48,6 +46,8 @@ from fairlead.runtime.mirror import Change, Mirror
 NODE_RESTARTED = "NodeRestarted"
 DISRUPTED_BY_NODE = "TerminationByKubelet"
 EXIT_CODE_UNKNOWN = 255
+#: Of a container that a runtime could not start, as containerd has it.
+_NOT_STARTED = 128
 SIGTERM = 15
 
 Key = tuple[str, str]
@@ -68,20 +68,21 @@ class PodLives:
         timer: Callable[[float, Callable[[], None]], None],
         write: Callable[[PodRecord], None],
         warn: Callable[[Pod, str], None],
+        images: ImagePulls,
     ) -> None:
         self._profile = profile
         self._sampler = StageSampler(profile)
         self._hardware = Hardware(profile.hardware)
         self._clock = clock
         self._rng = rng
-        self._maps = maps
+        self._config = ConfigWaits(maps)
         self._timer = timer
         self._write = write
         self._warn = warn
+        self._images = images
         self._addresses = AddressPool()
         self._by_uid: dict[str, PodRecord] = {}
         self._by_key: dict[Key, PodRecord] = {}
-        self._waiting: dict[Key, dict[str, None]] = {}
 
     def __len__(self) -> int:
         return len(self._by_uid)
@@ -116,11 +117,11 @@ class PodLives:
             del self._by_key[record.pod.metadata.key]
         if record.address:
             self._addresses.give_back(record.address)
-        self._stop_waiting(record)
+        self._config.leave(record)
 
     def config_changed(self, change: Change[ConfigMap]) -> None:
         """Start the pods that waited for this config map."""
-        for uid in list(self._waiting.get(change.key, ())):
+        for uid in self._config.waiting_for(change.key):
             record = self._by_uid[uid]
             if record.node.fault is None:
                 self._try_start(record)
@@ -130,6 +131,7 @@ class PodLives:
     def lose(self, record: PodRecord) -> None:
         """The node lost its power: nothing that was set to happen will happen."""
         record.generation += 1
+        self._images.leave(record.uid)
 
     def resume(self, record: PodRecord, *, crashed: bool) -> None:
         """The node answers again."""
@@ -195,8 +197,7 @@ class PodLives:
         record.node.use.add(record.requests)
 
     def _begin(self, record: PodRecord) -> None:
-        """First sight of a bound pod: admission, start-up delay, deadline."""
-        now = self._clock.now()
+        """First sight of a bound pod: admission, deadline, images."""
         record.begun = True
         record.start_is_due = False
         record.generation += 1
@@ -211,13 +212,40 @@ class PodLives:
                 self._want(record, Want.STATUS)
                 return
             self._admit(record)
+        self._set_deadline(record)
+        lacking = self._images.lacks(record.node.name, images_of(record.pod.spec))
+        if lacking:
+            self._pull(record, lacking)
+        else:
+            self._create_containers(record)
+
+    def _pull(self, record: PodRecord, images: list[str]) -> None:
+        """Have the images pulled that the pod's node lacks; its containers are made after that."""
+        self._want(record, Want.STATUS)
+        pulled = partial(self._pulled, record, record.generation)
+        self._images.pull(record.node.name, images, record.uid, pulled)
+
+    def _pulled(self, record: PodRecord, generation: int, error: str) -> None:
+        if record.generation != generation or record.node.fault is not None:
+            return
+        record.image_error = error
+        if error:
+            self._want(record, Want.STATUS)
+        elif is_pull(record.pod):
+            text = f'exec: "{PULL_COMMAND}": stat {PULL_COMMAND}: no such file or directory'
+            self._finish(record, _NOT_STARTED, reason="StartError", message=text)
+        else:
+            self._create_containers(record)
+
+    def _create_containers(self, record: PodRecord) -> None:
+        """The node has the images: start-up delay, address."""
+        now = self._clock.now()
         drawn = self._sampler.draw(record.pod, PodState.BOUND, self._rng)
         record.stage = None if drawn is None else drawn.stage
         if drawn is not None:
             record.stage_at = now + drawn.seconds
             self._at(record, record.stage_at, self._start_due)
-        self._set_deadline(record)
-        if drawn is None or self._missing(record):
+        if drawn is None or self._config.missing(record):
             self._address(record)
             self._want(record, Want.STATUS)
 
@@ -247,10 +275,10 @@ class PodLives:
     def _try_start(self, record: PodRecord) -> None:
         if record.state is not PodState.BOUND or record.stage is None:
             return
-        missing = self._missing(record)
+        missing = self._config.missing(record)
         if missing or not record.start_is_due:
             return
-        self._stop_waiting(record)
+        self._config.leave(record)
         self._address(record)
         if record.stage.next.state is PodState.FAILED:
             self._finish_stage(record)
@@ -335,9 +363,7 @@ class PodLives:
     def _finish(
         self, record: PodRecord, code: int, *, signal: int = 0, reason: str = "", message: str = ""
     ) -> None:
-        """The processes have ended: restart in place, or end for good, as the restart
-        policy says.
-        """
+        """The processes have ended: restart in place, or end for good, as the policy says."""
         now = self._clock.now()
         record.ended = terminated(
             code,
@@ -410,8 +436,9 @@ class PodLives:
             runs = record.state is PodState.RUNNING
             record.stage_at = now + (delay if runs else 0.0)
             record.wants = Want.NOTHING
-            self._stop_waiting(record)
+            self._config.leave(record)
         record.state = PodState.TERMINATING
+        self._images.leave(record.uid)
         record.begun = True
         record.generation += 1
         record.stage_at = now if at_once else min(record.stage_at, latest)
@@ -435,10 +462,11 @@ class PodLives:
         record.state = state
         record.changed_at = self._clock.now()
         record.generation += 1
+        self._images.leave(record.uid)
         if record.admitted:
             record.admitted = False
             record.node.use.remove(record.requests)
-        self._stop_waiting(record)
+        self._config.leave(record)
 
     # Small parts
 
@@ -466,33 +494,7 @@ class PodLives:
         if not record.address:
             record.address = self._addresses.take()
 
-    def _missing(self, record: PodRecord) -> str:
-        """Return what config the pod waits for, "" when nothing; and have changes of it
-        reported.
-        """
-        needs: ConfigNeeds = config_needs(record.pod)
-        namespace = record.pod.metadata.namespace
-        for name in needs.maps:
-            if self._maps.get(namespace, name) is None:
-                self._waiting.setdefault((namespace, name), {})[record.uid] = None
-                return f'configmap "{name}" not found'
-        for name, key in needs.keys:
-            found = self._maps.get(namespace, name)
-            if found is not None and key not in found.data:
-                self._waiting.setdefault((namespace, name), {})[record.uid] = None
-                return f"couldn't find key {key} in ConfigMap {namespace}/{name}"
-        return ""
-
-    def _stop_waiting(self, record: PodRecord) -> None:
-        namespace = record.pod.metadata.namespace
-        for name in config_needs(record.pod).maps:
-            uids = self._waiting.get((namespace, name))
-            if uids is not None:
-                uids.pop(record.uid, None)
-                if not uids:
-                    del self._waiting[namespace, name]
-
     def status(self, record: PodRecord) -> dict[str, Any]:
         """Return the patch that writes the record's present state."""
-        waits_for = self._missing(record) if record.state is PodState.BOUND else ""
+        waits_for = self._config.missing(record) if record.state is PodState.BOUND else ""
         return status_patch(record, waits_for, self._profile.use)

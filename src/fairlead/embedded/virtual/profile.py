@@ -35,6 +35,7 @@ _KWOK = re.compile(r"""^[ {"-]*apiVersion"?: *["']?kwok\.x-k8s\.io/""", re.MULTI
 #: Of requests: a program may use more than it asked for.
 _SHARE_MAX = 1_000.0
 _Positive: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+_Bytes: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 50)]
 
 
 class PodState(Enum):
@@ -163,6 +164,16 @@ class HardwareSpec(Section, frozen=True):
     flaky: _Share = 0.0
 
 
+class ImagesSpec(Section, frozen=True):
+    """Images of virtual nodes: their layers, in bytes by digest or any other name, and how fast
+    they are pulled. An image that is not among them cannot be pulled.
+    """
+
+    layers: dict[str, dict[str, _Bytes]]
+    node_bytes_per_second: float = 1e9
+    registry_bytes_per_second: float = 10e9
+
+
 class NodeShape(Section, frozen=True):
     """What each virtual node has, and how nodes are grouped."""
 
@@ -185,6 +196,8 @@ class Profile(Section, frozen=True):
     #: Without it nobody knows what pods use.
     use: UseSpec | None = None
     hardware: HardwareSpec = HardwareSpec()
+    #: Without it nodes report no images, and pods start as if they had all.
+    images: ImagesSpec | None = None
     restart_back_off_seconds: float = 10.0
     restart_back_off_seconds_max: float = 300.0
 
@@ -255,7 +268,7 @@ def _problems(profile: Profile) -> Iterator[tuple[str, str]]:
     if not any(s.match.state is PodState.BOUND for s in profile.stages):
         yield "stages", "no stage starts from state Bound: no pod would ever start"
     progress = profile.progress or ProgressSpec()
-    use = profile.use or UseSpec()
+    use, images = profile.use or UseSpec(), profile.images or ImagesSpec(layers={})
     for path, number in (
         ("use.cpuShare", use.cpu_share),
         ("use.memoryShare", use.memory_share),
@@ -264,6 +277,8 @@ def _problems(profile: Profile) -> Iterator[tuple[str, str]]:
         if not 0 <= number <= _SHARE_MAX:
             yield path, f"got {number}, accepted: 0 to {_SHARE_MAX:g}"
     for path, number in (
+        ("images.nodeBytesPerSecond", images.node_bytes_per_second),
+        ("images.registryBytesPerSecond", images.registry_bytes_per_second),
         ("progress.stepSeconds", progress.step_seconds),
         ("progress.reportSecondsMin", progress.report_seconds_min),
         ("restartBackOffSeconds", profile.restart_back_off_seconds),

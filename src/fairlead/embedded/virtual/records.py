@@ -10,6 +10,7 @@ from typing import Any, assert_never
 
 from fairlead.api import quantity
 from fairlead.api.core import Pod
+from fairlead.api.image_names import full_image_name
 from fairlead.api.use import MemberUse, encode_use
 from fairlead.embedded.virtual.profile import PodState, Stage, UseSpec
 from fairlead.embedded.virtual.status import (
@@ -66,8 +67,10 @@ class VirtualNodeRecord:
     gpus_lost: int = 0
     #: Seconds of work that the programs on it do in a second.
     speed: float = 1.0
+    #: How often its images changed.
+    images: int = 0
     #: `state` as the API has it.
-    written: tuple[Readiness, int] = (Readiness.READY, 0)
+    written: tuple[Readiness, int, int] = (Readiness.READY, 0, 0)
     pods: dict[str, PodRecord] = field(default_factory=dict)
     queued: bool = False
     writing: bool = False
@@ -76,9 +79,9 @@ class VirtualNodeRecord:
     is_ended: bool = False
 
     @property
-    def state(self) -> tuple[Readiness, int]:
-        """What the Node object has to say: readiness, and GPUs lost."""
-        return self.readiness, self.gpus_lost
+    def state(self) -> tuple[Readiness, int, int]:
+        """What the Node object has to say: readiness, GPUs lost, and the version of its images."""
+        return self.readiness, self.gpus_lost, self.images
 
 
 @dataclass(slots=True, eq=False)
@@ -99,6 +102,8 @@ class PodRecord:
     begun: bool = False
     admitted: bool = False
     start_is_due: bool = False
+    #: Why an image cannot be pulled for it.
+    image_error: str = ""
     stage: Stage | None = None
     stage_at: float = 0.0
     started_at: float = 0.0
@@ -155,7 +160,8 @@ def status_patch(record: PodRecord, waits_for: str, use: UseSpec | None = None) 
         last = record.ended if state is not record.ended else None
         one = ContainerNow("", "", state, record.restart_count, last, f"simulated://{record.uid}")
         containers = tuple(
-            replace(one, name=c.name, image=c.image) for c in record.pod.spec.containers
+            replace(one, name=c.name, image=c.image, image_id=_image_id(state, c.image))
+            for c in record.pod.spec.containers
         )
     now = PodNow(
         phase,
@@ -172,6 +178,11 @@ def status_patch(record: PodRecord, waits_for: str, use: UseSpec | None = None) 
     return pod_patch(record.pod, now)
 
 
+def _image_id(state: ContainerStateNow, image: str) -> str:
+    """Return the id of a container's image, which a kubelet knows once it has the image."""
+    return "" if isinstance(state, Waiting) else f"simulated://{full_image_name(image)}"
+
+
 def _use_text(record: PodRecord, spec: UseSpec | None) -> str:
     if spec is None or not record.is_over:
         return ""
@@ -182,6 +193,8 @@ def _use_text(record: PodRecord, spec: UseSpec | None) -> str:
 def _phase(record: PodRecord, waits_for: str) -> tuple[PodPhase, ContainerStateNow | None]:
     """Return the phase and the state that all containers share; None for a refused pod."""
     match record.state:
+        case PodState.BOUND if record.image_error:
+            return PodPhase.PENDING, Waiting("ErrImagePull", record.image_error)
         case PodState.BOUND:
             return PodPhase.PENDING, Waiting("ContainerCreating", waits_for)
         case PodState.BACK_OFF:

@@ -67,6 +67,7 @@ class ContainerNow:
     restart_count: int = 0
     last: Terminated | None = None
     container_id: str = ""
+    image_id: str = ""
 
 
 #: Conditions of a pod that its node writes.
@@ -191,7 +192,7 @@ def _container(container: ContainerNow) -> dict[str, Any]:
         "started": running,
         "restartCount": container.restart_count,
         "image": container.image,
-        "imageID": "",
+        "imageID": container.image_id,
         "state": _state(container.state),
     }
     if container.container_id:

@@ -71,6 +71,7 @@ OWN_KEYS = (
     names.GROUP_SIZE,
     names.HELD_BY_ARRAY,
     names.HOSTFILE,
+    names.IMAGE_PULL,
     names.JOB_NUMBER,
     names.INDEX,
     names.JOB_NAME,

@@ -1,0 +1,1 @@
+"""Which images are pulled onto which nodes before work comes, and when."""

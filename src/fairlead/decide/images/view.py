@@ -1,0 +1,173 @@
+"""What a decision about images looks at: nodes, wishes and pulls (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from fairlead.api import names
+from fairlead.api.core import ContainerStatus, Node, Pod
+from fairlead.api.image_names import full_image_name
+from fairlead.api.quantity import EPHEMERAL_STORAGE, QuantityError, resources_to_base
+from fairlead.model.node_health import is_ready
+
+#: A kubelet reports so many images unless it is told otherwise (`nodeStatusMaxImages`): beyond,
+#: an image that is not reported may be there.
+REPORTED_MAX = 50
+_PRESSURE = "DiskPressure"
+#: What a kubelet says of a container whose image it cannot get
+#: (`pkg/kubelet/images/types.go`, `pkg/kubelet/kuberuntime/util`).
+_REFUSED = frozenset(
+    {
+        "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
+        "RegistryUnavailable", "SignatureValidationFailed", "ImageInspectError",
+    }
+)  # fmt: skip
+#: And of one whose image it has.
+_BEYOND = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"}
+)
+
+
+class PullState(Enum):
+    """How far a pull is."""
+
+    PULLING = "Pulling"
+    PULLED = "Pulled"
+    FAILED = "Failed"  # the image cannot be got
+    LOST = "Lost"  # the node has ended the pod
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The job or image set for which is pulled; its uid is of no other object."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """An image that is to be on nodes, the most urgent first. `role` is the job's role with it."""
+
+    owner: Owner
+    image: str
+    nodes: tuple[str, ...]
+    role: str = ""
+    #: Pulls that the quota of the namespace leaves room for; None: any number.
+    quota: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageNode:
+    """A node, as far as images are concerned. Equal facts are equal."""
+
+    name: str
+    uid: str
+    #: Sizes in bytes by full name.
+    images: Mapping[str, int]
+    reported: int
+    used_bytes: int
+    #: Of the disk; 0: not known.
+    disk_bytes: int
+    is_open: bool
+
+    @classmethod
+    def of(cls, node: Node) -> ImageNode:
+        """Return what a node says. One that reports no image has no runtime that pulls."""
+        images: dict[str, int] = {}
+        for image in node.status.images:
+            for name in image.names or ():
+                images[full_image_name(name)] = image.size_bytes
+        try:
+            disk = resources_to_base(node.status.capacity).get(EPHEMERAL_STORAGE, 0)
+        except QuantityError:
+            disk = 0
+        pressed = any(c.type == _PRESSURE and c.status == "True" for c in node.status.conditions)
+        is_leaving = node.spec.unschedulable or names.REMOVAL in node.metadata.annotations
+        return cls(
+            node.metadata.name, node.metadata.uid, images, len(node.status.images),
+            sum(each.size_bytes for each in node.status.images), disk,
+            is_ready(node) and not is_leaving and not pressed and bool(node.status.images),
+        )  # fmt: skip
+
+    def size_of(self, image: str) -> int:
+        """Return the size of an image in bytes; 0 where the node does not report it."""
+        return self.images.get(full_image_name(image), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPull:
+    """A pod that pulls."""
+
+    pod: Pod
+    state: PullState
+    message: str = ""
+
+    @property
+    def key(self) -> PullKey:
+        """What it pulls, for whom and where."""
+        pod = self.pod
+        return (pod.metadata.labels[names.IMAGE_PULL], pod.spec.containers[0].image,
+                pod.spec.node_name)  # fmt: skip
+
+    @classmethod
+    def of(cls, pod: Pod) -> SeenPull:
+        """Return how far it is, by what the kubelet says of its container."""
+        for status in pod.status.container_statuses:
+            found = _state_of(status)
+            if found is not None:
+                return cls(pod, *found)
+        if pod.is_terminal:  # evicted, no room for a pod, too late
+            return cls(pod, PullState.LOST, pod.status.message or pod.status.reason)
+        return cls(pod, PullState.PULLING)
+
+
+#: Uid of the owner, image as it is written, node.
+PullKey = tuple[str, str, str]
+
+
+def _state_of(status: ContainerStatus) -> tuple[PullState, str] | None:
+    state = status.state
+    if state.running is not None or (state.terminated is not None and status.image_id):
+        return PullState.PULLED, ""
+    if state.waiting is not None:
+        if state.waiting.reason in _REFUSED:
+            return PullState.FAILED, state.waiting.message or state.waiting.reason
+        if state.waiting.reason in _BEYOND:
+            return PullState.PULLED, ""
+    return None
+
+
+def pulls_for(pod: Pod) -> frozenset[str]:
+    """Return the images that a node may be pulling for a pod of others, by full name."""
+    if pod.is_terminal or not pod.spec.node_name or pod.metadata.deletion_timestamp is not None:
+        return frozenset()
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    for status in statuses:
+        waiting = status.state.waiting
+        if waiting is not None and waiting.reason in _REFUSED | _BEYOND:
+            return frozenset()  # nothing is pulled, and nobody knows until when
+    started = {
+        status.name for status in statuses
+        if status.image_id or status.state.running or status.state.terminated
+    }  # fmt: skip
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    missing = [each.image for each in containers if each.name not in started and each.image]
+    return frozenset(map(full_image_name, missing))
+
+
+@dataclass(frozen=True, slots=True)
+class ImagesView:
+    """All of it. `starting`: the images that work on a node needs now, by node; no other one is
+    pulled there.
+    """
+
+    nodes: Mapping[str, ImageNode] = field(default_factory=dict[str, ImageNode])
+    #: The most urgent first.
+    wishes: Sequence[Wish] = ()
+    pulls: Sequence[SeenPull] = ()
+    starting: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])

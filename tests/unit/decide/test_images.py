@@ -1,0 +1,175 @@
+"""Pulls of images: what a kubelet says of them, which pods are some, and what quotas leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead.api.core import Node, Pod
+from fairlead.api.resource_quota import ResourceQuota
+from fairlead.decide.images.plan import PullHold, StartPull
+from fairlead.decide.images.pods import Taken, of_job, pull_pod
+from fairlead.decide.images.policy import ImagesPolicy
+from fairlead.decide.images.view import ImageNode, Owner, PullState, SeenPull, pulls_for
+from fairlead.decide.images.wishes import ExpectedJob, wishes_of_job
+from fairlead.model.cluster import ClusterState
+from fairlead.model.image_pulls import is_pull
+from fairlead.model.pool_nodes import uses_node
+from fairlead.testing.builders import make_job, make_node
+
+ACTION = StartPull(Owner("Job", "default", "train", "u1"), "r.example/i:1", "main", "n0", "un0")
+
+
+def a_pull(**spec: Any) -> Pod:
+    body = pull_pod(ACTION, Taken({}), ImagesPolicy())
+    body["spec"] |= spec
+    return msgspec.convert(body, Pod)
+
+
+def with_status(pod: Pod, **status: Any) -> Pod:
+    return msgspec.structs.replace(pod, status=msgspec.convert(status, type(pod.status)))
+
+
+def container(state: dict[str, Any], image_id: str = "") -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "pull", "imageID": image_id, "state": state}]}
+
+
+def test_only_what_asks_for_nothing_counts_as_a_pull() -> None:
+    def changed(**fields: Any) -> dict[str, Any]:
+        body = pull_pod(ACTION, Taken({}), ImagesPolicy())
+        return {"containers": [{**body["spec"]["containers"][0], **fields}]}
+
+    assert is_pull(a_pull())
+    gpu = {"nvidia.com/gpu": "8"}
+    for spec in (
+        changed(command=["sleep", "1"]),
+        changed(resources={"requests": {"cpu": "1"}}),
+        changed(resources={"limits": gpu}),
+        changed(resources={"requests": {"cpu": "many"}}),
+        changed(ports=[{"containerPort": 80}]),
+        {"volumes": [{"name": "v"}]},
+        {"initContainers": [{"name": "i", "image": "i"}]},
+        {"overhead": {"cpu": "1"}},
+        {"resources": {"requests": gpu}},
+        {"nodeName": ""},
+    ):
+        assert not is_pull(a_pull(**spec)), spec
+
+
+def test_a_pull_holds_no_room_and_no_node() -> None:
+    state = ClusterState.of([make_node("n0")], [], [a_pull()])
+    assert (state.table.free() == state.table.allocatable).all()
+    assert not uses_node(a_pull())
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ({}, PullState.PULLING),
+        (container({"waiting": {"reason": "ContainerCreating"}}), PullState.PULLING),
+        (container({"waiting": {"reason": "ImagePullBackOff"}}), PullState.FAILED),
+        (container({"waiting": {"reason": "InvalidImageName"}}), PullState.FAILED),
+        (container({"waiting": {"reason": "CreateContainerError"}}), PullState.PULLED),
+        (container({"waiting": {"reason": "RunContainerError"}}), PullState.PULLED),
+        (container({"terminated": {"exitCode": 128}}, "sha256:1"), PullState.PULLED),
+        (container({"running": {}}, "sha256:1"), PullState.PULLED),
+        ({"phase": "Failed", "reason": "Evicted"}, PullState.LOST),
+        ({"phase": "Failed", "reason": "DeadlineExceeded",
+          **container({"terminated": {"exitCode": 137}})}, PullState.LOST),
+    ],
+)  # fmt: skip
+def test_how_far_a_pull_is_follows_from_what_the_kubelet_says(
+    status: dict[str, Any], state: PullState
+) -> None:
+    assert SeenPull.of(with_status(a_pull(), **status)).state is state
+
+
+def test_a_pod_that_starts_keeps_its_node_for_the_images_that_it_lacks() -> None:
+    spec = {
+        "nodeName": "n0", "initContainers": [{"name": "a", "image": "init"}],
+        "containers": [{"name": "b", "image": "main:2"}],
+    }  # fmt: skip
+    pod = msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, Pod)
+    init, main = "docker.io/library/init:latest", "docker.io/library/main:2"
+    assert pulls_for(pod) == {init, main}
+    running = {"initContainerStatuses": [{"name": "a", "imageID": "x"}]}
+    assert pulls_for(with_status(pod, **running)) == {main}
+    stuck = [{"name": "b", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]
+    assert pulls_for(with_status(pod, containerStatuses=stuck)) == set()
+    assert pulls_for(with_status(pod, phase="Succeeded")) == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "is_open"),
+    [
+        ({}, True),
+        ({"images": []}, False),
+        ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, False),
+        ({"conditions": [{"type": "Ready", "status": "True"},
+                         {"type": "DiskPressure", "status": "True"}]}, False),
+    ],
+)  # fmt: skip
+def test_a_node_is_open_to_pulls_while_it_is_ready_has_disk_and_reports_images(
+    change: dict[str, Any], is_open: bool
+) -> None:
+    status = {
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "images": [{"names": ["pause:3"], "sizeBytes": 300}, {"names": None, "sizeBytes": 7}],
+        "capacity": {"ephemeral-storage": "1Gi"}, **change,
+    }  # fmt: skip
+    node = msgspec.convert({"metadata": {"name": "n0"}, "status": status}, Node)
+    seen = ImageNode.of(node)
+    assert seen.is_open is is_open
+    if "images" not in change:
+        assert (seen.used_bytes, seen.size_of("pause:3"), seen.disk_bytes) == (307, 300, 1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "room"),
+    [
+        ({}, {}, None),
+        ({"requests.cpu": "1"}, {}, None),
+        ({"pods": "10"}, {"pods": "3"}, 3),
+        ({"pods": "10", "count/pods": "8"}, {"pods": "3", "count/pods": "3"}, 1),
+        ({"pods": "5"}, {"pods": "3"}, 0),
+        ({"limits.cpu": "100"}, {}, 0),
+        ({"pods": "many"}, {}, 0),
+    ],
+)
+def test_pulls_leave_a_quota_the_room_that_the_job_needs(
+    hard: dict[str, str], used: dict[str, str], room: int | None
+) -> None:
+    quota = msgspec.convert({"spec": {"hard": hard}, "status": {"hard": hard, "used": used}},
+                            ResourceQuota)  # fmt: skip
+    expected = ExpectedJob(make_job("train", count=4), {"": ("n0",)})
+    (wish,) = wishes_of_job(expected, ImagesPolicy(), [quota], 0)
+    assert wish.quota == room
+
+
+def test_a_pull_for_a_job_takes_its_secrets_and_account_and_nothing_that_runs() -> None:
+    template = {
+        "imagePullSecrets": [{"name": "key"}], "serviceAccountName": "trainer",
+        "tolerations": [{"key": "gpu", "operator": "Exists"}], "hostNetwork": True,
+        "hostPID": True, "priorityClassName": "high", "runtimeClassName": "kata",
+        "volumes": [{"name": "home", "hostPath": {"path": "/"}}],
+        "containers": [{"name": "main", "securityContext": {"privileged": True}}],
+    }  # fmt: skip
+    job = {"spec": {"team": "a", "roles": [{"name": "main", "template": {"spec": template}}]}}
+    body = pull_pod(ACTION, of_job(job, "main"), ImagesPolicy(priority_class="low"))
+    assert body["metadata"]["labels"]["fairlead.dev/team"] == "a"
+    spec = body["spec"]
+    assert spec["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    assert spec["imagePullSecrets"] == [{"name": "key"}]
+    assert spec["serviceAccountName"] == "trainer"
+    assert spec["priorityClassName"] == "low"
+    assert spec["automountServiceAccountToken"] is False
+    assert {"hostNetwork", "hostPID", "volumes", "runtimeClassName"} & set(spec) == set()
+    (only,) = spec["containers"]
+    assert only["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "privileged" not in only["securityContext"]
+
+
+def test_every_way_to_hold_a_pull_has_words_of_its_own() -> None:
+    assert len({hold.value for hold in PullHold}) == len(PullHold)
