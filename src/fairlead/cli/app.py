@@ -63,6 +63,9 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "down": CommandEntry("cluster", "Stop the cluster on this machine; its state is kept."),
         "nodes": CommandEntry("nodes", "Show nodes, grouped by pool and state."),
         "node": CommandEntry("node", "Show one node, or change whether it takes work."),
+        "images": CommandEntry(
+            "images", "Show images: where they are, their sizes, and who uses them."
+        ),
         "tune": CommandEntry("tune", "Show what a tuning profile would change on the nodes."),
         "fleet": CommandEntry("fleet", "Show node pools, and what holds each back."),
         "defrag": CommandEntry("defrag", "Show which gangs would move to free nodes."),
