@@ -49,6 +49,7 @@ from fairlead.decide.images.wishes import (
 )
 from fairlead.decide.verdict import Decision, ObjectKey, earliest
 from fairlead.model.image_pulls import is_pull
+from fairlead.model.phase import PLACEABLE, Phase, phase_of
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -164,6 +165,7 @@ class ImagesController:
             if holds:
                 index[key] = None
             self._version += holds or before
+        self._version += key in self._reserved()
         if job is None and change.old is not None:
             self._read.pop(change.old.metadata.uid, None)
 
@@ -179,12 +181,14 @@ class ImagesController:
         jobs, seen = self._world.mirrors.jobs, dict[ObjectKey, None]()
         for key in sorted(self._nominated):
             job = jobs.get(*key)
-            if job is not None and job.status.nomination is not None and not job.is_finished:
+            if job is None or phase_of(job) not in PLACEABLE:
+                continue
+            if job.status.nomination is not None:
                 seen[key] = None
                 yield ExpectedJob.of_roles(job, job.status.nomination.roles)
         for key, nodes in self._reserved().items():
             job = jobs.get(*key)
-            if job is not None and key not in seen and job.status.placement is None:
+            if job is not None and key not in seen and phase_of(job) is Phase.QUEUED:
                 yield ExpectedJob(job, {"": nodes})
 
     def _wishes(self, now: float) -> Iterator[Wish]:

@@ -141,7 +141,7 @@ class ImageWorld:
         )  # fmt: skip
 
     async def submit(
-        self, name: str, image: str, *, count: int, seconds: float, namespace: str = "default"
+        self, name: str, image: str, *, count: int, seconds: float, zone: str = ""
     ) -> None:
         job = make_job(name, count=count, gpus=8)
         body: dict[str, Any] = {"metadata": {"name": name}, "spec": to_wire(job.spec)}
@@ -150,8 +150,10 @@ class ImageWorld:
         template["spec"]["containers"][0]["image"] = image
         template["spec"]["imagePullSecrets"] = [{"name": f"{name}-registry"}]
         template["spec"]["serviceAccountName"] = f"{name}-account"
+        if zone:
+            template["spec"]["nodeSelector"] = {"zone": zone}
         body["spec"]["timeLimitSeconds"] = int(seconds) + 60
-        await self.client.create(JOBS, body, namespace=namespace)
+        await self.client.create(JOBS, body, namespace="default")
 
     async def job(self, name: str) -> Job:
         return await self.client.get(JOBS, name, namespace="default")
@@ -238,6 +240,46 @@ def test_the_pod_of_a_jobs_pull_has_the_credentials_of_the_job_and_nothing_else(
             assert spec["containers"][0]["image"] == TORCH
             assert raw["metadata"]["ownerReferences"][0]["name"] == "second"
             assert "volumes" not in spec
+
+    run(main())
+
+
+def test_nothing_is_pulled_for_a_job_on_nodes_that_it_may_not_use() -> None:
+    async def main() -> None:
+        async with ImageWorld.running(nodes=6) as world:
+            own = ["v00001", "v00004"]
+            await asyncio.sleep(RATE_SECONDS)
+            for name in own:
+                await world.client.patch(NODES, name, {"metadata": {"labels": {"zone": "own"}}})
+            await world.submit("first", SMALL, count=6, seconds=1000)
+            await world.until(lambda: world._runs("first"))
+            await world.submit("second", TORCH, count=2, seconds=100, zone="own")
+            await asyncio.sleep(900.0)
+            assert await world.having(TORCH) == own
+
+    run(main())
+
+
+def test_the_pulls_of_a_job_that_is_cancelled_end() -> None:
+    async def main() -> None:
+        async with ImageWorld.running() as world:
+            await asyncio.sleep(RATE_SECONDS)
+            await world.submit("first", SMALL, count=4, seconds=1000)
+            await world.until(lambda: world._runs("first"))
+            await world.submit("second", TORCH, count=4, seconds=100)
+
+            async def begun() -> bool:
+                return bool(await world.pulls())
+
+            async def ended() -> bool:
+                return not await world.pulls()
+
+            await world.until(begun)
+            await world.client.patch(
+                JOBS, "second", {"spec": {"cancel": True}}, namespace="default"
+            )
+            await world.until(ended, 10.0)
+            assert await world.having(TORCH) == []
 
     run(main())
 

@@ -10,7 +10,8 @@ import msgspec
 
 from fairlead.api.core import Node
 from fairlead.api.image_set import ImageSet
-from fairlead.cli.views.images import csv_text, facts, lines_of, rows, size_text, truncated
+from fairlead.cli.views.images import csv_text, facts, lines_of, rows, truncated
+from fairlead.decide.images.outlook import size_text
 
 TORCH = "docker.io/pytorch/pytorch:latest"
 

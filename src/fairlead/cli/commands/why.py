@@ -23,6 +23,7 @@ from fairlead.cli.dependencies import left_texts
 from fairlead.cli.embedded import read_status
 from fairlead.cli.flags import Flag
 from fairlead.cli.hypothesis import Changes, changed_job, read_changes
+from fairlead.cli.image_outlook import image_outlook
 from fairlead.cli.lookup import find_array, find_job
 from fairlead.cli.numbers import name_of
 from fairlead.cli.past import past_failures, past_job, stopped
@@ -30,8 +31,15 @@ from fairlead.cli.text import wrapped
 from fairlead.cli.transport import Api
 from fairlead.cli.views.array_why import ArrayNow, array_facts, array_now, array_text
 from fairlead.cli.views.fleet import Buying, buying_for
-from fairlead.cli.views.why import FACT_INDENT, supposed_text, why_facts, why_text
+from fairlead.cli.views.why import (
+    FACT_INDENT,
+    labelled,
+    supposed_text,
+    why_facts,
+    why_text,
+)
 from fairlead.decide.explanation import UnknownBound
+from fairlead.decide.images.outlook import ImageOutlook
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 
 if TYPE_CHECKING:
@@ -117,6 +125,8 @@ class JobAnswer:
     is_up: bool = False
     #: What has not ended of each array that it waits for.
     left: Sequence[str] = ()
+    #: What is left to pull.
+    images: Sequence[ImageOutlook] = ()
 
     @property
     def name(self) -> str:
@@ -127,7 +137,8 @@ class JobAnswer:
         """Return it as data."""
         supposed = {"if": {flag.value: value for flag, value in changes.items()}} if changes else {}
         found = self.explained
-        return {**supposed, **why_facts(self.job, found.explanation, found.owners)}
+        pulls = {"images": [each.facts for each in self.images]} if self.images else {}
+        return {**supposed, **why_facts(self.job, found.explanation, found.owners), **pulls}
 
     def text(self, changes: Changes, instant: float) -> str:
         """Return it in words."""
@@ -138,6 +149,7 @@ class JobAnswer:
             node_lost_grace_seconds=found.node_lost_grace_seconds,
         )  # fmt: skip
         text = "\n".join((text, *(f"  {each}\n" for each in self.left)))
+        text += "".join(f"{each}\n" for each in labelled("images", [e.words for e in self.images]))
         return supposed_text(self.job, found.explanation, changes, text) if changes else text
 
 
@@ -211,7 +223,8 @@ class Asking:
         explained = self._explained(found)
         pools, holding = explained.pools, explained.holding
         buying = buying_for(found, pools, holding, self.instant) if explained.explanation else None
-        return JobAnswer(found, explained, buying, is_up, left_texts(self._api, found))
+        images = () if self._changes else image_outlook(self._api, found)
+        return JobAnswer(found, explained, buying, is_up, left_texts(self._api, found), images)
 
     def _of_array(self, array: JobArray, reference: ArrayReference) -> ArrayAnswer:
         if self._changes:

@@ -11,11 +11,11 @@ from fairlead.api.image_names import full_image_name
 from fairlead.api.image_set import ImageSet
 from fairlead.cli.csv_table import as_csv
 from fairlead.cli.table import Align, Column, Row
+from fairlead.decide.images.outlook import size_text
 from fairlead.decide.images.view import REPORTED_MAX
 
 _ALWAYS, _LATEST = "Always", "latest"
 _ENDED = ("Succeeded", "Failed")
-_UNIT, _UNITS = 1000.0, ("B", "kB", "MB", "GB", "TB", "PB")
 
 COLUMNS = (
     Column("IMAGE"),
@@ -124,14 +124,6 @@ def _asks_always(name: str, container: Mapping[str, Any]) -> bool:
 def truncated(nodes: Iterable[Node]) -> int:
     """Return how many nodes report as many images as they may, and so may have more."""
     return sum(len(node.status.images) >= REPORTED_MAX for node in nodes)
-
-
-def size_text(size: int) -> str:
-    """Return a size as registries show it: 17.2 GB; "-" where it is not known."""
-    value, unit = float(size), 0
-    while value >= _UNIT and unit < len(_UNITS) - 1:
-        value, unit = value / _UNIT, unit + 1
-    return f"{value:.3g} {_UNITS[unit]}" if size else "-"
 
 
 def _notes(line: ImageLine) -> str:
