@@ -1,4 +1,4 @@
-"""What counting traffic costs: a packet, a look at 250 pods, and setting the rules up.
+"""What counting and shaping cost: a packet, a look at 250 pods, and setting the rules up.
 
 A packet goes from a namespace of pods through the node, which counts, to the outside, all within
 the sender's system call, so the CPU time of the sender is that of the whole path. Cases alternate,
@@ -18,21 +18,26 @@ from collections.abc import Callable
 from itertools import repeat
 from pathlib import Path
 
+import numpy as np
 from tests.e2e.net_world import INTERNET4, NetWorld
 
 from bench.harness import Report, cpu_slowness
+from fairlead.decide.network import divide
 from fairlead.node.host import Host
+from fairlead.node.shaping import MechanismChoice, Shaping, ShapingOptions, remove_shaping
 from fairlead.node.traffic import Counting, PodSource, PrefixList, plan_of, read_usage, remove_table
 from fairlead.node.traffic.nft import apply
 from fairlead.node.traffic.ruleset import AddressOwner, CountingRules, set_up
 
 PODS, PREFIXES, MANY = 250, 1_000, 10_000
+NODES = 7_500
 ROUNDS, PACKETS, TRIES, READS = 9, 20_000, 3, 20
 _FIRST = ipaddress.ip_address("10.1.0.2")
 
 
 def run(report: Report) -> None:
-    """Measure in namespaces of their own; nothing where these are not permitted."""
+    """Measure in namespaces of their own; only the division where these are not permitted."""
+    _division(report)
     try:
         world = NetWorld()
     except PermissionError as error:
@@ -62,10 +67,53 @@ def _counts(pods: int, prefixes: int) -> Callable[[], None]:
     return lambda: apply(set_up(plan, CountingRules(1, owners)))
 
 
+def _shapes(mechanism: MechanismChoice, first: int) -> Callable[[], None]:
+    """Return what makes the node limit pods from one on, to more than is sent."""
+
+    def shape() -> None:
+        with tempfile.TemporaryDirectory() as name:
+            file = Path(name) / "pods.json"
+            file.write_text(_listed(first, {"fairlead.dev/internet-egress": "10T"}))
+            options = ShapingOptions(mechanism)
+            found = Shaping(PodSource(str(file)), Host().now, _prefixes(PREFIXES), options).read()
+        wanted = "limit" if mechanism is MechanismChoice.LIMIT else "htb"
+        assert found.usage.mechanism == wanted
+
+    return shape
+
+
+def _listed(first: int, annotations: dict[str, str]) -> str:
+    return json.dumps({"items": [
+        {"metadata": {"name": f"pod-{n}", "namespace": f"team-{n % 8}", "uid": f"uid-{n}",
+                      "annotations": annotations},
+         "spec": {}, "status": {"phase": "Running", "podIPs": [{"ip": str(_FIRST + n)}]}}
+        for n in range(first, PODS)
+    ]})  # fmt: skip
+
+
+def _division(report: Report) -> None:
+    """Measure a round of a budget over nodes, beside the sort that it cannot do without."""
+    draw = np.random.default_rng(1)
+    ones, held = np.ones(NODES, dtype=np.int64), np.zeros(NODES, dtype=np.int64)
+    costs: list[float] = []
+    ratios: list[float] = []
+    for _ in range(READS):
+        demand = (draw.pareto(1.0, NODES) * 10**6).astype(np.int64)
+        start = time.thread_time()
+        held = divide(10**9, demand, held, ones)
+        costs.append(time.thread_time() - start)
+        start = time.thread_time()
+        np.argsort(demand / ones, kind="stable")
+        ratios.append(costs[-1] / (time.thread_time() - start))
+    report.add("network.divide", statistics.median(costs) / cpu_slowness() * 1000, "ms CPU")
+    report.add("network.divide_ratio", statistics.median(ratios), "x sort")
+
+
 def _packets(report: Report, world: NetWorld) -> None:
     cases: dict[str, Callable[[], None]] = {
         "bare": lambda: None, "one": _counts(1, 0), "pods": _counts(PODS, PREFIXES),
-        "many": _counts(MANY, MANY),
+        "many": _counts(MANY, MANY), "free": _shapes(MechanismChoice.AUTO, 1),
+        "htb": _shapes(MechanismChoice.AUTO, 0), "limit": _shapes(MechanismChoice.LIMIT, 0),
     }  # fmt: skip
     with world.outside.inside():
         sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -82,12 +130,18 @@ def _packets(report: Report, world: NetWorld) -> None:
             for name, count in cases.items():
                 with world.node.inside():
                     remove_table()
+                    remove_shaping()
                     count()
                 _sent(sender, PACKETS // 10)
                 costs[name] = min(_sent(sender, PACKETS) for _ in range(TRIES))
-            for pair in (("pods", "bare"), ("many", "one")):
+            for pair in (
+                ("pods", "bare"), ("many", "one"), ("free", "bare"), ("htb", "bare"),
+                ("limit", "bare"),
+            ):  # fmt: skip
                 ratios.setdefault(pair, []).append(costs[pair[0]] / costs[pair[1]])
     report.add("network.packet_ratio", statistics.median(ratios["pods", "bare"]), "x bare")
+    for name in ("free", "htb", "limit"):
+        report.add(f"network.{name}_ratio", statistics.median(ratios[name, "bare"]), "x bare")
     report.add("network.flat_ratio", statistics.median(ratios["many", "one"]), "x one pod")
 
 
@@ -112,12 +166,9 @@ def _looks(report: Report, world: NetWorld) -> None:
     """Measure looks at 250 pods that have not changed; each reads list, addresses and counters."""
     with tempfile.TemporaryDirectory() as name, world.node.inside():
         file = Path(name) / "pods.json"
-        file.write_text(json.dumps({"items": [
-            {"metadata": {"name": f"pod-{n}", "namespace": f"team-{n % 8}", "uid": f"uid-{n}"},
-             "spec": {}, "status": {"phase": "Running", "podIPs": [{"ip": str(_FIRST + n)}]}}
-            for n in range(PODS)
-        ]}))  # fmt: skip
+        file.write_text(_listed(0, {}))
         remove_table()
+        remove_shaping()
         counting = Counting(Host(), PodSource(str(file)), _prefixes(PREFIXES))
         slow, start = cpu_slowness(), time.perf_counter()
         counting.read()

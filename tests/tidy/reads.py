@@ -19,7 +19,10 @@ from fairlead.api import names, resources
 from fairlead.sim.tenants.mutations import fields_of
 
 #: What decides, admits, acts and keeps. What only shows (the CLI, reports) moves nothing.
-_PARTS = ("model/", "decide/", "controllers/", "webhook/", "runtime/", "app/", "history/")
+_PARTS = (
+    "model/", "decide/", "controllers/", "webhook/", "runtime/", "app/", "history/",
+    "node/shaping/",
+)  # fmt: skip
 _KEY = re.compile(r"([a-z0-9-]+\.)+[a-z0-9-]+/[A-Za-z0-9][A-Za-z0-9._-]*")
 _VERSION = re.compile(r"v\d+((alpha|beta)\d+)?")
 

@@ -18,7 +18,13 @@ BANNED: dict[str, tuple[str, tuple[str, ...]]] = {
     "time.time": ("a Clock argument", ("runtime/clock.py", "cli/", "member/")),
     "time.monotonic": (
         "loop.time()",
-        (*BLOCKING, "member/", "embedded/local/shim_session.py", "node/program_run.py"),
+        (
+            *BLOCKING,
+            "member/",
+            "embedded/local/shim_session.py",
+            "node/program_run.py",
+            "node/shaping/probe.py",
+        ),
     ),
     "time.sleep": (
         "asyncio.sleep",

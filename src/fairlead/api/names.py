@@ -33,6 +33,7 @@ IMAGE_PULL = f"{GROUP}/image-pull"
 HELD_BY_ARRAY = f"{GROUP}/held-by-array"  # on an element's job: the array holds it, no person does
 PROGRESS = f"{GROUP}/progress"  # on pods: JSON of api.job.Progress, written by the node
 USE = f"{GROUP}/use"  # on pods that have ended: JSON of api.use.MemberUse, written by the node
+INTERNET_EGRESS = f"{GROUP}/internet-egress"  # on pods: bits per second, such as 200M
 MPI = f"{GROUP}/mpi"  # on templates of roles: "true" has a key made for `fairlead.member.mpirun`
 SLURM_TASKS = f"{GROUP}/slurm-tasks"  # on templates of batch scripts: PER_NODE, PER_NODE/TOTAL
 HOSTFILE = f"{GROUP}/hostfile"  # on the pod of a lone member: its host file

@@ -104,10 +104,9 @@ class Agent:
 
     def _write_report(self, now: float) -> None:
         """Replace the report if it says something new, or is old; OSError."""
-        counted = (each.usage() for each in self._sources)
         report = report_of(
             self._watch, self._host.now(), not_kept=self._not_kept, machine_id=self._machine_id,
-            traffic=next((usage for usage in counted if usage is not None), None),
+            counted=(each.usage() for each in self._sources),
         )  # fmt: skip
         sources = [(each.source, each.state, each.lost, each.unreadable) for each in report.sources]
         changed = (report.faults, report.ended, report.skipped, report.not_kept, report.tuning,

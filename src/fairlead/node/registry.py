@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fairlead.api.node_report import TuningMode
 from fairlead.input.sections import load
 from fairlead.node.host import Host
-from fairlead.node.settings import AgentSettings, TrafficSettings
+from fairlead.node.settings import AgentSettings, ShapingSettings, TrafficSettings
 from fairlead.node.source import AnySource
 from fairlead.node.sources import (
     clock,
@@ -22,6 +22,7 @@ from fairlead.node.sources import (
     network,
     pcie,
     programs,
+    shaping,
     tasks,
     traffic,
     tuning,
@@ -42,6 +43,7 @@ SOURCES: dict[str, Callable[[Host, AgentSettings], AnySource | None]] = {
     "programs": programs.source,
     tuning.SOURCE: tuning.source,
     "traffic": traffic.source,
+    "shaping": shaping.source,
 }
 
 
@@ -53,7 +55,7 @@ def sources(host: Host, settings: AgentSettings) -> tuple[AnySource, ...]:
 
 def without_changes(settings: AgentSettings) -> AgentSettings:
     """Return the settings of one look, which changes nothing on the machine."""
-    settings = replace(settings, traffic=TrafficSettings())
+    settings = replace(settings, traffic=TrafficSettings(), shaping=ShapingSettings())
     tuned = settings.tuning
     if not tuned.profile:
         return replace(settings, disabled=(*settings.disabled, tuning.SOURCE))
@@ -67,6 +69,7 @@ def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
             yield f"disabled[{i}]", f"no source '{name}'; there are {', '.join(SOURCES)}"
     yield from unknown_facts(settings.tuning.facts, "tuning.facts")
     yield from traffic.conflicts(settings.traffic)
+    yield from shaping.conflicts(settings)
     for path, codes in (("gpu.xid", settings.gpu.xid), ("gpu.sxid", settings.gpu.sxid)):
         for code in codes:
             if not (code.isascii() and code.isdecimal()):

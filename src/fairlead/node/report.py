@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from fairlead.api.times import format_time
 from fairlead.model.faults import EndedFault, Fault, Moment
+from fairlead.node.shaping.use import ShapingUsage
 from fairlead.node.source import SkippedCheck, SourceHealth
 from fairlead.node.sources import tuning
 from fairlead.node.sources.tuning import TuningMemory
@@ -77,13 +79,18 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     machine_id: str = ""
     tuning: TuningMemory | None = None
     traffic: TrafficUsage | None = None
+    shaping: ShapingUsage | None = None
 
 
 def report_of(
     watch: MachineWatch, now: Moment, *, not_kept: str = "", machine_id: str = "",
-    traffic: TrafficUsage | None = None,
+    counted: Iterable[TrafficUsage | ShapingUsage | None] = (),
 ) -> Report:  # fmt: skip
-    """Return the report of this instant; `machine_id` names the hardware."""
+    """Return the report of this instant.
+
+    `machine_id` names the hardware, `counted` is what sources have counted.
+    """
+    found = tuple(counted)
     return Report(
         VERSION,
         watch.is_healthy,
@@ -98,7 +105,8 @@ def report_of(
         not_kept,
         machine_id,
         _tuning(watch),
-        traffic,
+        next((each for each in found if isinstance(each, TrafficUsage)), None),
+        next((each for each in found if isinstance(each, ShapingUsage)), None),
     )
 
 

@@ -15,6 +15,7 @@ from msgspec import Meta
 from fairlead.api.node_report import FACTS_MAX, TuningMode
 from fairlead.input.sections import Section, about, within
 from fairlead.model.faults import Action, Severity
+from fairlead.node.shaping.mechanism import MechanismChoice
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -277,6 +278,28 @@ class TrafficSettings(Section, frozen=True):
     ] = 50  # fmt: skip
 
 
+class ShapingSettings(Section, frozen=True):
+    """Limits of what pods send to the internet."""
+
+    enabled: Annotated[
+        bool, about("Limits are kept: those that pods ask for, and what is set here.")
+    ] = False
+    mechanism: Annotated[
+        MechanismChoice,
+        about("auto: classes of HTB on the default route's device, and where that cannot be, "
+              "limits that drop. htb: classes also on a device with several transmit queues, "
+              "which then share one lock. limit: limits that drop."),
+    ] = MechanismChoice.AUTO  # fmt: skip
+    pod_megabits_max: Annotated[
+        int, within(0, 10_000_000, "What no pod may exceed, in 10**6 bits per second; 0: no such "
+                                   "limit."),
+    ] = 0  # fmt: skip
+    rates: Annotated[
+        str, Meta(max_length=512, description="File of what this node may send of teams' budgets; "
+                  "empty: teams have none."),
+    ] = ""  # fmt: skip
+
+
 class AgentSettings(Section, frozen=True):
     """Settings of the agent."""
 
@@ -309,3 +332,4 @@ class AgentSettings(Section, frozen=True):
     programs: ProgramSettings = ProgramSettings()
     tuning: TuningSettings = TuningSettings()
     traffic: TrafficSettings = TrafficSettings()
+    shaping: ShapingSettings = ShapingSettings()

@@ -10,6 +10,7 @@ import msgspec
 
 from fairlead.api.node_report import SourceState
 from fairlead.model.faults import Identity, Moment, Observation
+from fairlead.node.shaping.use import ShapingUsage
 from fairlead.node.traffic.usage import TrafficUsage
 
 F = TypeVar("F")
@@ -80,7 +81,7 @@ class SignalSource(Generic[F, M]):
     period_seconds: int
     is_log: bool = False
     is_busy: Callable[[], bool] = bool
-    usage: Callable[[], TrafficUsage | None] = _no_usage
+    usage: Callable[[], TrafficUsage | ShapingUsage | None] = _no_usage
 
 
 AnySource = SignalSource[Any, Any]

@@ -62,6 +62,7 @@ def test_the_page_lists_every_source_with_its_period(tmp_path: Path) -> None:
     settings = changed(AgentSettings(), "programs", directory=str(tmp_path))
     settings = changed(settings, "tuning", profile="ml-node")
     settings = changed(settings, "traffic", pods=str(tmp_path / "pods.json"))
+    settings = changed(settings, "shaping", enabled=True)
     made = {source.name: source.period_seconds for source in sources(tree.host(), settings)}
     listed = re.findall(r"^\| ([a-z-]+) \| .* \| (\d+) s \|$", PAGE.read_text(), re.MULTILINE)
     assert {name: int(period) for name, period in listed} == made

@@ -9,6 +9,7 @@ from fairlead.cli.common import Common, common
 from fairlead.cli.views.agent_network import POD_COLUMNS, USAGE_COLUMNS, pod_rows, usage_rows
 from fairlead.input.errors import Code, Exit, fail
 from fairlead.node.registry import load_settings
+from fairlead.node.shaping import remove_shaping
 from fairlead.node.traffic import PodSource, read_pods, read_usage, remove_table
 
 _TOP_MAX = 1000
@@ -29,7 +30,11 @@ _TOP_MAX = 1000
 @click.option("--config", metavar="FILE", default="", help="YAML of the agent; it names pods.")
 @click.option("--top", type=click.IntRange(0, _TOP_MAX), default=0, show_default=True,
               help="Also show so many lines of pods with the most bytes.")  # fmt: skip
-@click.option("--remove", is_flag=True, help="Stop counting: take the agent's table away.")
+@click.option(
+    "--remove",
+    is_flag=True,
+    help="Stop counting and shaping: take all away that the agent has set.",
+)
 @common(cluster=False)
 def network(common_: Common, *, config: str, top: int, remove: bool) -> int:
     """Show the traffic of this machine's pods, by namespace and class.
@@ -43,7 +48,10 @@ def network(common_: Common, *, config: str, top: int, remove: bool) -> int:
     try:
         if remove:
             remove_table()
+            was_shaping = remove_shaping()
             common_.note("removed the table inet fairlead")
+            if was_shaping:
+                common_.note("removed all limits of pods")
             return Exit.OK
         source = PodSource(settings.pods, settings.token_file, settings.ca_file)
         found = read_usage(read_pods(source) if top and settings.pods else (), top=top)

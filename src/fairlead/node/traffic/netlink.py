@@ -20,7 +20,7 @@ from fairlead.node.traffic.classes import Address
 
 NO_RIGHT = "no right to netfilter: counting traffic needs root, or CAP_NET_ADMIN"
 _NO_NETFILTER = "the kernel has no nf_tables, which counting traffic needs"
-_ROUTE, _NETFILTER = 0, 12
+ROUTE, _NETFILTER = 0, 12
 _ERROR, _DONE = 2, 3
 _REQUEST, _DUMP, _INTERRUPTED = 0x1, 0x300, 0x10
 _GETLINK, _GETADDR = 18, 22
@@ -70,7 +70,7 @@ def counters(table: str) -> dict[str, Counted]:
     body += _attribute(_OBJ_TABLE, table.encode() + b"\0")
     body += _attribute(_OBJ_TYPE, struct.pack(">I", _COUNTER))
     try:
-        return dict(_counter(message, at) for message, at in _dump(_NETFILTER, _GETOBJ, body))
+        return dict(_counter(message, at) for message, at in dump(_NETFILTER, _GETOBJ, body))
     except OSError as error:
         known = {errno.EPERM: NO_RIGHT, errno.EINVAL: _NO_NETFILTER}
         if error.errno in known:
@@ -98,7 +98,7 @@ def _counter(message: bytes, at: int) -> tuple[str, Counted]:
 
 def _counter_by_attribute(message: bytes, at: int) -> tuple[str, Counted]:
     name, packets, size, uses = "", 0, 0, 0
-    for kind, start, end in _attributes(message, at + 4):
+    for kind, start, end in attributes(message, at + 4):
         if kind == _OBJ_NAME:
             name = message[start : end - 1].decode("ascii", "replace")
         elif kind == _OBJ_DATA:
@@ -110,16 +110,16 @@ def _counter_by_attribute(message: bytes, at: int) -> tuple[str, Counted]:
 
 def links() -> list[NetworkDevice]:
     """Return all devices; OSError."""
-    return [_link(*each) for each in _dump(_ROUTE, _GETLINK, bytes(16))]
+    return [_link(*each) for each in dump(ROUTE, _GETLINK, bytes(16))]
 
 
 def _link(message: bytes, at: int) -> NetworkDevice:
     name, kind, packets, size = "", "", 0, 0
-    for attribute, start, end in _attributes(message, at + 16):
+    for attribute, start, end in attributes(message, at + 16):
         if attribute == _IFLA_IFNAME:
             name = message[start : end - 1].decode("utf-8", "replace")
         elif attribute == _IFLA_LINKINFO:
-            for inner, first, last in _attributes(message[start:end], 0):
+            for inner, first, last in attributes(message[start:end], 0):
                 if inner == _IFLA_INFO_KIND:
                     kind = message[start + first : start + last].rstrip(b"\0").decode("ascii")
         elif attribute == _IFLA_STATS64:
@@ -131,8 +131,8 @@ def _link(message: bytes, at: int) -> NetworkDevice:
 def addresses() -> frozenset[Address]:
     """Return the machine's own addresses, loopback and link-local ones too; OSError."""
     found: set[Address] = set()
-    for message, at in _dump(_ROUTE, _GETADDR, bytes(8)):
-        by_kind = {kind: message[start:end] for kind, start, end in _attributes(message, at + 8)}
+    for message, at in dump(ROUTE, _GETADDR, bytes(8)):
+        by_kind = {kind: message[start:end] for kind, start, end in attributes(message, at + 8)}
         data = by_kind.get(_IFA_LOCAL) or by_kind.get(_IFA_ADDRESS)
         if data:
             found.add(ipaddress.ip_address(data))
@@ -143,7 +143,7 @@ def _attribute(kind: int, data: bytes) -> bytes:
     return _ATTRIBUTE.pack(4 + len(data), kind) + data + bytes(-len(data) % 4)
 
 
-def _attributes(message: bytes, at: int) -> Iterator[tuple[int, int, int]]:
+def attributes(message: bytes, at: int) -> Iterator[tuple[int, int, int]]:
     """Yield (type, start, end) of each attribute of a message from an offset on."""
     while at + 4 <= len(message):
         length, kind = _ATTRIBUTE.unpack_from(message, at)
@@ -153,7 +153,7 @@ def _attributes(message: bytes, at: int) -> Iterator[tuple[int, int, int]]:
         at += (length + 3) & ~3
 
 
-def _dump(protocol: int, kind: int, body: bytes) -> list[tuple[bytes, int]]:
+def dump(protocol: int, kind: int, body: bytes) -> list[tuple[bytes, int]]:
     """Return each message of a dump, and where its payload starts; OSError."""
     request = _HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | _DUMP, 1, 0) + body
     for _ in range(_TRIES):

@@ -32,7 +32,8 @@ _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C",
 }
-_NEEDS = "counting traffic needs nftables 1.0 or newer"
+_NEEDS = "counting and shaping traffic need nftables 1.0 or newer"
+NOT_UNDERSTOOD = f"{_NEEDS}: its list of our table is not understood"
 
 
 def apply(commands: Sequence[Command]) -> None:
@@ -43,12 +44,8 @@ def apply(commands: Sequence[Command]) -> None:
 
 def held() -> KernelTable:
     """Return what there is of our table, nothing without one; OSError."""
+    items = listed(TABLE)
     try:
-        found = _run(("list", "table", "inet", TABLE))
-    except FileNotFoundError:
-        return KernelTable()
-    try:
-        items: list[dict[str, Any]] = msgspec.json.decode(found)["nftables"]
         kinds = ("chain", "map", "set")
         names = [tuple(each[kind]["name"] for each in items if kind in each) for kind in kinds]
         number = max((number_of(name) for each in names for name in each), default=0)
@@ -61,8 +58,21 @@ def held() -> KernelTable:
             if (owner := owner_of(counter))
         }
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
-        raise OSError(f"{_NEEDS}: its list of our table is not understood") from error
+        raise OSError(NOT_UNDERSTOOD) from error
     return KernelTable(CountingRules(number, owners), *names)
+
+
+def listed(table: str) -> list[dict[str, Any]]:
+    """Return what nft lists of a table of the family inet, nothing without it; OSError."""
+    try:
+        items: list[dict[str, Any]] = msgspec.json.decode(_run(("list", "table", "inet", table)))[
+            "nftables"
+        ]
+    except FileNotFoundError:
+        return []
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise OSError(NOT_UNDERSTOOD) from error
+    return items
 
 
 def _run(arguments: tuple[str, ...], data: bytes = b"") -> bytes:

@@ -45,6 +45,8 @@ class _Metadata(msgspec.Struct, rename="camel"):
     uid: str
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
 
 
 class _Spec(msgspec.Struct, rename="camel"):

@@ -74,6 +74,7 @@ OWN_KEYS = (
     names.IMAGE_PULL,
     names.JOB_NUMBER,
     names.INDEX,
+    names.INTERNET_EGRESS,
     names.JOB_NAME,
     names.JOB_UID,
     names.MIRROR_POD,

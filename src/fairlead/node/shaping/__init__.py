@@ -1,0 +1,25 @@
+"""Limits of what pods send to the internet: their own, and their teams' shares of a budget.
+
+`limits` says which apply, `table` and `classes` what the kernel is to have, `mechanism` by which of
+both, `devices` and `probe` speak to the kernel, `shaping` keeps it in step, and `use` says what the
+limits do. Design: docs/design/shaping.md.
+"""
+
+from fairlead.node.shaping.limits import EgressRates, TeamRate, decode_rates
+from fairlead.node.shaping.mechanism import MechanismChoice
+from fairlead.node.shaping.shaping import Shaping, ShapingFacts, ShapingOptions, remove_shaping
+from fairlead.node.shaping.use import ShapedPodLine, ShapingUsage, TeamEgress
+
+__all__ = [
+    "EgressRates",
+    "MechanismChoice",
+    "ShapedPodLine",
+    "Shaping",
+    "ShapingFacts",
+    "ShapingOptions",
+    "ShapingUsage",
+    "TeamEgress",
+    "TeamRate",
+    "decode_rates",
+    "remove_shaping",
+]

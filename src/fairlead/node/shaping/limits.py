@@ -1,0 +1,136 @@
+"""Which limits apply to the pods of a node: their own, and their teams' shares (pure).
+
+A pod's team is one of those that have its namespace: the one that its label names, if that is one
+of them, else the first. So no label leads out of all budgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from fairlead.api.egress import egress_bits
+from fairlead.api.names import INTERNET_EGRESS, TEAM
+from fairlead.api.times import parse_time
+from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes, leased_rate
+from fairlead.node.traffic.classes import Address
+from fairlead.node.traffic.pods import CountedPod
+from fairlead.node.traffic.ruleset import AddressOwner
+
+#: Teams whose shares a node keeps; a file with more is refused.
+TEAMS_MAX = 256
+RATES_VERSION = 1
+
+
+class TeamRate(msgspec.Struct, frozen=True, rename="camel"):
+    """What this node may send of a team's budget, and what once nothing divides it."""
+
+    team: str
+    namespaces: tuple[str, ...]
+    bits_per_second: int
+    safe_bits_per_second: int
+
+
+class EgressRates(msgspec.Struct, frozen=True, rename="camel"):
+    """The file of rates. `at` is when the divider confirmed them, by the clock of the node."""
+
+    version: int
+    at: str
+    teams: tuple[TeamRate, ...]
+
+
+class ShapedPod(NamedTuple):
+    """A pod with a limit: its own (0: none), and its team ("": none with a budget)."""
+
+    owner: AddressOwner
+    name: str
+    addresses: tuple[Address, ...]
+    bits: int
+    team: str
+
+
+@dataclass(frozen=True, slots=True)
+class EgressLimits:
+    """All limits of a node, in order. Rates are in bits per second."""
+
+    pods: tuple[ShapedPod, ...] = ()
+    teams: Mapping[str, int] = field(default_factory=dict[str, int])
+    refused: tuple[str, ...] = ()
+
+
+def decode_rates(data: bytes) -> EgressRates:
+    """Return the rates in a file; ValueError."""
+    try:
+        found = msgspec.json.decode(data, type=EgressRates)
+        parse_time(found.at)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"it is no file of rates: {error}") from error
+    if found.version != RATES_VERSION:
+        raise ValueError(f"it has version {found.version}; accepted: {RATES_VERSION}")
+    if len(found.teams) > TEAMS_MAX:
+        raise ValueError(f"it has {len(found.teams)} teams; accepted: {TEAMS_MAX}")
+    return found
+
+
+def limits_of(
+    pods: Iterable[CountedPod],
+    owners: Mapping[Address, AddressOwner],
+    rates: EgressRates | None,
+    now: float,
+    *,
+    pod_bits_max: int = 0,
+    times: EgressLeaseTimes = LEASE_TIMES,
+) -> EgressLimits:
+    """Return the limits of the pods that have an address here.
+
+    `owners` says whose each address is; `pod_bits_max` is what no pod may exceed, 0 for no such
+    limit. An annotation that is no rate counts for nothing, and is listed.
+    """
+    addresses: dict[AddressOwner, list[Address]] = {}
+    for address, owner in owners.items():
+        addresses.setdefault(owner, []).append(address)
+    given = sorted(rates.teams, key=lambda each: each.team) if rates else ()
+    shaped: list[ShapedPod] = []
+    refused: list[str] = []
+    for pod in sorted(pods, key=lambda each: each.owner):
+        if pod.owner not in addresses:
+            continue
+        own = _own_limit(pod, refused)
+        bits = min((each for each in (own, pod_bits_max) if each), default=0)
+        team = _team(pod, given)
+        if bits or team:
+            where = tuple(sorted(addresses[pod.owner], key=lambda each: (each.version, each)))
+            shaped.append(ShapedPod(pod.owner, pod.metadata.name, where, bits, team))
+    there = {each.team for each in shaped}
+    shares = {each.team: each for each in given if each.team in there}
+    silent = max(0.0, now - parse_time(rates.at)) if rates else 0.0
+    return EgressLimits(
+        tuple(shaped),
+        {
+            name: leased_rate(each.bits_per_second, each.safe_bits_per_second, silent, times=times)
+            for name, each in shares.items()
+        },
+        tuple(refused),
+    )
+
+
+def _own_limit(pod: CountedPod, refused: list[str]) -> int:
+    """Return the limit that the pod asks for itself, 0 for none."""
+    text = (pod.metadata.annotations or {}).get(INTERNET_EGRESS)
+    if text is None:
+        return 0
+    try:
+        return egress_bits(text)
+    except ValueError as error:
+        meta = pod.metadata
+        refused.append(f"{meta.namespace}/{meta.name}: {INTERNET_EGRESS}: {error}")
+        return 0
+
+
+def _team(pod: CountedPod, given: Sequence[TeamRate]) -> str:
+    names = [each.team for each in given if pod.metadata.namespace in each.namespaces]
+    label = (pod.metadata.labels or {}).get(TEAM, "")
+    return label if label in names else next(iter(names), "")

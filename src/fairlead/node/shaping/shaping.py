@@ -1,0 +1,358 @@
+"""Keeps the kernel's limits in step with the pods of the node and their teams' shares.
+
+The kernel has all state, as for counting: which address has which class or limit is in the table,
+and the rates are the classes'. So an agent that ends after any line is followed by one that goes on
+from there, or by `remove_shaping`. Packets without a class pass everything, so what is killed
+between two steps leaves a pod without its limit for a moment, and cuts nothing off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes
+from fairlead.model.faults import Moment
+from fairlead.node.shaping import devices, probe
+from fairlead.node.shaping.classes import (
+    HANDLE,
+    LEAVES,
+    ClassPlan,
+    Key,
+    additions,
+    class_id,
+    deletions,
+    number_of,
+    plan_classes,
+    pod_key,
+)
+from fairlead.node.shaping.devices import DeviceQueues, NoSuchQueue, Route
+from fairlead.node.shaping.limits import EgressLimits, EgressRates, decode_rates, limits_of
+from fairlead.node.shaping.mechanism import MechanismChoice, ShapingChoice, choose, single_route
+from fairlead.node.shaping.table import (
+    TABLE,
+    Mechanism,
+    ShapingTable,
+    changes,
+    parse_table,
+    remove,
+    wanted_table,
+)
+from fairlead.node.shaping.use import PODS_MAX, Flow, ShapingUsage, flow_lines
+from fairlead.node.traffic import netlink, nft
+from fairlead.node.traffic.classes import INTERNET, PrefixList
+from fairlead.node.traffic.counting import plan_of
+from fairlead.node.traffic.pods import PodSource, owners, read_pods
+from fairlead.node.traffic.ruleset import TABLE as COUNTING
+from fairlead.node.traffic.ruleset import CountingPlan, counter_name
+
+#: After a probe that failed, classes are left alone for so long.
+RETRY_SECONDS = 600.0
+#: Without a pod that has a limit, what is set stays for so many looks: pods come and go.
+IDLE_LOOKS = 60
+RATES_BYTES_MAX = 1 << 20
+#: A limit of the table that is new lets a second of its rate through at once, so it changes at most
+#: so often, and of a team's share that part is kept back.
+LIMIT_SECONDS, LIMIT_PERCENT = 20.0, 95
+
+
+@dataclass(frozen=True, slots=True)
+class ShapingOptions:
+    """`pod_bits_max`: what no pod may exceed, 0 for no such limit. `rates`: the file of shares."""
+
+    mechanism: MechanismChoice = MechanismChoice.AUTO
+    pod_bits_max: int = 0
+    rates: str = ""
+    times: EgressLeaseTimes = LEASE_TIMES
+
+
+@dataclass(frozen=True, slots=True)
+class ShapingFacts:
+    """One look. `unreadable` says what could not be read; `taken_back` why classes were."""
+
+    usage: ShapingUsage
+    unreadable: tuple[str, ...] = ()
+    taken_back: str = ""
+
+
+@dataclass(slots=True)
+class Shaping:
+    """The shaping of one machine. Used by one thread at a time.
+
+    `answers` asks the gateway of a route with packets of a priority; `now` has the uptime, too.
+    """
+
+    pods: PodSource
+    now: Callable[[], Moment]
+    own: Sequence[PrefixList] = ()
+    options: ShapingOptions = ShapingOptions()
+    answers: Callable[[Route, int], bool] = probe.answers
+    _plan: CountingPlan = field(init=False)
+    _held: ShapingTable | None = None
+    _numbers: Mapping[Key, int] | None = None
+    _leaf: str = ""
+    _has_probed: bool = False
+    _cannot_probe: bool = False
+    _without_htb: str = ""
+    _retry_at: float = float("inf")
+    _idle: int = 0
+    _rates: EgressRates | None = None
+    _flows: Mapping[str, Flow] = field(default_factory=dict[str, Flow])
+    _flows_at: float = 0.0
+    _usage: ShapingUsage | None = None
+    _last: EgressLimits = field(default_factory=EgressLimits)
+    _paced: Mapping[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
+
+    def __post_init__(self) -> None:
+        self._plan = plan_of(self.own)
+
+    def last_usage(self) -> ShapingUsage | None:
+        """Return what the last look found; None before the first."""
+        return self._usage
+
+    def read(self) -> ShapingFacts:
+        """Bring the kernel in step, and return what the limits do; OSError."""
+        limits, unreadable = self._limits()
+        taken_back = ""
+        try:
+            choice = self._choice()
+            if choice.mechanism is Mechanism.HTB and limits.pods:
+                taken_back = self._by_classes(limits, choice)
+                choice = self._choice() if taken_back else choice
+            if choice.mechanism is Mechanism.LIMIT and limits.pods:
+                limits = self._by_limits(limits)
+        except OSError:
+            self._held = self._numbers = None  # read again from the kernel
+            raise
+        self._idle = 0 if limits.pods else self._idle + 1
+        if self._idle > IDLE_LOOKS or (not limits.pods and self._usage is None):
+            remove_shaping()
+            self._held = self._numbers = None
+        self._usage = self._used(limits, choice)
+        return ShapingFacts(self._usage, unreadable, taken_back or self._without_htb)
+
+    def _limits(self) -> tuple[EgressLimits, tuple[str, ...]]:
+        """Return the limits that apply, those of before while the pods cannot be read."""
+        unreadable: list[str] = []
+        try:
+            self._rates = self._read_rates()
+        except (OSError, ValueError) as error:  # the last known rates fall by their age
+            unreadable.append(f"rates: {error}")
+        try:
+            pods = read_pods(self.pods)
+            whose, _ = owners(pods, netlink.addresses())
+        except OSError as error:
+            if self._usage is None:
+                raise
+            said = f"{error.filename or ''} {error.strerror or error}".strip()
+            return self._last, (*unreadable, f"pods: {said}")
+        self._last = limits_of(
+            pods, whose, self._rates, self.now().time, pod_bits_max=self.options.pod_bits_max,
+            times=self.options.times,
+        )  # fmt: skip
+        return self._last, tuple(unreadable)
+
+    def _read_rates(self) -> EgressRates | None:
+        """Return the shares of teams, None where no file is named or there is none yet."""
+        if not self.options.rates:
+            return None
+        try:
+            with Path(self.options.rates).open("rb") as file:
+                data = file.read(RATES_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return self._rates
+        if len(data) > RATES_BYTES_MAX:
+            raise ValueError(f"{self.options.rates} is larger than {RATES_BYTES_MAX >> 20} MiB")
+        return decode_rates(data)
+
+    def _choice(self) -> ShapingChoice:
+        if self.now().uptime_seconds >= self._retry_at:
+            self._without_htb, self._retry_at = "", float("inf")
+        try:
+            route = single_route(devices.default_routes())
+            queues = None if isinstance(route, str) else devices.read_queues(route.device)
+        except OSError as error:
+            return choose(self.options.mechanism, str(error), None)
+        return choose(self.options.mechanism, route, queues, self._without_htb)
+
+    def _by_classes(self, limits: EgressLimits, choice: ShapingChoice) -> str:
+        """Keep limits by classes; returns why they were taken back, "" if they were not."""
+        route = choice.route
+        assert route is not None
+        queues = devices.read_queues(route.device)
+        try:
+            if not queues.is_ours:
+                self._has_probed = False
+                devices.add_root(route.device)
+                queues = devices.read_queues(route.device)
+            plan = self._set_classes(limits, queues)
+        except OSError as error:
+            if not queues.is_ours or isinstance(error, NoSuchQueue):
+                _without_root(route.device)
+            if isinstance(error, NoSuchQueue):
+                self._without_htb = "the kernel has no HTB"
+                return self._without_htb
+            raise
+        if why := self._probe(route, plan):
+            remove_shaping()
+            self._held = self._numbers = None
+            if not self.answers(route, 0):  # the gateway never answers: that says nothing
+                self._cannot_probe = True
+                return ""
+            self._without_htb, self._retry_at = why, self.now().uptime_seconds + RETRY_SECONDS
+            return why
+        for device in devices.our_devices():
+            if device != route.device:
+                devices.delete_root(device)
+        return ""
+
+    def _set_classes(self, limits: EgressLimits, queues: DeviceQueues) -> ClassPlan:
+        """Make classes, lead packets there, then delete what nothing leads to; OSError."""
+        device = queues.device
+        if self._numbers is None:
+            self._numbers = self._recovered(limits, queues)
+        plan = plan_classes(limits, self._numbers)
+        if not self._leaf:
+            self._leaf = next(iter(queues.leaves.values()), "")
+        leaf = self._leaf or LEAVES[-1]
+        devices.change(additions(device, plan, queues.classes, queues.leaves, leaf=leaf))
+        if not self._leaf:
+            pods = [class_id(n) for key, n in sorted(plan.numbers.items()) if key[0] == "pod"]
+            self._leaf = devices.find_leaf(device, pods[0])
+            devices.change(additions(device, plan, plan.classes, (), leaf=self._leaf))
+        self._lead(Mechanism.HTB, limits, plan.ids())
+        there = devices.read_queues(device)
+        if any(there.classes.get(number) != each for number, each in plan.classes.items()):
+            raise OSError(f"the classes of {device} are not what was set")
+        devices.change(deletions(device, plan, there.classes))
+        self._numbers = plan.numbers
+        return plan
+
+    def _recovered(self, limits: EgressLimits, queues: DeviceQueues) -> dict[Key, int]:
+        """Return the numbers that an agent before gave, as the kernel has them."""
+        elements = self._table().elements
+        numbers: dict[Key, int] = {}
+        for pod in limits.pods:
+            for each in pod.addresses:
+                number = number_of(elements.get(f"class{each.version}", {}).get(str(each), ""))
+                found = queues.classes.get(number)
+                if found is None or bool(found.parent) != bool(pod.team):
+                    continue
+                if pod.team and numbers.setdefault(("team", pod.team, ""), found.parent) != (
+                    found.parent
+                ):
+                    continue
+                numbers[pod_key(pod.owner.uid, pod.team)] = number
+        used = list(numbers.values())
+        return numbers if len(used) == len(set(used)) else {}
+
+    def _by_limits(self, limits: EgressLimits) -> EgressLimits:
+        """Keep limits by dropping; returns those in force."""
+        paced = self._in_pace(limits)
+        teams = {name: bits * LIMIT_PERCENT // 100 for name, bits in paced.teams.items()}
+        self._lead(Mechanism.LIMIT, replace(paced, teams=teams), {})
+        self._numbers = None
+        for device in devices.our_devices():
+            devices.delete_root(device)
+        return paced
+
+    def _in_pace(self, limits: EgressLimits) -> EgressLimits:
+        """Return the limits without changes that come too soon after those before."""
+        instant, before = self.now().uptime_seconds, self._paced
+        after: dict[str, tuple[int, float]] = {}
+
+        def paced(name: str, bits: int) -> int:
+            old, since = before.get(name, (0, 0.0))
+            keeps = bool(old) and (old == bits or instant - since < LIMIT_SECONDS)
+            after[name] = (old, since) if keeps else (bits, instant)
+            return after[name][0]
+
+        pods = tuple(
+            each._replace(bits=paced(f"pod/{each.owner.uid}", each.bits)) if each.bits else each
+            for each in limits.pods
+        )
+        teams = {name: paced(f"team/{name}", bits) for name, bits in limits.teams.items()}
+        self._paced = after
+        return EgressLimits(pods, teams, limits.refused)
+
+    def _lead(self, mechanism: Mechanism, limits: EgressLimits, classes: Mapping[str, str]) -> None:
+        """Make the table what it should be, in one transaction; OSError."""
+        wanted = wanted_table(self._plan, mechanism, limits, classes)
+        if wanted.marker not in netlink.counters(TABLE):
+            self._held = None
+        nft.apply(changes(self._plan, mechanism, self._table(), wanted))
+        self._held = wanted
+
+    def _table(self) -> ShapingTable:
+        if self._held is None:
+            try:
+                self._held = parse_table(nft.listed(TABLE))
+            except (KeyError, TypeError, ValueError) as error:
+                raise OSError(nft.NOT_UNDERSTOOD) from error
+        return self._held
+
+    def _probe(self, route: Route, plan: ClassPlan) -> str:
+        """Ask the gateway, once, with packets of no class and of a class; "" if it answers."""
+        if self._has_probed or self._cannot_probe:
+            return ""
+        self._has_probed = True
+        if not route.gateway or "." not in route.gateway:
+            return ""
+        pods = [number for key, number in sorted(plan.numbers.items()) if key[0] == "pod"]
+        for priority in (0, HANDLE | pods[0]):
+            if not self.answers(route, priority):
+                where = class_id(pods[0]) if priority else "no class"
+                return f"the gateway {route.gateway} did not answer to a packet of {where}"
+        return ""
+
+    def _used(self, limits: EgressLimits, choice: ShapingChoice) -> ShapingUsage:
+        instant = self.now().uptime_seconds
+        flows = self._now(limits, choice) if limits.pods else {}
+        last = self._usage.teams if self._usage else ()
+        teams, pods = flow_lines(
+            limits, flows, self._flows, seconds=instant - self._flows_at, last=last
+        )
+        self._flows, self._flows_at = flows, instant
+        if not limits.pods:
+            return ShapingUsage(refused=limits.refused)
+        is_htb = choice.mechanism is Mechanism.HTB
+        return ShapingUsage(
+            choice.mechanism.value, choice.route.device if choice.route else "",
+            self._leaf if is_htb else "", choice.why, teams, pods[:PODS_MAX],
+            max(0, len(pods) - PODS_MAX), limits.refused,
+        )  # fmt: skip
+
+    def _now(self, limits: EgressLimits, choice: ShapingChoice) -> dict[str, Flow]:
+        """Return what was sent and dropped so far, by uid of pods and "team/NAME"."""
+        if choice.mechanism is Mechanism.HTB and choice.route is not None:
+            uses = devices.read_queues(choice.route.device).uses
+            by_key = {key: uses[n] for key, n in (self._numbers or {}).items() if n in uses}
+            return {
+                key[1] if key[0] == "pod" else f"team/{key[1]}": Flow(*use)
+                for key, use in by_key.items()
+            }
+        dropped, counted = netlink.counters(TABLE), netlink.counters(COUNTING)
+        flows = {f"team/{name}": Flow(0, dropped[f"team/{name}"].packets)
+                 for name in limits.teams if f"team/{name}" in dropped}  # fmt: skip
+        for pod in limits.pods:
+            sent = counted.get(counter_name(pod.owner, INTERNET, "out"))
+            lost = dropped.get(f"pod/{pod.owner.namespace}/{pod.owner.uid}")
+            flows[pod.owner.uid] = Flow(sent.size if sent else 0, lost.packets if lost else 0)
+        return flows
+
+
+def _without_root(device: str) -> None:
+    if device in devices.our_devices():
+        devices.delete_root(device)
+
+
+def remove_shaping() -> bool:
+    """Take back all that is set, by whichever agent; False where nothing was. OSError."""
+    there = bool(netlink.counters(TABLE))
+    if there:
+        nft.apply(remove())
+    mine = devices.our_devices()
+    for device in mine:
+        devices.delete_root(device)
+    return there or bool(mine)

@@ -1,0 +1,493 @@
+"""Limits of pods' traffic to the internet, by a real kernel: rates on the wire, and what stays."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.e2e.net_world import INTERNAL4, INTERNET4, NetWorld, net_world, run
+
+from fairlead.api.times import format_time
+from fairlead.decide.network import divide, safe_share
+from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes
+from fairlead.model.faults import Moment
+from fairlead.node.shaping import (
+    EgressRates,
+    MechanismChoice,
+    Shaping,
+    ShapingFacts,
+    ShapingOptions,
+    TeamRate,
+    devices,
+    remove_shaping,
+)
+from fairlead.node.shaping.classes import LEAVES
+from fairlead.node.shaping.devices import NoSuchQueue, Route
+from fairlead.node.traffic import PodSource, nft
+
+pytestmark = pytest.mark.e2e
+
+DEVICE = "veth-out"
+PAYLOAD, FRAME = 1400, 1442
+M = 10**6
+_PULSE_SECONDS = 0.004
+
+
+def now() -> Moment:
+    return Moment(time.time(), time.monotonic())
+
+
+class Node:
+    """A node with pods, and the outside, which counts what arrives by address."""
+
+    def __init__(self, folder: Path, net: NetWorld) -> None:
+        self.net = net
+        self.file = folder / "pods.json"
+        self.rates = folder / "rates.json"
+        net.add_addresses(*(f"10.1.0.{n}/16" for n in range(2, 8)))
+        self.sinks: list[socket.socket] = []
+        with net.outside.inside():
+            for address in (INTERNET4, INTERNAL4):
+                sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+                sink.bind((address, 9000))
+                self.sinks.append(sink)
+            rules = "".join(f"counter {name} {{\n}}\n" for name in ("internet", "internal")) + (
+                "chain in { type filter hook input priority 0;\n"
+                f"ip daddr {INTERNET4} counter name internet\n"
+                f"ip daddr {INTERNAL4} counter name internal\n}}\n"
+            )
+            run("nft", "-f", "-", text=f"table inet arrived {{\n{rules}}}\n")
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            sink.close()
+
+    def of_pods(self, limits: Mapping[str, str | None], *, namespace: str = "team-a") -> None:
+        """Make the kubelet list a pod at each address, with this limit."""
+        self.file.write_text(json.dumps({"items": [
+            {"metadata": {"name": f"pod-{address}", "namespace": namespace, "uid": f"uid-{n}",
+                          "annotations": {"fairlead.dev/internet-egress": limit} if limit else {}},
+             "spec": {}, "status": {"phase": "Running", "podIPs": [{"ip": address}]}}
+            for n, (address, limit) in enumerate(limits.items())
+        ]}))  # fmt: skip
+
+    def new_agent(
+        self, mechanism: MechanismChoice = MechanismChoice.AUTO,
+        answers: Callable[[Route, int], bool] | None = None, times: EgressLeaseTimes = LEASE_TIMES,
+    ) -> Shaping:  # fmt: skip
+        options = ShapingOptions(mechanism, rates=str(self.rates), times=times)
+        made = Shaping(PodSource(str(self.file)), now, options=options)
+        if answers is not None:
+            made.answers = answers
+        return made
+
+    def look(self, agent: Shaping) -> ShapingFacts:
+        with self.net.node.inside():
+            return agent.read()
+
+    def state(self) -> str:
+        """Return all queues, classes and rules of the node, without what they count."""
+        with self.net.node.inside():
+            ruleset = run("nft", "-s", "list", "ruleset")
+            queues = run("tc", "qdisc", "show") + run("tc", "class", "show", "dev", DEVICE)
+        return re.sub(r"direct_packets_stat \d+", "", queues) + ruleset
+
+    def arrived(self) -> dict[str, int]:
+        """Return the bytes of frames that have arrived, by class of the address."""
+        with self.net.outside.inside():
+            items = json.loads(run("nft", "-j", "list", "counters"))["nftables"]
+        return {
+            each["counter"]["name"]: each["counter"]["bytes"] + 14 * each["counter"]["packets"]
+            for each in items if "counter" in each
+        }  # fmt: skip
+
+    def remove(self) -> bool:
+        with self.net.node.inside():
+            return remove_shaping()
+
+
+class Sender:
+    """Sends at a rate in bits per second, of frames, which can be changed; 0 is none."""
+
+    def __init__(self, node: Node, source: str, to: str, rate: int) -> None:
+        self.rate, self._ends = rate, threading.Event()
+        with node.net.pods.inside():
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind((source, 0))
+        self._socket.connect((to, 9000))
+        self._thread = threading.Thread(target=self._send)
+        self._thread.start()
+
+    def _send(self) -> None:
+        data, due, owed = bytes(PAYLOAD), time.monotonic(), 0.0
+        while not self._ends.is_set():
+            due += _PULSE_SECONDS
+            owed += self.rate * _PULSE_SECONDS / 8
+            while owed >= FRAME:
+                owed -= FRAME
+                self._socket.send(data)
+            self._ends.wait(max(0.0, due - time.monotonic()))
+
+    def end(self) -> None:
+        self._ends.set()
+        self._thread.join()
+        self._socket.close()
+
+
+@contextmanager
+def sending(node: Node, *flows: tuple[str, str, int]) -> Generator[list[Sender]]:
+    """Send flows of (source, destination, rate)."""
+    senders = [Sender(node, *flow) for flow in flows]
+    try:
+        yield senders
+    finally:
+        for each in senders:
+            each.end()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    net = net_world()
+    made = Node(tmp_path, net)
+    yield made
+    made.close()
+    net.close()
+
+
+def measured(nodes: list[Node], seconds: float) -> tuple[dict[str, float], float]:
+    """Return bits per second that arrive at all nodes together, by class, over a time."""
+    before, start = [each.arrived() for each in nodes], time.monotonic()
+    time.sleep(seconds)
+    after, took = [each.arrived() for each in nodes], time.monotonic() - start
+    return {
+        name: sum((a[name] - b[name]) * 8 for a, b in zip(after, before, strict=True)) / took
+        for name in before[0]
+    }, took
+
+
+@pytest.mark.parametrize("mechanism", [MechanismChoice.AUTO, MechanismChoice.LIMIT])
+def test_a_flow_to_the_internet_keeps_its_rate_and_one_inside_is_untouched(
+    node: Node, mechanism: MechanismChoice
+) -> None:
+    node.of_pods({"10.1.0.2": "20M"})
+    inside = ("10.1.0.2", INTERNAL4, 60 * M)
+    with sending(node, inside, ("10.1.0.2", INTERNET4, 40 * M)):
+        without, _ = measured([node], 1.0)
+        assert without["internet"] == pytest.approx(40 * M, rel=0.1)  # nothing is limited yet
+        facts = node.look(node.new_agent(mechanism))
+        assert facts.usage.mechanism == ("htb" if mechanism is MechanismChoice.AUTO else "limit")
+        measured([node], 0.3 if mechanism is MechanismChoice.AUTO else 1.5)  # the burst
+        found, _ = measured([node], 5.0)
+    assert found["internet"] == pytest.approx(20 * M, rel=0.03)
+    assert found["internal"] == pytest.approx(without["internal"], rel=0.05)
+
+
+def test_a_pod_without_a_limit_is_not_slowed_by_one_that_has_one(node: Node) -> None:
+    node.of_pods({"10.1.0.2": "10M", "10.1.0.3": None})
+    node.look(node.new_agent())
+    with sending(node, ("10.1.0.2", INTERNET4, 30 * M), ("10.1.0.3", INTERNET4, 40 * M)):
+        measured([node], 0.3)
+        found, _ = measured([node], 2.0)
+    assert found["internet"] == pytest.approx(50 * M, rel=0.04)
+
+
+def test_a_limit_that_is_changed_counts_from_the_next_look(node: Node) -> None:
+    agent = node.new_agent()
+    with sending(node, ("10.1.0.2", INTERNET4, 40 * M)):
+        for limit, rate in (("10M", 10 * M), ("30M", 30 * M), ("1e99", 40 * M), ("5M", 5 * M)):
+            node.of_pods({"10.1.0.2": limit})
+            facts = node.look(agent)
+            assert bool(facts.usage.refused) == (limit == "1e99")
+            if limit == "30M":  # what waited below the old rate
+                measured([node], 0.3)
+            measured([node], 0.2)
+            if limit != "1e99":
+                assert measured([node], 1.0)[0]["internet"] == pytest.approx(rate, rel=0.05)
+
+
+def has_fair_queue(node: Node) -> str:
+    """Return the fair queue that the kernel has, "" for none."""
+    with node.net.node.inside():
+        for leaf in LEAVES[:-1]:
+            try:
+                devices.change([f"qdisc add dev {DEVICE} root {leaf}"])
+            except NoSuchQueue:
+                continue
+            devices.change([f"qdisc del dev {DEVICE} root"])
+            return leaf
+    return ""
+
+
+def test_64_connections_of_one_pod_share_its_rate(node: Node) -> None:
+    if not has_fair_queue(node):
+        pytest.skip(f"the kernel has none of {', '.join(LEAVES[:-1])}")
+    node.of_pods({"10.1.0.2": "40M"})
+    node.look(node.new_agent())
+    with node.net.outside.inside():
+        server = socket.create_server((INTERNET4, 9001), backlog=64)
+    with ExitStack() as held:
+        held.enter_context(server)
+        received = [0] * 64
+        senders: list[socket.socket] = []
+        for _ in range(64):
+            with node.net.pods.inside():
+                sender = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            sender.bind(("10.1.0.2", 0))
+            sender.connect((INTERNET4, 9001))
+            sender.setblocking(False)
+            senders.append(sender)
+        peers = [held.enter_context(server.accept()[0]) for _ in senders]
+        data, end = bytes(1 << 16), time.monotonic() + 4.0
+        while time.monotonic() < end:
+            for sender, (n, peer) in zip(senders, enumerate(peers), strict=True):
+                with suppress(BlockingIOError):
+                    sender.send(data)
+                peer.setblocking(False)
+                with suppress(BlockingIOError):
+                    received[n] += len(peer.recv(1 << 18))
+    fairness = sum(received) ** 2 / (64 * sum(each**2 for each in received))  # Jain's index
+    assert fairness > 0.9
+
+
+class Killed(BaseException):
+    """The agent is killed before it changes something."""
+
+
+def test_an_agent_that_is_killed_before_any_change_is_followed_by_one_that_goes_on(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.of_pods({"10.1.0.2": "10M", "10.1.0.3": "20M"})
+    node.look(node.new_agent())
+    wanted = node.state()
+    assert wanted.count("class htb") == 2
+    real = {(module, name): getattr(module, name)
+            for module, name in ((devices, "change"), (nft, "apply"))}  # fmt: skip
+    for die_at in itertools.count(1):
+        node.remove()
+        node.of_pods({"10.1.0.2": "10M", "10.1.0.4": "5M"})
+        node.look(node.new_agent())  # others are there already
+        node.of_pods({"10.1.0.2": "10M", "10.1.0.3": "20M"})
+        count = 0
+        for (module, name), call in real.items():
+
+            def step(
+                *arguments: object, call: Callable[..., object] = call, last: int = die_at
+            ) -> object:
+                nonlocal count
+                count += 1
+                if count == last:
+                    raise Killed
+                return call(*arguments)
+
+            monkeypatch.setattr(module, name, step)
+        try:
+            node.look(node.new_agent())
+            break  # it was not killed: all steps were
+        except Killed:
+            pass
+        monkeypatch.undo()
+        node.look(node.new_agent())
+        assert normal(node.state()) == normal(wanted)
+    assert die_at > 3
+
+
+def normal(state: str) -> list[str]:
+    """Return the lines of a state with classes by their rate: which number is whose may differ."""
+    found = re.sub(r"7a1d:[0-9a-f]+", "7a1d:N", state)
+    return sorted(re.sub(r"qdisc (\w+) [0-9a-f]+:|leaf [0-9a-f]+:", r"\1", found).splitlines())
+
+
+def test_a_running_flow_keeps_its_class_when_the_agent_is_another(node: Node) -> None:
+    node.of_pods({"10.1.0.2": "10M", "10.1.0.3": "20M"})
+    agent = node.new_agent()
+    node.look(agent)
+    node.of_pods({"10.1.0.3": "20M"})
+    node.look(agent)
+    before = node.state()
+    node.look(node.new_agent())
+    assert node.state() == before
+
+
+def test_a_root_queue_of_another_is_kept_and_the_next_mechanism_says_so(node: Node) -> None:
+    with node.net.node.inside():
+        run("tc", "qdisc", "add", "dev", DEVICE, "root", "tbf", "rate", "1gbit", "burst", "1m",
+            "latency", "50ms")  # fmt: skip
+    before = node.state()
+    node.of_pods({"10.1.0.2": "10M"})
+    usage = node.look(node.new_agent()).usage
+    assert (usage.mechanism, "root qdisc tbf of another" in usage.why) == ("limit", True)
+    assert before.split("table")[0] == node.state().split("table")[0]
+    with sending(node, ("10.1.0.2", INTERNET4, 30 * M)):
+        measured([node], 1.0)
+        assert measured([node], 1.0)[0]["internet"] == pytest.approx(10 * M, rel=0.05)
+    node.remove()
+    assert node.state() == before
+
+
+@pytest.mark.parametrize("mechanism", [MechanismChoice.AUTO, MechanismChoice.LIMIT])
+def test_removal_leaves_all_as_it_was(node: Node, mechanism: MechanismChoice) -> None:
+    with node.net.node.inside():
+        run("nft", "-f", "-", text="table inet other { chain c { type filter hook forward "
+            "priority 0; }\n}\n")  # fmt: skip
+    before = node.state()
+    node.of_pods({"10.1.0.2": "10M"})
+    node.look(node.new_agent(mechanism))
+    assert node.state() != before
+    assert node.remove()
+    assert node.state() == before
+    assert not node.remove()
+
+
+def test_a_mechanism_follows_another_with_nothing_left_of_it(node: Node) -> None:
+    node.of_pods({"10.1.0.2": "10M"})
+    node.look(node.new_agent(MechanismChoice.LIMIT))
+    limited = node.state()
+    node.look(node.new_agent())
+    assert "limit" not in node.state().replace("pfifo", "").split("table")[1]
+    node.look(node.new_agent(MechanismChoice.LIMIT))
+    assert node.state() == limited
+
+
+def test_what_the_gateway_does_not_answer_through_is_taken_back_within_5_seconds(
+    node: Node,
+) -> None:
+    asked: list[int] = []
+
+    def answers(_: Route, priority: int) -> bool:
+        asked.append(priority)
+        return priority == 0
+
+    node.of_pods({"10.1.0.2": "10M"})
+    start = time.monotonic()
+    facts = node.look(node.new_agent(answers=answers))
+    assert time.monotonic() - start < 5
+    assert any(asked)
+    assert "did not answer to a packet of 7a1d:1" in facts.taken_back
+    assert facts.usage.mechanism == "limit"  # never without a limit
+    assert "htb" not in node.state()
+
+
+def test_a_gateway_that_never_answers_says_nothing_against_the_classes(node: Node) -> None:
+    node.of_pods({"10.1.0.2": "10M"})
+    agent = node.new_agent(answers=lambda _, __: False)
+    node.look(agent)
+    assert node.look(agent).usage.mechanism == "htb"
+
+
+def test_the_gateway_is_asked_through_the_class(node: Node) -> None:
+    node.of_pods({"10.1.0.2": "10M"})
+    agent = node.new_agent()
+    node.look(agent)
+    with node.net.node.inside():
+        sent = devices.read_queues(DEVICE).uses[1].size
+        assert sent == 42  # one request
+        assert agent.answers(Route(DEVICE, "10.9.0.2"), 0)
+    with node.net.outside.inside():
+        run("ip", "addr", "del", "10.9.0.2/30", "dev", "eth0")
+    with node.net.node.inside():
+        assert not agent.answers(Route(DEVICE, "10.9.0.2"), 0)
+
+
+def test_pods_of_a_team_share_what_the_node_has_of_its_budget(node: Node) -> None:
+    node.of_pods({"10.1.0.2": None, "10.1.0.3": "4M", "10.1.0.4": None})
+    tell(node, 20 * M)
+    facts = node.look(node.new_agent())
+    assert [each.limit for each in facts.usage.teams] == [20 * M]
+    flows = [(f"10.1.0.{n}", INTERNET4, 25 * M) for n in (2, 3, 4)]
+    with sending(node, *flows):
+        measured([node], 0.3)
+        assert measured([node], 2.0)[0]["internet"] == pytest.approx(20 * M, rel=0.03)
+
+
+TIMES = EgressLeaseTimes(2.0, 0.5)
+
+
+def tell(node: Node, bits: int, safe: int = 0) -> None:
+    """Write what a node may send of its team's budget, confirmed now."""
+    teams = (TeamRate("team-a", ("team-a",), bits, safe or bits),)
+    rates = EgressRates(1, format_time(time.time()), teams)
+    node.rates.write_bytes(msgspec.json.encode(rates))
+
+
+class Budget:
+    """Three nodes under one budget, and the rounds of its divider."""
+
+    def __init__(self, nodes: list[Node], bits: int) -> None:
+        self.bits = bits
+        self.nodes = dict(enumerate(nodes))
+        self.held = np.zeros(len(nodes), dtype=np.int64)
+        self.agents = [each.new_agent(times=TIMES) for each in nodes]
+        self.demand = np.zeros(len(nodes), dtype=np.int64)
+        for each in nodes:
+            each.of_pods({"10.1.0.2": None})
+
+    def divide(self) -> None:
+        live = sorted(self.nodes)
+        ones = np.ones(len(live), dtype=np.int64)
+        new = divide(self.bits, self.demand[live], self.held[live], ones)
+        for n, bits in zip(live, new.tolist(), strict=True):
+            tell(self.nodes[n], bits, safe_share(self.bits, len(live)))
+        self.held[live] = new
+
+    def look(self) -> None:
+        for n, each in self.nodes.items():
+            (line,) = each.look(self.agents[n]).usage.teams
+            self.demand[n] = line.demand
+
+
+def test_three_nodes_under_one_budget_stay_within_it_and_use_it(tmp_path: Path) -> None:
+    budget_bits = 30 * M
+    with ExitStack() as held:
+        nodes: list[Node] = []
+        for n in range(3):
+            net = net_world()
+            held.callback(net.close)
+            (tmp_path / str(n)).mkdir()
+            nodes.append(Node(tmp_path / str(n), net))
+            held.callback(nodes[-1].close)
+        budget = Budget(nodes, budget_bits)
+        budget.divide()
+        budget.look()
+        senders = [Sender(each, "10.1.0.2", INTERNET4, 0) for each in nodes]
+        for each in senders:
+            held.callback(each.end)
+
+        def rounds(seconds: float, *, divides: bool = True) -> float:
+            """Return what was sent, as a part of the budget."""
+            before, start = sum(n.arrived()["internet"] for n in nodes), time.monotonic()
+            while time.monotonic() < start + seconds:
+                time.sleep(0.12)
+                budget.look()
+                if divides:
+                    budget.divide()
+            after = sum(n.arrived()["internet"] for n in nodes)
+            return (after - before) * 8 / (time.monotonic() - start) / budget_bits
+
+        for demand in ((40, 2, 2), (2, 40, 2), (20, 20, 20)):
+            for sender, rate in zip(senders, demand, strict=True):
+                sender.rate = rate * M
+            assert rounds(2.6) <= 1.05
+            assert 0.95 <= rounds(1.8) <= 1.05
+        senders[2].rate = 0  # a node dies, and its object goes
+        with nodes[2].net.node.inside():
+            run("ip", "link", "set", DEVICE, "down")
+        del budget.nodes[2]
+        budget.held[2] = 0
+        assert rounds(2.6) <= 1.05
+        assert 0.95 <= rounds(1.5) <= 1.05
+        for _ in range(6):  # the divider dies
+            assert rounds(1.0, divides=False) <= 1.05
+        for n, each in budget.nodes.items():
+            (line,) = each.look(budget.agents[n]).usage.teams
+            assert line.limit == safe_share(budget_bits, 2)

@@ -1,0 +1,319 @@
+"""Which limits apply, by which means they are kept, and what they are said to do."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.api.egress import BITS_MAX, POD_BITS_MIN, egress_bits, rate_text
+from fairlead.input.errors import CliError, render_error
+from fairlead.input.sections import parse
+from fairlead.model.egress_lease import BITS_PER_SECOND_MIN
+from fairlead.node.registry import conflicts
+from fairlead.node.settings import AgentSettings
+from fairlead.node.shaping.classes import HtbClass, deletions, plan_classes
+from fairlead.node.shaping.devices import DeviceQueues, Route
+from fairlead.node.shaping.limits import (
+    TEAMS_MAX,
+    EgressLimits,
+    EgressRates,
+    ShapedPod,
+    TeamRate,
+    decode_rates,
+    limits_of,
+)
+from fairlead.node.shaping.mechanism import MechanismChoice, choose, single_route
+from fairlead.node.shaping.table import (
+    Mechanism,
+    ShapingTable,
+    changes,
+    parse_table,
+    wanted_table,
+)
+from fairlead.node.shaping.use import Flow, TeamEgress, flow_lines
+from fairlead.node.traffic import plan_of
+from fairlead.node.traffic.pods import CountedPod, owners
+from fairlead.node.traffic.ruleset import AddressOwner
+
+M, G = 10**6, 10**9
+AT, AT_TEXT = 1_800_000_000.0, "2027-01-15T08:00:00Z"
+KEY = "fairlead.dev/internet-egress"
+
+
+def pod(
+    uid: str, address: str, egress: str | None = None, *, namespace: str = "a", team: str = ""
+) -> CountedPod:
+    meta: dict[str, Any] = {"name": f"pod-{uid}", "namespace": namespace, "uid": uid}
+    meta |= {"annotations": {KEY: egress}} if egress is not None else {}
+    meta |= {"labels": {"fairlead.dev/team": team}} if team else {}
+    value = {"metadata": meta, "spec": {}, "status": {"podIPs": [{"ip": address}]}}
+    return msgspec.convert(value, CountedPod)
+
+
+def limits(*pods: CountedPod, rates: EgressRates | None = None, most: int = 0) -> EgressLimits:
+    found, _ = owners(pods, [ipaddress.ip_address("10.9.0.1")])
+    return limits_of(pods, found, rates, AT, pod_bits_max=most)
+
+
+def shares(**bits: int) -> EgressRates:
+    teams = tuple(TeamRate(name, ("a",), each, each) for name, each in bits.items())
+    return EgressRates(1, AT_TEXT, teams)
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-5M", "1e99", "1", "200Mbit", "", " 200M", "NaN", "200M; drop", "9" * 10_000]
+)
+def test_an_annotation_that_is_no_rate_counts_for_nothing_and_is_listed(text: str) -> None:
+    found = limits(pod("x", "10.1.0.2", text))
+    assert found.pods == ()
+    (line,) = found.refused
+    assert line.startswith(f"a/pod-x: {KEY}: ")
+    assert len(line) < 200
+
+
+@given(st.text(max_size=20))
+def test_whatever_a_tenant_writes_is_a_rate_in_bounds_or_refused(text: str) -> None:
+    try:
+        bits = egress_bits(text)
+    except ValueError:
+        return
+    assert POD_BITS_MIN <= bits <= BITS_MAX
+
+
+@given(st.integers(POD_BITS_MIN, BITS_MAX))
+def test_a_rate_is_read_as_it_is_shown(bits: int) -> None:
+    assert egress_bits(rate_text(bits)) == pytest.approx(bits, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "bits"),
+    [("200M", 0, 200 * M), ("200M", 50 * M, 50 * M), ("10G", 50 * M, 50 * M),
+     (None, 50 * M, 50 * M), ("1M", 50 * M, M), ("garbage", 50 * M, 50 * M)],
+)  # fmt: skip
+def test_an_annotation_lowers_what_is_allowed_and_never_raises_it(
+    text: str | None, most: int, bits: int
+) -> None:
+    (found,) = limits(pod("x", "10.1.0.2", text), most=most).pods
+    assert found.bits == bits
+
+
+@pytest.mark.parametrize(
+    ("label", "team"), [("", "red"), ("blue", "blue"), ("red", "red"), ("none-such", "red")]
+)
+def test_no_label_leads_out_of_all_budgets(label: str, team: str) -> None:
+    found = limits(pod("x", "10.1.0.2", "10G", team=label), rates=shares(blue=M, red=2 * M, aa=1))
+    assert [each.team for each in found.pods] == [team if label in ("blue", "red") else "aa"]
+
+
+def test_a_pod_of_no_team_with_a_budget_has_its_own_limit_alone() -> None:
+    found = limits(pod("x", "10.1.0.2", "10M", namespace="b"), rates=shares(red=M))
+    assert [(each.bits, each.team) for each in found.pods] == [(10 * M, "")]
+    assert found.teams == {}
+
+
+def test_rates_that_are_old_fall_to_the_safe_share_and_never_to_nothing() -> None:
+    rates = EgressRates(1, "2027-01-14T08:00:00Z", (TeamRate("red", ("a",), G, 0),))
+    assert limits(pod("x", "10.1.0.2"), rates=rates).teams == {"red": BITS_PER_SECOND_MIN}
+
+
+@pytest.mark.parametrize("data", [
+    b"", b"[]", b"{}", b'{"version": 2, "at": "2027-01-15T08:00:00Z", "teams": []}',
+    b'{"version": 1, "at": "yesterday", "teams": []}',
+    msgspec.json.encode(EgressRates(1, AT_TEXT, (TeamRate("x", (), 1, 1),) * (TEAMS_MAX + 1))),
+])  # fmt: skip
+def test_a_file_of_rates_that_is_wrong_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"it has|it is no|time"):
+        decode_rates(data)
+
+
+@st.composite
+def wanted(draw: st.DrawFn) -> EgressLimits:
+    teams = draw(st.dictionaries(st.sampled_from(["red", "blue"]), st.integers(8_000, 10**11)))
+    pods = [
+        ShapedPod(AddressOwner("a", f"uid-{n}"), f"pod-{n}",
+                  (ipaddress.ip_address(f"10.1.0.{n + 1}"), ipaddress.ip_address(f"fd01::{n + 1}")),
+                  draw(st.integers(64_000, 10**11)),
+                  draw(st.sampled_from(["", *sorted(teams)])))
+        for n in sorted(draw(st.sets(st.integers(0, 9), max_size=8)))
+    ]  # fmt: skip
+    used = {each.team for each in pods}
+    return EgressLimits(tuple(pods), {k: v for k, v in teams.items() if k in used})
+
+
+@given(st.lists(wanted(), min_size=1, max_size=4))
+def test_promises_of_a_teams_pods_add_up_to_its_rate_and_numbers_stay(
+    steps: list[EgressLimits],
+) -> None:
+    numbers: dict[Any, int] = {}
+    for step in steps:
+        plan = plan_classes(step, numbers)
+        assert len(set(plan.numbers.values())) == len(plan.numbers) == len(plan.classes)
+        for key in plan.numbers.keys() & numbers.keys():
+            assert plan.numbers[key] == numbers[key]
+        assert not {plan.numbers[k] for k in plan.numbers.keys() - numbers.keys()} & set(
+            numbers.values()
+        )
+        for name, bits in step.teams.items():
+            number = plan.numbers["team", name, ""]
+            below = [each for each in plan.classes.values() if each.parent == number]
+            assert below
+            assert sum(each.rate for each in below) <= max(
+                plan.classes[number].rate, 8 * len(below)
+            )
+            assert all(each.ceil <= bits for each in below)
+        numbers = dict(plan.numbers)
+
+
+def test_classes_below_are_deleted_before_those_above() -> None:
+    there = {1: HtbClass(0, 8, 8), 2: HtbClass(1, 8, 8)}
+    lines = deletions("eth0", plan_classes(EgressLimits(), {}), there)
+    assert [line.split()[-1] for line in lines] == ["7a1d:2", "7a1d:1"]
+
+
+def applied(table: ShapingTable, commands: list[dict[str, Any]]) -> ShapingTable:
+    """Return what the kernel makes of a transaction; it refuses as the kernel does."""
+    marker, limits_, counters = table.marker, dict(table.limits), set(table.counters)
+    elements = {name: dict(there) for name, there in table.elements.items()}
+    for command in commands:
+        ((verb, body),) = command.items()
+        ((kind, fields),) = body.items()
+        name = fields.get("name", "")
+        match verb, kind:
+            case "delete", "table":
+                marker, limits_, counters, elements = "", {}, set(), {}
+            case "add", "counter" if name.startswith("rules/"):
+                marker = name
+            case "add", "counter":
+                counters.add(name)
+            case "delete", "counter":
+                assert not any(name in e.values() for e in elements.values()), "in use"
+                counters.remove(name)
+            case "add", "limit":
+                assert name not in limits_
+                limits_[name] = int(name.rpartition("/")[2])
+            case "delete", "limit":
+                assert not any(name in e.values() for e in elements.values()), "in use"
+                del limits_[name]
+            case "add", "set" | "map" if not name.startswith("free"):
+                elements[name] = {}
+            case "add", "element":
+                for each in fields["elem"]:
+                    address, to = each if isinstance(each, list) else (each, "")
+                    assert address not in elements[name]
+                    assert not to or ":" in to or to in limits_ or to in counters
+                    elements[name][address] = to
+            case "delete", "element":
+                for address in fields["elem"]:
+                    del elements[name][address]
+            case _:
+                pass
+    return ShapingTable(marker, limits_, frozenset(counters), elements)
+
+
+@given(st.lists(st.tuples(wanted(), st.sampled_from(Mechanism)), min_size=1, max_size=5))
+def test_each_transaction_leads_from_what_there_is_to_what_is_wanted(
+    steps: list[tuple[EgressLimits, Mechanism]],
+) -> None:
+    plan, held, numbers = plan_of(()), ShapingTable(), dict[Any, int]()
+    for step, mechanism in steps:
+        classes = plan_classes(step, numbers)
+        numbers = dict(classes.numbers)
+        new = wanted_table(plan, mechanism, step, classes.ids())
+        held = applied(held, changes(plan, mechanism, held, new))
+        assert held == new
+        assert changes(plan, mechanism, held, new) == []
+
+
+def test_a_table_that_nft_lists_is_read_back() -> None:
+    assert parse_table([
+        {"metainfo": {}}, {"counter": {"name": "rules/abc"}}, {"counter": {"name": "pod/a/x"}},
+        {"limit": {"name": "pod/a/x/64000"}}, {"set": {"name": "shaped4", "elem": ["10.1.0.2"]}},
+        {"set": {"name": "free4", "elem": []}}, {"map": {"name": "team4"}},
+        {"map": {"name": "pod4", "elem": [["10.1.0.2", "pod/a/x/64000"]]}}, {"chain": {}},
+    ]) == ShapingTable(
+        "rules/abc", {"pod/a/x/64000": 64_000}, frozenset({"pod/a/x"}),
+        {"shaped4": {"10.1.0.2": ""}, "team4": {}, "pod4": {"10.1.0.2": "pod/a/x/64000"}},
+    )  # fmt: skip
+
+
+ROUTE = Route("eth0", "10.0.0.1")
+
+
+@pytest.mark.parametrize(("setting", "queues", "mechanism", "why"), [
+    ("auto", DeviceQueues("eth0", "fq_codel"), Mechanism.HTB, ""),
+    ("auto", DeviceQueues("eth0", "noqueue"), Mechanism.HTB, ""),
+    ("auto", DeviceQueues("eth0", "htb", is_ours=True, is_default=False), Mechanism.HTB, ""),
+    ("auto", DeviceQueues("eth0", "htb", is_default=False), Mechanism.LIMIT, "root qdisc htb of"),
+    ("htb", DeviceQueues("eth0", "cake", is_default=False), Mechanism.LIMIT, "root qdisc cake of"),
+    ("auto", DeviceQueues("eth0", "mq"), Mechanism.LIMIT, "several transmit queues"),
+    ("htb", DeviceQueues("eth0", "mq"), Mechanism.HTB, ""),
+    ("limit", DeviceQueues("eth0", "fq"), Mechanism.LIMIT, "the settings say"),
+    ("htb", None, Mechanism.LIMIT, "cannot be read"),
+])  # fmt: skip
+def test_the_mechanism_is_what_the_device_permits(
+    setting: str, queues: DeviceQueues | None, mechanism: Mechanism, why: str
+) -> None:
+    found = choose(MechanismChoice(setting), ROUTE, queues)
+    assert found.mechanism is mechanism
+    assert why in found.why
+    assert bool(found.why) == (mechanism is Mechanism.LIMIT)
+
+
+def test_default_routes_to_several_devices_have_no_device_with_classes() -> None:
+    assert single_route([Route("eth0", "fe80::1"), ROUTE]) == ROUTE
+    found = single_route([ROUTE, Route("eth1", "10.2.0.1")])
+    assert isinstance(found, str)
+    assert choose(MechanismChoice.HTB, found, None).mechanism is Mechanism.LIMIT
+    assert choose(MechanismChoice.AUTO, single_route([]), None).why == "there is no default route"
+
+
+def team_line(
+    sent: int, limit: int, *, waiting: int = 0, drops: int = 0, was: int = 0
+) -> TeamEgress:
+    """Return the line of a team with one pod, which had this limit before, or `was` looks held."""
+    found = EgressLimits(
+        (ShapedPod(AddressOwner("a", "x"), "pod-x", (), 0, "red"),), {"red": limit}
+    )
+    last = (TeamEgress("red", limit, 0, 0, 0, 1, was),)
+    (line,), _ = flow_lines(
+        found, {"x": Flow(sent // 8, drops, waiting)}, {"x": Flow(0, 0)}, seconds=1.0, last=last
+    )
+    return line
+
+
+def test_what_is_held_back_asks_for_more_and_for_much_more_if_it_lasts() -> None:
+    assert team_line(8 * M, 100 * M).demand == 8.5 * M
+    assert team_line(99 * M, 100 * M).demand == 125 * M
+    assert team_line(60 * M, 100 * M, waiting=1).demand == 125 * M
+    assert team_line(8 * M, 100 * M, waiting=1).demand == 8.5 * M
+    assert team_line(8 * M, 100 * M, drops=1, was=1).demand == 400 * M
+    assert team_line(99 * M, 100 * M, was=7).demand == 1600 * M
+
+
+def test_a_team_asks_for_no_more_than_its_pods_own_limits() -> None:
+    found = EgressLimits(
+        (ShapedPod(AddressOwner("a", "x"), "x", (), 3 * M, "red"),), {"red": 3 * M}
+    )
+    (line,), _ = flow_lines(found, {"x": Flow(3 * M // 8, 9)}, {"x": Flow(0, 0)}, seconds=1.0)
+    assert line.demand == 3 * M
+
+
+def test_a_counter_that_began_again_is_no_negative_rate() -> None:
+    found = limits(pod("x", "10.1.0.2", "10M"))
+    _, (line,) = flow_lines(found, {"x": Flow(1_000, 0)}, {"x": Flow(10**9, 5)}, seconds=8.0)
+    assert (line.sent, line.dropped) == (1_000, 0)
+    _, (line,) = flow_lines(found, {"x": Flow(10**9, 5)}, {}, seconds=8.0)  # the first look
+    assert (line.sent, line.dropped) == (0, 0)
+
+
+def test_limits_without_a_list_of_pods_are_refused_with_the_path() -> None:
+    with pytest.raises(CliError) as raised:
+        parse("shaping: {enabled: true}", AgentSettings, conflicts, source="page")
+    text = render_error(raised.value)
+    assert "shaping.enabled" in text
+    assert "traffic.pods" in text
