@@ -27,7 +27,7 @@ LEAVES = ("fq_codel", "fq", "sfq", "pfifo")
 _QUANTUM_MIN, _QUANTUM_MAX = 1_514, 60_000
 _BITS_MIN = 8
 #: What a class may send at once: 5 ms of its rate. Less than a timer's period would be lost.
-_BURST_SECONDS, _BURST_BYTES_MIN = 0.005, 16_384
+_BURST_SECONDS, _BURST_BYTES_MIN, _BURST_BYTES_MAX = 0.005, 1 << 14, 1 << 30
 
 #: What a class is of: ("team", name, "") or ("pod", uid, team).
 Key = tuple[str, str, str]
@@ -120,7 +120,8 @@ def additions(
     lines: list[str] = []
     for number, each in sorted(plan.classes.items(), key=lambda item: (item[0] in pods, item[0])):
         if there.get(number) != each:
-            burst = max(_BURST_BYTES_MIN, int(each.ceil / 8 * _BURST_SECONDS))
+            burst = int(each.ceil / 8 * _BURST_SECONDS)
+            burst = min(max(burst, _BURST_BYTES_MIN), _BURST_BYTES_MAX)
             parent = class_id(each.parent) if each.parent else ROOT
             quantum = min(max(each.rate // 80, _QUANTUM_MIN), _QUANTUM_MAX)
             lines.append(

@@ -30,6 +30,8 @@ _SHAPED = "shaped"
 #: More than the largest packet before it is segmented (64 KiB), which would else never pass. The
 #: kernel adds a second of the rate to it (nft_limit_init), which a limit that is new has at once.
 _BURST_BYTES = 1 << 17
+#: Beyond 147 Gbit/s the kernel's nanoseconds times bytes no longer fit into 64 bits.
+LIMIT_BITS_MAX = 10**11
 
 
 class Mechanism(Enum):
@@ -79,6 +81,7 @@ def wanted_table(
     counters: set[str] = set()
 
     def limit(kind: str, name: str, bits: int, of: Address) -> None:
+        bits = min(bits, LIMIT_BITS_MAX)
         found[f"{name}/{bits}"] = bits
         counters.add(name)
         elements[f"{kind}{of.version}"][str(of)] = f"{name}/{bits}"
