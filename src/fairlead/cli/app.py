@@ -53,7 +53,9 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "history": CommandEntry("history", "Show jobs that have ended."),
         "eff": CommandEntry("eff", "Show what a job used of what it asked for."),
         "top": CommandEntry("top", "Show what running jobs use of what they hold."),
-        "slurm": CommandEntry("slurm", "Put Slurm's commands into a directory."),
+        "slurm": CommandEntry(
+            "slurm", "Put Slurm's commands into a directory; import a site's configuration."
+        ),
         "usage": CommandEntry("usage", "Show GPU-hours: held, busy, borrowed and lost."),
     },
     "Cluster": {

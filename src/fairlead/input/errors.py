@@ -163,6 +163,7 @@ class Code(Enum):
         "E802", Exit.USAGE,
         "The file is not a recorded decision that can be made again.",
     )  # fmt: skip
+    SLURM_FILE = "E803", Exit.USAGE, "A line of a file of Slurm is not what Slurm writes or reads."
 
 
 def anchor(code: Code) -> str:

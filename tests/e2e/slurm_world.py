@@ -1,0 +1,45 @@
+"""Slurm's commands in a directory, for a cluster on this machine, as programs find them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from tests.e2e.cli_world import Result, Shell
+from tests.patience import PATIENCE_SECONDS
+
+SLEEP = "#!/bin/sh\nsleep 1000\n"
+
+
+class Tools:
+    """Slurm's commands in a directory of their own, for a cluster."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        self.bin = shell.root / "bin"
+        shell.run("slurm", "install", str(self.bin))
+        self.environment = {
+            **shell.environment,
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "TZ": "UTC",
+        }
+
+    def run(self, *words: str, code: int | None = 0, stdin: str = "", **more: str) -> Result:
+        """Run a command to its end and check its exit code; None: any."""
+        done = subprocess.run(
+            words, cwd=self.shell.root, env={**self.environment, **more}, input=stdin, text=True,
+            capture_output=True, timeout=PATIENCE_SECONDS, check=False,
+        )  # fmt: skip
+        result = Result(done.returncode, done.stdout, done.stderr)
+        assert "Traceback" not in result.err, result
+        assert code is None or result.code == code, result
+        return result
+
+    def submit(self, text: str, *options: str) -> int:
+        """Submit a script on standard input and return its number."""
+        flags = ("--parsable", "-c", "1")
+        return int(self.run("sbatch", *flags, *options, stdin=text).out)
+
+    def queue(self, *options: str, form: str = "%i %t") -> list[str]:
+        """Return the lines of squeue without a header."""
+        return self.run("squeue", "-h", "-o", form, *options).out.splitlines()

@@ -1,0 +1,106 @@
+"""What `fairlead slurm import` makes of a site, applied to a cluster of real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+from tests.e2e.cli_world import Shell, eventually
+from tests.e2e.disaster_world import kill, processes_of
+from tests.e2e.slurm_world import SLEEP, Tools
+
+from fairlead.api.resources import PRIORITY_CLASSES, TEAMS
+from fairlead.cli.connect import Choice, find_connection
+from fairlead.cli.transport import Api
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm-tools")]
+
+CONF = """ClusterName=demo
+SlurmctldHost=ctl
+NodeName={host} CPUs={cpus} RealMemory=1000 Feature=fast
+NodeName=old[1-2] CPUs=2 RealMemory=1000
+PartitionName=here Nodes={host}
+PartitionName=quick Nodes={host},old1 Default=YES
+"""
+DUMP = """Cluster - 'demo':QOS='urgent'
+Parent - 'root'
+Account - 'vision':Fairshare=3:GrpJobs=7
+Parent - 'vision'
+User - 'ana':DefaultAccount='vision'
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+    """A cluster with the settings that the import of a site has written."""
+    shell = Shell(tmp_path_factory.mktemp("slurm-site"))
+    conf = CONF.format(host=os.uname().nodename, cpus=os.cpu_count())
+    (shell.root / "slurm.conf").write_text(conf)
+    (shell.root / "dump").write_text(DUMP)
+    (shell.root / "qos").write_text("Name|Priority\nurgent|50\n")
+    shell.run("slurm", "import", "--conf", "slurm.conf", "--associations", "dump", "--qos", "qos",
+              "--out", "site")  # fmt: skip
+    shell.up("--nodes", "1", "--listen", "127.0.0.1:0",
+             "--settings", str(shell.root / "site/settings.yaml"))  # fmt: skip
+    try:
+        tools = Tools(shell)
+        _apply(shell)
+        yield tools
+    finally:
+        shell.down()
+        kill(processes_of(shell.data))
+
+
+def _apply(shell: Shell) -> None:
+    """Apply the objects as kubectl would, and give this machine the labels of labels.sh."""
+    api = Api(find_connection(Choice(str(shell.data / "kubeconfig")), {}))
+    items = json.loads(
+        shell.run("slurm", "import", "--conf", "slurm.conf", "--associations", "dump", "--qos",
+                  "qos", "-o", "json").out)["objects"]["items"]  # fmt: skip
+    for item in items:
+        for resource in (PRIORITY_CLASSES, TEAMS):
+            if item["kind"] == resource.kind:
+                api.create(resource.raw, item)
+    host = os.uname().nodename
+    line = next(each for each in (shell.root / "site/labels.sh").read_text().splitlines()
+                if f" {host} " in each)  # fmt: skip
+    labels = dict(re.findall(r"(\S+)=(\S+)", line))
+    shell.patch(f"/api/v1/nodes/{host}", {"metadata": {"labels": labels}})
+
+
+def test_scripts_for_the_partitions_and_qualities_of_the_site_run_as_they_are(site: Tools) -> None:
+    for partition in ("here", "quick"):
+        number = site.submit(SLEEP, "-p", partition, "-C", "fast", "--qos", "urgent")
+        eventually(lambda number=number: site.queue("-j", str(number)), [f"{number} R"])
+        [line] = site.queue("-j", str(number), form="%B %q")
+        assert line == f"{os.uname().nodename} urgent"
+        site.run("scancel", str(number))
+    team = json.loads(site.shell.run("teams", "-o", "json").out)["items"][0]
+    assert (team["metadata"]["name"], team["spec"]["weight"]) == ("vision", 3)
+    assert team["spec"]["limits"] == {"running": 7}
+
+
+def test_the_nodes_of_a_running_slurm_are_compared_with_those_of_the_cluster(site: Tools) -> None:
+    ours = site.run("scontrol", "show", "node").out
+    nodes = site.shell.root / "nodes"
+    nodes.write_text(ours)
+    assert site.shell.run("slurm", "check", "--nodes", "nodes").err == "no differences\n"
+    nodes.write_text(ours.replace("CPUTot=", "CPUTot=10") + "NodeName=old1 State=IDLE\n")
+    (site.shell.root / "sinfo").write_text("PARTITION STATE NODELIST\nquick* idle old1\n")
+    told = site.shell.run("slurm", "check", "--nodes", "nodes", "--sinfo", "sinfo", "-o", "json",
+                          code=1)  # fmt: skip
+    found = {(row["what"], row["nodes"]) for row in json.loads(told.out)}
+    assert ("node", "old1") in found
+    assert {what for what, _ in found} == {"node", "CPUs"}
+
+
+def test_mistakes_in_the_files_of_a_site_name_file_and_line(site: Tools) -> None:
+    (site.shell.root / "bad.conf").write_text("NodeName=a[1-\nInclude gone.conf\n")
+    told = site.shell.run("slurm", "import", "--conf", "bad.conf", code=2)
+    assert "error[E803]" in told.err
+    assert "--> bad.conf:1" in told.err
+    assert "--> bad.conf:2" in told.err
+    assert told.out == ""
