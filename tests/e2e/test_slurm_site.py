@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
 from tests.e2e.disaster_world import kill, processes_of
 from tests.e2e.slurm_world import SLEEP, Tools
+from tests.e2e.test_pages import run_page
 
 from fairlead.api.resources import PRIORITY_CLASSES, TEAMS
 from fairlead.cli.connect import Choice, find_connection
@@ -18,6 +21,7 @@ from fairlead.cli.transport import Api
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm-tools")]
 
+REPOSITORY = Path(__file__).parents[2]
 CONF = """ClusterName=demo
 SlurmctldHost=ctl
 NodeName={host} CPUs={cpus} RealMemory=1000 Feature=fast
@@ -104,3 +108,18 @@ def test_mistakes_in_the_files_of_a_site_name_file_and_line(site: Tools) -> None
     assert "--> bad.conf:1" in told.err
     assert "--> bad.conf:2" in told.err
     assert told.out == ""
+
+
+def test_the_page_on_moving_a_site_works_as_written_with_the_files_of_its_example(
+    tmp_path: Path,
+) -> None:
+    for file in (REPOSITORY / "examples/slurm").iterdir():
+        shutil.copy(file, tmp_path)
+    commands = run_page((REPOSITORY / "docs/howto/moving-a-slurm-site.md").read_text(),
+                        Shell(tmp_path))  # fmt: skip
+    assert [command.split()[1:3] for command in commands] == [
+        ["slurm", "import"], ["sim", "import"], ["sim", "run"], ["sim", "run"], ["sim", "compare"],
+    ]  # fmt: skip
+    assert {path.name for path in (tmp_path / "site").iterdir()} == {
+        "objects.yaml", "settings.yaml", "labels.sh",
+    }  # fmt: skip

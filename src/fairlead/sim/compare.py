@@ -21,6 +21,7 @@ FIGURES: tuple[tuple[str, str, bool], ...] = (
     ("wait_p95_seconds", "wait, p95", False),
     ("jct_mean_seconds", "completion, mean", False),
     ("utilization", "utilization", True),
+    ("packing", "packing", True),
     ("lost_gpu_seconds", "lost GPU time", False),
     ("machine_seconds", "machine time", False),
     ("idle_machine_seconds", "machine time, idle", False),
@@ -64,7 +65,18 @@ def compare(folders: Sequence[Path]) -> list[RunGroup]:
         folder, scenario, _ = runs[0]
         name = scenario.name or folder.name
         groups.append(RunGroup(name, tuple(str(path) for path, _, _ in runs), mean, spread))
-    return groups
+    return [*_recorded(list(found.values())), *groups]
+
+
+def _recorded(groups: Sequence[Sequence[tuple[Path, Scenario, dict[str, Any]]]]) -> list[RunGroup]:
+    """Return what was done where the trace was recorded, if all runs have the same of it."""
+    every = [summary.get("recorded") for runs in groups for _, _, summary in runs]
+    if not every or not isinstance(every[0], dict) or any(each != every[0] for each in every):
+        return []
+    known: dict[str, Any] = every[0]
+    figures = {name: float(known[name]) for name, _, _ in FIGURES
+               if isinstance(known.get(name), int | float)}  # fmt: skip
+    return [RunGroup("as recorded", (), figures, dict.fromkeys(figures, 0.0))]
 
 
 def cells(groups: Sequence[RunGroup]) -> list[tuple[str, ...]]:

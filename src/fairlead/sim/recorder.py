@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
+from fairlead.api.placement import nodes_of
 from fairlead.api.quantity import GPU, resources_to_base
 from fairlead.api.times import parse_time
 from fairlead.decide.attempts.usage import gpu_count
@@ -43,6 +44,8 @@ class SimulatedJob:
     runs: bool = False
     reason: str = ""
     attempts_seen: int = 0
+    #: Where it runs now, each node once; () where it asks for no GPUs.
+    nodes: tuple[str, ...] = ()
 
     @property
     def wait_seconds(self) -> float | None:
@@ -79,6 +82,8 @@ class RunRecorder(Observer):
         self.decision_times: dict[str, DecisionTimes] = {}
         self.busy_gpu_seconds = 0.0
         self.capacity_gpu_seconds = 0.0
+        #: Of the nodes on which any job with GPUs runs.
+        self.used_gpu_seconds = 0.0
         self.last_end = 0.0
         self._epoch = epoch
         self._sample_seconds = sample_seconds
@@ -89,6 +94,10 @@ class RunRecorder(Observer):
         self._nodes_out: set[str] = set()
         self._gpus = 0
         self._busy = 0
+        self._used = 0
+        #: Jobs with GPUs that run on each node, and the GPUs that it counts with.
+        self._node_jobs: Counter[str] = Counter()
+        self._used_nodes: dict[str, int] = {}
         self._held = 0
         self._running = 0
         self._waiting: dict[str, SimulatedJob] = {}
@@ -122,6 +131,7 @@ class RunRecorder(Observer):
             record = self.jobs.get(name)
             if record is not None:
                 self._hold(record, holds=False, runs=False, reason="")
+                self._occupy(record, ())
             return
         record = self.jobs.get(name)
         if record is None:
@@ -146,6 +156,9 @@ class RunRecorder(Observer):
         reason = verdict.reason if verdict is not None else "NotAdmitted"
         waits = not new.is_finished and not placed
         self._hold(record, holds=placed, runs=runs, reason=reason if waits else "")
+        placement = new.status.placement
+        on = set(nodes_of(placement)) if runs and gpus and placement is not None else ()
+        self._occupy(record, tuple(sorted(on)))
 
     def _new(self, job: Job, name: str) -> SimulatedJob:
         members, gpus = job.member_count, gpu_count(job)
@@ -189,6 +202,21 @@ class RunRecorder(Observer):
                 self._waiting.pop(record.name, None)
             record.reason = reason
 
+    def _occupy(self, record: SimulatedJob, nodes: tuple[str, ...]) -> None:
+        """Count the nodes on which a job runs as used."""
+        if record.nodes == nodes:
+            return
+        for node in record.nodes:
+            self._node_jobs[node] -= 1
+            if not self._node_jobs[node]:
+                self._used -= self._used_nodes.pop(node)
+        for node in nodes:
+            if not self._node_jobs[node]:
+                self._used_nodes[node] = self._node_gpus.get(node, 0)
+                self._used += self._used_nodes[node]
+            self._node_jobs[node] += 1
+        record.nodes = nodes
+
     # Time
 
     def _advance(self, now: float) -> None:
@@ -201,6 +229,7 @@ class RunRecorder(Observer):
         if passed > 0:
             self.busy_gpu_seconds += passed * self._busy
             self.capacity_gpu_seconds += passed * self._gpus
+            self.used_gpu_seconds += passed * self._used
             self._at = at
 
     def finish(self, now: float) -> None:

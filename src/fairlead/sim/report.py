@@ -18,7 +18,7 @@ from fairlead.charts import (
 from fairlead.decide.words import duration
 from fairlead.sim.recorder import RunRecorder
 from fairlead.sim.scenario import LoadReport, Scenario, faults_of
-from fairlead.sim.summary import PerPod, Summary
+from fairlead.sim.summary import PerPod, RecordedFigures, Summary
 
 #: Groups of jobs by GPUs that the waiting times are shown for: upper bounds, inclusive.
 SIZES = ((1, "1 GPU"), (8, "2 to 8"), (64, "9 to 64"), (512, "65 to 512"), (10**9, "over 512"))
@@ -104,7 +104,9 @@ def figure_rows(summary: Summary) -> list[tuple[str, str]]:
         ("Wait, median", _duration(summary.wait_p50_seconds)),
         ("Wait, 95th percentile", _duration(summary.wait_p95_seconds)),
         ("Job completion time, mean", _duration(summary.jct_mean_seconds)),
-        ("GPU utilization", "-" if summary.utilization is None else percent(summary.utilization)),
+        ("GPU utilization", _share(summary.utilization)),
+        ("Packing", _share(summary.packing)),
+        *(_as_recorded(summary.recorded) if summary.recorded is not None else ()),
         ("Useful GPU hours", f"{summary.useful_gpu_seconds / 3600:,.0f}"),
         ("Lost GPU hours", _lost(summary)),
         ("Attempts", f"{summary.attempts:,}"),
@@ -151,6 +153,21 @@ def _lost(summary: Summary) -> str:
     by_cause = sorted(summary.lost_gpu_seconds_by_cause.items(), key=lambda each: (-each[1], each))
     causes = [f"{seconds / 3600:,.0f} {cause}" for cause, seconds in by_cause if seconds >= 1800]
     return f"{summary.lost_gpu_seconds / 3600:,.0f}" + (f": {', '.join(causes)}" if causes else "")
+
+
+def _as_recorded(figures: RecordedFigures) -> list[tuple[str, str]]:
+    """Return what was done where the trace was recorded."""
+    return [
+        ("As recorded: wait, mean", _duration(figures.wait_mean_seconds)),
+        ("As recorded: wait, median", _duration(figures.wait_p50_seconds)),
+        ("As recorded: wait, 95th percentile", _duration(figures.wait_p95_seconds)),
+        ("As recorded: GPU utilization", _share(figures.utilization)),
+        ("As recorded: packing", _share(figures.packing)),
+    ]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else percent(value)
 
 
 def _duration(seconds: float | None) -> str:

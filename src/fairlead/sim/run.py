@@ -33,6 +33,7 @@ from fairlead.sim.report import render_report
 from fairlead.sim.scenario import (
     POLICIES,
     CloudSpec,
+    ClusterSpec,
     FaultProfile,
     LoadReport,
     LoadSpec,
@@ -41,9 +42,17 @@ from fairlead.sim.scenario import (
     ScenarioError,
     faults_of,
 )
-from fairlead.sim.summary import Summary, summarize, write_jobs
+from fairlead.sim.summary import (
+    RecordedFigures,
+    Summary,
+    mean,
+    percentile,
+    summarize,
+    write_jobs,
+)
 from fairlead.sim.team_changes import TeamChange
 from fairlead.sim.traces.readers import read_trace
+from fairlead.sim.traces.recorded import RecordedLoad, recorded_load
 from fairlead.sim.traces.trace import TraceJob
 from fairlead.sim.workload import Arrival, WorkloadOptions, generate, job_body
 from fairlead.sim.world import World
@@ -145,6 +154,7 @@ class ScenarioRun:
         summary = summarize(
             self._recorder, world, violations=violations, wall_seconds=_clock() - self._begun,
             per_pod=run_per_pod(self.scenario.cluster, self._arrivals, self.scenario.seed),
+            recorded=_recorded(self.load.recorded, self.scenario.cluster),
         )  # fmt: skip
         return RunResult(self.scenario, self.load, summary, self._recorder)
 
@@ -230,6 +240,17 @@ def world_options(
     )  # fmt: skip
 
 
+def _recorded(load: RecordedLoad | None, cluster: ClusterSpec) -> RecordedFigures | None:
+    """Return the figures of what was recorded, on as many nodes as the scenario has."""
+    if load is None:
+        return None
+    offered = load.seconds * cluster.nodes * cluster.gpus
+    return RecordedFigures(
+        mean(load.waits), percentile(load.waits, 0.5), percentile(load.waits, 0.95),
+        load.busy / offered if offered else None, load.busy / load.used if load.used else None,
+    )  # fmt: skip
+
+
 def _pool_shape(pool: PoolSpec) -> PoolShape:
     return PoolShape(
         pool.name, pool.max, pool.min, pool.headroom_nodes, pool.spare_nodes, pool.weight,
@@ -300,21 +321,36 @@ def load_of(
     trace = read_trace(Path(load.trace), load.format)
     jobs = [job for job in trace.jobs if load.days is None or job.at_seconds < load.days * _DAY]
     jobs = jobs[: load.jobs_max] if load.jobs_max is not None else jobs
+    at = {job.name: number for number, job in enumerate(jobs)}
+    awaited = {each.name for job in jobs for each in job.after}
     arrivals: list[Arrival] = []
     tenants: dict[str, str] = {}
     for number, job in enumerate(jobs):
-        name = f"{_dns(job.name)}-{number:06d}"
+        name = _job_name(job, number)
         tenants[name] = job.tenant
         exit_code = 1 if failing.random() < faults.failing_job_share or job.fails else 0
         body = trace_body(name, job, exit_code=exit_code)
+        after = [
+            {"job": _job_name(jobs[other], other), "state": each.state} for each in job.after
+            if (other := at.get(each.name, number)) < number
+            and (scenario.teams is None or jobs[other].tenant == job.tenant)
+        ]  # fmt: skip
+        if after:
+            body["spec"]["after"] = after
+        if job.name in awaited:  # those that come later still find it
+            del body["spec"]["ttlSecondsAfterFinished"]
         if scenario.teams is not None:
             body["metadata"]["namespace"] = _dns(job.tenant)
         arrivals.append(Arrival(job.at_seconds * load.time_scale, name, body))
     report = LoadReport(
         trace.source, trace.format, len(arrivals), trace.assumptions, trace.problems,
-        trace.problem_count,
+        trace.problem_count, recorded_load(jobs, scenario.cluster.gpus),
     )  # fmt: skip
     return arrivals, report, tenants
+
+
+def _job_name(job: TraceJob, number: int) -> str:
+    return f"{_dns(job.name)}-{number:06d}"
 
 
 def _drawn(load: LoadSpec, faults: FaultProfile, seed: int) -> list[Arrival]:

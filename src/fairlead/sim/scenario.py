@@ -26,6 +26,7 @@ from fairlead.api.quantity import CPU, MEMORY, QuantityError, to_base
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.embedded.virtual.profile import PROFILE_DEFAULT, shipped_profiles
 from fairlead.input.plain import UnreadableText, yaml_document
+from fairlead.sim.traces.recorded import RecordedLoad
 from fairlead.sim.traces.trace import TraceProblem
 from fairlead.sim.world_options import DAY_SECONDS
 
@@ -416,3 +417,5 @@ class LoadReport:
     assumptions: tuple[str, ...] = ()
     problems: tuple[TraceProblem, ...] = ()
     problem_count: int = 0
+    #: What was done with these jobs where they were recorded.
+    recorded: RecordedLoad | None = None

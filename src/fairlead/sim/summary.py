@@ -31,11 +31,23 @@ class PerPod:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedFigures:
+    """The same figures of a `Summary` of what was done where the trace was recorded."""
+
+    wait_mean_seconds: float | None
+    wait_p50_seconds: float | None
+    wait_p95_seconds: float | None
+    utilization: float | None
+    packing: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """Durations in seconds; shares from 0 to 1. None where no job gives a figure.
 
     `utilization` is the GPU time of running jobs over the GPU time that the nodes offered until
-    the last job ended. `wait` runs from submission to the first start of all members, `jct` (job
+    the last job ended, `packing` that over the GPU time of the nodes on which any job with GPUs
+    ran. `wait` runs from submission to the first start of all members, `jct` (job
     completion time) from submission to the end.
     """
 
@@ -72,6 +84,8 @@ class Summary:
     machine_seconds: float | None = None
     idle_machine_seconds: float | None = None
     per_pod: PerPod | None = None
+    packing: float | None = None
+    recorded: RecordedFigures | None = None
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -94,6 +108,7 @@ def summarize(
     violations: tuple[str, ...],
     wall_seconds: float,
     per_pod: PodPolicyResult | None,
+    recorded: RecordedFigures | None = None,
 ) -> Summary:
     """Return the figures of a run, complete or ended early."""
     is_complete = not violations and not world.is_stopped
@@ -128,6 +143,8 @@ def summarize(
         machine_seconds=use.seconds if use.launched else None,
         idle_machine_seconds=use.idle_seconds if use.launched else None,
         per_pod=_per_pod(per_pod) if per_pod is not None else None,
+        packing=recorder.busy_gpu_seconds / used if (used := recorder.used_gpu_seconds) else None,
+        recorded=recorded,
     )  # fmt: skip
 
 

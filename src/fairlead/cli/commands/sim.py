@@ -313,7 +313,8 @@ def _ended_after(job: Job, earliest: float) -> bool:
 def import_(common_: Common, *, source: str, target: str, format_: str) -> None:
     """Convert a trace to CSV, or stages of KWOK to a profile.
 
-    Says what was assumed, and what was left out. CSV is the generic form of traces.
+    Says what was assumed, and what was left out. CSV is the generic form of traces; the output of
+    Slurm's sacct -P is one (docs/howto/moving-a-slurm-site.md).
     """
     if Path(source).exists() and Path(target).exists() and Path(target).samefile(source):
         message = f"'{target}' is what is to be converted; it would be overwritten"

@@ -1,10 +1,11 @@
-"""Readers of trace formats: Philly CSV, Standard Workload Format, openb pods, and a generic form.
+"""Readers of trace formats: Philly CSV, SWF, openb pods, dumps of sacct, and a generic form.
 
     philly    timestamp,duration,num_gpus,gpu_time,cluster          (Jeon et al., ATC'19)
     swf       `;` comments, then 5 to 18 whitespace-separated fields (Feitelson's archive)
     openb     name,cpu_milli,memory_mib,num_gpu,...,creation_time,deletion_time,scheduled_time
+    sacct     the output of sacct -P (`slurm.py`)
     csv       submit_seconds,run_seconds,members,gpus, and if wanted
-              name,tenant,limit_seconds,cpu_milli,memory_bytes,fails
+              name,tenant,limit_seconds,cpu_milli,memory_bytes,fails,waited_seconds,nodes,after
     jsonl     one object a line with the same names
 
 Files may be gzipped. `auto` tells the format by the header. A line that is not a job is left out
@@ -25,7 +26,25 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.sim.traces.trace import PROBLEMS_SHOWN_MAX, Trace, TraceError, TraceJob, TraceProblem
+from fairlead.api.after import AfterState
+from fairlead.sim.traces.slurm import (
+    SacctRow,
+    assumed,
+    by_job,
+    ids_by_number,
+    is_sacct,
+    sacct_job,
+    sacct_rows,
+)
+from fairlead.sim.traces.trace import (
+    PROBLEMS_SHOWN_MAX,
+    AfterJob,
+    BadLine,
+    Trace,
+    TraceError,
+    TraceJob,
+    TraceProblem,
+)
 
 #: Largest number of GPUs on one member: a DGX or HGX node.
 GPUS_PER_MEMBER_MAX = 8
@@ -33,10 +52,6 @@ LINE_BYTES_MAX = 64 * 1024
 BYTES_MAX = 1 << 30
 MEMBERS_MAX = 100_000
 _CSV_NEEDED = ("submit_seconds", "run_seconds", "members", "gpus")
-
-
-class _BadLine(ValueError):
-    """This line is not a job; the reader goes on."""
 
 
 @dataclass(slots=True)
@@ -47,13 +62,20 @@ class _Sink:
     problems: list[TraceProblem] = field(default_factory=list)
     problem_count: int = 0
 
-    def take(self, line: int, parse: Callable[[], TraceJob]) -> None:
+    def take(self, line: int, parse: Callable[[], TraceJob | None]) -> None:
+        """Take the job of a line; None: it is none, and no mistake."""
         try:
-            self.jobs.append(parse())
-        except _BadLine as error:
-            self.problem_count += 1
-            if len(self.problems) < PROBLEMS_SHOWN_MAX:
-                self.problems.append(TraceProblem(line, str(error)))
+            job = parse()
+        except BadLine as error:
+            self.leave_out(line, str(error))
+            return
+        if job is not None:
+            self.jobs.append(job)
+
+    def leave_out(self, line: int, message: str) -> None:
+        self.problem_count += 1
+        if len(self.problems) < PROBLEMS_SHOWN_MAX:
+            self.problems.append(TraceProblem(line, message))
 
 
 def read_trace(path: Path, format_: str = "auto") -> Trace:
@@ -109,11 +131,14 @@ def _detect(path: Path, lines: list[str]) -> str:
         return "openb"
     if set(_CSV_NEEDED) <= set(columns):
         return "csv"
+    if is_sacct(head[:LINE_BYTES_MAX]):
+        return "sacct"
     if head.startswith(";") or len(head.split()) >= _SWF_FIELDS_MIN:
         return "swf"
     raise TraceError(
         f"{path}:1: not a known trace: the header is '{head[:80]}'; accepted: Philly CSV, Standard "
-        f"Workload Format, openb pods, JSON lines, or CSV with the columns {', '.join(_CSV_NEEDED)}"
+        f"Workload Format, openb pods, sacct -P, JSON lines, or CSV with the columns "
+        f"{', '.join(_CSV_NEEDED)}"
     )
 
 
@@ -124,16 +149,16 @@ def _number(text: str | None, what: str, *, low: float = 0.0) -> float:
     try:
         value = float((text or "").strip())
     except ValueError:
-        raise _BadLine(f"{what}: '{(text or '')[:40]}' is not a number") from None
+        raise BadLine(f"{what}: '{(text or '')[:40]}' is not a number") from None
     if not math.isfinite(value) or value < low:
-        raise _BadLine(f"{what}: {value:g} must be {low:g} or more")
+        raise BadLine(f"{what}: {value:g} must be {low:g} or more")
     return value
 
 
 def _count(text: str | None, what: str, *, low: int = 1, high: int = MEMBERS_MAX) -> int:
     value = _number(text, what, low=low)
     if value != int(value) or value > high:
-        raise _BadLine(f"{what}: {value:g} must be a whole number from {low} to {high:,}")
+        raise BadLine(f"{what}: {value:g} must be a whole number from {low} to {high:,}")
     return int(value)
 
 
@@ -166,7 +191,7 @@ def _philly_job(number: int, row: dict[str, str | None]) -> TraceJob:
     try:
         at = datetime.fromisoformat((row.get("timestamp") or "").strip())
     except ValueError:
-        raise _BadLine(f"timestamp: '{(row.get('timestamp') or '')[:40]}' is no date") from None
+        raise BadLine(f"timestamp: '{(row.get('timestamp') or '')[:40]}' is no date") from None
     members, gpus = gang_of(_count(row.get("num_gpus"), "num_gpus"))
     return TraceJob(
         at_seconds=at.replace(tzinfo=at.tzinfo or UTC).timestamp(),
@@ -192,7 +217,7 @@ def _swf(lines: list[str], sink: _Sink) -> list[str]:
 def _swf_job(line: str) -> TraceJob:
     fields = line[:LINE_BYTES_MAX].split()
     if len(fields) < _SWF_FIELDS_MIN:
-        raise _BadLine(f"{len(fields)} fields; a job has at least {_SWF_FIELDS_MIN}")
+        raise BadLine(f"{len(fields)} fields; a job has at least {_SWF_FIELDS_MIN}")
     processors = fields[4] if fields[4] != "-1" else (fields[7] if len(fields) > 7 else "-1")
     asked = _number(fields[8], "requested time", low=-1) if len(fields) > 8 else -1
     user = fields[11] if len(fields) > 11 and fields[11] != "-1" else "default"
@@ -220,7 +245,7 @@ def _openb_job(row: dict[str, str | None]) -> TraceJob:
     scheduled = (row.get("scheduled_time") or "").strip()
     begun = _number(scheduled, "scheduled_time") if scheduled else created
     if deleted < begun:
-        raise _BadLine(f"deletion_time {deleted:g} lies before the start, {begun:g}")
+        raise BadLine(f"deletion_time {deleted:g} lies before the start, {begun:g}")
     return TraceJob(
         at_seconds=created, name=(row.get("name") or "").strip() or "pod", members=1,
         gpus=_count(row.get("num_gpu"), "num_gpu", low=0, high=1024), run_seconds=deleted - begun,
@@ -228,6 +253,20 @@ def _openb_job(row: dict[str, str | None]) -> TraceJob:
         cpu_milli=_count(row.get("cpu_milli"), "cpu_milli", low=0, high=10**9),
         memory_bytes=_count(row.get("memory_mib"), "memory_mib", low=0, high=10**9) << 20,
     )  # fmt: skip
+
+
+def _sacct(lines: list[str], sink: _Sink) -> list[str]:
+    rows: list[SacctRow] = []
+    for found in sacct_rows([line[:LINE_BYTES_MAX] for line in lines]):
+        if isinstance(found, SacctRow):
+            rows.append(found)
+        else:
+            sink.leave_out(*found)
+    jobs = by_job(rows)
+    known = ids_by_number(jobs)
+    for runs in jobs.values():
+        sink.take(runs[0].line, lambda runs=runs: sacct_job(runs, known))
+    return assumed(jobs)
 
 
 def _csv(lines: list[str], sink: _Sink) -> list[str]:
@@ -249,7 +288,7 @@ def _json_job(number: int, line: str) -> TraceJob:
             line[:LINE_BYTES_MAX].encode(), type=dict[str, str | float | None]
         )
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise _BadLine(f"not an object of texts and numbers: {error}") from None
+        raise BadLine(f"not an object of texts and numbers: {error}") from None
     texts = {key: None if value is None else f"{value}" for key, value in row.items()}
     return _generic_job(number, texts)
 
@@ -258,7 +297,7 @@ def _generic_job(number: int, row: dict[str, str | None]) -> TraceJob:
     def given(key: str) -> str | None:
         return row.get(key) if (row.get(key) or "").strip() else None
 
-    limit = given("limit_seconds")
+    limit, waited = given("limit_seconds"), given("waited_seconds")
     return TraceJob(
         at_seconds=_number(row.get("submit_seconds"), "submit_seconds"),
         name=(given("name") or f"job-{number:07d}").strip(),
@@ -272,7 +311,18 @@ def _generic_job(number: int, row: dict[str, str | None]) -> TraceJob:
             given("memory_bytes") or str(1 << 30), "memory_bytes", low=0, high=2**53
         ),
         fails=_count(given("fails") or "0", "fails", low=0, high=1) == 1,
+        waited_seconds=_number(waited, "waited_seconds") if waited else None,
+        nodes=(given("nodes") or "").strip(),
+        after=tuple(_after(word) for word in (given("after") or "").split()),
     )
+
+
+def _after(word: str) -> AfterJob:
+    state, colon, name = word.partition(":")
+    if not colon or state not in {each.value for each in AfterState}:
+        states = ", ".join(each.value for each in AfterState)
+        raise BadLine(f"after: '{word[:40]}' is not STATE:NAME, with a state of {states}")
+    return AfterJob(state, name)
 
 
 #: By name: reads all lines into the sink, returns what it assumed.
@@ -280,6 +330,7 @@ FORMATS: dict[str, Callable[[list[str], _Sink], list[str]]] = {
     "philly": _philly,
     "swf": _swf,
     "openb": _openb,
+    "sacct": _sacct,
     "csv": _csv,
     "jsonl": _jsonl,
 }
@@ -295,13 +346,19 @@ def write_csv(trace: Trace, path: Path) -> None:
         "cpu_milli",
         "memory_bytes",
         "fails",
+        "waited_seconds",
+        "nodes",
+        "after",
     )
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
         for job in trace.jobs:
             limit = "" if job.limit_seconds is None else f"{job.limit_seconds!r}"
+            waited = "" if job.waited_seconds is None else f"{job.waited_seconds!r}"
+            after = " ".join(f"{each.state}:{each.name}" for each in job.after)
             writer.writerow((
                 repr(job.at_seconds), repr(job.run_seconds), job.members, job.gpus, job.name,
                 job.tenant, limit, job.cpu_milli, job.memory_bytes, int(job.fails),
+                waited, job.nodes, after,
             ))  # fmt: skip

@@ -8,12 +8,25 @@ from dataclasses import dataclass
 PROBLEMS_SHOWN_MAX = 20
 
 
+class BadLine(ValueError):
+    """This line is not a job; the reader goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class AfterJob:
+    """Another job of the trace, and the state (of `AfterState`) in which it is waited for."""
+
+    state: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class TraceJob:
     """One job. `at_seconds` counts from the trace's first arrival.
 
     `gpus`, `cpu_milli` and `memory_bytes` are per member. `limit_seconds` is the time limit that
-    the user stated, None when there is none.
+    the user stated, None when there is none. `waited_seconds` and `nodes`, a list of hosts, are
+    what became of it where it was recorded; None and "" where that is not known.
     """
 
     at_seconds: float
@@ -27,6 +40,9 @@ class TraceJob:
     memory_bytes: int = 1 << 30
     #: Its program ends with an error.
     fails: bool = False
+    waited_seconds: float | None = None
+    nodes: str = ""
+    after: tuple[AfterJob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
