@@ -160,6 +160,13 @@ def test_partitions_are_pools_of_their_name_or_labels_that_the_settings_name() -
     assert all("fairlead.dev/pool=" in line for line in site.labels)
 
 
+@pytest.mark.parametrize("name", ["a;reboot", "$(reboot)", "`reboot`", "a&b"])
+def test_no_name_of_a_node_is_a_command_of_the_script(name: str) -> None:
+    _, found = site_of(f"NodeName={name} CPUs=1\nPartitionName=p Nodes={name}\n")
+    with pytest.raises(CliError):
+        found.check()
+
+
 def test_qualities_of_service_are_priority_classes_that_preempt_where_slurm_did() -> None:
     site, found = site_of(CONF, DUMP, QOS)
     assert {name: each["value"] for name, each in by_name(site, "PriorityClass").items()} == {
