@@ -21,6 +21,7 @@ import uvloop
 from tests.kubernetes.controlplane import (
     ControlPlane,
     NoControlPlane,
+    audit_flags,
     control_plane,
     find_binaries,
 )
@@ -46,6 +47,9 @@ NODE_COUNT = 7_500
 CONNECTIONS = 64
 SECONDS_MAX = 300.0
 REST_SECONDS = 3.0
+AUDIT_LOG = "audit.log"
+#: By which the server knows who measures.
+USER_AGENT = "fairlead-bench"
 OF_JOBS: tuple[Resource[Any], ...] = (SERVICES, CONFIG_MAPS)
 
 
@@ -79,6 +83,11 @@ class Ground:
 
     plane: ControlPlane
     client: HttpClient
+
+    @property
+    def audit_log(self) -> Path:
+        """The audit log, where the server keeps one."""
+        return self.plane.directory / AUDIT_LOG
 
     @property
     def pids(self) -> dict[str, int]:
@@ -218,10 +227,13 @@ def on_ground(
     *,
     scheduler: bool = False,
     controllers: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    is_audited: bool = False,
 ) -> None:
     """Run `measure` on a new control plane with our kinds; one line where there is none.
 
-    `controllers` are further ones of kube-controller-manager.
+    `controllers` are further ones of kube-controller-manager, `flags` of kube-apiserver, which
+    keeps an audit log of metadata where it `is_audited`.
     """
     try:
         find_binaries()
@@ -230,7 +242,8 @@ def on_ground(
         return
 
     async def main(plane: ControlPlane) -> None:
-        client = HttpClient(load_connection(path=plane.kubeconfig()), HttpOptions())
+        options = HttpOptions(user_agent=USER_AGENT)
+        client = HttpClient(load_connection(path=plane.kubeconfig()), options)
         try:
             for manifest in crd.manifests():
                 await client.create(CRDS, manifest)
@@ -240,6 +253,11 @@ def on_ground(
 
     with (
         tempfile.TemporaryDirectory(prefix="fairlead-bench-") as directory,
-        control_plane(Path(directory), scheduler=scheduler, controllers=controllers) as plane,
+        control_plane(
+            Path(directory),
+            scheduler=scheduler,
+            controllers=controllers,
+            flags=(*flags, *(audit_flags(Path(directory) / AUDIT_LOG) if is_audited else ())),
+        ) as plane,
     ):
         uvloop.run(main(plane))

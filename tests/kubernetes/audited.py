@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.controlplane import ControlPlane, audit_flags
 from tests.kubernetes.operating import rights_count, until
 from tests.kubernetes.own_plane import own_plane
 
@@ -17,12 +17,6 @@ from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.kube.protocol import HttpOptions
 
-POLICY = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived"],
-    "rules": [{"level": "Metadata"}],
-}
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 LOG = "audit.log"
 
@@ -32,10 +26,7 @@ def audited_plane(
 ) -> Iterator[tuple[ControlPlane, Path]]:
     """Yield a control plane of its own and its audit log, of metadata."""
     log = directories.mktemp("audit") / LOG
-    policy = log.with_name("policy.json")
-    policy.write_text(json.dumps(POLICY))
-    flags = (f"--audit-policy-file={policy}", f"--audit-log-path={log}", *flags)
-    for plane in own_plane(directories, flags=flags, **options):
+    for plane in own_plane(directories, flags=(*audit_flags(log), *flags), **options):
         yield plane, log
 
 

@@ -53,6 +53,14 @@ anonymous:
 """
 
 
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+
+
 class NoControlPlane(Exception):
     """There is nothing to run; the message says why, in one line."""
 
@@ -270,6 +278,13 @@ def _give_rights(plane: ControlPlane, context: ssl.SSLContext) -> None:
     status, text = _call(plane.url + path, plane.admin_token, context, binding)
     if status != 201:
         raise RuntimeError(f"the tester could not be given its rights: {status} {text!r}")
+
+
+def audit_flags(log: Path) -> tuple[str, ...]:
+    """Return the flags of kube-apiserver for a log of the metadata of all requests."""
+    policy = log.with_name("audit-policy.json")
+    policy.write_text(json.dumps(AUDIT_POLICY))
+    return (f"--audit-policy-file={policy}", f"--audit-log-path={log}")
 
 
 @contextmanager
