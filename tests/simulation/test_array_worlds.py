@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import random
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 from msgspec.structs import replace as changed
@@ -11,6 +15,7 @@ from fairlead.api import names
 from fairlead.api.job import Job, JobSpec
 from fairlead.api.job_array import JobArray, JobArraySpec, JobArrayStatus
 from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
+from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.controllers.array_index import ArrayIndex
 from fairlead.controllers.element_states import ElementStates
 from fairlead.decide.arrays import ArrayView, DeleteElement, lifecycle
@@ -20,7 +25,7 @@ from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.faults import ROUGH
 from fairlead.sim.loop import run
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
 from fairlead.sim.world import World, simulate
 from fairlead.sim.world_options import WorldOptions
 from fairlead.testing.builders import make_job, make_placement
@@ -44,6 +49,65 @@ def test_no_element_is_lost_or_succeeds_twice_however_much_is_killed(seed: int) 
     assert outcome.kills > 10
     assert world.arrays.over >= 5
     assert world.arrays.checked > 100
+
+
+#: `FAIRLEAD_ARRAY_ELEMENTS=100000` for a long run.
+ELEMENTS = int(os.environ.get("FAIRLEAD_ARRAY_ELEMENTS", "400"))
+AT_ONCE, RUN_SECONDS = 60, 30.0
+#: On the wire a set takes no more, with few failures; see `model/element_sets.py`.
+SET_BYTES_MAX = 16 << 10
+
+
+class Sweep(World):
+    """One array in a rough world, of which a person cancels an element now and then."""
+
+    def __init__(self, options: WorldOptions, seed: int) -> None:
+        template = job_body("x", members=1, gpus=1, run_seconds=RUN_SECONDS)["spec"]
+        spec = {"indices": f"0-{ELEMENTS - 1}", "parallelism": AT_ONCE, "template": template}
+        swept = {**job_body("sweep", members=1, gpus=1, run_seconds=1), "kind": "JobArray"}
+        last = job_body("last", members=1, gpus=1, run_seconds=1)
+        arrivals = [
+            Arrival(0.0, "sweep", {**swept, "spec": spec}),
+            Arrival(options.workload.seconds, "last", last),  # until then there are faults
+        ]
+        super().__init__(options, seed, arrivals=arrivals)
+        self.cancelled: set[str] = set()
+        self.set_bytes_max = 0
+
+    async def _look(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(super()._look())
+            rng = random.Random(f"{self.seed}/person")
+            while True:
+                await asyncio.sleep(rng.expovariate(AT_ONCE / RUN_SECONDS / 100))
+                status = (await self.client.get(JOB_ARRAYS, "sweep", namespace="default")).status
+                self.set_bytes_max = max(
+                    self.set_bytes_max, len(status.finished), len(status.failed)
+                )
+                jobs = (await self.client.list(JOBS, namespace="default")).items
+                names = [job.metadata.name for job in jobs if not job.is_finished]
+                if names:
+                    name = rng.choice(names)
+                    cancel = {"spec": {"cancel": True}}
+                    await self.client.patch(JOBS, name, cancel, namespace="default")
+                    self.cancelled.add(name)
+
+
+def test_a_long_array_is_whole_after_kills_faults_lost_nodes_and_cancelled_elements() -> None:
+    seconds = 2 * ELEMENTS * RUN_SECONDS / AT_ONCE
+    options = replace(
+        ROUGH_WORLD, workload=WorkloadOptions(2, seconds), user_acts_per_day=0.0,
+        calls_between_kills_mean=max(150.0, ELEMENTS / 20),
+        steps_between_crashes_mean=max(60.0, ELEMENTS / 50),
+    )  # fmt: skip
+    world = Sweep(options, seed=1)
+    outcome = run(world.run())
+    assert outcome.kills > 10
+    assert outcome.faults > 10
+    assert (world.arrays.over, world.arrays.checked) == (1, ELEMENTS)
+    assert len(world.cancelled) >= ELEMENTS / 400
+    assert 0 < world.set_bytes_max <= SET_BYTES_MAX
+    assert world.arrays.jobs_max <= AT_ONCE + 400
 
 
 def test_explored_worlds_have_arrays_and_none() -> None:

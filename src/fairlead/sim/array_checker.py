@@ -30,7 +30,8 @@ class _ArrayModel:
 
     key: ObjectKey
     uid: str
-    indices: list[int]
+    #: The position of each index.
+    indices: dict[int, int]
     limit: int | None
     is_over: bool = False
     finished: frozenset[int] = frozenset()
@@ -67,7 +68,8 @@ class ArrayChecker(Observer):
             return
         model = self._arrays.get(new.metadata.uid)
         if model is None:
-            indices = _indices(new.spec.indices)
+            listed = _indices(new.spec.indices)
+            indices = {index: position for position, index in enumerate(listed)}
             model = _ArrayModel(key, new.metadata.uid, indices, new.spec.parallelism)
             self._arrays[new.metadata.uid] = model
         model.widen(new.spec.parallelism)
@@ -134,11 +136,12 @@ def _indices(text: str) -> list[int]:
     return list(range(int(first), int(last or first) + 1, int(step or 1)))
 
 
-def _set(text: str, indices: list[int]) -> frozenset[int]:
+def _set(text: str, indices: dict[int, int]) -> frozenset[int]:
     """Return the elements of a set that is written as runs."""
     found: set[int] = set()
+    ordered = list(indices)
     for run in text.split(",") if text else ():
         first, _, last = run.partition("-")
-        begin, end = indices.index(int(first)), indices.index(int(last or first))
-        found.update(indices[begin : end + 1])
+        begin, end = indices[int(first)], indices[int(last or first)]
+        found.update(ordered[begin : end + 1])
     return frozenset(found)
