@@ -25,10 +25,20 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane
 from tests.kubernetes.operating import CLOCK, http_client, install_kinds, job_body, until
 from tests.kubernetes.own_plane import own_plane
+from tests.simulation.array_bodies import MIXED, OF_SCHEMA, WRONG_ARRAYS, has_paths
+from tests.simulation.array_bodies import template as array_template
 
 from fairlead.api import names
 from fairlead.api.core import Pod
-from fairlead.api.resources import JOBS, NAMESPACES, PODS, SECRETS, TEAMS
+from fairlead.api.resources import (
+    JOB_ARRAYS,
+    JOBS,
+    NAMESPACES,
+    PODS,
+    PRIORITY_CLASSES,
+    SECRETS,
+    TEAMS,
+)
 from fairlead.api.status import AlreadyExists, ApiError, InternalError, Invalid
 from fairlead.kube.client import HttpClient
 from fairlead.runtime.logs import SILENT
@@ -275,6 +285,33 @@ async def test_a_job_with_three_mistakes_is_refused_with_three_paths(client: Htt
         JOBS, "good", {"metadata": {"finalizers": [names.JOB_FINALIZER]}}, namespace="default"
     )
     await client.patch(JOBS, "good", {"metadata": {"finalizers": None}}, namespace="default")
+
+
+async def test_wrong_arrays_are_refused_with_the_paths_that_an_embedded_cluster_names(
+    client: HttpClient,
+) -> None:
+    classes = Mirror(client, PRIORITY_CLASSES, clock=CLOCK, rng=random.Random(2), log=SILENT)
+    async with webhook(client, priority_classes=classes) as running:
+        await configure(client, running.webhook.port)
+        await in_force(client)
+
+        async def are_known() -> bool:
+            return classes.synced
+
+        await until(are_known)
+        sound = {"indices": "0-9", "template": array_template()}
+        for number, (spec, paths) in enumerate([*WRONG_ARRAYS, (MIXED, OF_SCHEMA)]):
+            body = {"metadata": {"name": f"wrong-{number}"}, "spec": {**sound, **spec}}
+            with pytest.raises(Invalid) as refused:
+                await client.create(JOB_ARRAYS, body, namespace="default")
+            has_paths(refused.value, paths)
+        await client.create(
+            JOB_ARRAYS, {"metadata": {"name": "sound"}, "spec": sound}, namespace="default"
+        )
+        for change in ({"indices": "0-10"}, {"template": array_template(gpus=2)}):
+            with pytest.raises(Invalid, match="field is immutable"):
+                await client.patch(JOB_ARRAYS, "sound", {"spec": change}, namespace="default")
+        await client.delete(JOB_ARRAYS, "sound", namespace="default")
 
 
 async def test_defaults_of_a_team_are_filled_in_and_a_longer_limit_is_refused(
