@@ -66,7 +66,7 @@ class ImagePulls:
         self._layers: dict[str, dict[str, int]] = {}
         self._transfers: dict[tuple[str, str], _Transfer] = {}
         self._pods: dict[str, _Pod] = {}
-        self._at, self._generation = now(), 0
+        self._at, self._generation = 0.0, 0
 
     def register(self, node: str, images: Iterable[ContainerImage]) -> None:
         """Take in a node, with the images that it reported before."""
