@@ -14,6 +14,7 @@ from fairlead.node.settings import AgentSettings, ShapingSettings, TrafficSettin
 from fairlead.node.source import AnySource
 from fairlead.node.sources import (
     clock,
+    containerd,
     disks,
     ecc,
     infiniband,
@@ -40,6 +41,7 @@ SOURCES: dict[str, Callable[[Host, AgentSettings], AnySource | None]] = {
     "network-tables": network.source,
     "tasks": tasks.source,
     "clock": clock.source,
+    containerd.SOURCE: containerd.source,
     "programs": programs.source,
     tuning.SOURCE: tuning.source,
     "traffic": traffic.source,

@@ -1,0 +1,141 @@
+"""Settings of containerd that it ignores: what its files say, and what is in effect.
+
+A key under the wrong section, or a section of another version, costs one warning at the start and
+no error, and pulls stay slow, or go past the mirror. The text of the file looks right, so it is
+compared with what `containerd config dump` says is in effect. Files of an older version than
+the running one are left alone: containerd moves their keys itself.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from fairlead.model.faults import (
+    Action,
+    Moment,
+    Observation,
+    Severity,
+    identity,
+    observed,
+    steady,
+)
+from fairlead.node.host import Absent, Host
+from fairlead.node.settings import READ_SECONDS_MAX, AgentSettings
+from fairlead.node.source import Judged, Nothing, SignalSource
+
+SOURCE, IGNORED = "containerd", "containerd-ignored-setting"
+CONFIG = "etc/containerd/config.toml"
+#: Settings that are named, of all that are counted.
+_NAMED_MAX = 3
+_FILES_MAX = 64
+_DUMP = ("containerd", "config", "dump")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+Table = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerdFacts:
+    """The files of settings by path, and what is in effect."""
+
+    files: Mapping[str, Table]
+    effective: Table
+
+
+def dump_of_host() -> str:
+    """Return what is in effect, as TOML; OSError."""
+    try:
+        done = subprocess.run(
+            _DUMP, capture_output=True, text=True, timeout=READ_SECONDS_MAX, check=False,
+            stdin=subprocess.DEVNULL, env={"PATH": _PATH, "LC_ALL": "C"},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"{' '.join(_DUMP)} did not end within {READ_SECONDS_MAX} s") from error
+    if done.returncode:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise OSError(f"{' '.join(_DUMP)}: exit code {done.returncode}: {last[:200]}")
+    return done.stdout
+
+
+def read(host: Host, dump: Callable[[], str]) -> ContainerdFacts:
+    """Return the facts; Absent where there is no file of settings, or another machine is looked at
+    than the one that this process runs on; OSError.
+    """
+    if not host.path(CONFIG).is_file():
+        raise Absent(f"no /{CONFIG}")
+    if host.root != Path("/") and dump is dump_of_host:
+        raise Absent("the agent runs in a container, where it cannot ask the host's containerd")
+    files = {f"/{CONFIG}": _parsed(host.text(CONFIG), f"/{CONFIG}")}
+    patterns = files[f"/{CONFIG}"].get("imports", ())
+    for pattern in patterns if isinstance(patterns, list) else ():
+        for path in _matching(host, str(pattern)):
+            files[path] = _parsed(host.text(path), path)
+    return ContainerdFacts(files, _parsed(dump(), " ".join(_DUMP)))
+
+
+def _parsed(text: str, name: str) -> Table:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise OSError(f"{name}: {error}") from error
+
+
+def _matching(host: Host, pattern: str) -> Iterator[str]:
+    found = sorted(host.root.glob(pattern.lstrip("/")))
+    for path in found[:_FILES_MAX]:
+        if path.is_file():
+            yield f"/{path.relative_to(host.root)}"
+
+
+def ignored(facts: ContainerdFacts) -> Iterator[tuple[str, str]]:
+    """Yield (file, setting) of what a file sets under `plugins` and nothing in effect has."""
+    version = facts.effective.get("version")
+    plugins = _table(facts.effective.get("plugins"))
+    for path, table in sorted(facts.files.items()):
+        if table.get("version", version) == version:
+            for steps in _missing(_table(table.get("plugins")), plugins):
+                yield path, ".".join(steps)
+
+
+def _missing(wanted: Table, found: Table) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of the topmost parts of a table that another one lacks."""
+    for name, value in sorted(wanted.items()):
+        if name not in found:
+            yield (name,)
+        elif isinstance(value, dict) and isinstance(found[name], dict):
+            for steps in _missing(_table(cast("object", value)), _table(found[name])):
+                yield (name, *steps)
+
+
+def _table(value: object) -> Table:
+    return cast("Table", value) if isinstance(value, dict) else {}
+
+
+def judge(
+    facts: ContainerdFacts, memory: Nothing, at: Moment, *, settings: AgentSettings
+) -> Judged[Nothing]:
+    """Give one fault for each file with settings that are ignored."""
+    by_file: dict[str, list[str]] = {}
+    for path, setting in ignored(facts):
+        by_file.setdefault(path, []).append(setting)
+    observations: list[Observation] = []
+    for path, found in by_file.items():
+        count = "1 setting" if len(found) == 1 else f"{len(found):,} settings"
+        text = f"containerd ignores {count} of it: {', '.join(found[:_NAMED_MAX])}"
+        verdict = steady(Severity.WARNING, Action.ASK_PERSON, settings.stable_seconds)
+        observations.append(observed(identity(IGNORED, path), verdict, text, at))
+    return Judged(memory, tuple(observations))
+
+
+def source(host: Host, settings: AgentSettings) -> SignalSource[ContainerdFacts, Nothing]:
+    """Return the source of containerd's settings."""
+    return SignalSource(
+        SOURCE, (IGNORED,), Nothing, partial(read, host, dump_of_host),
+        partial(judge, settings=settings), period_seconds=600,
+    )  # fmt: skip
