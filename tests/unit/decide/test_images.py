@@ -74,6 +74,8 @@ def test_a_pull_holds_no_room_and_no_node() -> None:
         (container({"waiting": {"reason": "CreateContainerError"}}), PullState.PULLED),
         (container({"waiting": {"reason": "RunContainerError"}}), PullState.PULLED),
         (container({"terminated": {"exitCode": 128}}, "sha256:1"), PullState.PULLED),
+        ({"phase": "Failed",
+          **container({"terminated": {"reason": "StartError"}})}, PullState.PULLED),
         (container({"running": {}}, "sha256:1"), PullState.PULLED),
         ({"phase": "Failed", "reason": "Evicted"}, PullState.LOST),
         ({"phase": "Failed", "reason": "DeadlineExceeded",

@@ -28,6 +28,8 @@ _REFUSED = frozenset(
 _BEYOND = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"}
 )
+#: Of a container that was made from its image and could not be started.
+_NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 
 
 class PullState(Enum):
@@ -132,7 +134,10 @@ PullKey = tuple[str, str, str]
 
 def _state_of(status: ContainerStatus) -> tuple[PullState, str] | None:
     state = status.state
-    if state.running is not None or (state.terminated is not None and status.image_id):
+    ended = state.terminated
+    if ended is not None and (status.image_id or ended.reason in _NOT_STARTED):
+        return PullState.PULLED, ""
+    if state.running is not None:
         return PullState.PULLED, ""
     if state.waiting is not None:
         if state.waiting.reason in _REFUSED:
