@@ -298,7 +298,8 @@ FIELDS: tuple[Field, ...] = (
     Field(_constant("(null)"), "f", "feature", "FEATURES", "Constraints", 19),
     Field(_nothing, "n", "reqnodes", "REQ_NODES"),
     Field(_nothing, "x", "exc_nodes", "EXC_NODES"),
-    Field(lambda r: processor_time(cpu_milliseconds(r)), sacct="TotalCPU"),
+    # Slurm's own is never empty, and programs such as reportseff rely on it.
+    Field(lambda r: processor_time(cpu_milliseconds(r)) or "00:00:00", sacct="TotalCPU"),
     Field(lambda r: step_clock(cpu_milliseconds(r, each=True)) if r.step else "", sacct="AveCPU"),
     Field(lambda r: kilobytes(peak_bytes(r)) if r.step else "", sacct="MaxRSS"),
     Field(lambda r: kilobytes(total_bytes(r, each=True)) if r.step else "", sacct="AveRSS"),
