@@ -87,6 +87,24 @@ def test_scripts_for_the_partitions_and_qualities_of_the_site_run_as_they_are(si
     assert team["spec"]["limits"] == {"running": 7}
 
 
+def test_partitions_are_those_of_the_settings_and_a_job_of_a_list_shows_the_one_it_is_in(
+    site: Tools,
+) -> None:
+    host = os.uname().nodename
+    table = {line.split()[0]: line.split()[1] for line in site.run(
+        "sinfo", "-h", "-o", "%R %N").out.splitlines()}  # fmt: skip
+    assert table["quick"] == table["here"] == host
+    assert "Partitions=all,quick,here\n" in site.run("scontrol", "show", "node", host).out
+    assert "Nodes=" + host in site.run("scontrol", "show", "partition", "quick").out
+    waiting = site.submit(SLEEP, "-p", "gone,here,quick", "-H")
+    assert site.queue("-j", str(waiting), form="%P") == ["gone,here,quick"]
+    site.run("scontrol", "release", str(waiting))
+    eventually(lambda: site.queue("-j", str(waiting), form="%t %P"), ["R here"])
+    assert site.queue("-p", "here", form="%A") == [str(waiting)]
+    assert site.queue("-p", "quick") == []
+    site.run("scancel", str(waiting))
+
+
 def test_the_nodes_of_a_running_slurm_are_compared_with_those_of_the_cluster(site: Tools) -> None:
     ours = site.run("scontrol", "show", "node").out
     nodes = site.shell.root / "nodes"

@@ -434,3 +434,18 @@ def test_seff_of_an_array_wants_one_of_its_tasks_and_unknown_is_no_zero(tools: T
     assert lines[1] == f"Array Job ID: {array}_1"
     waits = tools.run("seff", str(held)).out.splitlines()
     assert waits[-1] == "Efficiency not available for jobs in the PENDING state."
+
+
+def test_jobs_may_have_one_name_in_any_spelling_and_are_found_by_it(tools: Tools) -> None:
+    """Snakemake gives all jobs of a run one name; people write blanks, dollars and bars."""
+    for name in ("5f0c-run", "CPU imdb", "a|b$USER"):
+        numbers = [tools.submit(SLEEP, "-J", name) for _ in range(2)]
+        script = f"#!/bin/sh\n#SBATCH --job-name='{name}' -c 1\nsleep 1000\n"
+        numbers.append(int(tools.run("sbatch", "--parsable", stdin=script).out))
+        shown = tools.queue("--name", name, form="%i %j")
+        assert shown == [f"{number} {name}" for number in sorted(numbers)]
+        tools.run("scancel", "--name", name)
+        eventually(lambda name=name: tools.queue("--name", name), [])
+        ended = ("sacct", "-X", "-n", "-P", "-o", "JobID,JobName", "--name", name)
+        wanted = [f"{number}|{name}" for number in sorted(numbers)]
+        eventually(lambda ended=ended: tools.run(*ended).out.splitlines(), wanted)

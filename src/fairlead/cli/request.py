@@ -36,6 +36,8 @@ from fairlead.input.errors import Code, Problem
 ROLE = "worker"
 GPUS_MAX = 1_000
 RETRIES_MAX = 1_000
+#: The origin of a name that is the id of one job; all others are given repeatedly.
+_NAMED = f"--{Flag.NAME.value}"
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _OPERATOR_NAMES = {operator: name for name, operator in OPERATORS.items()}
@@ -241,14 +243,16 @@ class _Reader:
         return None, given.value
 
     def stem(self) -> str | None:
-        """Return the name that a header gives, as a valid one; a script is submitted repeatedly."""
+        """Return the name of a header or of sbatch's --job-name, as a valid one; both are given
+        repeatedly.
+        """
         given = self.last(Flag.NAME)
-        return clean_name(given.value) if given is not None and given.is_in_file else None
+        return clean_name(given.value) if given is not None and given.origin != _NAMED else None
 
     def name(self) -> str | None:
         """Return the name of the command line; how long it may be, the API says."""
         given = self.last(Flag.NAME)
-        if given is None or given.is_in_file:
+        if given is None or given.origin != _NAMED:
             return None
         if not _NAME.match(given.value):
             help_ = f"for example {clean_name(given.value)}"

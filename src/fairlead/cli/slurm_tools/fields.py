@@ -87,7 +87,11 @@ def where_or_why(record: QueueRecord) -> str:
 
 
 def partition_of(record: QueueRecord) -> str:
-    """Return the pool of nodes that the job asks for, or the partition of all nodes."""
+    """Return the partition that a job is in or, before it is in one, those that it asks for: by
+    name, else as a pool of nodes; the partition of all nodes where it asks for none.
+    """
+    if named := record.placed_in or record.asked("SLURM_JOB_PARTITION"):
+        return named
     selectors = (role.template.spec.node_selector for role in record.job.spec.roles)
     pools = {each.get(names.POOL, "") for each in selectors} - {""}
     return ",".join(sorted(pools)) or DEFAULT_PARTITION

@@ -52,6 +52,11 @@ class GivenOptions:
         values = (value for name in names for value in self.options.get(name, ()))
         return [part for value in values for part in split_list(value)]
 
+    def names(self, *names: str) -> list[str]:
+        """Return the names of comma-separated lists, which may have blanks in them."""
+        values = (value for name in names for value in self.options.get(name, ()))
+        return [part.strip() for value in values for part in (value, *value.split(","))]
+
 
 def split_list(text: str) -> list[str]:
     """Return the parts of a list between commas and blanks, those in brackets kept whole."""

@@ -64,6 +64,8 @@ class QueueRecord:
     step: str = ""
     #: What its attempts used, as far as it is known.
     uses: tuple[AttemptUse, ...] = ()
+    #: Of the partitions that it asked for the one that it is in; "" where that is not looked up.
+    placed_in: str = ""
 
     @property
     def use(self) -> AttemptUse | None:
@@ -80,7 +82,11 @@ class QueueRecord:
 
     @property
     def name(self) -> str:
-        """The name that the job was submitted under; of an element that of its array."""
+        """The name that sbatch was given, in any spelling and for any number of jobs; of other jobs
+        their own, of an element that of its array.
+        """
+        if given := self.asked("SLURM_JOB_NAME"):
+            return given
         owner = array_reference_of(self.job.metadata)
         return self.job.metadata.name if owner is None else owner.name
 
@@ -128,6 +134,15 @@ class QueueRecord:
         if started is None or self.state in (SlurmState.PENDING, SlurmState.CONFIGURING):
             return 0
         return max(0, round((self.ended_at or self.now) - started))
+
+    def asked(self, variable: str) -> str:
+        """Return what a variable of the job's template says was asked for; "" where none does."""
+        for role in self.job.spec.roles:
+            for container in role.template.spec.containers:
+                for each in container.env:
+                    if each.name == variable and each.value:
+                        return each.value
+        return ""
 
     def amount(self, resource: str) -> int:
         """Return how much all members ask for, in base units; GPUs of every kind as `gpu`."""

@@ -131,7 +131,7 @@ def _states(given: GivenOptions) -> frozenset[SlurmState]:
 def _matches(record: QueueRecord, given: GivenOptions, users: frozenset[str]) -> bool:
     tests = (
         (users, record.user in users or str(user_id(record.user)) in users),
-        (given.listed("name"), record.name in given.listed("name")),
+        (given.names("name"), record.name in given.names("name")),
         (given.listed("partition"), partition_of(record) in given.listed("partition")),
         (given.listed("accounts", "account"),
          BY_SACCT["account"].value(record) in given.listed("accounts", "account")),

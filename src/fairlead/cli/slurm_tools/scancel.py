@@ -77,7 +77,7 @@ def _cancel(common_: Common, api: Api, space: str, text: str) -> list[str]:
 def _matches(api: Api, record: QueueRecord, given: GivenOptions) -> bool:
     users = set(given.listed("user")) | ({submitter_name(api)} if given.has("me") else set())
     states = {parse_state(each) for each in given.listed("state")}
-    named = given.listed("name", "jobname")
+    named = given.names("name", "jobname")
     tests = (
         (users, record.user in users),
         (states, record.state in states),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +16,7 @@ from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.cli.arrays import ArrayReference
 from fairlead.cli.commands.change import HOLD, RELEASE, ChangeVerb, change_reference
 from fairlead.cli.common import Common
+from fairlead.cli.node_kinds import Labels
 from fairlead.cli.numbers import find_numbered, parse_number
 from fairlead.cli.slurm_tools import sinfo
 from fairlead.cli.slurm_tools.fields import (
@@ -90,9 +91,11 @@ def _show(common_: Common, words: list[str], *, is_line: bool) -> int:
     if kind in ("job", "jobs"):
         blocks = [_job_block(record) for record in _jobs(common_, names_)]
     elif kind in ("node", "nodes"):
-        blocks = [_node_block(node) for node in _nodes(common_.connect(), names_)]
+        api = common_.connect()
+        table = sinfo.partition_table(common_, api)
+        blocks = [_node_block(node, table) for node in _nodes(api, names_)]
     elif kind in ("partition", "partitions", "part"):
-        blocks = list(_partition_blocks(common_.connect(), names_))
+        blocks = list(_partition_blocks(common_, names_))
     else:
         raise ToolError(f"invalid entity: {kind}", f"what there is: {_TAKES}")
     terminal.say("".join(_block_text(block, is_line=is_line) for block in blocks))
@@ -294,7 +297,7 @@ def _nodes(api: Api, names_: list[str]) -> list[NodeUse]:
     return shown
 
 
-def _node_block(node: NodeUse) -> list[list[tuple[str, str]]]:
+def _node_block(node: NodeUse, table: Mapping[str, Labels]) -> list[list[tuple[str, str]]]:
     gpus = sum(n for name, n in node.total.items() if name.endswith("/gpu"))
     return [
         [("NodeName", node.name), ("Arch", "x86_64"),
@@ -304,13 +307,14 @@ def _node_block(node: NodeUse) -> list[list[tuple[str, str]]]:
         [("RealMemory", str(node.total.get("memory", 0) >> 20)),
          ("AllocMem", str(node.used.get("memory", 0) >> 20))],
         [("State", sinfo.state_of(node).upper()), ("Weight", "1")],
-        [("Partitions", f"{DEFAULT_PARTITION},{node.pool}")],
+        [("Partitions", ",".join(sinfo.partitions_with(node, table)))],
         [("Reason", node.reason or "none")],
     ]  # fmt: skip
 
 
-def _partition_blocks(api: Api, names_: list[str]) -> Iterator[list[list[tuple[str, str]]]]:
-    partitions = sinfo.partitions_of(sinfo.node_list(api))
+def _partition_blocks(common_: Common, names_: list[str]) -> Iterator[list[list[tuple[str, str]]]]:
+    api = common_.connect()
+    partitions = sinfo.partitions_of(sinfo.node_list(api), sinfo.partition_table(common_, api))
     missing = [each for each in names_ if each not in partitions]
     if missing:
         raise ToolError(f"Partition {missing[0]} not found")

@@ -1,17 +1,19 @@
-"""sinfo: partitions and nodes. A partition is a pool of nodes; `all` has every node."""
+"""sinfo: partitions, which are those of the settings and pools, and nodes; `all` has every node."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
 from fairlead import terminal
 from fairlead.api import names
 from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.cli.cluster_settings import settings_or_defaults
 from fairlead.cli.common import Common
+from fairlead.cli.node_kinds import Labels
 from fairlead.cli.slurm_tools.columns import Cell, parse_percent, parse_wide, table
 from fairlead.cli.slurm_tools.fields import DEFAULT_PARTITION
 from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
@@ -162,7 +164,9 @@ def run(common_: Common, arguments: list[str]) -> int:
     if given.operands:
         raise ToolError(f"Unrecognized option: {given.operands[0]}")
     before, cells, fields = _columns(given)
-    groups = list(_lines(given, _partitions(given, node_list(common_.connect()))))
+    api = common_.connect()
+    found = _partitions(given, node_list(api), partition_table(common_, api))
+    groups = list(_lines(given, found))
     lines = [] if given.has("noheader") else table(before, cells, [[f.title for f in fields]])
     rows = dict.fromkeys(tuple(field.value(group) for field in fields) for group in groups)
     lines += table(before, cells, rows)
@@ -177,16 +181,37 @@ def node_list(api: Api) -> list[NodeUse]:
     return sorted(found, key=lambda node: node.name)
 
 
-def partitions_of(nodes: Iterable[NodeUse]) -> dict[str, list[NodeUse]]:
+def partition_table(common_: Common, api: Api) -> Mapping[str, Labels]:
+    """Return the labels of the nodes of each partition that the settings name."""
+    return settings_or_defaults(common_, api).slurm.partitions
+
+
+def partitions_with(node: NodeUse, table: Mapping[str, Labels]) -> list[str]:
+    """Return the partitions that a node is in: that of all nodes, those of the settings, and that
+    of its pool unless the settings say what its name is.
+    """
+    of_settings = [
+        name for name, labels in sorted(table.items())
+        if all(node.labels.get(key) == value for key, value in labels.items())
+    ]  # fmt: skip
+    pools = [] if node.pool in table else [node.pool]
+    return list(dict.fromkeys((DEFAULT_PARTITION, *of_settings, *pools)))
+
+
+def partitions_of(
+    nodes: Iterable[NodeUse], table: Mapping[str, Labels]
+) -> dict[str, list[NodeUse]]:
     """Return the nodes of each partition, that of all nodes first."""
     partitions: dict[str, list[NodeUse]] = {DEFAULT_PARTITION: []}
     for node in nodes:
-        partitions[DEFAULT_PARTITION].append(node)
-        partitions.setdefault(node.pool, []).append(node)
+        for name in partitions_with(node, table):
+            partitions.setdefault(name, []).append(node)
     return partitions
 
 
-def _partitions(given: GivenOptions, nodes: Iterable[NodeUse]) -> dict[str, list[NodeUse]]:
+def _partitions(
+    given: GivenOptions, nodes: Iterable[NodeUse], table: Mapping[str, Labels]
+) -> dict[str, list[NodeUse]]:
     wanted, hosts = given.listed("partition"), given.listed("nodes")
     states = [each.lower() for each in given.listed("states")]
     chosen = [
@@ -198,7 +223,7 @@ def _partitions(given: GivenOptions, nodes: Iterable[NodeUse]) -> dict[str, list
         and not (given.has("responding") and node.state is NodeUsability.NOT_READY)
     ]  # fmt: skip
     return {
-        name: found for name, found in partitions_of(chosen).items()
+        name: found for name, found in partitions_of(chosen, table).items()
         if not wanted or name in wanted
     }  # fmt: skip
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 
 from fairlead import terminal
 from fairlead.cli.common import Common
@@ -22,6 +23,7 @@ from fairlead.cli.slurm_tools.records import (
     live_records,
     parse_ids,
 )
+from fairlead.cli.slurm_tools.sinfo import node_list, partition_table, partitions_of
 from fairlead.cli.slurm_tools.states import SlurmState, parse_state
 from fairlead.cli.transport import Api
 
@@ -116,7 +118,22 @@ def _records(
     if ids or any(state.is_end for state in _states(given)):
         with suppress(NoHistory):  # else what the API still has is shown
             recent += ended_records(common_, now, since=f"{since:.3f}")
-    return in_order(recent)
+    return _placed(common_, api, in_order(recent))
+
+
+def _placed(common_: Common, api: Api, records: list[QueueRecord]) -> list[QueueRecord]:
+    """Return the records, those of a list of partitions with the one that has their nodes."""
+    if not any("," in partition_of(each) and each.nodes for each in records):
+        return records
+    found = partitions_of(node_list(api), partition_table(common_, api))
+    hosts = {name: {node.name for node in nodes} for name, nodes in found.items()}
+    return [
+        replace(each, placed_in=next(
+            (name for name in partition_of(each).split(",")
+             if set(each.nodes) <= hosts.get(name, set())), "")
+        ) if each.nodes else each
+        for each in records
+    ]  # fmt: skip
 
 
 def _users(api: Api, given: GivenOptions) -> frozenset[str]:
@@ -130,7 +147,7 @@ def _is_asked(
     tests = (
         (ids, record.is_called(ids)),
         (users, record.user in users),
-        (given.listed("name"), record.name in given.listed("name")),
+        (given.names("name"), record.name in given.names("name")),
         (given.listed("partition"), _is_in(partition_of(record), given.listed("partition"))),
         (given.listed("account"), BY_LETTER["a"].value(record) in given.listed("account")),
         (given.listed("qos"), BY_LETTER["q"].value(record) in given.listed("qos")),

@@ -60,6 +60,7 @@ class NodeUse:
     since: float | None
     total: Mapping[str, int]
     used: Mapping[str, int]
+    labels: Mapping[str, str]
 
 
 def pool_of(node: Node) -> str:
@@ -132,7 +133,7 @@ def node_uses(
         state, reason, since = state_of(node, now)
         total = quantity.resources_to_base(node.status.allocatable)
         out.append(NodeUse(node.metadata.name, pool_of(node), state, reason, since, total,
-                           used.get(node.metadata.name, {})))  # fmt: skip
+                           used.get(node.metadata.name, {}), node.metadata.labels))  # fmt: skip
     return out
 
 
