@@ -58,7 +58,7 @@ def report(node: Node) -> NodeReport:
     status = NodeReportStatus(
         format_time(NOW - 12), node.metadata.uid, "boot-1", faults=(fault,), sources=(source,)
     )
-    return NodeReport(ObjectMeta(node.metadata.name), status)
+    return NodeReport(ObjectMeta(node.metadata.name), status=status)
 
 
 def shown(node: Node, found: NodeReport | None, preview: Preview) -> str:

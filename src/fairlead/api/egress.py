@@ -5,20 +5,20 @@ from __future__ import annotations
 from fairlead.api import quantity
 from fairlead.api.quantity import QuantityError
 
+#: A team's budget is divided over thousands of nodes.
+TEAM_BITS_MIN = 10**7
 #: Less would cut a pod off, more is no network's.
 POD_BITS_MIN, BITS_MAX = 64_000, 10**13
 
 
-def egress_bits(text: str) -> int:
+def egress_bits(text: str, *, least: int = POD_BITS_MIN) -> int:
     """Return bits per second of a quantity such as 200M (10**6) or 1Gi (2**30); ValueError."""
     try:
         value = quantity.parse(text)
     except QuantityError as error:
         raise ValueError(f"'{text[:40]}' is no rate in bits per second such as 200M") from error
-    if not POD_BITS_MIN <= value <= BITS_MAX:
-        raise ValueError(
-            f"{text[:40]} must be from {rate_text(POD_BITS_MIN)} to {rate_text(BITS_MAX)}"
-        )
+    if not least <= value <= BITS_MAX:
+        raise ValueError(f"{text[:40]} must be from {rate_text(least)} to {rate_text(BITS_MAX)}")
     return int(value)
 
 

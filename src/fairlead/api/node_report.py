@@ -1,7 +1,8 @@
 """The NodeReport kind (fairlead.dev/v1alpha1, cluster scope): what the agent of a node last said.
 
-One for each node that has an agent, of the node's name. A collector alone writes it, when something
-has changed and from time to time to confirm it; so it has no spec. Its size is bounded.
+One for each node that has an agent, of the node's name. A collector alone writes its status, when
+something has changed and from time to time to confirm it. Its spec is what the controllers answer:
+the node's shares of teams' budgets of traffic. Its size is bounded.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, Self
 
-from fairlead.api.bounds import INT32_MAX, doc
+from fairlead.api.bounds import INT32_MAX, Name, ObjectName, doc
 from fairlead.api.meta import Instant, ObjectMeta, Wire
+from fairlead.api.team import NAMESPACES_MAX
 
 #: Faults of one report: the worst ones. The agent keeps more.
 REPORTED_FAULTS_MAX = 100
@@ -27,6 +29,9 @@ REPORTED_SETTINGS_MAX = 64
 REPORTED_DIFFERENCES_MAX = 32
 VALUE_MAX = 64
 FACTS_MAX = 32
+#: Teams and pods of which the traffic to the internet is reported.
+REPORTED_TEAMS_MAX = 64
+REPORTED_PODS_MAX = 20
 
 
 class Severity(Enum):
@@ -212,6 +217,70 @@ class RequestAnswer(Wire, frozen=True):
     message: Annotated[str, doc("Why it was refused, or how it went.", maxLength=WHY_MAX)] = ""
 
 
+class EgressShare(Wire, frozen=True):
+    """What the pods of a team on this node may send to the internet."""
+
+    team: Annotated[Name, doc("The team.")]
+    namespaces: Annotated[tuple[Name, ...], doc("Namespaces of the team.", maxItems=NAMESPACES_MAX)]
+    bits_per_second: Annotated[int, doc("What they may send.", ge=0)]
+    safe_bits_per_second: Annotated[
+        int, doc("What they may send once nothing divides the team's budget.", ge=0)
+    ]
+
+
+class NodeReportSpec(Wire, frozen=True):
+    """What the controllers answer the agent, through its collector."""
+
+    egress: Annotated[
+        tuple[EgressShare, ...],
+        doc("Shares of teams' budgets of traffic to the internet.", maxItems=REPORTED_TEAMS_MAX),
+    ] = ()
+    egress_at: Annotated[Instant | None, doc("When they were last confirmed.")] = None
+
+
+class ReportedTeamEgress(Wire, frozen=True):
+    """What the pods of a team send to the internet, in bits per second."""
+
+    team: Annotated[Name, doc("The team.")]
+    limit: Annotated[int, doc("The share that is in force.", ge=0)]
+    sent: Annotated[int, doc("What they send.", ge=0)] = 0
+    demand: Annotated[int, doc("What they would send, as the agent takes it.", ge=0)] = 0
+    dropped: Annotated[int, doc("Packets that were dropped since the look before.", ge=0)] = 0
+    pods: Annotated[int, doc("Pods that share it.", ge=0)] = 0
+
+
+class ReportedPodEgress(Wire, frozen=True):
+    """What a pod sends to the internet, in bits per second."""
+
+    namespace: Annotated[Name, doc("Its namespace.")]
+    name: Annotated[ObjectName, doc("Its name.")]
+    team: Annotated[Name, doc("The team whose share it uses; empty: none.")] = ""
+    limit: Annotated[int, doc("Its own limit; 0: none.", ge=0)] = 0
+    sent: Annotated[int, doc("What it sends.", ge=0)] = 0
+    dropped: Annotated[int, doc("Packets that were dropped since the look before.", ge=0)] = 0
+
+
+class ReportedShaping(Wire, frozen=True):
+    """How the agent limits traffic to the internet."""
+
+    mechanism: Annotated[
+        str, doc("htb or limit; empty while no pod has a limit.", maxLength=VALUE_MAX)
+    ] = ""
+    why: Annotated[str, doc("Why it is not the better one.", maxLength=WHY_MAX)] = ""
+    shares_at: Annotated[
+        Instant | None, doc("The spec.egressAt of the shares that are in force.")
+    ] = None
+    teams: Annotated[
+        tuple[ReportedTeamEgress, ...],
+        doc("Teams with a share of a budget.", maxItems=REPORTED_TEAMS_MAX),
+    ] = ()
+    pods: Annotated[
+        tuple[ReportedPodEgress, ...],
+        doc("Pods with a limit that send most.", maxItems=REPORTED_PODS_MAX),
+    ] = ()
+    left_out: Annotated[int, doc("Pods beyond those that are listed.", ge=0)] = 0
+
+
 class NodeReportStatus(Wire, frozen=True):
     """What the agent of the node last said, written by a collector."""
 
@@ -239,6 +308,10 @@ class NodeReportStatus(Wire, frozen=True):
     tuning: Annotated[
         ReportedTuning | None, doc("Settings of the machine; none without a tuning profile.")
     ] = None
+    shaping: Annotated[
+        ReportedShaping | None,
+        doc("Limits of traffic to the internet; none where the agent keeps none."),
+    ] = None
     answered: Annotated[RequestAnswer | None, doc("The answer to the latest request.")] = None
 
 
@@ -246,4 +319,5 @@ class NodeReport(Wire, frozen=True):
     """What the agent of a node last said of the health of its machine."""
 
     metadata: ObjectMeta = ObjectMeta()
+    spec: NodeReportSpec = NodeReportSpec()
     status: NodeReportStatus = NodeReportStatus()

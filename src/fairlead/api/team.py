@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
-from fairlead.api.bounds import INT32_MAX, Name, doc
+from fairlead.api.bounds import INT32_MAX, NAME_MAX, Name, doc
 from fairlead.api.job_defaults import JobDefaults, JobMaxima
 from fairlead.api.meta import Condition, Instant, ObjectMeta, Wire
 
@@ -91,6 +91,19 @@ class Budget(Wire, frozen=True):
             maximum=HALF_LIFE_DAYS_MAX,
         ),
     ] = 30
+
+
+class TeamNetwork(Wire, frozen=True):
+    """What the team may use of the network, over all nodes together."""
+
+    internet_egress: Annotated[
+        str,
+        doc(
+            "What its pods may send to the internet, in bits per second such as 10G. It is divided "
+            "over the nodes whose agents limit traffic. No default: no limit.",
+            maxLength=NAME_MAX,
+        ),
+    ] = ""
 
 
 class Reservation(Wire, frozen=True):
@@ -198,6 +211,9 @@ class TeamSpec(Wire, frozen=True):
     budget: Annotated[Budget, doc("GPU-hours that the team may use over time. No default.")] = (
         Budget()
     )
+    network: Annotated[
+        TeamNetwork, doc("What the team may use of the network. No default: no limit.")
+    ] = TeamNetwork()
     job_defaults: Annotated[
         JobDefaults,
         doc(

@@ -16,6 +16,7 @@ from fairlead.api.causes import (
     invalid,
     required,
 )
+from fairlead.api.egress import TEAM_BITS_MIN, egress_bits
 from fairlead.api.job_defaults import defaults_causes
 from fairlead.api.names import POOL
 from fairlead.api.selectors import is_label_value, is_qualified_name
@@ -83,6 +84,11 @@ def _causes(team: Team, name: str) -> Iterator[StatusCause]:
     yield from _limits(spec.limits, "spec.limits")
     yield from _limits(spec.user_limits, "spec.userLimits")
     yield from _budget(spec.budget)
+    if spec.network.internet_egress:
+        try:
+            egress_bits(spec.network.internet_egress, least=TEAM_BITS_MIN)
+        except ValueError as error:
+            yield invalid("spec.network.internetEgress", spec.network.internet_egress, str(error))
     yield from defaults_causes(spec.job_defaults, spec.job_maxima, prefix="spec.")
     for i, mount in enumerate(spec.job_defaults.mounts):
         if mount.host_path:

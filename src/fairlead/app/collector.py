@@ -8,17 +8,25 @@ was heard which has ended: the time of a report is the agent's own.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
 from msgspec.structs import replace
 
 from fairlead.api.meta import merge_diff, to_wire
-from fairlead.api.node_report import NodeReport, NodeReportStatus
+from fairlead.api.node_report import (
+    EgressShare,
+    NodeReport,
+    NodeReportSpec,
+    NodeReportStatus,
+)
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.api.status import AlreadyExists, ApiError, NotFound
-from fairlead.api.times import parse_time
+from fairlead.api.times import format_time, parse_time
 from fairlead.node.node_report import UnreadableReport, decode_report, report_status
+from fairlead.node.shaping import RATES_VERSION, EgressRates, TeamRate
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
@@ -27,10 +35,17 @@ LOOK_SECONDS = 1.0
 #: Between two writes, at least; and at most while the agent says the same.
 WRITE_SECONDS_MIN, CONFIRM_SECONDS = 5.0, 600.0
 RETRY_SECONDS_MAX = 60.0
+#: Between two reads of the node's shares of teams' budgets, while its pods use them.
+ASK_SECONDS = 10.0
+#: A demand that changes by less of a power of two is no news.
+_DEMAND_STEPS = 4
 
 
 class Collector:
-    """Runs until it is stopped. `read` returns what the agent last wrote; OSError."""
+    """Runs until it is stopped. `read` returns what the agent last wrote; OSError.
+
+    `tell` replaces the agent's file of shares of teams' budgets; OSError.
+    """
 
     def __init__(
         self,
@@ -38,12 +53,17 @@ class Collector:
         node: str,
         read: Callable[[], bytes],
         *,
+        tell: Callable[[bytes], None] | None = None,
         clock: Clock,
         log: Logger = SILENT,
     ) -> None:
         self._client = client
         self._node = node
         self._read = read
+        self._tell = tell
+        self._told: tuple[EgressShare, ...] | None = None
+        self._told_at = ""
+        self._asked_at = float("-inf")
         self._clock = clock
         self._log = log
         self._stop = asyncio.Event()
@@ -79,15 +99,41 @@ class Collector:
         report = decode_report(self._read())
         new = report_status(report, node_uid="", now=now)
         if self._written is not None and not _is_news(self._written, new):
+            await self._ask(new, instant)
             return
         node = await self._client.get(NODES, self._node)
         before = await self._stored()
         diff = merge_diff(to_wire(before.status), to_wire(replace(new, node_uid=node.metadata.uid)))
         if diff:
-            await self._client.patch(
+            before = await self._client.patch(
                 NODE_REPORTS, self._node, {"status": diff}, subresource="status"
             )
+        self._pass_on(before.spec, now)
         self._written, self._written_at = new, instant
+
+    async def _ask(self, new: NodeReportStatus, instant: float) -> None:
+        """Read the shares again, while pods of teams with a budget are here; ApiError, OSError."""
+        if self._tell is None or new.shaping is None or instant < self._asked_at + ASK_SECONDS:
+            return
+        self._asked_at = instant
+        if new.shaping.teams or instant >= self._written_at + ASK_SECONDS * 6:
+            self._pass_on((await self._stored()).spec, self._clock.now())
+
+    def _pass_on(self, spec: NodeReportSpec, now: float) -> None:
+        """Write the shares for the agent, where they or their confirmation are new; OSError.
+
+        They were confirmed when the divider says, but not in the future of this machine's clock.
+        """
+        at = spec.egress_at or ""
+        if self._tell is None or not at or (self._told, self._told_at) == (spec.egress, at):
+            return
+        teams = tuple(
+            TeamRate(each.team, each.namespaces, each.bits_per_second, each.safe_bits_per_second)
+            for each in spec.egress
+        )
+        confirmed = format_time(min(parse_time(at), now))
+        self._tell(msgspec.json.encode(EgressRates(RATES_VERSION, confirmed, teams, at)))
+        self._told, self._told_at = spec.egress, at
 
     async def _stored(self) -> NodeReport:
         """Return the object, which is made where there is none."""
@@ -120,7 +166,17 @@ def _substance(status: NodeReportStatus) -> object:
         for each in status.faults
     ]
     sources = [(each.source, each.state, each.lost) for each in status.sources]
-    return faults, sources, status.boot_id, status.left_out, status.tuning, status.answered
+    shaping = status.shaping and (
+        status.shaping.mechanism,
+        status.shaping.shares_at if status.shaping.teams else None,
+        [(each.team, each.limit, _step(each.demand)) for each in status.shaping.teams],
+    )
+    return (faults, sources, status.boot_id, status.left_out, status.tuning, status.answered,
+            shaping)  # fmt: skip
+
+
+def _step(demand: int) -> int:
+    return round(math.log2(demand + 1) * _DEMAND_STEPS)
 
 
 def _seconds(status: NodeReportStatus) -> float:

@@ -31,6 +31,7 @@ from fairlead.controllers.balloons import BalloonController
 from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
 from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.doctor import DoctorController
+from fairlead.controllers.egress import EgressController
 from fairlead.controllers.fleet import FleetController
 from fairlead.controllers.health import HealthController
 from fairlead.controllers.images import ImagesController
@@ -47,6 +48,7 @@ from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.network import EgressPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.policy import PlacementPolicy
 from fairlead.decide.placement.state import PlacementState
@@ -86,6 +88,7 @@ class Policies:
     health: HealthPolicy = field(default_factory=HealthPolicy)
     images: ImagesPolicy = field(default_factory=ImagesPolicy)
     arrays: ArraysPolicy = field(default_factory=ArraysPolicy)
+    egress: EgressPolicy = field(default_factory=EgressPolicy)
     numbers: NumbersOptions = field(default_factory=NumbersOptions)
     #: Defaults and maxima of all jobs, which admission applies.
     terms: JobTerms = field(default_factory=JobTerms)
@@ -182,6 +185,7 @@ class Controllers:
             services.append(SupervisedService("doctor", self._run_doctor))
         if self._policies.health.enabled:
             services.append(SupervisedService("health", self._run_health))
+            services.append(SupervisedService("egress", self._run_egress))
         if self._policies.jobs.binding is not None:  # another scheduler binds what is pinned
             ready = partial(self._is_ready, "adoption")
             services.append(SupervisedService("adoption", self._run_adoption, is_ready=ready))
@@ -358,6 +362,15 @@ class Controllers:
     def _kept_places(self) -> Mapping[ObjectKey, tuple[str, ...]]:
         """Return where jobs are going to be that the scheduler keeps room for."""
         return {} if self._placing is None else self._placing.kept_places
+
+    async def _run_egress(self) -> None:
+        reader, reports = self._begin("egress"), self.mirrors.node_reports
+        assert reports is not None
+        controller = EgressController(
+            self._client, self.world, reports, clock=self._clock, policy=self._policies.egress,
+            reader=reader,
+        )  # fmt: skip
+        await self._run(controller, reader)
 
     async def _run_doctor(self) -> None:
         reader, policy = self._begin("doctor"), self._policies.doctor

@@ -14,22 +14,28 @@ from fairlead.api.node_report import (
     ID_MAX,
     REPORTED_DIFFERENCES_MAX,
     REPORTED_FAULTS_MAX,
+    REPORTED_PODS_MAX,
     REPORTED_SETTINGS_MAX,
     REPORTED_SOURCES_MAX,
+    REPORTED_TEAMS_MAX,
     VALUE_MAX,
     WHY_MAX,
     Action,
     NodeReportStatus,
     Recovery,
     ReportedFault,
+    ReportedPodEgress,
     ReportedSetting,
+    ReportedShaping,
     ReportedSource,
+    ReportedTeamEgress,
     ReportedTuning,
     Severity,
     SourceState,
 )
 from fairlead.api.times import format_time, parse_time
 from fairlead.node.report import VERSION, FaultLine, Report, SourceLine
+from fairlead.node.shaping import ShapingUsage
 from fairlead.node.sources.tuning import TuningMemory
 
 _WORKING = (SourceState.OK.value, SourceState.SKIPPED.value)
@@ -72,6 +78,7 @@ def report_status(report: Report, *, node_uid: str, now: float) -> NodeReportSta
         left_out=max(0, len(faults) - REPORTED_FAULTS_MAX) + report.dropped_faults,
         sources=sources[:REPORTED_SOURCES_MAX],
         tuning=_tuning(report.tuning) if report.tuning else None,
+        shaping=_shaping(report.shaping) if report.shaping else None,
     )
 
 
@@ -100,6 +107,21 @@ def _tuning(found: TuningMemory) -> ReportedTuning:
         ),
         found.left_out + len(found.differences) - len(shown),
         len(found.not_judged),
+    )  # fmt: skip
+
+
+def _shaping(found: ShapingUsage) -> ReportedShaping:
+    """Return what of the limits has room in the report."""
+    shown = found.pods[:REPORTED_PODS_MAX]
+    return ReportedShaping(
+        found.mechanism[:VALUE_MAX], found.why[:WHY_MAX],
+        format_time(parse_time(found.shares)) if found.shares else None,
+        tuple(ReportedTeamEgress(each.team, each.limit, each.sent, each.demand, each.dropped,
+                                 each.pods)
+              for each in found.teams[:REPORTED_TEAMS_MAX]),
+        tuple(ReportedPodEgress(each.namespace, each.name, each.team, each.limit, each.sent,
+                                each.dropped) for each in shown),
+        found.pods_left_out + len(found.pods) - len(shown),
     )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fairlead.api.team import Share, Subjects
 from fairlead.api.validate_team import validate_team
 from fairlead.testing.builders import make_team
@@ -62,6 +64,16 @@ def test_all_mistakes_are_reported_with_their_paths() -> None:
 def test_what_is_no_team_gives_one_cause() -> None:
     [cause] = validate_team({"spec": {"shares": [{"nodes": "four"}]}})
     assert cause.field == "spec.shares[0].nodes"
+
+
+@pytest.mark.parametrize("text", ["0", "1M", "1e99", "fast", "-1G", "20T"])
+def test_a_budget_of_traffic_that_is_no_rate_is_refused_with_its_path(text: str) -> None:
+    [cause] = validate_team({"spec": {"network": {"internetEgress": text}}})
+    assert cause.field == "spec.network.internetEgress"
+
+
+def test_a_budget_of_traffic_is_a_rate_in_bits_per_second() -> None:
+    assert validate_team({"spec": {"network": {"internetEgress": "10G"}}}) == []
 
 
 def test_a_reservation_has_a_time_and_selects_nodes() -> None:

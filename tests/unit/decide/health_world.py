@@ -99,7 +99,7 @@ class HealthWorld:
             warning=sum(f.severity is Severity.WARNING for f in faults),
             sources=tuple(sources), answered=answered,
         )  # fmt: skip
-        self.reports[name] = NodeReport(make_node(name).metadata, status)
+        self.reports[name] = NodeReport(make_node(name).metadata, status=status)
 
     def confirm(self) -> None:
         """Let the agents say that all is as it was."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 
 import click
@@ -24,8 +25,10 @@ from fairlead.cli.connect import Choice, replica_connection
 @click.option("--report", metavar="FILE", required=True,
               help="Report of the agent: fairlead agent run --report FILE.")  # fmt: skip
 @click.option("--node", metavar="NAME", required=True, help="The node that it is of.")
+@click.option("--rates", metavar="FILE", default="",
+              help="Write the node's shares of teams' budgets there, for the agent.")  # fmt: skip
 @common(output=False)
-def collector(common_: Common, *, report: str, node: str) -> None:
+def collector(common_: Common, *, report: str, node: str, rates: str) -> None:
     """Write what a node's agent reports into the cluster.
 
     Into the NodeReport of the node, whenever something changes: at most once in five seconds, and
@@ -34,6 +37,7 @@ def collector(common_: Common, *, report: str, node: str) -> None:
     from fairlead.app.collector import Collector
     from fairlead.app.signals import stop_on_signals
     from fairlead.kube.client import HttpClient
+    from fairlead.node.files import replace_file
     from fairlead.runtime.clock import SystemClock
     from fairlead.runtime.logs import configure
 
@@ -41,8 +45,14 @@ def collector(common_: Common, *, report: str, node: str) -> None:
 
     async def main() -> None:
         client, clock = HttpClient(connection), SystemClock()
+        tell = partial(replace_file, Path(rates), mode=0o644) if rates else None
         running = Collector(
-            client, node, Path(report).read_bytes, clock=clock, log=configure(clock=clock)
+            client,
+            node,
+            Path(report).read_bytes,
+            tell=tell,
+            clock=clock,
+            log=configure(clock=clock),
         )
         stop_on_signals(running.stop)
         try:

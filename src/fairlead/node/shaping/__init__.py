@@ -5,12 +5,13 @@ both, `devices` and `probe` speak to the kernel, `shaping` keeps it in step, and
 limits do. Design: docs/design/shaping.md.
 """
 
-from fairlead.node.shaping.limits import EgressRates, TeamRate, decode_rates
+from fairlead.node.shaping.limits import RATES_VERSION, EgressRates, TeamRate
 from fairlead.node.shaping.mechanism import MechanismChoice
 from fairlead.node.shaping.shaping import Shaping, ShapingFacts, ShapingOptions, remove_shaping
 from fairlead.node.shaping.use import ShapedPodLine, ShapingUsage, TeamEgress
 
 __all__ = [
+    "RATES_VERSION",
     "EgressRates",
     "MechanismChoice",
     "ShapedPodLine",
@@ -20,6 +21,5 @@ __all__ = [
     "ShapingUsage",
     "TeamEgress",
     "TeamRate",
-    "decode_rates",
     "remove_shaping",
 ]

@@ -35,11 +35,15 @@ class TeamRate(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class EgressRates(msgspec.Struct, frozen=True, rename="camel"):
-    """The file of rates. `at` is when the divider confirmed them, by the clock of the node."""
+    """The file of rates. `at` is when the divider confirmed them, by the clock of the node.
+
+    `shares` names them to the divider: the time that it wrote itself; "" where nobody asks.
+    """
 
     version: int
     at: str
     teams: tuple[TeamRate, ...]
+    shares: str = ""
 
 
 class ShapedPod(NamedTuple):
@@ -66,6 +70,7 @@ def decode_rates(data: bytes) -> EgressRates:
     try:
         found = msgspec.json.decode(data, type=EgressRates)
         parse_time(found.at)
+        parse_time(found.shares or found.at)
     except msgspec.DecodeError as error:
         raise ValueError(f"it is no file of rates: {error}") from error
     if found.version != RATES_VERSION:

@@ -314,13 +314,14 @@ class Shaping:
             limits, flows, self._flows, seconds=instant - self._flows_at, last=last
         )
         self._flows, self._flows_at = flows, instant
+        shares = self._rates.shares if self._rates else ""
         if not limits.pods:
-            return ShapingUsage(refused=limits.refused)
+            return ShapingUsage(refused=limits.refused, shares=shares)
         is_htb = choice.mechanism is Mechanism.HTB
         return ShapingUsage(
             choice.mechanism.value, choice.route.device if choice.route else "",
             self._leaf if is_htb else "", choice.why, teams, pods[:PODS_MAX],
-            max(0, len(pods) - PODS_MAX), limits.refused,
+            max(0, len(pods) - PODS_MAX), limits.refused, shares,
         )  # fmt: skip
 
     def _now(self, limits: EgressLimits, choice: ShapingChoice) -> dict[str, Flow]:

@@ -50,7 +50,8 @@ class ShapedPodLine(msgspec.Struct, frozen=True, rename="camel"):
 class ShapingUsage(msgspec.Struct, frozen=True, rename="camel"):
     """How this machine shapes; `mechanism` is "" where nothing has a limit.
 
-    `why` says why it is not classes, `refused` which annotations are no rate.
+    `why` says why it is not classes, `refused` which annotations are no rate, `shares` which of the
+    divider's shares are in force.
     """
 
     mechanism: str = ""
@@ -61,6 +62,7 @@ class ShapingUsage(msgspec.Struct, frozen=True, rename="camel"):
     pods: tuple[ShapedPodLine, ...] = ()
     pods_left_out: int = 0
     refused: tuple[str, ...] = ()
+    shares: str = ""
 
 
 class Flow(NamedTuple):

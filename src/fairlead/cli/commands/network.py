@@ -1,0 +1,138 @@
+"""`network`: what teams and pods send to the internet, and which limits they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+import msgspec
+
+from fairlead.api.core import Pod
+from fairlead.api.names import JOB_NAME
+from fairlead.api.resources import NODE_REPORTS, PODS, TEAMS
+from fairlead.api.status import NotFound
+from fairlead.api.team import Team
+from fairlead.cli.common import Common, common
+from fairlead.cli.transport import Api
+from fairlead.cli.views.network import (
+    BUDGET_COLUMNS,
+    POD_COLUMNS,
+    budget_lines,
+    budget_rows,
+    pod_lines,
+    pod_rows,
+    why_lines,
+)
+from fairlead.input.errors import Code, fail
+from fairlead.model.teams import TeamTable
+
+_PODS_MAX = 20
+
+
+@click.group(
+    epilog="""Examples:
+
+    \b
+      fairlead network show
+      fairlead network show --team vision
+      fairlead network why loader-0
+    """
+)
+def network() -> None:
+    """Show what teams and pods send to the internet, and which limits they have.
+
+    From what the agents of the nodes last reported. This machine: fairlead agent network.
+    """
+
+
+@network.command(
+    epilog="""Examples:
+
+    \b
+      fairlead network show                    budgets of teams, and the pods that send most
+      fairlead network show --team vision -o wide
+      fairlead network show -n vision --job train-7
+    """
+)
+@click.option("--team", metavar="NAME", default="", help="Only this team and its pods.")
+@click.option("--job", metavar="NAME", default="", help="Only pods of this job.")
+@common()
+def show(common_: Common, *, team: str, job: str) -> None:
+    """Show budgets of teams and their use, and the pods that send most.
+
+    Rates are in bits per second. Each agent reports its 20 pods that send most.
+    """
+    api = common_.connect()
+    reports = list(api.list(NODE_REPORTS))
+    teams = [each for each in api.list(TEAMS) if team in ("", each.metadata.name)]
+    lines = budget_lines(teams, reports, _nodes_of(api, teams))
+    pods = [each for each in pod_lines(reports) if team in ("", each.line.team)]
+    if common_.namespace:
+        pods = [each for each in pods if each.line.namespace == common_.namespace]
+    if job:
+        space = common_.space(api.connection.namespace)
+        members = {
+            each.metadata.name
+            for each in api.list(PODS, namespace=space)
+            if each.metadata.labels.get(JOB_NAME) == job
+        }
+        pods = [each for each in pods
+                if each.line.namespace == space and each.line.name in members]  # fmt: skip
+    if common_.is_structured:
+        common_.data({"teams": msgspec.to_builtins(lines), "pods": msgspec.to_builtins(pods)})
+        return
+    common_.table(BUDGET_COLUMNS, budget_rows(lines), empty="no team has a budget of traffic")
+    common_.emit("")
+    common_.table(POD_COLUMNS, pod_rows(pods[:_PODS_MAX]), empty="no pod with a limit is reported")
+    for line in lines:
+        if line.unlimited_nodes:
+            shown = ", ".join(line.unlimited_nodes[:5])
+            common_.note(f"team {line.team}: nothing is limited on {shown}: their agents keep no "
+                         "limits")  # fmt: skip
+
+
+def _nodes_of(api: Api, teams: Iterable[Team]) -> dict[str, frozenset[str]]:
+    """Return the nodes that have pods of each team with a budget."""
+    found: dict[str, frozenset[str]] = {}
+    table = TeamTable(teams)
+    for team in table:
+        if team.spec.network.internet_egress:
+            pods = (
+                each for space in team.spec.namespaces for each in api.list(PODS, namespace=space)
+            )
+            found[team.metadata.name] = frozenset(
+                each.spec.node_name for each in pods if _sends(each)
+            )
+    return found
+
+
+def _sends(pod: Pod) -> bool:
+    return bool(pod.spec.node_name) and not pod.is_terminal and not pod.spec.host_network
+
+
+@network.command(
+    epilog="""Examples:
+
+    \b
+      fairlead network why loader-0
+      fairlead network why loader-0 -n vision
+    """
+)
+@click.argument("pod", metavar="POD")
+@common()
+def why(common_: Common, *, pod: str) -> None:
+    """Show which limits a pod has, what it sends, and who uses its team's budget."""
+    api = common_.connect()
+    space = common_.space(api.connection.namespace)
+    try:
+        found = api.get(PODS, pod, namespace=space)
+    except NotFound as error:
+        raise fail(Code.NO_SUCH_POD, f"no pod '{pod}' in namespace {space}",
+                   help=("kubectl get pods",)) from error  # fmt: skip
+    reports = list(api.list(NODE_REPORTS))
+    report = next((e for e in reports if e.metadata.name == found.spec.node_name), None)
+    lines = why_lines(found, report, api.list(TEAMS), reports)
+    if common_.is_structured:
+        common_.data({"pod": pod, "namespace": space, "lines": lines})
+    else:
+        common_.lines(lines)

@@ -1,0 +1,178 @@
+"""The tables of `fairlead network` (pure): budgets of traffic, and pods that send most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from fairlead.api.core import Pod
+from fairlead.api.egress import TEAM_BITS_MIN, egress_bits, rate_text
+from fairlead.api.names import INTERNET_EGRESS, TEAM
+from fairlead.api.node_report import EgressShare, NodeReport, ReportedPodEgress
+from fairlead.api.team import Team
+from fairlead.cli.table import Align, Column, Row
+
+BUDGET_COLUMNS = (
+    Column("TEAM"),
+    Column("BUDGET", Align.RIGHT),
+    Column("SENT", Align.RIGHT),
+    Column("GIVEN", Align.RIGHT),
+    Column("WANTED", Align.RIGHT),
+    Column("DROPPED", Align.RIGHT, wide_only=True),
+    Column("PODS", Align.RIGHT),
+    Column("NODES", Align.RIGHT),
+    Column("UNLIMITED NODES", Align.RIGHT),
+)
+POD_COLUMNS = (
+    Column("NAMESPACE"),
+    Column("POD"),
+    Column("TEAM"),
+    Column("LIMIT", Align.RIGHT),
+    Column("SENT", Align.RIGHT),
+    Column("DROPPED", Align.RIGHT),
+    Column("NODE"),
+)
+#: Pods of a team that are named as those who use its budget.
+_USERS_MAX = 5
+
+
+class BudgetLine(msgspec.Struct, frozen=True, rename="camel"):
+    """A team's budget and its use over all nodes, in bits per second.
+
+    `unlimited_nodes` have pods of the team, and agents that keep no limits.
+    """
+
+    team: str
+    budget: int
+    sent: int
+    given: int
+    wanted: int
+    dropped: int
+    pods: int
+    nodes: int
+    unlimited_nodes: tuple[str, ...]
+
+
+class PodEgress(msgspec.Struct, frozen=True, rename="camel"):
+    """What a pod sends, and where it is."""
+
+    node: str
+    line: ReportedPodEgress
+
+
+def budget_lines(
+    teams: Iterable[Team], reports: Sequence[NodeReport], nodes: Mapping[str, frozenset[str]]
+) -> list[BudgetLine]:
+    """Return a line for each team with a budget; `nodes` are those that have pods of each."""
+    limiting = {each.metadata.name for each in reports if each.status.shaping is not None}
+    found: list[BudgetLine] = []
+    for team in sorted(teams, key=lambda each: each.metadata.name):
+        name, text = team.metadata.name, team.spec.network.internet_egress
+        if not text:
+            continue
+        lines = [
+            line
+            for report in reports
+            if report.status.shaping is not None
+            for line in report.status.shaping.teams
+            if line.team == name
+        ]
+        found.append(BudgetLine(
+            name, egress_bits(text, least=TEAM_BITS_MIN), sum(each.sent for each in lines),
+            sum(each.limit for each in lines), sum(each.demand for each in lines),
+            sum(each.dropped for each in lines), sum(each.pods for each in lines), len(lines),
+            tuple(sorted(nodes.get(name, frozenset()) - limiting)),
+        ))  # fmt: skip
+    return found
+
+
+def pod_lines(reports: Iterable[NodeReport]) -> list[PodEgress]:
+    """Return the pods that agents report, those that send most first."""
+    found = [
+        PodEgress(report.metadata.name, line)
+        for report in reports
+        if report.status.shaping is not None
+        for line in report.status.shaping.pods
+    ]
+    return sorted(found, key=lambda e: (-e.line.sent, e.line.namespace, e.line.name))
+
+
+def budget_rows(lines: Iterable[BudgetLine]) -> list[Row]:
+    """Return a row for each team."""
+    return [
+        (each.team, rate_text(each.budget), rate_text(each.sent), rate_text(each.given),
+         rate_text(each.wanted), f"{each.dropped:,}", f"{each.pods:,}", f"{each.nodes:,}",
+         f"{len(each.unlimited_nodes):,}")
+        for each in lines
+    ]  # fmt: skip
+
+
+def pod_rows(pods: Iterable[PodEgress]) -> list[Row]:
+    """Return a row for each pod."""
+    return [
+        (e.line.namespace, e.line.name, e.line.team or "-",
+         rate_text(e.line.limit) if e.line.limit else "-", rate_text(e.line.sent),
+         f"{e.line.dropped:,}", e.node)
+        for e in pods
+    ]  # fmt: skip
+
+
+def why_lines(
+    pod: Pod, report: NodeReport | None, teams: Iterable[Team], reports: Sequence[NodeReport]
+) -> list[str]:
+    """Return which limits a pod has, what it sends, and who uses its team's budget."""
+    meta, node = pod.metadata, pod.spec.node_name
+    if not node:
+        return ["It is on no node yet."]
+    if pod.spec.host_network:
+        return [f"It has the network of node {node}: nothing of that is limited."]
+    shaping = report.status.shaping if report is not None else None
+    if report is None or shaping is None:
+        return [f"The agent of node {node} keeps no limits (shaping.enabled in its settings)."]
+    found = [f"Node {node} limits by {shaping.mechanism or 'nothing yet: no pod has a limit'}."]
+    if shaping.why:
+        found.append(f"Not by classes: {shaping.why}.")
+    found.append(_own_words(pod))
+    share = _share_of(pod, report.spec.egress)
+    if share is None:
+        found.append("No budget of a team applies to it here.")
+    else:
+        budget = next((e.spec.network.internet_egress for e in teams
+                       if e.metadata.name == share.team), "")  # fmt: skip
+        found.append(
+            f"Team {share.team} may send {rate_text(share.bits_per_second)}bit/s from this node, "
+            f"of {budget or 'no budget any more'}."
+        )
+    lines = pod_lines(reports)
+    own = [e.line for e in lines if (e.line.namespace, e.line.name) == meta.key]
+    if own:
+        found.append(f"It sends {rate_text(own[0].sent)}bit/s; {own[0].dropped:,} packets were "
+                     "dropped at the last look.")  # fmt: skip
+    else:
+        found.append("It is not among the pods that send most from this node.")
+    if share is not None:
+        users = [e for e in lines if e.line.team == share.team and e.line.sent][:_USERS_MAX]
+        found += [
+            f"  {rate_text(e.line.sent)}bit/s  {e.line.namespace}/{e.line.name} on {e.node}"
+            for e in users
+        ]
+    return found
+
+
+def _own_words(pod: Pod) -> str:
+    text = pod.metadata.annotations.get(INTERNET_EGRESS)
+    if text is None:
+        return f"It has no limit of its own ({INTERNET_EGRESS})."
+    try:
+        return f"Its own limit is {rate_text(egress_bits(text))}bit/s."
+    except ValueError as error:
+        return f"Its own limit counts for nothing: {error}."
+
+
+def _share_of(pod: Pod, shares: Iterable[EgressShare]) -> EgressShare | None:
+    """Return the share that the agent takes for the pod's: of its label's team, else the first."""
+    own = [each for each in shares if pod.metadata.namespace in each.namespaces]
+    label = pod.metadata.labels.get(TEAM, "")
+    named = [each for each in own if each.team == label]
+    return next(iter(named or sorted(own, key=lambda each: each.team)), None)

@@ -1,0 +1,150 @@
+"""The egress controller: divides teams' budgets of traffic to the internet over the nodes.
+
+It reads demand from the reports of nodes and writes their shares into the same objects' specs, from
+where each node's collector takes them. It looks at all of them once in a round, and only while some
+team has a budget or some node a share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from fairlead.api.core import Pod
+from fairlead.api.egress import TEAM_BITS_MIN, egress_bits
+from fairlead.api.meta import to_wire
+from fairlead.api.names import TEAM
+from fairlead.api.node_report import NodeReport, NodeReportSpec
+from fairlead.api.resources import NODE_REPORTS
+from fairlead.api.status import ApiError
+from fairlead.api.times import format_time
+from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.decide.network import (
+    EgressMemory,
+    EgressPolicy,
+    SetShares,
+    TeamBudget,
+    decide_shares,
+)
+from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.runtime.barrier import Written
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.mirror import Change, Mirror
+from fairlead.runtime.object_writer import ObjectWriter
+from fairlead.runtime.reader import MirrorReader, follow
+
+#: A pod's node, its namespace, and the team that it names.
+_Place = tuple[str, str, str]
+
+
+class EgressController:
+    """One per process and leader. After a crash, create a new one: its state is in the objects."""
+
+    name = "egress"
+
+    def __init__(
+        self,
+        client: Client,
+        world: ClusterWorld,
+        reports: Mirror[NodeReport],
+        *,
+        clock: Clock,
+        policy: EgressPolicy,
+        reader: MirrorReader | None = None,
+    ) -> None:
+        self._world = world
+        self._reports = reports
+        self._objects = ObjectWriter(client)
+        self._clock = clock
+        self._policy = policy
+        self._memory = EgressMemory()
+        self._places: Counter[_Place] = Counter()
+        self._next_at = 0.0
+        #: The latest round found neither a budget nor a share, with this version of the teams.
+        self._is_idle, self._teams_seen = False, -1
+        self._remove = follow(world.mirrors.pods, self._pod_changed, reader)
+
+    def close(self) -> None:
+        """Detach from the mirror, which lives longer than the controller."""
+        self._remove()
+
+    @property
+    def mirrors(self) -> Sequence[Mirror[Any]]:
+        """Return what it reads."""
+        seen = self._world.mirrors
+        return (self._reports, seen.teams, seen.pods)
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        for pod, sign in ((change.old, -1), (change.new, 1)):
+            if pod is None or not pod.spec.node_name or pod.is_terminal or pod.spec.host_network:
+                continue
+            meta = pod.metadata
+            place = pod.spec.node_name, meta.namespace, meta.labels.get(TEAM, "")
+            self._places[place] += sign
+            if not self._places[place]:
+                del self._places[place]
+
+    def due_at(self) -> float | None:
+        """Return when the next round is; None while no team has a budget and no node a share."""
+        is_idle = self._is_idle and self._teams_seen == self._world.state.teams.version
+        return None if is_idle else self._next_at
+
+    def _budgets(self) -> list[TeamBudget]:
+        """Return the teams with a budget, with the nodes that have pods of them."""
+        bits = {
+            each.metadata.name: egress_bits(text, least=TEAM_BITS_MIN)
+            for each in self._world.state.teams
+            if (text := each.spec.network.internet_egress)
+        }
+        nodes: dict[str, set[str]] = {name: set() for name in bits}
+        for node, namespace, label in self._places if bits else ():
+            # As the agent has it: a label chooses among the namespace's own teams alone.
+            of = [name for name in self._world.state.teams.open_to(namespace) if name in bits]
+            if of:
+                nodes[label if label in of else min(of)].add(node)
+        found: list[TeamBudget] = []
+        for name in sorted(bits):
+            team = self._world.state.teams.get(name)
+            assert team is not None
+            spaces = tuple(sorted(team.spec.namespaces))
+            found.append(TeamBudget(name, bits[name], spaces, frozenset(nodes[name])))
+        return found
+
+    def decide(self, now: float) -> Decision[SetShares]:
+        """Make a round where one is due."""
+        if now < self._next_at:
+            return Decision(wake_at=self._next_at)
+        self._next_at = now + self._policy.round_seconds
+        reports = {
+            each.metadata.name: each
+            for each in self._reports.items()
+            if each.status.shaping is not None or each.spec.egress
+        }
+        budgets = self._budgets()
+        writes = decide_shares(budgets, reports, self._memory, now, policy=self._policy)
+        self._is_idle = not budgets and not any(each.spec.egress for each in reports.values())
+        self._teams_seen = self._world.state.teams.version
+        return Decision(tuple(writes), wake_at=None if self._is_idle else self._next_at)
+
+    def key_of(self, action: SetShares) -> ObjectKey:
+        """Return the object of an action."""
+        return ("node", action.report.metadata.name)
+
+    async def perform(self, action: SetShares) -> Written | None:
+        """Write a node's shares; safe to repeat."""
+        at = format_time(self._clock.now()) if action.shares else None
+        spec = to_wire(NodeReportSpec(action.shares, at))
+        patch = {"spec": {"egress": spec.get("egress", []), "egressAt": spec.get("egressAt")}}
+        return await self._objects.patch(NODE_REPORTS, action.report.metadata, patch)
+
+    def changed(self, key: ObjectKey) -> None:
+        """Look at an object again: the next round does."""
+
+    def faulted(self, action: SetShares, error: Exception) -> None:
+        """Raise: what is written is made here, from numbers and names that were checked."""
+        raise error
+
+    def failed(self, action: SetShares, error: ApiError) -> None:
+        """Leave it to the next round."""

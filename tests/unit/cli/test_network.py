@@ -1,0 +1,112 @@
+"""`fairlead network`: budgets and their use, and why a pod sends no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+from tests.unit.cli.fake_api import FakeApi, serve
+
+from fairlead.api.meta import to_wire
+from fairlead.api.node_report import (
+    EgressShare,
+    NodeReportSpec,
+    NodeReportStatus,
+    ReportedPodEgress,
+    ReportedShaping,
+    ReportedTeamEgress,
+)
+from fairlead.api.resources import NODE_REPORTS, NODES, PODS, TEAMS
+from fairlead.cli.main import guarded
+from fairlead.input.errors import Exit
+from fairlead.testing.builders import make_node, make_pod, make_team
+
+M, G = 10**6, 10**9
+Cli = Callable[..., tuple[int, str, str]]
+
+
+def report(name: str, sent: int, *pods: ReportedPodEgress) -> dict[str, object]:
+    line = ReportedTeamEgress("vision", 600 * M, sent, 2 * sent, dropped=7, pods=len(pods))
+    shaping = ReportedShaping("limit", "eth0 has several transmit queues", teams=(line,), pods=pods)
+    share = EgressShare("vision", ("default",), 600 * M, 100 * M)
+    return {
+        "metadata": {"name": name},
+        "spec": to_wire(NodeReportSpec((share,))),
+        "status": to_wire(NodeReportStatus(shaping=shaping)),
+    }
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    api = FakeApi()
+    for name in ("n1", "n2", "n3"):
+        api.create(NODES.raw, to_wire(make_node(name)))
+    team = to_wire(make_team("vision", namespaces=["default"], network={"internetEgress": "1G"}))
+    api.create(TEAMS.raw, team)
+    api.create(TEAMS.raw, to_wire(make_team("audio")))
+    pods = {"loader": ("n1", "200M"), "other": ("n2", None), "odd": ("n1", "fast"),
+            "bare": ("n3", None), "new": ("", None)}  # fmt: skip
+    for name, (node, limit) in pods.items():
+        notes = {"fairlead.dev/internet-egress": limit} if limit else {}
+        labels = {"fairlead.dev/job-name": "train-7"} if name == "loader" else {}
+        spec = to_wire(make_pod(name, node=node).spec)
+        meta = {"name": name, "namespace": "default", "annotations": notes, "labels": labels}
+        api.create(PODS.raw, {"metadata": meta, "spec": spec}, namespace="default")
+
+    async def write() -> None:
+        loader = ReportedPodEgress("default", "loader", "vision", 200 * M, 190 * M, 7)
+        other = ReportedPodEgress("default", "other", "vision", 0, 400 * M, 0)
+        await api.client.create(NODE_REPORTS, report("n1", 190 * M, loader))
+        await api.client.create(NODE_REPORTS, report("n2", 400 * M, other))
+
+    asyncio.run(write())
+    serve(monkeypatch, api)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = guarded(list(words))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_budgets_are_shown_with_their_use_and_with_nodes_that_limit_nothing(cli: Cli) -> None:
+    code, out, err = cli("network", "show")
+    assert code == Exit.OK
+    lines = [line.split() for line in out.splitlines()]
+    assert ["vision", "1G", "590M", "1.2G", "1.18G", "2", "2", "1"] in lines
+    assert not any(line[:1] == ["audio"] for line in lines)
+    assert ["default", "other", "vision", "-", "400M", "0", "n2"] in lines
+    assert "n3: their agents keep no limits" in err + out
+
+
+def test_pods_are_chosen_by_job_and_team(cli: Cli) -> None:
+    _, out, _ = cli("network", "show", "--job", "train-7", "-o", "json")
+    assert [each["line"]["name"] for each in json.loads(out)["pods"]] == ["loader"]
+    _, out, _ = cli("network", "show", "--team", "audio", "-o", "json")
+    assert json.loads(out) == {"teams": [], "pods": []}
+
+
+@pytest.mark.parametrize(("pod", "said"), [
+    ("loader", ["Its own limit is 200Mbit/s.", "Team vision may send 600Mbit/s from this node, of "
+                "1G.", "It sends 190Mbit/s; 7 packets were dropped", "default/other on n2",
+                "eth0 has several transmit queues"]),
+    ("odd", ["Its own limit counts for nothing: 'fast' is no rate", "It is not among the pods"]),
+    ("bare", ["The agent of node n3 keeps no limits"]),
+    ("new", ["It is on no node yet."]),
+])  # fmt: skip
+def test_why_says_which_limits_a_pod_has_and_who_uses_the_budget(
+    cli: Cli, pod: str, said: list[str]
+) -> None:
+    code, out, _ = cli("network", "why", pod)
+    assert code == Exit.OK
+    for each in said:
+        assert each in out
+
+
+def test_a_pod_that_is_not_there_is_an_error(cli: Cli) -> None:
+    code, _, err = cli("network", "why", "none")
+    assert code == Exit.NOT_FOUND
+    assert "no pod 'none'" in err

@@ -1,0 +1,142 @@
+"""A round of shares: who gets what, what a node's claims can do, and what is written."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.node_report import (
+    NodeReport,
+    NodeReportSpec,
+    NodeReportStatus,
+    ReportedShaping,
+    ReportedTeamEgress,
+)
+from fairlead.api.times import format_time
+from fairlead.decide.network import EgressMemory, EgressPolicy, SetShares, TeamBudget, decide_shares
+from fairlead.testing.builders import EPOCH
+
+G = 10**9
+POLICY = EgressPolicy()
+
+
+class Nodes:
+    """Nodes that limit traffic, and one team's budget over them."""
+
+    def __init__(self, *names: str, bits: int = G) -> None:
+        self.bits, self.memory = bits, EgressMemory()
+        self.now = EPOCH
+        self.reports = {name: NodeReport(ObjectMeta(name=name)) for name in names}
+        for name in names:
+            self.says(name, 0)
+
+    def says(self, name: str, demand: int, limit: int | None = None, at: str | None = None) -> None:
+        """Let a node report a demand; its share as its limit, or another one of before."""
+        if limit is None:
+            at = self.reports[name].spec.egress_at
+        limit = self.share(name) if limit is None else limit
+        line = ReportedTeamEgress("red", limit, demand=demand)
+        status = NodeReportStatus(shaping=ReportedShaping("htb", shares_at=at, teams=(line,)))
+        old = self.reports[name]
+        self.reports[name] = NodeReport(old.metadata, old.spec, status)
+
+    def share(self, name: str) -> int:
+        return sum(each.bits_per_second for each in self.reports[name].spec.egress)
+
+    def round(self, **options: int) -> list[SetShares]:
+        """Decide, and write all that was decided."""
+        team = TeamBudget("red", self.bits, ("a",), frozenset(self.reports))
+        policy = EgressPolicy(**options)
+        self.now += policy.round_seconds
+        writes = decide_shares([team], self.reports, self.memory, self.now, policy=policy)
+        for each in writes:
+            name, old = each.report.metadata.name, each.report
+            spec = NodeReportSpec(each.shares, format_time(self.now))
+            self.reports[name] = NodeReport(old.metadata, spec, self.reports[name].status)
+        return writes
+
+
+def test_what_one_node_leaves_goes_to_another_once_it_has_confirmed() -> None:
+    nodes = Nodes("n1", "n2")
+    nodes.says("n1", G)
+    nodes.round()
+    assert nodes.share("n1") > 0.95 * G
+    old = nodes.share("n1")
+    nodes.says("n1", 0)
+    nodes.says("n2", G)
+    nodes.says("n1", 0, limit=old)
+    nodes.round()  # n1 is lowered, and has not said so
+    nodes.says("n1", 0, limit=old)
+    nodes.round()
+    assert nodes.share("n1") + nodes.share("n2") < 0.1 * G
+    nodes.says("n1", 0)
+    nodes.round()
+    assert nodes.share("n2") > 0.95 * G
+
+
+@pytest.mark.parametrize("demand", [G, 100 * G, (1 << 63) - 1])
+def test_a_node_that_claims_any_demand_gets_no_more_than_its_equal_part(demand: int) -> None:
+    nodes = Nodes("n1", "n2", "n3", "n4")
+    for _ in range(3):
+        nodes.says("n1", demand)
+        for name in ("n2", "n3", "n4"):
+            nodes.says(name, G)
+        nodes.round()
+    assert nodes.share("n1") == pytest.approx(G / 4, rel=0.02)
+    assert nodes.share("n4") == pytest.approx(G / 4, rel=0.02)
+
+
+def test_a_node_that_claims_a_limit_that_it_never_had_keeps_nothing_from_others() -> None:
+    nodes = Nodes("n1", "n2")
+    for _ in range(3):
+        nodes.says("n1", 0, limit=(1 << 63) - 1)
+        nodes.says("n2", G)
+        nodes.round()
+    assert nodes.share("n2") > 0.95 * G
+
+
+@given(st.integers(0, 1 << 32))
+def test_whatever_is_written_late_or_never_the_sum_in_force_is_within_the_budget(seed: int) -> None:
+    draw = random.Random(seed)
+    nodes = Nodes(*(f"n{n}" for n in range(8)))
+    applied: dict[str, tuple[int, str | None]] = dict.fromkeys(nodes.reports, (0, None))
+    for _ in range(12):
+        for name in nodes.reports:
+            if draw.random() < 0.6:  # its agent takes what is there, and says so later or never
+                applied[name] = nodes.share(name), nodes.reports[name].spec.egress_at
+            if draw.random() < 0.6:
+                nodes.says(name, draw.choice((0, 10**6, G // 3, 5 * G)), *applied[name])
+        nodes.round(writes_max=draw.choice((1, 3, 200)))
+        assert sum(max(applied[name][0], nodes.share(name)) for name in applied) <= G
+
+
+def test_lower_shares_are_written_first_and_no_more_than_is_allowed() -> None:
+    nodes = Nodes("n1", "n2", "n3")
+    for name in nodes.reports:
+        nodes.says(name, G)
+    nodes.round()
+    nodes.says("n3", 0)
+    (only,) = nodes.round(writes_max=1)
+    assert only.report.metadata.name == "n3"
+
+
+def test_what_stays_the_same_is_confirmed_rarely() -> None:
+    nodes = Nodes("n1")
+    nodes.says("n1", G)
+    written = [bool(nodes.round()) for _ in range(int(2 * POLICY.confirm_seconds / 10))]
+    assert sum(written) <= 3
+    assert written[0]
+
+
+def test_without_the_teams_pods_a_node_has_no_share_and_is_written_once() -> None:
+    nodes = Nodes("n1")
+    nodes.says("n1", G)
+    nodes.round()
+    left = decide_shares([], nodes.reports, nodes.memory, nodes.now, policy=POLICY)
+    assert [(each.report.metadata.name, each.shares) for each in left] == [("n1", ())]
+    empty = {"n1": NodeReport(ObjectMeta(name="n1"))}
+    assert decide_shares([], empty, nodes.memory, nodes.now, policy=POLICY) == []
