@@ -44,6 +44,7 @@ from fairlead.api.resources import (
     CLAIMS,
     CLUSTER_REPORTS,
     CONFIG_MAPS,
+    DEVICE_CLASSES,
     EVENTS,
     JOB_ARRAYS,
     JOBS,
@@ -52,7 +53,10 @@ from fairlead.api.resources import (
     NODES,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
+    RESOURCE_SLICES,
     SECRETS,
     SERVICES,
     STORAGE_CLASSES,
@@ -69,6 +73,7 @@ from fairlead.cli.archive import token_path
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.lease import LeaseTimes
 from fairlead.decide.pinning import Binding
+from fairlead.decide.reasons import Reason
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.install.history_storage import IS_DEFAULT
@@ -526,6 +531,34 @@ async def run_stored(client: HttpClient) -> None:
     await client.delete(VOLUMES, "seen")
 
 
+async def run_with_devices(client: HttpClient) -> None:
+    """A job whose claim for devices has no template, and each of the kinds once."""
+    body = job_body("deviced", 1, seconds=1, gpus=0)
+    claim = {"name": "gpu", "resourceClaimTemplateName": "seen"}
+    body["spec"]["roles"][0]["template"]["spec"]["resourceClaims"] = [claim]
+    await client.create(JOBS, body, namespace="default")
+
+    async def is_said() -> bool:
+        verdict = (await client.get(JOBS, "deviced", namespace="default")).status.verdict
+        return verdict is not None and verdict.reason == Reason.DEVICE_CLAIM_MISSING.value
+
+    await until(is_said, 30)
+    await client.patch(JOBS, "deviced", {"spec": {"cancel": True}}, namespace="default")
+    await ended(client, "deviced")
+    asked = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "seen"}}]}}
+    pool = {"name": "seen", "generation": 1, "resourceSliceCount": 1}
+    made: tuple[tuple[Resource[Any], dict[str, Any], str], ...] = (
+        (DEVICE_CLASSES, {}, ""),
+        (RESOURCE_SLICES, {"driver": "seen.example.com", "nodeName": "none", "pool": pool}, ""),
+        (RESOURCE_CLAIM_TEMPLATES, {"spec": asked}, "default"),
+        (RESOURCE_CLAIMS, asked, "default"),
+    )
+    for resource, spec, namespace in made:
+        named = {"metadata": {"name": "seen"}, "spec": spec}
+        await client.create(resource, named, namespace=namespace)
+        await client.delete(resource, "seen", namespace=namespace)
+
+
 async def run_life(client: HttpClient, account: Accountant) -> None:
     """Gangs, a restart, a hold, a job that deletes itself, names that others took, a hand-over."""
     rng = random.Random(3)
@@ -597,6 +630,7 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
             unmet = [{"nodes": 1}, {"nodes": 1, "nodeSelector": {"no": "such"}}]
             await client.patch(TEAMS, "seen", {"spec": {"shares": unmet}})
             await run_stored(client)
+            await run_with_devices(client)
             quota = {"metadata": {"name": "seen"}, "spec": {"hard": {"services": "1k"}}}
             await client.create(RESOURCE_QUOTAS, quota, namespace="default")
             await client.delete(RESOURCE_QUOTAS, "seen", namespace="default")

@@ -17,6 +17,7 @@ from fairlead.api.resources import CRDS, JOBS, PODS
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.embedded.client import InProcessClient
+from fairlead.embedded.device_allocator import DeviceAllocator
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
@@ -136,10 +137,15 @@ async def embedded_world(
         )
         await binder.run()
 
+    async def allocate_devices() -> None:
+        pods = controllers.mirrors.pods
+        await DeviceAllocator(client, pods, clock=clock, rng=random.Random(6)).run()
+
     services = [
         *controllers.services(), SupervisedService("api", service.run),
         SupervisedService("virtual-nodes", run_nodes),
         SupervisedService("volume-binder", bind_volumes),
+        SupervisedService("device-allocator", allocate_devices),
     ]  # fmt: skip
     supervisor = Supervisor(services, clock=clock, rng=random.Random(1))
     async with asyncio.TaskGroup() as group:

@@ -89,7 +89,7 @@ def test_what_a_member_cannot_ask_as_a_whole_is_refused_with_the_job() -> None:
     ("field", "value", "remedy"),
     [
         ("schedulingGates", [{"name": "example.dev/gate"}], "spec.suspend"),
-        ("resourceClaims", [{"name": "gpu", "resourceClaimName": "gpu"}], "nvidia.com/gpu"),
+        ("resourceClaims", [{"name": "gpu"}], "exactly one of resourceClaimName"),
     ],
 )
 def test_what_no_member_can_have_is_refused_with_the_job(

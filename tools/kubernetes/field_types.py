@@ -44,8 +44,8 @@ class Table:
         self._schemas: dict[str, Any] = {}
         self._full_names: dict[str, str] = {}
 
-    def add(self, info: ResourceInfo) -> None:
-        """Add a kind and what it is made of."""
+    def name(self, info: ResourceInfo) -> str:
+        """Give a kind its name in the table, before parts of other kinds; return its schema's."""
         path = f"apis/{info.group}/{info.version}" if info.group else f"api/{info.version}"
         document = self._folder / f"{path.replace('/', '__')}_openapi.json"
         self._schemas |= json.loads(document.read_text())["components"]["schemas"]
@@ -56,6 +56,11 @@ class Table:
             if wanted in schema.get("x-kubernetes-group-version-kind", ())
             and not name.endswith("DeleteOptions")
         )
+        self._full_names[info.kind] = full
+        return full
+
+    def add(self, full: str) -> None:
+        """Add a kind, by the name of its schema, and what it is made of."""
         self._struct(full)
 
     def _struct(self, full: str) -> str:
@@ -121,8 +126,8 @@ class Table:
 def main() -> None:
     """Write the table."""
     table = Table(Path(sys.argv[1]) if len(sys.argv) > 1 else documents())
-    for info in BUILTINS:
-        table.add(info)
+    for full in [table.name(info) for info in BUILTINS]:
+        table.add(full)
     lines = [f"{json.dumps(name)}: {json.dumps(table.types[name])}" for name in sorted(table.types)]
     TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from fairlead.api.bounds import OBJECT_NAME_MAX
 from fairlead.api.status import StatusCause
 
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -15,6 +16,14 @@ LABEL_RULE = (
     "must be a lowercase RFC 1123 label: at most 63 letters a-z, digits and '-', starting and "
     "ending with a letter or digit"
 )
+
+OBJECT_NAME_WHY = "must be a lowercase RFC 1123 subdomain: letters a-z, digits, '-' and '.'"
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+def is_object_name(name: str) -> bool:
+    """True for what a ConfigMap, a Secret or a claim may be called."""
+    return len(name) <= OBJECT_NAME_MAX and _SUBDOMAIN.fullmatch(name) is not None
 
 
 def cause(reason: str, field: str, message: str) -> StatusCause:

@@ -22,8 +22,10 @@ from fairlead.api.pod_parts import (
     FileKeySelector,
     HostPathVolumeSource,
     PodAntiAffinity,
+    PodResourceClaim,
     ResourceClaimUse,
     ResourceFieldSelector,
+    SchedulingGate,
     SecretVolumeSource,
     TopologySpreadConstraint,
 )
@@ -193,12 +195,6 @@ class Volume(Wire, frozen=True):
     secret: SecretVolumeSource | None = None
 
 
-class SchedulingGate(Wire, frozen=True):
-    """A gate that keeps a pod from being scheduled."""
-
-    name: str
-
-
 class NodeSelectorRequirement(Wire, frozen=True):
     """`operator` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
 
@@ -276,6 +272,7 @@ class PodSpec(Wire, frozen=True):
     host_network: bool = False
     #: What all containers together may ask for and have (`api/pod_asks.py`); None: the sum of them.
     resources: ResourceRequirements | None = None
+    resource_claims: tuple[PodResourceClaim, ...] = ()
 
 
 class ContainerStateRunning(Wire, frozen=True):

@@ -40,10 +40,6 @@ _GATES = (
     "a member is created once its gang has a place, and nothing would open the gate; hold the job "
     "with spec.suspend, or let it wait for another one with spec.after"
 )
-_CLAIMS = (
-    "a claim may be bound to a few nodes only, which the planner does not look at yet; ask for "
-    "devices in resources.limits of a container, such as nvidia.com/gpu"
-)
 
 POD_FIELDS: Mapping[str, FieldRule] = {
     "activeDeadlineSeconds": FieldRule(
@@ -93,7 +89,11 @@ POD_FIELDS: Mapping[str, FieldRule] = {
     "priority": FieldRule(_HONOURED, "Follows from the PriorityClass; another value is refused."),
     "priorityClassName": FieldRule(_HONOURED, ""),
     "readinessGates": FieldRule(_PASSED_ON, ""),
-    "resourceClaims": FieldRule(_REFUSED, _CLAIMS),
+    "resourceClaims": FieldRule(
+        _HONOURED,
+        "A member goes where the devices that its claims ask for are free; where another scheduler "
+        "is, that one binds it and allocates them.",
+    ),
     "resources": FieldRule(
         _HONOURED, "What the pod asks for as a whole counts in place of its containers' sum."
     ),

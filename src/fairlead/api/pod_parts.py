@@ -31,6 +31,20 @@ class ResourceClaimUse(Wire, frozen=True):
     request: str = ""
 
 
+class SchedulingGate(Wire, frozen=True):
+    """A gate that keeps a pod from being scheduled."""
+
+    name: str
+
+
+class PodResourceClaim(Wire, frozen=True):
+    """A claim for devices of the pod; one of the two is set."""
+
+    name: str
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
 class FileKeySelector(Wire, frozen=True):
     """A key of a file of variables in a volume."""
 

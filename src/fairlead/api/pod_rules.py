@@ -13,8 +13,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
-from fairlead.api.bounds import OBJECT_NAME_MAX
-from fairlead.api.causes import LABEL, cause, not_supported, required
+from fairlead.api.causes import (
+    LABEL,
+    OBJECT_NAME_WHY,
+    cause,
+    is_object_name,
+    not_supported,
+    required,
+)
 from fairlead.api.core import (
     Container,
     EnvVar,
@@ -24,6 +30,7 @@ from fairlead.api.core import (
     Toleration,
     VolumeMount,
 )
+from fairlead.api.device_claim_rules import device_claim_causes
 from fairlead.api.meta import LabelSelector
 from fairlead.api.pod_level_rules import pod_level_causes
 from fairlead.api.pod_parts import (
@@ -42,7 +49,6 @@ PORT_NAME_MAX = 15
 _ENV_NAMES_CACHED_MAX = 4096
 
 _ENV_NAME = re.compile(r"[ -<>-~]+")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _CONFIG_KEY = re.compile(r"(?!\.\.?$)[-._a-zA-Z0-9]{1,253}")
 _PORT_NAME = re.compile(r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _FIELD_PATH = re.compile(
@@ -58,23 +64,21 @@ ENV_NAME_WHY = "a valid environment variable name must consist only of printable
 LABEL_KEY_WHY = "must be a label key: at most 63 letters, digits, '-', '_' or '.', after an optional DNS prefix and '/'"  # noqa: E501
 LABEL_VALUE_WHY = "must be a label value: empty, or at most 63 letters, digits, '-', '_' or '.'"
 _LABEL_WHY = "must be a lowercase RFC 1123 label: at most 63 letters a-z, digits and '-'"
-OBJECT_NAME_WHY = "must be a lowercase RFC 1123 subdomain: letters a-z, digits, '-' and '.'"
-
-
-def is_object_name(name: str) -> bool:
-    """True for what a ConfigMap, a Secret or a claim may be called."""
-    return len(name) <= OBJECT_NAME_MAX and _SUBDOMAIN.fullmatch(name) is not None
 
 
 def pod_spec_causes(spec: PodSpec, path: str = "spec") -> list[StatusCause]:
     """Return every rule of this module that the spec breaks, in the order of its fields."""
     found: list[StatusCause] = []
+    uses_claims = bool(spec.resource_claims)
     for field, containers in (
         ("containers", spec.containers),
         ("initContainers", spec.init_containers),
     ):
         for i, container in enumerate(containers):
             found += _container(container, f"{path}.{field}[{i}]")
+            uses_claims = uses_claims or bool(container.resources.claims)
+    if uses_claims:
+        found += device_claim_causes(spec, path)
     for i, volume in enumerate(spec.volumes):
         if volume.host_path is not None and ".." in volume.host_path.path.split("/"):
             at = f"{path}.volumes[{i}].hostPath.path"

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from fairlead.api import core, names
 from fairlead.api.cluster_report import ClusterReport
+from fairlead.api.devices import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from fairlead.api.fleet import Fleet
 from fairlead.api.image_set import ImageSet
 from fairlead.api.job import Job
@@ -79,6 +80,9 @@ def _only_metadata(resource: Resource[Any]) -> Resource[OnlyMetadata]:
     return replace(resource, type=OnlyMetadata)
 
 
+#: Served from Kubernetes 1.34 on.
+_DRA = "resource.k8s.io"
+
 PODS = Resource("", "v1", "pods", "Pod", core.Pod)
 NODES = Resource("", "v1", "nodes", "Node", core.Node, namespaced=False)
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", core.ConfigMap)
@@ -101,6 +105,20 @@ VOLUMES = Resource(
 STORAGE_CLASSES = Resource(
     "storage.k8s.io", "v1", "storageclasses", "StorageClass", StorageClass, namespaced=False
 )
+RESOURCE_CLAIMS = Resource(
+    _DRA, "v1", "resourceclaims", "ResourceClaim", ResourceClaim, is_optional=True
+)
+RESOURCE_CLAIM_TEMPLATES = Resource(
+    _DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", ResourceClaimTemplate,
+    is_optional=True,
+)  # fmt: skip
+DEVICE_CLASSES = Resource(
+    _DRA, "v1", "deviceclasses", "DeviceClass", DeviceClass, namespaced=False, is_optional=True
+)
+RESOURCE_SLICES = Resource(
+    _DRA, "v1", "resourceslices", "ResourceSlice", ResourceSlice, namespaced=False,
+    is_optional=True,
+)  # fmt: skip
 CRDS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition",
     core.CustomResourceDefinition, namespaced=False,
@@ -140,7 +158,8 @@ POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics", PodMet
 
 ALL: tuple[Resource[object], ...] = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES,
-    RESOURCE_QUOTAS, CLAIMS, VOLUMES, STORAGE_CLASSES, CRDS,
+    RESOURCE_QUOTAS, CLAIMS, VOLUMES, STORAGE_CLASSES,
+    RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, RESOURCE_SLICES, CRDS,
     JOBS, JOB_ARRAYS, TEAMS, NODE_POOLS, FLEETS, CLUSTER_REPORTS,
     NODE_REPORTS, NODE_TESTS, IMAGE_SETS,
 )  # type: ignore[assignment] # Resource is invariant; a tuple of all kinds has no tighter type  # fmt: skip

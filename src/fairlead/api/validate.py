@@ -28,7 +28,7 @@ from fairlead.api.indices import IndicesError, parse_indices
 from fairlead.api.job import MEMBERS_MAX, Job, JobSpec, Role
 from fairlead.api.job_changes import CHANGES, ChangeRule
 from fairlead.api.meta import to_wire
-from fairlead.api.pod_fields import POD_FIELDS, refused_causes
+from fairlead.api.pod_fields import refused_causes
 from fairlead.api.pod_rules import pod_spec_causes
 from fairlead.api.selectors import is_qualified_name
 from fairlead.api.status import StatusCause
@@ -266,9 +266,6 @@ def _explicit_always(spec: Mapping[str, Any], path: str) -> Iterator[StatusCause
 
 def _resources(container: Container, path: str) -> Iterator[StatusCause]:
     given = container.resources
-    if given.claims:
-        words = POD_FIELDS["resourceClaims"].words
-        yield cause("Forbidden", f"{path}.claims", f"Forbidden: {words}")
     requests: dict[str, Fraction] = {}
     limits: dict[str, Fraction] = {}
     for field, wire, amounts in (

@@ -220,6 +220,7 @@ class Controllers:
             shared.claims,
             shared.volumes,
             shared.storage_classes,
+            shared.devices,
             shared.node_reports,
         )
 

@@ -37,6 +37,7 @@ from fairlead.api.core import (
     PriorityClass,
     Volume,
 )
+from fairlead.api.devices import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from fairlead.api.image_names import full_image_name, images_of
 from fairlead.api.job import Job, Role
 from fairlead.api.meta import ObjectMeta
@@ -86,10 +87,15 @@ _KINDS: dict[str, tuple[str, type[Any]]] = {
     "PersistentVolumeClaim": ("claims", PersistentVolumeClaim),
     "PersistentVolume": ("volumes", PersistentVolume),
     "StorageClass": ("storage_classes", StorageClass),
+    "ResourceClaim": ("device_claims", ResourceClaim),
+    "ResourceClaimTemplate": ("device_templates", ResourceClaimTemplate),
+    "DeviceClass": ("device_classes", DeviceClass),
+    "ResourceSlice": ("slices", ResourceSlice),
 }
 _Object: TypeAlias = (
     Node | Job | Pod | PriorityClass | Team | ResourceQuota | NodePool
     | PersistentVolumeClaim | PersistentVolume | StorageClass
+    | ResourceClaim | ResourceClaimTemplate | DeviceClass | ResourceSlice
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from fairlead.api.status import AlreadyExists
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.app.extensions import Extensions, Parts
+from fairlead.app.mirrors import SharedMirrors
 from fairlead.app.nodes import Nodes
 from fairlead.app.run_file import STORE_DIRECTORY
 from fairlead.app.server_tls import server_tls
@@ -35,6 +36,7 @@ from fairlead.app.settings import OPEN_ADDRESS, Settings
 from fairlead.cloud.registry import Clouds, provider_of
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
+from fairlead.embedded.device_allocator import DeviceAllocator
 from fairlead.embedded.http.server import Server, serve
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
@@ -148,9 +150,7 @@ class Cluster:
                     SupervisedService("api", service.run),
                     *nodes.services(),
                     *controllers.services(),
-                    SupervisedService(
-                        "volume-binder", lambda: self._bind_volumes(client, controllers)
-                    ),
+                    *self._binders(client, controllers.mirrors),
                 ],
                 clock=self._clock,
                 rng=self._rng,
@@ -172,10 +172,22 @@ class Cluster:
             if not lost.done():
                 await self._shut_down(nodes)
 
-    async def _bind_volumes(self, client: InProcessClient, controllers: Controllers) -> None:
-        mirrors = controllers.mirrors
-        binder = VolumeBinder(client, mirrors.pods, mirrors.nodes, clock=self._clock, rng=self._rng)
-        await binder.run()
+    def _binders(self, client: InProcessClient, mirrors: SharedMirrors) -> list[SupervisedService]:
+        """Return what elsewhere kube-controller-manager, kube-scheduler and provisioners do."""
+
+        async def bind_volumes() -> None:
+            binder = VolumeBinder(
+                client, mirrors.pods, mirrors.nodes, clock=self._clock, rng=self._rng
+            )
+            await binder.run()
+
+        async def allocate_devices() -> None:
+            await DeviceAllocator(client, mirrors.pods, clock=self._clock, rng=self._rng).run()
+
+        return [
+            SupervisedService("volume-binder", bind_volumes),
+            SupervisedService("device-allocator", allocate_devices),
+        ]
 
     def _policies(self) -> Policies:
         # Store and controllers end together, so no write arrives late after a start.

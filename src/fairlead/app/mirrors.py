@@ -37,6 +37,7 @@ from fairlead.api.resources import (
 from fairlead.api.team import Team
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.app.context import ProcessContext
+from fairlead.controllers.cluster_world import DeviceMirrors
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import EventSink
 from fairlead.runtime.mirror import HasMetadata, Mirror, MirrorOptions
@@ -95,6 +96,9 @@ class SharedMirrors:
         self.volumes: Mirror[PersistentVolume] = make(VOLUMES, is_dormant=True)
         self.storage_classes: Mirror[StorageClass] = make(STORAGE_CLASSES, is_dormant=True)
         self._own += [self.claims, self.volumes, self.storage_classes]
+        #: Until some job asks for devices by a claim.
+        self.devices = DeviceMirrors.make(partial(make, is_dormant=True))
+        self._own += self.devices.all
         self.reports: Mirror[ClusterReport] | None = None
         if has_reports:
             self.reports = make(CLUSTER_REPORTS)

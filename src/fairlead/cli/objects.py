@@ -9,12 +9,16 @@ from typing import TypeVar
 
 from fairlead.api.resources import (
     CLAIMS,
+    DEVICE_CLASSES,
     JOBS,
     NODE_POOLS,
     NODES,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
+    RESOURCE_SLICES,
     STORAGE_CLASSES,
     TEAMS,
     VOLUMES,
@@ -42,6 +46,10 @@ def read_objects(api: Api) -> Objects:
         _if_open(api, RESOURCE_QUOTAS) or (), _if_open(api, NODE_POOLS) or (),
         balloon_namespace=own_namespace(api), claims=_if_open(api, CLAIMS) or (),
         volumes=_if_open(api, VOLUMES) or (), storage_classes=_if_open(api, STORAGE_CLASSES) or (),
+        device_claims=_if_open(api, RESOURCE_CLAIMS) or (),
+        device_templates=_if_open(api, RESOURCE_CLAIM_TEMPLATES) or (),
+        device_classes=_if_open(api, DEVICE_CLASSES) or (),
+        slices=_if_open(api, RESOURCE_SLICES) or (),
     )  # fmt: skip
 
 

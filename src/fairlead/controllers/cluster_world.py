@@ -12,11 +12,12 @@ rebuilds it. docs/design/one-world.md has the reasons.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fairlead.api.core import Node, Pod, PriorityClass
+from fairlead.api.devices import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.node_pool import NodePool
@@ -24,16 +25,21 @@ from fairlead.api.node_report import NodeReport
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import (
     CLAIMS,
+    DEVICE_CLASSES,
     JOB_ARRAYS,
     JOBS,
     NODE_POOLS,
     NODES,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
+    RESOURCE_SLICES,
     STORAGE_CLASSES,
     TEAMS,
     VOLUMES,
+    Resource,
 )
 from fairlead.api.team import Team
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -169,6 +175,11 @@ class ClusterWorld:
         self._follow(mirrors.storage_classes, self._storage_class_changed)
         self._follow(mirrors.volumes, self._volume_changed)
         self._follow(mirrors.claims, self._claim_changed)
+        devices = mirrors.devices
+        self._follow(devices.slices, self._slice_changed)
+        self._follow(devices.classes, self._device_class_changed)
+        self._follow(devices.templates, self._device_template_changed)
+        self._follow(devices.claims, self._device_claim_changed)
         self._follow(mirrors.jobs, self._job_changed)
         self._follow(mirrors.pods, self._pod_changed)
         self._follow(mirrors.quotas, self._quota_changed)
@@ -206,9 +217,17 @@ class ClusterWorld:
     def _claim_changed(self, change: Change[PersistentVolumeClaim]) -> None:
         self.change_count -= not self.state.volumes.put_claim(change.key, change.new)
 
-    def _wake_volumes(self) -> None:
-        for mirror in self.mirrors.of_volumes:
-            mirror.wake()
+    def _slice_changed(self, change: Change[ResourceSlice]) -> None:
+        self.change_count -= not self.state.devices.put_slice(change.key[1], change.new)
+
+    def _device_class_changed(self, change: Change[DeviceClass]) -> None:
+        self.change_count -= not self.state.devices.put_class(change.key[1], change.new)
+
+    def _device_template_changed(self, change: Change[ResourceClaimTemplate]) -> None:
+        self.change_count -= not self.state.devices.put_template(change.key, change.new)
+
+    def _device_claim_changed(self, change: Change[ResourceClaim]) -> None:
+        self.change_count -= not self.state.devices.put_claim(change.key, change.new)
 
     def _report_changed(self, change: Change[NodeReport]) -> None:
         report = change.new
@@ -239,7 +258,9 @@ class ClusterWorld:
             return
         self.state.job_changed(change.new)
         if self.state.volumes.is_used:
-            self._wake_volumes()
+            _wake(self.mirrors.of_volumes)
+        if self.state.devices.is_used:
+            _wake(self.mirrors.devices.all)
         for attempt in change.new.status.attempts:
             # Its room is free only where its pods are seen, and seen to have gone.
             if attempt.pods_version:
@@ -259,6 +280,11 @@ class ClusterWorld:
         if written is None or change.old is None or change.new is None:
             return False
         return written == (change.old.metadata.version, change.new.metadata.version)
+
+
+def _wake(mirrors: Iterable[Mirror[Any]]) -> None:
+    for mirror in mirrors:
+        mirror.wake()
 
 
 def _is_unseen(old: Job | None, new: Job | None) -> bool:
@@ -289,6 +315,31 @@ def _is_apart(job: Job) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceMirrors:
+    """What says which devices there are; dormant until some job asks for some by a claim."""
+
+    claims: Mirror[ResourceClaim]
+    templates: Mirror[ResourceClaimTemplate]
+    classes: Mirror[DeviceClass]
+    slices: Mirror[ResourceSlice]
+
+    @classmethod
+    def make(cls, make: Callable[[Resource[Any]], Mirror[Any]]) -> DeviceMirrors:
+        """Make them with what makes a dormant mirror of a kind."""
+        return cls(
+            make(RESOURCE_CLAIMS),
+            make(RESOURCE_CLAIM_TEMPLATES),
+            make(DEVICE_CLASSES),
+            make(RESOURCE_SLICES),
+        )
+
+    @property
+    def all(self) -> tuple[Mirror[Any], ...]:
+        """All of them."""
+        return (self.claims, self.templates, self.classes, self.slices)
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterMirrors:
     """Private or shared mirrors; pods are unfiltered."""
 
@@ -304,6 +355,7 @@ class ClusterMirrors:
     claims: Mirror[PersistentVolumeClaim]
     volumes: Mirror[PersistentVolume]
     storage_classes: Mirror[StorageClass]
+    devices: DeviceMirrors
     #: None where the health of nodes is off.
     node_reports: Mirror[NodeReport] | None = None
 
@@ -328,4 +380,7 @@ class ClusterMirrors:
             claims=Mirror(client, CLAIMS, clock=clock, rng=rng, options=dormant),
             volumes=Mirror(client, VOLUMES, clock=clock, rng=rng, options=dormant),
             storage_classes=Mirror(client, STORAGE_CLASSES, clock=clock, rng=rng, options=dormant),
+            devices=DeviceMirrors.make(
+                lambda kind: Mirror(client, kind, clock=clock, rng=rng, options=dormant)
+            ),
         )

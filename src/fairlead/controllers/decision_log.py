@@ -118,6 +118,10 @@ class DecisionLog:
             "claims": mirrors.claims,
             "volumes": mirrors.volumes,
             "storage_classes": mirrors.storage_classes,
+            "device_claims": mirrors.devices.claims,
+            "device_templates": mirrors.devices.templates,
+            "device_classes": mirrors.devices.classes,
+            "slices": mirrors.devices.slices,
         }
         self._unregister: list[Callable[[], None]] = [
             follow(mirror, partial(self._changed, kind), reader)

@@ -113,7 +113,7 @@ class SchedulerController:
         """Return what it reads."""
         seen = self._world.mirrors
         cluster = (seen.nodes, seen.jobs, seen.pods, seen.priority_classes, seen.teams, seen.pools)
-        return (*cluster, seen.quotas, *seen.of_volumes)
+        return (*cluster, seen.quotas, *seen.of_volumes, *seen.devices.all)
 
     @property
     def jobs(self) -> Mirror[Job]:

@@ -14,9 +14,8 @@ import msgspec
 from fairlead.api.quantity import humanize
 from fairlead.api.times import format_time
 from fairlead.decide.attempts.backoff import BorrowerBackOff
-from fairlead.decide.reasons import resource_word
 from fairlead.decide.verdict import ObjectKey, Verdict
-from fairlead.decide.words import duration
+from fairlead.decide.words import duration, resource_word
 
 #: Jobs of each list that are shown.
 AHEAD_MAX = HOLDERS_MAX = WAITS_FOR_MAX = 10

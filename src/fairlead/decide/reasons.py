@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from enum import Enum, Flag, auto
 from typing import Self
 
-from fairlead.api.quantity import CPU, GPU, humanize
-from fairlead.decide.words import duration
+from fairlead.api.quantity import humanize
+from fairlead.decide.words import duration, resource_word
 
 
 class Outcome(Enum):
@@ -341,6 +341,25 @@ class Reason(Enum):
         "no free volume of storage class {storage_class} will do for PersistentVolumeClaim "
         "{claim}, and that class makes none: create a volume, or free one",
     )  # fmt: skip
+    DEVICE_CLAIM_MISSING = (
+        "DeviceClaimMissing", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
+        "there is no {claim} in its namespace, or it is being deleted: create it, or let the job "
+        "name another one",
+    )  # fmt: skip
+    DEVICE_CLASS_MISSING = (
+        "DeviceClassMissing", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
+        "{claim} asks for devices of class {device_class}, and there is no such DeviceClass; "
+        "kubectl get deviceclasses lists those there are",
+    )  # fmt: skip
+    DEVICE_CLAIM_SHARED = (
+        "DeviceClaimShared", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
+        "{claim} has no devices yet, and several pods share it: let one pod that uses it run "
+        "first, or give each member a claim of its own with a ResourceClaimTemplate",
+    )  # fmt: skip
+    DEVICE_CLAIM_UNSUPPORTED = (
+        "DeviceClaimUnsupported", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
+        "{claim} cannot be planned: {path}: {why}",
+    )  # fmt: skip
     BORROW_LIMIT = (
         "BorrowLimit", (Outcome.WAITING, Trait.HAS_ROOM | Trait.WRITTEN_ONLY), 40,
         "would fit on idle nodes of other teams, but a limit on borrowing or lending is reached; "
@@ -438,14 +457,6 @@ AMOUNT_FACTS = ("asked", "free", "total", "short", "largest")
 SPARES = "spares"
 #: How many nodes with room belong to teams that the job is not of, and which: facts of any reason.
 TEAM_NODES, OWNERS = "team_nodes", "owners"
-
-_RESOURCE_WORDS = {GPU: "GPUs", CPU: "CPUs"}
-
-
-def resource_word(resource: str) -> str:
-    """Return what people call a resource: "GPUs", "CPUs", "memory", else its name."""
-    return _RESOURCE_WORDS.get(resource, resource)
-
 
 #: A counted noun that must lose its plural.
 _ONE = re.compile(r"(?<![\d.])1 (node|member|job|GPU|CPU|GPU-hour|pod)s\b")

@@ -5,12 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from fairlead.api.quantity import CPU, GPU
+from fairlead.model.nodes import CLAIMED
+
+_RESOURCE_WORDS = {GPU: "GPUs", CPU: "CPUs"}
 _NUMBERED = re.compile(r"^(.*?)(\d+)$")
 
 
 def plural(count: int, word: str) -> str:
     """Return e.g. "1 member", "4,000 members"."""
     return f"{count} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def resource_word(resource: str) -> str:
+    """Return what people call a resource: "GPUs", "CPUs", "memory", else its name."""
+    if resource.startswith(CLAIMED):
+        return f"devices of class {resource.removeprefix(CLAIMED)}"
+    return _RESOURCE_WORDS.get(resource, resource)
 
 
 def some_of(names: Sequence[str], shown_max: int) -> str:

@@ -99,6 +99,21 @@ STORAGE_CLASSES = ResourceInfo(
     "storage.k8s.io", "v1", "storageclasses", "StorageClass",
     namespaced=False, short_names=("sc",), selectable=_CLUSTER_META,
 )  # fmt: skip
+RESOURCE_CLAIMS = ResourceInfo(
+    "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim",
+    subresources=("status",), selectable=_META,
+)  # fmt: skip
+RESOURCE_CLAIM_TEMPLATES = ResourceInfo(
+    "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", selectable=_META
+)
+DEVICE_CLASSES = ResourceInfo(
+    "resource.k8s.io", "v1", "deviceclasses", "DeviceClass",
+    namespaced=False, selectable=_CLUSTER_META, tracks_generation=True,
+)  # fmt: skip
+RESOURCE_SLICES = ResourceInfo(
+    "resource.k8s.io", "v1", "resourceslices", "ResourceSlice",
+    namespaced=False, selectable=_CLUSTER_META, tracks_generation=True,
+)  # fmt: skip
 RESOURCE_QUOTAS = ResourceInfo(
     "", "v1", "resourcequotas", "ResourceQuota",
     short_names=("quota",), subresources=("status",), selectable=_META,
@@ -135,6 +150,7 @@ WEBHOOK_KINDS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 BUILTINS = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, SERVICE_ACCOUNTS, ENDPOINT_SLICES,
     EVENTS, LEASES, PRIORITY_CLASSES, CLAIMS, VOLUMES, STORAGE_CLASSES,
+    RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, RESOURCE_SLICES,
     RESOURCE_QUOTAS, LIMIT_RANGES, BUDGETS,
     CRDS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,
 )  # fmt: skip

@@ -27,9 +27,10 @@ from fairlead.api.times import parse_time
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.model.adopted import as_stated
 from fairlead.model.balloons import is_balloon
-from fairlead.model.claims import Claim, claim_of
+from fairlead.model.claims import claim_of
 from fairlead.model.completion import ends_at
 from fairlead.model.consolidation import ConsolidatingPools
+from fairlead.model.devices import DeviceTable
 from fairlead.model.fits import FitTable
 from fairlead.model.forfeits import Forfeit
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
@@ -37,6 +38,8 @@ from fairlead.model.held_ends import HeldEnds
 from fairlead.model.image_pulls import is_pull
 from fairlead.model.job_claims import NO_CLAIMS, claims_of
 from fairlead.model.job_entry import JobEntry, JobObserver
+from fairlead.model.job_reaches import Unusable, judge_claims, read_claims, use_claims
+from fairlead.model.job_use import use_of
 from fairlead.model.job_users import user_of
 from fairlead.model.ledger import Ledger
 from fairlead.model.member_terms import job_terms, member_labels
@@ -52,7 +55,7 @@ from fairlead.model.team_use import JobUse, TeamUses
 from fairlead.model.teams import TeamTable, UnresolvedTeam, owner_of
 from fairlead.model.topology import Level
 from fairlead.model.transaction import Transaction
-from fairlead.model.volumes import Reaches, UnusableClaim, VolumeTable, turn_of
+from fairlead.model.volumes import Reaches, VolumeTable, turn_of
 from fairlead.model.windows import hold_seconds
 
 T = TypeVar("T")
@@ -87,6 +90,7 @@ class ClusterState:
         self.uses = TeamUses()
         self.suspects = SuspectTable()
         self.volumes = VolumeTable()
+        self.devices = DeviceTable()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, JobEntry] = {}
         self.held_ends = HeldEnds()
@@ -114,6 +118,7 @@ class ClusterState:
         claims: Iterable[PersistentVolumeClaim] = (),
         volumes: Iterable[PersistentVolume] = (),
         storage_classes: Iterable[StorageClass] = (),
+        devices: DeviceTable | None = None,
         levels: Sequence[Level] = (),
         balloon_namespace: str = "",
         contains: bool = False,
@@ -129,11 +134,12 @@ class ClusterState:
         for pool in pools:
             state.pools.set_pool(pool.metadata.name, pool)
         state.volumes = VolumeTable(claims, volumes, storage_classes)
+        state.devices = devices or DeviceTable()
         _take(nodes, state.node_changed, contains=contains)
         _take(jobs, state.job_changed, contains=contains)
         _take(pods, state.pod_changed, contains=contains)
         _take(quotas, state.quotas.put, contains=contains)
-        state.follow_volumes()
+        state.follow_claims()
         return state
 
     def on_job_change(self, observer: JobObserver) -> Callable[[], None]:
@@ -183,6 +189,9 @@ class ClusterState:
         is_seen = self.ledger.set_pod(pod)
         if pod.spec.volumes:  # of a pod with a node they do not change
             is_seen |= self.volumes.put_pod(pod.metadata.key, pod)
+        if pod.spec.resource_claims:
+            is_there = bool(pod.spec.node_name) and not pod.is_terminal
+            is_seen |= self.devices.put_pod(pod.metadata.key, is_there=is_there)
         return is_seen or versions != self._versions(pod.metadata.namespace)
 
     def pod_deleted(self, key: JobKey) -> bool:
@@ -191,6 +200,7 @@ class ClusterState:
         self.pools.remove_pod(key)
         self._hold(("pod", key), ())
         was_seen = self.volumes.put_pod(key, None) | self.ledger.remove_pod(key)
+        was_seen |= key in self.devices.pods and self.devices.put_pod(key, is_there=False)
         return was_seen or versions != self._versions(key[0])
 
     def _versions(self, namespace: str) -> tuple[int, int, int]:
@@ -277,11 +287,18 @@ class ClusterState:
             self._has_windows = not self._has_windows
             self._take_in_again()
 
-    def follow_volumes(self) -> None:
-        """Take in what has changed of claims, volumes and classes, once after many changes."""
-        for key in self.volumes.pop_stale():
+    def follow_claims(self) -> None:
+        """Take in what has changed of claims, volumes and devices, once after many changes."""
+        changes = self.devices.follow()
+        for node, amounts in changes.nodes.items():
+            for resource in self.table.set_devices(node, amounts):
+                self.ledger.book_resource(resource)
+        for pod, devices in changes.pods.items():
+            self.ledger.set_devices(pod, devices)
+        for key in dict.fromkeys((*self.volumes.pop_stale(), *changes.jobs)):
             entry = self.jobs[key]
-            if self.volumes.judge(entry.job, entry.claims) != entry.reaches:
+            found = judge_claims(self.volumes, self.devices, entry.job, entry.claims)
+            if found != entry.reaches:
                 self.job_changed(entry.job)
 
     def _take_in_again(self) -> None:
@@ -303,9 +320,10 @@ class ClusterState:
         elif same is None:
             self._hold(("job", key), job_terms(job))
         claims = claims_of(job) if same is None else same.claims
-        reaches: Reaches | UnusableClaim = ()
+        reaches: Reaches | Unusable = ()
         if claims is not NO_CLAIMS or (before is not None and before.claims is not NO_CLAIMS):
-            reaches = self.volumes.use(job, claims, turn_of(job, phase, priority))
+            turn = turn_of(job, phase, priority)
+            reaches = use_claims(self.volumes, self.devices, job, claims, turn=turn)
         version = (self.teams.version, self.terms.version, self._has_windows)
         if (
             same is not None
@@ -342,6 +360,7 @@ class ClusterState:
         self._hold(("job", key), ())
         if before.claims is not NO_CLAIMS:
             self.volumes.leave(key)
+            self.devices.leave(key)
         self.held_ends.put(key, None, has_moved=self.ledger.set_claim(key, None))
         self.ledger.set_nomination(key, None)
         self.uses.set_job(key, None)
@@ -383,7 +402,7 @@ class ClusterState:
         """Return what a job asks for, known here or not, with the tolerations of its team."""
         job = as_stated(job)
         team = self.teams.resolve(job.spec.team, job.metadata.namespace)
-        reaches = self.volumes.read(job.metadata.namespace, claims_of(job))
+        reaches = read_claims(self.volumes, self.devices, job, claims_of(job))
         return self._gang_of(job, self._priority_of(job), team, reaches)
 
     def reserve_uncertain(self, job: Job, placement: Placement) -> bool:
@@ -435,31 +454,13 @@ class ClusterState:
         end = None if claim is None else entry.ends_at
         self.held_ends.put(key, end, has_moved=self.ledger.set_claim(key, claim))
         self.ledger.set_nomination(key, kept)
-        self.uses.set_job(key, self._use_of(key, entry, claim))
-
-    def _use_of(self, key: JobKey, entry: JobEntry, claim: Claim | None) -> JobUse:
-        sent = self.ledger.uncertain_nodes(key)
-        if claim is None and not sent:
-            waits = entry.phase is Phase.QUEUED
-            return JobUse(entry.team_name, waits=waits, user=entry.user)
-        nodes, amounts, gpus = sent, (), 0
-        if claim is not None:
-            nodes = sent.union(node for _, _, nodes in claim.roles for node in nodes)
-            held = ((name, claim.amount(name)) for name in self.table.resources if counts(name))
-            amounts, gpus = tuple(each for each in held if each[1]), claim.gpus
-        gpus = max(gpus, self._gpus_sent(entry))
-        return JobUse(entry.team_name, nodes, amounts, user=entry.user, gpus=gpus)
-
-    def _gpus_sent(self, entry: JobEntry) -> int:
-        """Return the GPUs of a placement whose write has an unknown outcome."""
-        placement = self._uncertain.get(entry.job.metadata.key)
-        if placement is None or isinstance(entry.gang, InvalidGang):
-            return 0
-        return claim_of(entry.job, entry.gang, placement).gpus
+        uncertain, sent = self._uncertain.get(key), self.ledger.uncertain_nodes(key)
+        of_sent = None if uncertain is None else claim_of(job, entry.gang, uncertain)
+        self.uses.set_job(key, use_of(entry, claim, (sent, of_sent), self.table.resources))
 
     def _gang_of(
         self, job: Job, priority: int | Unresolved, team: str | UnresolvedTeam,
-        reaches: Reaches | UnusableClaim,
+        reaches: Reaches | Unusable,
     ) -> GangRequest | InvalidGang:  # fmt: skip
         """Return what a job asks for, with the tolerations that its team gives its members."""
         level = priority if isinstance(priority, int) else 0

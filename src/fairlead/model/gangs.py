@@ -346,9 +346,11 @@ def gang_of(
 
 
 def _reaching(role: RoleRequest, near: RoleReach) -> RoleRequest:
-    """Return a role whose members reach their volumes."""
+    """Return a role whose members reach their volumes and take the devices of their claims."""
     constraints = replace(role.member.constraints, reach=near.shared)
-    return replace(role, member=replace(role.member, constraints=constraints), ties=near.ties)
+    request = tuple(sorted(role.member.request + near.devices))
+    member = replace(role.member, constraints=constraints, request=request)
+    return replace(role, member=member, ties=near.ties)
 
 
 def _wrong_counts(roles: Sequence[Role]) -> InvalidGang | None:

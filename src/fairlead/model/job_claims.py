@@ -1,4 +1,4 @@
-"""Which claims the members of a job name, and which each has of its own."""
+"""Which claims for volumes and devices the members of a job name, and which each has alone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fairlead.api.claim_templates import claim_of
 from fairlead.api.core import PodSpec
 from fairlead.api.job import Job, Role
 from fairlead.api.volumes import PersistentVolumeClaim, own_claim_name
+from fairlead.model.device_asks import DeviceClaims, device_claims_of
 
 
 class OwnClaims(Struct, frozen=True):
@@ -26,6 +27,15 @@ class Claims(Struct, frozen=True):
 
     shared: tuple[tuple[str, ...], ...] = ()
     own: tuple[tuple[OwnClaims, ...], ...] = ()
+    #: The claims for devices; () where no role has any.
+    devices: DeviceClaims = ()
+    #: Those for volumes alone; None where there are no others.
+    others: Claims | None = None
+
+    @property
+    def of_volumes(self) -> Claims:
+        """The same claims, without those for devices; the same object each time."""
+        return self if self.others is None else self.others
 
     @property
     def classes(self) -> dict[str, None]:
@@ -50,7 +60,8 @@ def claims_of(job: Job) -> Claims:
     spec = job.spec
     if spec.checkpoint is None or not spec.checkpoint.claim_name:
         for role in spec.roles:  # no generator, as it is asked so often
-            if role.template.spec.volumes or role.volume_claim_templates:
+            pod = role.template.spec
+            if pod.volumes or role.volume_claim_templates or pod.resource_claims:
                 break
         else:
             return NO_CLAIMS
@@ -58,11 +69,11 @@ def claims_of(job: Job) -> Claims:
     checkpoint = spec.checkpoint
     if checkpoint is not None and checkpoint.claim_name and not checkpoint.path:
         shared = tuple([tuple(dict.fromkeys((*each, checkpoint.claim_name))) for each in shared])
+    devices = device_claims_of(job)
     has_own = any(role.volume_claim_templates for role in spec.roles)
-    if not has_own:
-        return Claims(shared) if any(shared) else NO_CLAIMS
-    own = tuple(tuple(_own_claims(job, role)) for role in spec.roles)
-    return Claims(shared, own)
+    own = tuple(tuple(_own_claims(job, role)) for role in spec.roles) if has_own else ()
+    of_volumes = Claims(shared, own) if has_own or any(shared) else NO_CLAIMS
+    return Claims(shared, own, devices, of_volumes) if devices else of_volumes
 
 
 def _own_claims(job: Job, role: Role) -> Iterator[OwnClaims]:

@@ -10,10 +10,11 @@ import msgspec
 from fairlead.api.job import Job
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
 from fairlead.model.job_claims import NO_CLAIMS, Claims
+from fairlead.model.job_reaches import Unusable
 from fairlead.model.phase import Phase
 from fairlead.model.priorities import Unresolved
 from fairlead.model.teams import UnresolvedTeam
-from fairlead.model.volumes import Reaches, UnusableClaim
+from fairlead.model.volumes import Reaches
 
 
 class JobEntry(msgspec.Struct, frozen=True):
@@ -36,7 +37,7 @@ class JobEntry(msgspec.Struct, frozen=True):
     may_preempt: bool = True
     #: The claims that it names, by role, and from where they can be reached.
     claims: Claims = NO_CLAIMS
-    reaches: Reaches | UnusableClaim = ()
+    reaches: Reaches | Unusable = ()
 
     @property
     def team_name(self) -> str:

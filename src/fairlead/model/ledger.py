@@ -32,7 +32,7 @@ from fairlead.model.grouping import controller_of
 from fairlead.model.held_seats import HeldSeats
 from fairlead.model.neighbours import NO_RULES, Term, TermTable, rules_of_pod
 from fairlead.model.nodes import NODE_AMOUNT_MAX, Ints, NodeTable, counted
-from fairlead.model.pod_use import PodUse
+from fairlead.model.pod_use import PodUse, excess, fills
 from fairlead.model.requests import CARRIED, Request, RequestError, RequestReader
 
 K = TypeVar("K")
@@ -66,6 +66,7 @@ class Ledger:
         self._uncertain: dict[JobKey, Claim] = {}  # by key of the job
         self.nominated: dict[JobKey, Claim] = {}  # what places are kept for
         self._pods: dict[JobKey, PodUse] = {}
+        self._devices: dict[JobKey, Request] = {}  # of pods, by claims
         self._leaving: dict[JobKey, None] = {}  # keys of the pods that are being deleted
         #: Keys of the pods of each job, and of each member, in order of arrival.
         self._pods_by_owner: dict[Owner, dict[JobKey, None]] = {}
@@ -244,6 +245,15 @@ class Ledger:
                 request = tuple(sorted({*use.request} ^ {entry}))
                 self._put_pod(replace(use, request=request))
 
+    def set_devices(self, key: JobKey, devices: Request) -> None:
+        """Count devices that claims of a pod have, as rows of the table, besides its request."""
+        before, use = self._devices.pop(key, ()), self._pods.get(key)
+        if devices:
+            self._devices[key] = devices
+        if use is not None:
+            request = tuple(sorted({*use.request} - {*before} | {*devices}))
+            self._put_pod(replace(use, request=request))
+
     def _put_pod(self, use: PodUse) -> None:
         key = use.key
         self.remove_pod(key)
@@ -311,7 +321,7 @@ class Ledger:
             if claim is None or claim.is_adopted:
                 continue
             uses = [use for key in self._pods_by_owner[owner] if (use := self._pods[key]).node]
-            found = {use.member: use.node for use in uses if _fills(use, claim)}
+            found = {use.member: use.node for use in uses if fills(use, claim)}
             attempts = {use.attempt for use in uses}
             if len(attempts) != 1 or len(uses) != len(found):
                 continue
@@ -415,7 +425,7 @@ class Ledger:
         seated = min((key for key in keys if node and self._pods[key].node == node), default=None)
         for key in keys:
             pod, is_seated = self._pods[key], key == seated
-            booked = _excess(pod.request, request) if is_seated else pod.request
+            booked = excess(pod.request, request) if is_seated else pod.request
             if pod.is_counted and (pod.booked, pod.is_seated) == (booked, is_seated):
                 continue
             before = replace(pod) if pod.is_counted else None
@@ -451,7 +461,10 @@ class Ledger:
 
     def _request(self, pod: Pod) -> Request:
         try:
-            return self._marks(pod) + self._reader.pod_request(pod)
+            request = self._marks(pod) + self._reader.pod_request(pod)
+            if not self._devices or pod.metadata.key not in self._devices:
+                return request
+            return tuple(sorted(request + self._devices[pod.metadata.key]))
         except RequestError:
             # No request that is to be placed; but the pod is on its node, so it counts there.
             return self._reader.bound_request(pod.spec, self._table.resources)
@@ -469,20 +482,6 @@ def _amount(request: Request, resource: str) -> int:
     """Return what a request books of one resource."""
     asked = next((amount for name, amount in request if name == resource), 0)
     return min(asked, NODE_AMOUNT_MAX + 1)
-
-
-def _fills(use: PodUse, claim: Claim) -> bool:
-    """True when a pod asks for at least what its place holds: to follow it takes nothing."""
-    place = claim.places.get(use.member) if use.member is not None else None
-    return place is not None and not _excess(place[1], use.request)
-
-
-def _excess(request: Request, covered: Request) -> Request:
-    """Return what a request asks beyond another one."""
-    if request == covered:
-        return ()
-    given = dict(covered)
-    return tuple((r, more) for r, amount in request if (more := amount - given.get(r, 0)) > 0)
 
 
 def _discard(index: dict[K, dict[JobKey, None]], key: K, pod: JobKey) -> dict[JobKey, None]:

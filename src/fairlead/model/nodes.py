@@ -57,6 +57,8 @@ ROWS_MAX = 256
 #: then (92 billion milli-CPU, or 83 TiB). A request for more is one too many for every node.
 NODE_AMOUNT_MAX = (2**63 - 1) // 100_000 - 1
 
+#: First characters of the rows of devices that claims ask for; no resource has such a name.
+CLAIMED = "claim:"
 _NO_DEVICES = ("hugepages-", CARRIED, SHUNNED)
 _ORDINARY = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE)
 #: They have a row whether a node offers them or not, the first ones.
@@ -76,6 +78,11 @@ def is_device(resource: str) -> bool:
     return resource not in _ORDINARY and not resource.startswith(_NO_DEVICES)
 
 
+def is_claimed(resource: str) -> bool:
+    """True for devices that claims ask for (`model/devices.py`)."""
+    return resource.startswith(CLAIMED)
+
+
 def counts(resource: str) -> bool:
     """True for what the fair share between teams looks at: CPU, memory and devices."""
     return resource in (CPU, MEMORY) or is_device(resource)
@@ -91,6 +98,8 @@ class NodeTable:
         #: The names in order, and the slot of each.
         self._sorted_names: list[str] = []
         self._sorted_slots: list[int] = []
+        #: By node: what it offers of devices that claims ask for.
+        self._devices: dict[str, dict[str, int]] = {}
         self._rows: dict[str, int] = {name: row for row, name in enumerate(_PERMANENT)}
         #: How many nodes offer each resource that has a row.
         self._offer_counts: dict[str, int] = dict.fromkeys(_PERMANENT, 0)
@@ -202,9 +211,27 @@ class NodeTable:
         self.images.set(slot, node.status.images)
         if changed:
             self.stale_flags.append(slot)
-        amounts = self._offered(node)
+        amounts = self._offered(node) | self._devices.get(name, {})
         new = self._add_rows([name for name in amounts if name not in self._rows])
         if self._set_amounts(slot, amounts) or changed:
+            self.nodes_version = self.draw_version()
+        return new
+
+    def set_devices(self, name: str, amounts: Mapping[str, int]) -> tuple[str, ...]:
+        """Set what a node offers of devices that claims ask for, whether it is known or not yet.
+
+        Returns what `set_node` does.
+        """
+        self._devices.pop(name, None)
+        if amounts:
+            self._devices[name] = dict(amounts)
+        slot = self._slots.get(name)
+        if slot is None or not self.exists[slot]:
+            return ()
+        column: list[int] = self.allocatable[:, slot].tolist()
+        others = {n: a for n, a in zip(self._rows, column, strict=True) if not is_claimed(n)}
+        new = self._add_rows([resource for resource in amounts if resource not in self._rows])
+        if self._set_amounts(slot, {**others, **amounts}):
             self.nodes_version = self.draw_version()
         return new
 

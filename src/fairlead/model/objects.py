@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairlead.api.core import Node, Pod, PriorityClass
+from fairlead.api.devices import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from fairlead.api.job import Job
 from fairlead.api.node_pool import NodePool
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.team import Team
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.model.cluster import ClusterState
+from fairlead.model.devices import DeviceTable
 from fairlead.model.priorities import PriorityTable
 from fairlead.model.topology import Level
 
@@ -36,6 +38,10 @@ class Objects:
     claims: tuple[PersistentVolumeClaim, ...] = ()
     volumes: tuple[PersistentVolume, ...] = ()
     storage_classes: tuple[StorageClass, ...] = ()
+    device_claims: tuple[ResourceClaim, ...] = ()
+    device_templates: tuple[ResourceClaimTemplate, ...] = ()
+    device_classes: tuple[DeviceClass, ...] = ()
+    slices: tuple[ResourceSlice, ...] = ()
     #: Where balloons are; see `model/balloons.py`.
     balloon_namespace: str = ""
 
@@ -47,5 +53,8 @@ class Objects:
             None if classes is None else PriorityTable(classes),
             teams=self.teams, pools=self.pools, quotas=self.quotas, levels=levels,
             balloon_namespace=self.balloon_namespace, contains=contains,
+            devices=DeviceTable(
+                self.slices, self.device_classes, self.device_templates, self.device_claims
+            ),
             claims=self.claims, volumes=self.volumes, storage_classes=self.storage_classes,
         )  # fmt: skip

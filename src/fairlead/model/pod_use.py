@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fairlead.model.claims import Member, Owner
+from fairlead.model.claims import Claim, Member, Owner
 from fairlead.model.gangs import JobKey
 from fairlead.model.requests import Request
 
@@ -31,3 +31,17 @@ class PodUse:
     #: When a pod that is being deleted is to be gone; None: it stays.
     leaves_at: float | None = None
     labels: Mapping[str, str] = field(compare=False, default_factory=dict[str, str])
+
+
+def fills(use: PodUse, claim: Claim) -> bool:
+    """True when a pod asks for at least what its place holds: to follow it takes nothing."""
+    place = claim.places.get(use.member) if use.member is not None else None
+    return place is not None and not excess(place[1], use.request)
+
+
+def excess(request: Request, covered: Request) -> Request:
+    """Return what a request asks beyond another one."""
+    if request == covered:
+        return ()
+    given = dict(covered)
+    return tuple((r, more) for r, amount in request if (more := amount - given.get(r, 0)) > 0)

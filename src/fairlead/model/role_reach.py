@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from fairlead.api.core import NodeSelector
-from fairlead.model.requests import Reach
+from fairlead.model.requests import Reach, Request
 
 
 class Tie(Struct, frozen=True, cache_hash=True):
@@ -18,10 +18,14 @@ class Tie(Struct, frozen=True, cache_hash=True):
 
 
 class RoleReach(Struct, frozen=True, cache_hash=True):
-    """`shared` holds for all members of a role; ties come on top, of each member one at most."""
+    """`shared` holds for all members of a role; ties come on top, of each member one at most.
+
+    `devices` is what a member asks for by claims, of the rows of devices.
+    """
 
     shared: Reach = ()
     ties: tuple[Tie, ...] = ()
+    devices: Request = ()
 
 
 def role_reach(shared: Iterable[NodeSelector], own: Sequence[Reach]) -> RoleReach:

@@ -86,8 +86,27 @@ def test_what_a_read_job_has_of_them_is_refused_as_well() -> None:
     assert [c.field for c in validate_job(job)] == [f"{AT}.schedulingGates"]
 
 
-def test_a_container_uses_no_claim_for_devices() -> None:
-    uses = {"name": "main", "resources": {"claims": [{"name": "gpu"}]}}
-    [found] = validate_job(job_with(containers=[uses]))
-    assert found.field == f"{AT}.containers[0].resources.claims"
-    assert "nvidia.com/gpu" in found.message
+@pytest.mark.parametrize(
+    ("claims", "uses", "field", "message"),
+    [
+        ([], ["gpu"], "containers[0].resources.claims[0].name", "one of the names of"),
+        ([("gpu", "a", "")], ["gpu", "gpu"], "containers[0].resources.claims[1]", "Duplicate"),
+        ([("gpu", "a", ""), ("gpu", "b", "")], [], "resourceClaims[1].name", "Duplicate"),
+        ([("gpu", "a", "b")], [], "resourceClaims[0]", "exactly one of"),
+        ([("gpu", "", "")], [], "resourceClaims[0]", "exactly one of"),
+        ([("A_B", "a", "")], [], "resourceClaims[0].name", "RFC 1123 label"),
+        ([("gpu", "../x", "")], [], "resourceClaims[0].resourceClaimName", "RFC 1123 subdomain"),
+    ],
+)
+def test_what_a_pod_says_wrongly_of_its_claims_for_devices_is_refused(
+    claims: list[tuple[str, str, str]], uses: list[str], field: str, message: str
+) -> None:
+    resources = {"claims": [{"name": name} for name in uses]}
+    given = [
+        {"name": name, "resourceClaimName": claim, "resourceClaimTemplateName": template}
+        for name, claim, template in claims
+    ]
+    container = {"name": "main", "resources": resources}
+    [found] = validate_job(job_with(containers=[container], resourceClaims=given))
+    assert found.field == f"{AT}.{field}"
+    assert message in found.message

@@ -25,6 +25,7 @@ from fairlead.app.settings import UpFlags, settle
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.embedded.client import InProcessClient
+from fairlead.embedded.device_allocator import DeviceAllocator
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Store
@@ -161,8 +162,9 @@ def test_all_three_compose_the_same_controllers(composed: Composed, tmp_path: An
     simulate(replace(CALM, binding=None), seed=1)
     simulated_embedded = taken(composed)
     assert simulated == operator
-    beside = embedded.controllers.pop("volumes")  # what a real cluster has; in worlds with volumes
-    assert beside[0] is VolumeBinder
+    # What a real cluster has; the first in worlds with volumes.
+    assert embedded.controllers.pop("volumes")[0] is VolumeBinder
+    assert embedded.controllers.pop("devices")[0] is DeviceAllocator
     assert simulated_embedded.controllers == embedded.controllers
     mirrors = {"mirror-priorityclasses", "mirror-teams"}  # those that each replica runs
     assert {*simulated_embedded.services, *mirrors} == {*embedded.services}

@@ -28,6 +28,7 @@ FACTS: dict[str, int | float | str | bool] = {
     "until": "2026-01-01T00:10:00Z", "days": 30, "times": 3,
     "starts_by": "2026-01-01T00:10:00Z", "node": "node-0007", "placed_at": "2026-01-01T00:10:00Z",
     "reservation": "vision/workshop", "claim": "data", "volume": "pvc-1", "storage_class": "disks",
+    "device_class": "gpu.example.com", "why": "not planned",
     "user": "pod eval-0",
     "reach": "topology.kubernetes.io/zone in (a)",
     "window": "from 2026-12-01T08:00:00Z to 2026-12-01T12:00:00Z",

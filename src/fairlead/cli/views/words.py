@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fairlead.api import quantity
-from fairlead.decide.reasons import resource_word, singular
+from fairlead.decide.reasons import singular
 from fairlead.decide.verdict import Fact, Verdict
+from fairlead.decide.words import resource_word
 
 
 def amount_text(resource: str, amount: Fact) -> str:

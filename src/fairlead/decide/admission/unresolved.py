@@ -1,4 +1,4 @@
-"""Why a job has no priority, no team or no volume, as a verdict."""
+"""Why a job has no priority, no team, no volume or no device, as a verdict."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from typing import assert_never
 
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
+from fairlead.model.device_asks import UnsupportedClaim
+from fairlead.model.devices import (
+    MissingDeviceClaim,
+    MissingDeviceClass,
+    UnallocatedClaim,
+    UnusableDevices,
+)
+from fairlead.model.job_reaches import Unusable
 from fairlead.model.priorities import MissingClass, ReservedClass, Unresolved
 from fairlead.model.teams import AmbiguousTeam, ForeignTeam, UnresolvedTeam
 from fairlead.model.volumes import (
@@ -15,14 +23,13 @@ from fairlead.model.volumes import (
     LostClaim,
     MissingClaim,
     UnboundClaim,
-    UnusableClaim,
     VolumelessClaim,
 )
 
 _TEAMS_NAMED_MAX = 10
 
 
-def unresolved_verdict(unresolved: Unresolved | UnresolvedTeam | UnusableClaim) -> Verdict:
+def unresolved_verdict(unresolved: Unresolved | UnresolvedTeam | Unusable) -> Verdict:
     """Return the verdict on a job whose PriorityClass, team or claim cannot be used."""
     match unresolved:
         case MissingClass(name):
@@ -49,8 +56,26 @@ def unresolved_verdict(unresolved: Unresolved | UnresolvedTeam | UnusableClaim) 
             return Verdict(Reason.CLAIM_FOR_ONE_POD, {"claim": claim, "members": members})
         case ClaimInUse(claim, user):
             return Verdict(Reason.CLAIM_IN_USE, {"claim": claim, "user": user})
+        case MissingDeviceClaim() | MissingDeviceClass() | UnallocatedClaim() | UnsupportedClaim():
+            return _device_verdict(unresolved)
         case _:
             assert_never(unresolved)
+
+
+def _device_verdict(unusable: UnusableDevices) -> Verdict:
+    match unusable:
+        case MissingDeviceClaim(claim):
+            return Verdict(Reason.DEVICE_CLAIM_MISSING, {"claim": claim})
+        case MissingDeviceClass(claim, device_class):
+            facts = {"claim": claim, "device_class": device_class}
+            return Verdict(Reason.DEVICE_CLASS_MISSING, facts)
+        case UnallocatedClaim(claim):
+            return Verdict(Reason.DEVICE_CLAIM_SHARED, {"claim": claim})
+        case UnsupportedClaim(claim, path, why):
+            facts = {"claim": claim, "path": path, "why": why}
+            return Verdict(Reason.DEVICE_CLAIM_UNSUPPORTED, facts)
+        case _:
+            assert_never(unusable)
 
 
 def listed(teams: tuple[str, ...]) -> str:

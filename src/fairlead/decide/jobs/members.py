@@ -188,9 +188,11 @@ class PodFactory:
 
     def _bound(self, spec: PodSpec, node: str, binding: Binding) -> PodSpec:
         """Return the spec of a member on a node. Where there is another scheduler, members with
-        claims are pinned on all nodes: it has volumes made for them and waits until they are bound.
+        claims are pinned on all nodes: it has volumes made for them and waits until they are bound,
+        and it allocates devices.
         """
-        has_binder = self._policy.binding is not None and bool(claims_of_pod(spec))
+        has_claims = bool(spec.resource_claims or claims_of_pod(spec))
+        has_binder = self._policy.binding is not None and has_claims
         if binding is Binding.DIRECT and not has_binder:
             return replace(spec, node_name=node)
         return _pinned(spec, node)

@@ -26,10 +26,10 @@ from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
 from fairlead.model.job_entry import JobEntry
+from fairlead.model.job_reaches import Unusable
 from fairlead.model.phase import OPEN, RELEASABLE, Phase, is_failing
 from fairlead.model.priorities import Unresolved
 from fairlead.model.teams import UnresolvedTeam
-from fairlead.model.volumes import UnusableClaim
 
 
 class PlacementState:
@@ -74,7 +74,7 @@ class PlacementState:
         #: Admitted jobs without a placement that are held.
         self.held: dict[JobKey, None] = {}
         #: Admitted jobs without a placement that have no priority, no team or no volume, and why.
-        self.unresolved: dict[JobKey, Unresolved | UnresolvedTeam | UnusableClaim] = {}
+        self.unresolved: dict[JobKey, Unresolved | UnresolvedTeam | Unusable] = {}
         #: Jobs that no decision touches for now, because writes of them keep failing.
         self.write_blocked: dict[JobKey, None] = {}
         #: Jobs with a placement of an earlier attempt, to confirm or repair.
@@ -208,7 +208,7 @@ class PlacementState:
 
     def advance(self, now: float) -> None:
         """Put the queue as it stands at a time, which may be earlier than the last one."""
-        self.cluster.follow_volumes()
+        self.cluster.follow_claims()
         self.cluster.fits.advance(now)
         self.patience.advance(now)
         self.queue.reorder(now)
@@ -260,7 +260,7 @@ class PlacementState:
             self.queue.add(entry)
 
 
-def _unresolved(entry: JobEntry) -> Unresolved | UnresolvedTeam | UnusableClaim | None:
+def _unresolved(entry: JobEntry) -> Unresolved | UnresolvedTeam | Unusable | None:
     if not isinstance(entry.priority, int):
         return entry.priority
     if not isinstance(entry.team, str):

@@ -20,6 +20,7 @@ from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.verbs import errors, quotas
 from fairlead.embedded.verbs.context import Context
+from fairlead.embedded.verbs.device_selectors import selector_problems
 from fairlead.embedded.verbs.errors import FieldProblem, Finding, ProblemType
 from fairlead.embedded.verbs.pod_defaults import spec_of
 from fairlead.embedded.verbs.pod_shapes import PodShape
@@ -258,6 +259,29 @@ class _StorageClass(Strategy):
         return _unchanged(old, new, fields)
 
 
+class _DeviceChoice(Strategy):
+    """A claim for devices, a template or a class: its expressions compile, what it asks for stays.
+
+    A claim gets its devices from `embedded/device_allocator.py`.
+    """
+
+    def admit_create(self, context: Context, obj: Obj) -> PodShape | None:
+        obj.pop("status", None)
+        return None
+
+    def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
+        is_class = new.get("kind") == "DeviceClass"
+        if sub or is_class or old.get("spec") == new.get("spec"):
+            return []
+        return [FieldProblem("spec", ProblemType.FORBIDDEN, "field is immutable")]
+
+    def problems(self, obj: Obj, record: Record, shape: PodShape | None) -> list[Finding]:
+        return [
+            FieldProblem(path, ProblemType.INVALID, why, expression)
+            for path, expression, why in selector_problems(obj.get("spec"), "spec")
+        ]
+
+
 class _Quota(Strategy):
     """A ResourceQuota: it is in force, and counted, with the write that stores it."""
 
@@ -384,6 +408,9 @@ _STRATEGIES: Mapping[ResourceInfo, Strategy] = {
     builtins.CLAIMS: _Claim(),
     builtins.VOLUMES: _Volume(),
     builtins.STORAGE_CLASSES: _StorageClass(),
+    builtins.RESOURCE_CLAIMS: _DeviceChoice(),
+    builtins.RESOURCE_CLAIM_TEMPLATES: _DeviceChoice(),
+    builtins.DEVICE_CLASSES: _DeviceChoice(),
     builtins.RESOURCE_QUOTAS: _Quota(),
     builtins.LIMIT_RANGES: _Range(),
     builtins.PRIORITY_CLASSES: _PriorityClass(),

@@ -14,7 +14,7 @@ from fairlead.cli.views.why import suggestion_flag
 from fairlead.cli.views.words import amount_text
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.explanation import Amounts, Explanation
-from fairlead.decide.reasons import resource_word
+from fairlead.decide.words import resource_word
 from fairlead.web.pages.change import offers
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, job_lines
 from fairlead.web.pages.timeline import WIDTH, bars_of, ending_words, spans_of

@@ -1,0 +1,365 @@
+"""The embedded cluster's part in claims for devices: what elsewhere kube-controller-manager and
+kube-scheduler do.
+
+    a pod with a node, a claim without devices -> devices that no claim has, of its node
+    a pod that names a template                -> a claim of its own, which goes with it
+    a pod that is over                         -> its own claim is deleted, others are free of it
+
+A claim that finds no devices on the node of its pod waits; the pod runs without, as pods of virtual
+nodes mount nothing. The planner counts devices, so that is for pods that people bind by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+
+from fairlead.api.core import Pod
+from fairlead.api.devices import (
+    Device,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import (
+    DEVICE_CLASSES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
+from fairlead.api.status import AlreadyExists, ApiError
+from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.model.device_asks import ClaimName, DeviceKind, asks_of
+from fairlead.model.device_selectors import DeviceExpression, ExpressionError, device_expression
+from fairlead.runtime.barrier import Written
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.loop import ControllerLoop, LoopOptions
+from fairlead.runtime.mirror import Change, Mirror
+
+#: Driver, pool and name of a device.
+_Id: TypeAlias = tuple[str, str, str]
+#: `status.allocation` of a claim.
+Allocation: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MakeClaim:
+    """Make the claim of a pod from a template."""
+
+    claim: ResourceClaim
+
+
+@dataclass(frozen=True, slots=True)
+class SetStatus:
+    """Give a claim devices, or let it go, and say for which pods it is reserved."""
+
+    claim: ResourceClaim
+    status: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteClaim:
+    """Delete the claim of a pod that is over."""
+
+    claim: ResourceClaim
+
+
+Action: TypeAlias = MakeClaim | SetStatus | DeleteClaim
+
+
+class DeviceAllocator:
+    """A controller beside the API server, with mirrors of its own but for pods."""
+
+    name = "devices"
+
+    def __init__(
+        self, client: Client, pods: Mirror[Pod], *, clock: Clock, rng: random.Random
+    ) -> None:
+        self._client = client
+        self._clock, self._rng = clock, rng
+        self._pods = pods
+        self._claims = Mirror(client, RESOURCE_CLAIMS, clock=clock, rng=rng)
+        self._templates = Mirror(client, RESOURCE_CLAIM_TEMPLATES, clock=clock, rng=rng)
+        self._classes = Mirror(client, DEVICE_CLASSES, clock=clock, rng=rng)
+        self._slices = Mirror(client, RESOURCE_SLICES, clock=clock, rng=rng)
+        #: The pods that name claims.
+        self._users: dict[ObjectKey, Pod] = {}
+        self._is_due = True
+        self._unregister = (
+            pods.on_change(self._pod_changed),
+            *(mirror.on_change(self._changed) for mirror in self.own),
+        )
+
+    @property
+    def own(self) -> tuple[Mirror[Any], ...]:
+        """The mirrors that nobody else runs."""
+        return (self._claims, self._templates, self._classes, self._slices)
+
+    @property
+    def mirrors(self) -> Sequence[Mirror[Any]]:
+        """Return what it reads."""
+        return (*self.own, self._pods)
+
+    def close(self) -> None:
+        """Take its handlers off the mirrors."""
+        for unregister in self._unregister:
+            unregister()
+
+    async def run(self) -> None:
+        """Allocate until cancelled, with the mirrors that nobody else runs."""
+        loop = ControllerLoop(
+            self, clock=self._clock, rng=self._rng, options=LoopOptions(runs_mirrors=False)
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                for mirror in self.own:
+                    group.create_task(mirror.run(), name=f"devices-{mirror.resource.plural}")
+                group.create_task(loop.run(), name="devices")
+        finally:
+            self.close()
+
+    def due_at(self) -> float | None:
+        """Return when to decide again: at once after a change that may matter."""
+        return 0.0 if self._is_due else None
+
+    def key_of(self, action: Action) -> ObjectKey:
+        """Return the claim of an action."""
+        return action.claim.metadata.key
+
+    def changed(self, key: ObjectKey) -> None:
+        """Look at everything again."""
+        self._is_due = True
+
+    def failed(self, action: Action, error: ApiError) -> None:
+        """Do nothing: the loop calls `changed` later."""
+
+    def faulted(self, action: Action, error: Exception) -> None:
+        """Raise the error: it is no object's."""
+        raise error
+
+    def decide(self, now: float) -> Decision[Action]:
+        """Return what claims are to be made, get devices, and go."""
+        self._is_due = False
+        users: dict[ObjectKey, list[Pod]] = {}
+        actions: list[Action] = []
+        for pod in (self._users[key] for key in sorted(self._users)):
+            if pod.is_terminal:
+                continue
+            for key, template in _claims(pod):
+                users.setdefault(key, []).append(pod)
+                if template and self._claims.get(*key) is None:
+                    actions += self._make(pod, key, template)
+        given = self._allocated(users)
+        for claim in sorted(self._claims.items(), key=lambda each: each.metadata.key):
+            key = claim.metadata.key
+            if claim.metadata.deletion_timestamp is None:
+                actions += self._follow(claim, users.get(key, []), given.get(key))
+        return Decision(tuple(actions))
+
+    def _make(self, pod: Pod, key: ObjectKey, name: str) -> Iterator[MakeClaim]:
+        template = self._templates.get(key[0], name)
+        if template is not None and pod.metadata.deletion_timestamp is None:
+            yield MakeClaim(_claim_of(pod, key, template))
+
+    def _allocated(self, users: Mapping[ObjectKey, Sequence[Pod]]) -> dict[ObjectKey, Allocation]:
+        """Return what claims get that have no devices, the claims of a pod together."""
+        taken = {id_ for claim in self._claims.items() for id_ in _devices_of(claim)}
+        given: dict[ObjectKey, Allocation] = {}
+        pods = {pod.metadata.key: pod for each in users.values() for pod in each}
+        for key in sorted(pods):
+            keys = [claim for claim, _ in _claims(pods[key])]
+            claims = [claim for each in keys if (claim := self._claims.get(*each)) is not None]
+            if not pods[key].spec.node_name or len(claims) < len(keys):
+                continue
+            waiting = [
+                each
+                for each in claims
+                if each.status.allocation is None and each.metadata.key not in given
+            ]
+            found = self._allocate(waiting, pods[key].spec.node_name, taken)
+            for each, allocation in zip(waiting, found or (), strict=False):
+                given[each.metadata.key] = allocation
+                taken.update(_id(result) for result in allocation["devices"]["results"])
+        return given
+
+    def _follow(
+        self, claim: ResourceClaim, users: Sequence[Pod], given: Allocation | None
+    ) -> Iterator[Action]:
+        """Yield what is to become of a claim, given the pods that use it and are not over."""
+        if not users and claim.pod:
+            yield DeleteClaim(claim)
+            return
+        placed = [pod for pod in users if pod.spec.node_name]
+        status: dict[str, Any] = to_wire(claim.status)
+        if given is not None:
+            status["allocation"] = given
+        if not placed:
+            status.pop("allocation", None)
+        has_devices = "allocation" in status
+        reserved = [
+            {"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}
+            for pod in placed
+            if has_devices
+        ]
+        before = [(each.name, each.uid) for each in claim.status.reserved_for]
+        is_same = before == [(each["name"], each["uid"]) for each in reserved]
+        if not is_same or has_devices != (claim.status.allocation is not None):
+            yield SetStatus(claim, {"allocation": None, **status, "reservedFor": reserved})
+
+    def _allocate(
+        self, claims: Sequence[ResourceClaim], node: str, taken: set[_Id]
+    ) -> list[Allocation] | None:
+        """Return devices of a node for each claim, by augmenting paths; None: too few."""
+        wanted: list[tuple[int, str, list[_Id]]] = []
+        for i, claim in enumerate(claims):
+            asks = asks_of(ClaimName(claim.metadata.name, is_template=False), claim.spec.devices)
+            if not isinstance(asks, tuple):
+                return None
+            for request, ask in zip(claim.spec.devices.requests, asks, strict=True):
+                found = [id_ for id_ in self._fitting(ask.kind, node) if id_ not in taken]
+                wanted += [(i, request.get("name", ""), found)] * ask.count
+        owners: dict[_Id, int] = {}
+        if not all(_augment(i, wanted, owners, set()) for i in range(len(wanted))):
+            return None
+        results: list[list[dict[str, str]]] = [[] for _ in claims]
+        for id_, slot in sorted(owners.items(), key=lambda item: item[1]):
+            claim_index, request_name, _ = wanted[slot]
+            results[claim_index].append({
+                "request": request_name, "driver": id_[0], "pool": id_[1], "device": id_[2]
+            })  # fmt: skip
+        here = {"key": "metadata.name", "operator": "In", "values": [node]}
+        near = {"nodeSelectorTerms": [{"matchFields": [here]}]}
+        return [{"devices": {"results": each}, "nodeSelector": near} for each in results]
+
+    def _fitting(self, kind: DeviceKind, node: str) -> Iterator[_Id]:
+        """Yield the devices of a node that are of a kind; none where an expression fails."""
+        found = self._classes.get("", kind.device_class)
+        of_class = found.spec.selectors if found is not None else ()
+        expressions = [each.cel.expression for each in of_class if each.cel is not None]
+        try:
+            selectors = [device_expression(each) for each in (*expressions, *kind.selectors)]
+            if found is not None and len(expressions) == len(of_class):
+                yield from [
+                    (driver, pool, device.name)
+                    for driver, pool, device in self._on(node)
+                    if _will_do(selectors, driver, device)
+                ]
+        except ExpressionError:
+            return
+
+    def _on(self, node: str) -> Iterator[tuple[str, str, Device]]:
+        for each in sorted(self._slices.items(), key=lambda s: s.metadata.name):
+            if each.spec.node_name == node and self._is_newest(each):
+                for device in each.spec.devices:
+                    if device.is_plain:
+                        yield each.spec.driver, each.spec.pool.name, device
+
+    def _is_newest(self, given: ResourceSlice) -> bool:
+        pool = given.spec.pool
+        return not any(
+            other.pool_key == given.pool_key and other.spec.pool.generation > pool.generation
+            for other in self._slices.items()
+        )
+
+    async def perform(self, action: Action) -> Written | None:
+        """Make a claim, change its status, or delete it."""
+        claim = action.claim
+        namespace, name = claim.metadata.key
+        match action:
+            case MakeClaim():
+                with suppress(AlreadyExists):
+                    made = await self._client.create(RESOURCE_CLAIMS, to_wire(claim),
+                                                     namespace=namespace)  # fmt: skip
+                    return Written.of(RESOURCE_CLAIMS, made)
+                return None
+            case SetStatus():
+                body = {
+                    "metadata": {"resourceVersion": claim.metadata.resource_version},
+                    "status": action.status,
+                }
+                written = await self._client.patch(
+                    RESOURCE_CLAIMS, name, body, namespace=namespace, subresource="status"
+                )
+                return Written.of(RESOURCE_CLAIMS, written)
+            case DeleteClaim():
+                uid = claim.metadata.uid
+                await self._client.delete(RESOURCE_CLAIMS, name, namespace=namespace, uid=uid)
+                return Written.deletion(RESOURCE_CLAIMS, claim.metadata.key, uid)
+
+    def _changed(self, change: Change[Any]) -> None:
+        self._is_due = True
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        before = self._users.pop(change.key, None)
+        if change.new is not None and change.new.spec.resource_claims:
+            self._users[change.key] = change.new
+        if before is not None or change.key in self._users:
+            self._is_due = True
+
+
+def own_claim_name(pod: str, claim: str) -> str:
+    """Return the name of the claim that a pod has of its own for one of its claims."""
+    return f"{pod}-{claim}"
+
+
+def _claims(pod: Pod) -> Iterator[tuple[ObjectKey, str]]:
+    """Yield the claims of a pod, each with the template that it is made from, or ""."""
+    namespace, pod_name = pod.metadata.key
+    for each in pod.spec.resource_claims:
+        template = each.resource_claim_template_name
+        name = own_claim_name(pod_name, each.name) if template else each.resource_claim_name
+        yield (namespace, name), template
+
+
+def _claim_of(pod: Pod, key: ObjectKey, template: ResourceClaimTemplate) -> ResourceClaim:
+    given, owner = template.spec.metadata, pod.metadata
+    wire: dict[str, Any] = {
+        "metadata": {
+            "name": key[1],
+            "namespace": key[0],
+            "labels": dict(given.labels),
+            "annotations": dict(given.annotations),
+            "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Pod", "name": owner.name, "uid": owner.uid,
+                "controller": True, "blockOwnerDeletion": True,
+            }],
+        },
+        "spec": to_wire(template.spec.spec),
+    }  # fmt: skip
+    return msgspec.convert(wire, ResourceClaim)
+
+
+def _devices_of(claim: ResourceClaim) -> Iterator[_Id]:
+    allocation = claim.status.allocation
+    for each in () if allocation is None else allocation.devices.results:
+        yield (each.driver, each.pool, each.device)
+
+
+def _id(result: dict[str, str]) -> _Id:
+    return (result["driver"], result["pool"], result["device"])
+
+
+def _will_do(selectors: Sequence[DeviceExpression], driver: str, device: Device) -> bool:
+    return all(each.matches(driver, device) for each in selectors)
+
+
+def _augment(
+    slot: int, wanted: Sequence[tuple[int, str, list[_Id]]], owners: dict[_Id, int], seen: set[_Id]
+) -> bool:
+    """Find a device for a slot, moving others where that helps."""
+    for id_ in wanted[slot][2]:
+        if id_ in seen:
+            continue
+        seen.add(id_)
+        if id_ not in owners or _augment(owners[id_], wanted, owners, seen):
+            owners[id_] = slot
+            return True
+    return False

@@ -1,0 +1,132 @@
+"""Short ways to make devices and claims for devices for tests; see `builders`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from fairlead.api import names
+from fairlead.api.devices import (
+    AllocatedDevice,
+    AllocatedDevices,
+    CelSelector,
+    Device,
+    DeviceAllocation,
+    DeviceAttribute,
+    DeviceCapacity,
+    DeviceClass,
+    DeviceClassSpec,
+    DeviceSelector,
+    DeviceSpec,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceClaimStatus,
+    ResourceClaimTemplate,
+    ResourceClaimTemplateSpec,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
+from fairlead.api.job import Job
+from fairlead.api.meta import ObjectMeta, OwnerReference
+from fairlead.api.pod_parts import PodResourceClaim
+
+DRIVER = "gpu.example.com"
+
+
+def make_device(
+    name: str,
+    attributes: Mapping[str, str | int | bool] | None = None,
+    capacity: Mapping[str, str] | None = None,
+) -> Device:
+    """Return a device."""
+    given = {key: _attribute(value) for key, value in (attributes or {}).items()}
+    amounts = {key: DeviceCapacity(value) for key, value in (capacity or {}).items()}
+    return Device(name, given, amounts)
+
+
+def _attribute(value: str | int | bool) -> DeviceAttribute:  # noqa: FBT001
+    match value:
+        case bool():
+            return DeviceAttribute(bool_=value)
+        case int():
+            return DeviceAttribute(int_=value)
+        case _:
+            return DeviceAttribute(string=value)
+
+
+def make_slice(
+    node: str, devices: Sequence[Device] | int, *, driver: str = DRIVER
+) -> ResourceSlice:
+    """Return the slice of a node, a pool of its own; a number: of so many devices alike."""
+    if isinstance(devices, int):
+        devices = [make_device(f"gpu-{i}") for i in range(devices)]
+    spec = ResourceSliceSpec(driver, ResourcePool(node), node, tuple(devices))
+    metadata = ObjectMeta(name=f"{node}-{driver}", uid=f"slice-{node}", resource_version="1")
+    return ResourceSlice(metadata, spec)
+
+
+def make_device_class(name: str, *expressions: str) -> DeviceClass:
+    """Return a class; without expressions, of the devices of the driver with its name."""
+    given = expressions or (f'device.driver == "{name}"',)
+    selectors = tuple(DeviceSelector(CelSelector(each)) for each in given)
+    metadata = ObjectMeta(name=name, uid=f"class-{name}", resource_version="1")
+    return DeviceClass(metadata, DeviceClassSpec(selectors))
+
+
+def device_request(
+    device_class: str = DRIVER, count: int = 1, *expressions: str, name: str = "r0"
+) -> dict[str, Any]:
+    """Return a request of a claim, as written."""
+    exactly: dict[str, Any] = {"deviceClassName": device_class, "count": count}
+    if expressions:
+        exactly["selectors"] = [{"cel": {"expression": each}} for each in expressions]
+    return {"name": name, "exactly": {"allocationMode": "ExactCount", **exactly}}
+
+
+def make_device_template(
+    name: str, *requests: Mapping[str, Any], namespace: str = names.DEFAULT_NAMESPACE
+) -> ResourceClaimTemplate:
+    """Return a template; without requests, for one device of the class `DRIVER`."""
+    metadata = ObjectMeta(name=name, namespace=namespace, uid=f"t-{name}", resource_version="1")
+    return ResourceClaimTemplate(metadata, ResourceClaimTemplateSpec(spec=_spec(requests)))
+
+
+def make_device_claim(
+    name: str,
+    *requests: Mapping[str, Any],
+    namespace: str = names.DEFAULT_NAMESPACE,
+    pod: str = "",
+    has: Sequence[tuple[str, str]] = (),
+) -> ResourceClaim:
+    """Return a claim, made for a pod where one is named, that has these devices: pool and name."""
+    owners = (OwnerReference("v1", "Pod", pod, f"uid-{pod}", controller=True),) if pod else ()
+    metadata = ObjectMeta(
+        name=name, namespace=namespace, uid=f"c-{name}", resource_version="1",
+        owner_references=owners,
+    )  # fmt: skip
+    results = tuple(AllocatedDevice(DRIVER, pool, device, "r0") for pool, device in has)
+    allocation = DeviceAllocation(AllocatedDevices(results)) if has else None
+    return ResourceClaim(metadata, _spec(requests), ResourceClaimStatus(allocation))
+
+
+def with_device_claims(job: Job, *templates: str, claims: Sequence[str] = ()) -> Job:
+    """Return a job each of whose members has claims from these templates, and shares these."""
+    given = (
+        *(PodResourceClaim(f"t{i}", "", name) for i, name in enumerate(templates)),
+        *(PodResourceClaim(f"c{i}", name) for i, name in enumerate(claims)),
+    )
+    roles = tuple(
+        replace(role, template=replace(
+            role.template, spec=replace(role.template.spec, resource_claims=given)
+        ))
+        for role in job.spec.roles
+    )  # fmt: skip
+    return replace(job, spec=replace(job.spec, roles=roles))
+
+
+def _spec(requests: Sequence[Mapping[str, Any]]) -> ResourceClaimSpec:
+    given = requests or (device_request(),)
+    return ResourceClaimSpec(DeviceSpec(tuple(dict(request) for request in given)))

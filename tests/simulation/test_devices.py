@@ -1,0 +1,164 @@
+"""Jobs with claims for devices on the embedded cluster: what they get, and what is said of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlead.api.devices import ResourceClaim
+from fairlead.api.job import Job
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import (
+    DEVICE_CLASSES,
+    JOBS,
+    NODES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
+from fairlead.api.status import Invalid
+from fairlead.decide.reasons import Reason
+from fairlead.sim.loop import run
+from fairlead.testing.device_builders import (
+    DRIVER,
+    device_request,
+    make_device_claim,
+    make_device_class,
+    make_device_template,
+    make_slice,
+)
+
+from .embedded_world import NAMESPACE, SIMULATE_SECONDS, EmbeddedWorld, embedded_world
+
+
+def job_body(
+    name: str, count: int, seconds: float = 86_400, template: str = "one", claim: str = ""
+) -> dict[str, Any]:
+    source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": template}
+    container = {"name": "main", "image": "x", "resources": {"claims": [{"name": "gpu"}]}}
+    pod = {
+        "metadata": {"annotations": {SIMULATE_SECONDS: str(seconds)}},
+        "spec": {"containers": [container], "resourceClaims": [{"name": "gpu", **source}]},
+    }
+    roles = [{"name": "worker", "count": count, "template": pod}]
+    return {"metadata": {"name": name}, "spec": {"roles": roles}}
+
+
+async def create(world: EmbeddedWorld, *objects: Any) -> None:
+    kinds: dict[type[Any], Resource[Any]] = {
+        each.type: each
+        for each in (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, RESOURCE_SLICES)
+    }
+    for each in objects:
+        body = to_wire(each)
+        body["metadata"] = {"name": each.metadata.name}
+        resource = kinds[type(each)]
+        namespace = NAMESPACE if resource.namespaced else ""
+        await world.client.create(resource, body, namespace=namespace)
+
+
+async def devices_on(world: EmbeddedWorld, counts: list[int]) -> list[str]:
+    nodes = sorted(node.metadata.name for node in (await world.client.list(NODES)).items)
+    await create(world, make_device_class(DRIVER), *map(make_slice, nodes, counts))
+    return nodes
+
+
+async def submit(world: EmbeddedWorld, name: str, count: int, **given: Any) -> None:
+    await world.client.create(JOBS, job_body(name, count, **given), namespace=NAMESPACE)
+
+
+async def claims(world: EmbeddedWorld) -> list[ResourceClaim]:
+    return list((await world.client.list(RESOURCE_CLAIMS, namespace=NAMESPACE)).items)
+
+
+async def verdict(world: EmbeddedWorld, name: str) -> str:
+    job = await world.until(name, lambda job: job.status.verdict is not None)
+    assert job.status.verdict is not None
+    return job.status.verdict.reason
+
+
+def says(job: Job, reason: str) -> bool:
+    return job.status.verdict is not None and job.status.verdict.reason == reason
+
+
+def test_each_member_has_a_device_of_its_own_until_it_ends() -> None:
+    async def main() -> None:
+        async with embedded_world(3) as world:
+            nodes = await devices_on(world, [2, 0, 1])
+            await create(world, make_device_template("one"))
+            await submit(world, "j", 3)
+            await world.runs("j")
+            pods = await world.pods("j")
+            assert sorted(pod.spec.node_name for pod in pods) == [nodes[0], nodes[0], nodes[2]]
+            found = await claims(world)
+            had = [
+                (each.pool, each.device)
+                for claim in found
+                if claim.status.allocation is not None
+                for each in claim.status.allocation.devices.results
+            ]
+            assert len(set(had)) == len(had) == 3
+            reserved = {claim.status.reserved_for[0].name for claim in found}
+            assert reserved == {pod.metadata.name for pod in pods}
+            await submit(world, "k", 2)
+            assert await verdict(world, "k") == Reason.INSUFFICIENT_CAPACITY.value
+            await world.patch("j", cancel=True)
+            await world.runs("k")
+            assert {claim.pod for claim in await claims(world)} == {"k-1-worker-0", "k-1-worker-1"}
+
+    run(main())
+
+
+def test_a_job_waits_in_words_for_a_template_a_class_and_devices_and_then_runs() -> None:
+    async def main() -> None:
+        async with embedded_world(1) as world:
+            await submit(world, "j", 1)
+            assert await verdict(world, "j") == Reason.DEVICE_CLAIM_MISSING.value
+            await create(world, make_device_template("one"))
+            missing = Reason.DEVICE_CLASS_MISSING.value
+            await world.until("j", lambda job: says(job, missing))
+            assert await world.pods("j") == []
+            await create(world, make_device_class(DRIVER))
+            shape = Reason.NO_NODE_SHAPE_FITS.value
+            await world.until("j", lambda job: says(job, shape))
+            [node] = (await world.client.list(NODES)).items
+            await create(world, make_slice(node.metadata.name, 1))
+            assert (await world.runs("j")).status.attempt == 1
+
+    run(main())
+
+
+def test_members_run_where_the_devices_of_the_claim_that_they_share_are() -> None:
+    async def main() -> None:
+        async with embedded_world(3) as world:
+            nodes = await devices_on(world, [0, 1, 0])
+            await create(world, make_device_claim("shared"))
+            await submit(world, "first", 1, claim="shared")
+            await world.runs("first")
+            await submit(world, "j", 2, claim="shared")
+            await world.runs("j")
+            assert {pod.spec.node_name for pod in await world.pods("j")} == {nodes[1]}
+            [claim] = await claims(world)
+            assert len(claim.status.reserved_for) == 3
+            await world.patch("j", cancel=True)
+            await world.patch("first", cancel=True)
+            await world.until("j", lambda job: job.status.state == "Cancelled")
+            await submit(world, "k", 2, claim="shared")
+            assert await verdict(world, "k") == Reason.DEVICE_CLAIM_SHARED.value
+
+    run(main())
+
+
+def test_an_expression_that_does_not_compile_is_refused_with_its_path() -> None:
+    async def main() -> None:
+        async with embedded_world(1) as world:
+            with pytest.raises(Invalid) as error:
+                await create(world, make_device_template("t", device_request(DRIVER, 1, "device.")))
+            path = "spec.spec.devices.requests[0].exactly.selectors[0].cel.expression"
+            assert path in str(error.value)
+            with pytest.raises(Invalid, match=r"spec\.selectors\[0\]\.cel\.expression"):
+                await create(world, make_device_class("c", "no such thing"))
+
+    run(main())

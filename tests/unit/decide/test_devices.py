@@ -1,0 +1,275 @@
+"""Jobs with claims for devices: where they are placed, and what is said of those that are not."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.decide.test_placement import POLICY, workers
+
+from fairlead.api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from fairlead.api.devices import (
+    Device,
+    DeviceAttribute,
+    DeviceClass,
+    DeviceTaint,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from fairlead.api.job import Job
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.reasons import Outcome, Reason
+from fairlead.decide.verdict import Verdict
+from fairlead.model.cluster import ClusterState
+from fairlead.model.devices import KINDS_MAX, DeviceTable
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
+from fairlead.testing.device_builders import (
+    DRIVER,
+    device_request,
+    make_device,
+    make_device_claim,
+    make_device_class,
+    make_device_template,
+    make_slice,
+    with_device_claims,
+)
+
+BIG = f'device.attributes["{DRIVER}"].size == "big"'
+SIZES = [make_device(f"d{i}", {"size": size}) for i, size in enumerate(["big", "small", "small"])]
+
+
+def gang(
+    count: int, *templates: str, name: str = "j", claims: list[str] | None = None,
+    created: float = EPOCH,
+) -> Job:  # fmt: skip
+    job = make_job(name, count=count, gpus=0, cpu="1", created=created)
+    return with_device_claims(job, *templates, claims=claims or [])
+
+
+def cluster(
+    jobs: list[Job], slices: list[ResourceSlice],
+    templates: list[ResourceClaimTemplate] | None = None,
+    claims: list[ResourceClaim] | None = None, classes: list[DeviceClass] | None = None,
+) -> ClusterState:  # fmt: skip
+    given = [make_device_class(DRIVER)] if classes is None else classes
+    known = [make_device_template("one")] if templates is None else templates
+    nodes = [make_node(f"n{i}", cpu="64") for i in range(3)]
+    devices = DeviceTable(slices, given, known, claims or [])
+    return ClusterState.of(nodes, jobs, devices=devices)
+
+
+def verdict(state: ClusterState, name: str = "j") -> Verdict:
+    return decide(PlacementState(state), POLICY, EPOCH).verdicts["default", name]
+
+
+def test_a_gang_gets_no_more_devices_than_its_nodes_have() -> None:
+    state = cluster([gang(3, "one")], [make_slice("n1", 2), make_slice("n2", 1)])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n1", "n1", "n2"]
+    state = cluster([gang(4, "one")], [make_slice("n1", 2), make_slice("n2", 1)])
+    said = verdict(state)
+    assert said.reason is Reason.EXCEEDS_CLUSTER
+    assert said.facts["members_fit"] == 3
+
+
+def test_what_one_member_asks_for_is_on_one_node() -> None:
+    pair = make_device_template("pair", device_request(count=2))
+    state = cluster([gang(1, "pair")], [make_slice("n1", 1), make_slice("n2", 1)], [pair])
+    said = verdict(state)
+    assert said.reason is Reason.NO_NODE_SHAPE_FITS
+    assert said.message == (
+        f"a member of role worker needs 2 devices of class {DRIVER}; the largest node has 1"
+    )
+
+
+def test_devices_that_placed_jobs_have_are_not_given_twice() -> None:
+    held = with_device_claims(
+        make_job("held", count=2, gpus=0, cpu="1", placement=make_placement(["n1", "n1"])), "one"
+    )
+    state = cluster([held, gang(2, "one")], [make_slice("n1", 3)])
+    said = verdict(state)
+    assert said.reason is Reason.INSUFFICIENT_CAPACITY
+    assert said.facts["free"] == 1
+    assert said.blockers == (("default", "held"),)
+
+
+def test_a_device_that_another_claim_has_is_not_offered() -> None:
+    other = make_device_claim("other", has=[("n1", "gpu-0")])
+    state = cluster([gang(2, "one")], [make_slice("n1", 2)], claims=[other])
+    assert verdict(state).reason is Reason.EXCEEDS_CLUSTER
+    state.devices.put_claim(other.metadata.key, None)
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n1", "n1"]
+
+
+def test_selectors_choose_among_the_devices_of_a_class() -> None:
+    big = make_device_template("big", device_request(DRIVER, 1, BIG))
+    state = cluster([gang(1, "big")], [make_slice("n1", 5), make_slice("n2", SIZES)], [big])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n2"]
+    state = cluster([gang(2, "big")], [make_slice("n2", SIZES)], [big])
+    assert verdict(state).reason is Reason.EXCEEDS_CLUSTER
+
+
+def test_kinds_that_overlap_are_counted_together() -> None:
+    both = make_device_template(
+        "both", device_request(DRIVER, 1, BIG), device_request(DRIVER, 2, name="any")
+    )
+    state = cluster([gang(1, "both")], [make_slice("n1", SIZES)], [both])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n1"]
+    more = make_device_template(
+        "both", device_request(DRIVER, 1, BIG), device_request(DRIVER, 3, name="any")
+    )
+    state = cluster([gang(1, "both")], [make_slice("n1", SIZES)], [more])
+    assert verdict(state).reason is Reason.NO_NODE_SHAPE_FITS
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"taints": (DeviceTaint("broken", "NoSchedule"),)},
+        {"consumes_counters": ({"counterSet": "x"},)},
+        {"allow_multiple_allocations": True},
+        {"binding_conditions": ("ready",)},
+    ],
+)
+def test_devices_that_are_not_had_as_a_whole_do_not_count(change: dict[str, object]) -> None:
+    devices: list[Device] = [replace(make_device("d0"), **change), make_device("d1")]
+    state = cluster([gang(2, "one")], [make_slice("n1", devices)])
+    assert verdict(state).reason is Reason.EXCEEDS_CLUSTER
+    state = cluster([gang(1, "one")], [make_slice("n1", devices)])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n1"]
+
+
+def test_a_pool_of_which_slices_are_missing_does_not_count() -> None:
+    whole = make_slice("n1", 2)
+    pool = replace(whole.spec.pool, resource_slice_count=2)
+    part = replace(whole, spec=replace(whole.spec, pool=pool))
+    assert verdict(cluster([gang(1, "one")], [part])).reason is Reason.NO_NODE_SHAPE_FITS
+
+
+def test_devices_that_come_later_let_a_gang_start() -> None:
+    state = cluster([gang(2, "one")], [])
+    placement = PlacementState(state)
+    assert decide(placement, POLICY, EPOCH).verdicts["default", "j"].outcome is Outcome.IMPOSSIBLE
+    assert state.devices.put_slice("s", make_slice("n2", 2))
+    assert workers(decide(placement, POLICY, EPOCH), "j") == ["n2", "n2"]
+
+
+def test_a_template_that_comes_later_lets_a_gang_start() -> None:
+    state = cluster([gang(1, "one")], [make_slice("n1", 1)], [])
+    placement = PlacementState(state)
+    said = decide(placement, POLICY, EPOCH).verdicts["default", "j"]
+    assert said.reason is Reason.DEVICE_CLAIM_MISSING
+    assert "ResourceClaimTemplate one" in said.message
+    assert state.devices.put_template(("default", "one"), make_device_template("one"))
+    assert workers(decide(placement, POLICY, EPOCH), "j") == ["n1"]
+
+
+def test_a_template_of_another_namespace_is_none_of_the_jobs() -> None:
+    other = make_device_template("one", namespace="other")
+    state = cluster([gang(1, "one")], [make_slice("n1", 1)], [other])
+    assert verdict(state).reason is Reason.DEVICE_CLAIM_MISSING
+
+
+def test_a_class_that_does_not_exist_is_named_with_the_claim() -> None:
+    state = cluster([gang(1, "one")], [make_slice("n1", 1)], classes=[])
+    said = verdict(state)
+    assert said.reason is Reason.DEVICE_CLASS_MISSING
+    assert said.message == (
+        f"ResourceClaimTemplate one asks for devices of class {DRIVER}, and there is no such "
+        "DeviceClass; kubectl get deviceclasses lists those there are"
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "path", "why"),
+    [
+        ({"name": "r", "firstAvailable": [{"name": "a"}]}, "firstAvailable", "alternatives"),
+        ({"name": "r", "exactly": {"deviceClassName": DRIVER, "allocationMode": "All"}},
+         "exactly.allocationMode", "All is not planned"),
+        ({"name": "r", "exactly": {"deviceClassName": DRIVER, "adminAccess": True}},
+         "exactly.adminAccess", "not planned"),
+        ({"name": "r", "exactly": {"deviceClassName": DRIVER, "tolerations": [{"key": "a"}]}},
+         "exactly.tolerations", "not planned"),
+        ({"name": "r", "exactly": {"deviceClassName": DRIVER, "ofTomorrow": {"x": 1}}},
+         "exactly.ofTomorrow", "not planned"),
+        (device_request(count=33), "requests", "32 devices at most"),
+        (device_request(DRIVER, 1, "device."), "the selectors of class", "does not compile"),
+        (device_request(DRIVER, 1, "cel.bind(x, 1, x == 1)"), "the selectors", "function bind"),
+        (device_request(DRIVER, 1, f'device.attributes["{DRIVER}"].no == 1'), "the selectors",
+         "no such member"),
+        (device_request(DRIVER, 1, "device.driver"), "the selectors", "neither true nor false"),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_a_verdict_with_its_path(
+    request_: dict[str, object], path: str, why: str
+) -> None:
+    template = make_device_template("one", request_)
+    said = verdict(cluster([gang(1, "one")], [make_slice("n1", 2)], [template]))
+    assert said.reason is Reason.DEVICE_CLAIM_UNSUPPORTED
+    assert said.outcome is Outcome.BLOCKED
+    assert "ResourceClaimTemplate one" in said.message
+    assert path in str(said.facts["path"])
+    assert why in str(said.facts["why"])
+
+
+def test_constraints_between_devices_are_not_understood() -> None:
+    template = make_device_template("one")
+    devices = replace(template.spec.spec.devices, constraints=({"matchAttribute": "a/b"},))
+    spec = replace(template.spec, spec=replace(template.spec.spec, devices=devices))
+    state = cluster([gang(1, "one")], [make_slice("n1", 2)], [replace(template, spec=spec)])
+    assert verdict(state).facts["path"] == "spec.spec.devices.constraints"
+
+
+def test_a_selector_that_fails_for_one_device_leaves_its_node_out() -> None:
+    odd = [*SIZES, replace(make_device("odd"), attributes={"other": DeviceAttribute(int_=1)})]
+    big = make_device_template("big", device_request(DRIVER, 1, BIG))
+    state = cluster([gang(1, "big")], [make_slice("n1", odd), make_slice("n2", SIZES)], [big])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n2"]
+
+
+def test_members_stay_where_the_devices_of_the_claim_that_they_share_are_reached() -> None:
+    here = NodeSelectorRequirement("metadata.name", "In", ("n2",))
+    selector = NodeSelector((NodeSelectorTerm(match_fields=(here,)),))
+    claim = make_device_claim("shared", has=[("n2", "gpu-0")])
+    assert claim.status.allocation is not None
+    allocation = replace(claim.status.allocation, node_selector=selector)
+    claim = replace(claim, status=replace(claim.status, allocation=allocation))
+    jobs = [gang(3, claims=["shared"])]
+    state = cluster(jobs, [make_slice("n2", 1)], claims=[claim])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n2"] * 3
+
+
+def test_a_claim_without_devices_that_members_share_is_said() -> None:
+    claim = make_device_claim("shared")
+    state = cluster([gang(2, claims=["shared"])], [make_slice("n2", 1)], claims=[claim])
+    assert verdict(state).reason is Reason.DEVICE_CLAIM_SHARED
+    state = cluster([gang(1, claims=["shared"])], [make_slice("n2", 1)], claims=[claim])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n2"]
+
+
+def test_of_two_jobs_that_name_a_claim_without_devices_the_older_one_starts() -> None:
+    claim = make_device_claim("shared")
+    jobs = [gang(1, name=name, claims=["shared"], created=at) for name, at in
+            (("young", EPOCH - 1), ("old", EPOCH - 9))]  # fmt: skip
+    state = cluster(jobs, [make_slice("n1", 1), make_slice("n2", 1)], claims=[claim])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "old") != []
+    assert verdict(state, "young").reason is Reason.DEVICE_CLAIM_SHARED
+
+
+def test_kinds_beyond_the_limit_wait_and_those_of_older_jobs_stay() -> None:
+    names = [f"t{i}" for i in range(KINDS_MAX + 1)]
+    templates = [
+        make_device_template(name, device_request(DRIVER, 1, f'"{i}" == "{i}" && {BIG}'))
+        for i, name in enumerate(names)
+    ]
+    jobs = [gang(1, name, name=name, created=EPOCH - i) for i, name in enumerate(names)]
+    state = cluster(jobs, [make_slice("n1", SIZES)], templates)
+    said = {name: entry.reaches for (_, name), entry in state.jobs.items()}
+    waits = [name for name, reaches in said.items() if not isinstance(reaches, tuple)]
+    assert "t0" in waits, "the youngest job"
+    assert len(waits) < len(names), "those that came first are planned"
+    assert "too many kinds" in verdict(state, "t0").message
+    state.job_deleted(("default", names[-1]))
+    state.follow_claims()
+    still = [e for e in state.jobs.values() if not isinstance(e.reaches, tuple)]
+    assert len(still) == len(waits) - 1, "each that goes lets one more in"
