@@ -16,6 +16,8 @@ MEMORY = "memory"
 PODS = "pods"
 GPU = "nvidia.com/gpu"
 EPHEMERAL_STORAGE = "ephemeral-storage"
+#: First characters of what counts devices that claims ask for; no resource has such a name.
+CLAIMED = "claim:"
 
 _SUFFIX: dict[str, Fraction] = {
     "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),

@@ -325,11 +325,8 @@ class ClusterState:
             turn = turn_of(job, phase, priority)
             reaches = use_claims(self.volumes, self.devices, job, claims, turn=turn)
         version = (self.teams.version, self.terms.version, self._has_windows)
-        if (
-            same is not None
-            and (same.priority, same.team, same.version) == (priority, team, version)
-            and same.reaches == reaches
-        ):
+        basis = (priority, team, version, reaches)
+        if same is not None and (same.priority, same.team, same.version, same.reaches) == basis:
             gang = same.gang
         else:
             gang = self._gang_of(job, priority, team, reaches)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import combinations
 
+from fairlead.api.quantity import CLAIMED
 from fairlead.model.device_asks import DeviceAsk, DeviceKind
-from fairlead.model.nodes import CLAIMED
 from fairlead.model.requests import Request, request_of
 
 #: Kinds that overlap in a chain, and rows in all. Kinds beyond have no row.

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.core import Node
-from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
+from fairlead.api.quantity import CLAIMED, CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from fairlead.model.image_table import ImageTable
 from fairlead.model.labels import LabelTable, resized
 from fairlead.model.neighbours import MarkTable
@@ -57,8 +57,6 @@ ROWS_MAX = 256
 #: then (92 billion milli-CPU, or 83 TiB). A request for more is one too many for every node.
 NODE_AMOUNT_MAX = (2**63 - 1) // 100_000 - 1
 
-#: First characters of the rows of devices that claims ask for; no resource has such a name.
-CLAIMED = "claim:"
 _NO_DEVICES = ("hugepages-", CARRIED, SHUNNED)
 _ORDINARY = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE)
 #: They have a row whether a node offers them or not, the first ones.
