@@ -99,10 +99,11 @@ def with_images(node: ImageNode, images: dict[str, int]) -> ImageNode:
     )  # fmt: skip
 
 
-def a_node(name: str, *, disk: int = 0, is_open: bool = True, **images: int) -> ImageNode:
-    return ImageNode(
-        name, f"uid-{name}", dict(images), len(images), sum(images.values()), disk, is_open
-    )
+def a_node(
+    name: str, images: dict[str, int] | None = None, *, disk: int = 0, is_open: bool = True
+) -> ImageNode:
+    images = images or {}
+    return ImageNode(name, f"uid-{name}", images, len(images), sum(images.values()), disk, is_open)
 
 
 def a_wish(owner: str, image: str, nodes: list[str], *, namespace: str = "") -> Wish:
@@ -156,7 +157,7 @@ def test_the_rates_hold_over_every_window_and_no_one_is_pulled_for_beyond_his_no
             world.starting.pop(node, None)
         elif what == "close":
             known = world.nodes[node]
-            world.nodes[node] = a_node(node, is_open=not known.is_open, **known.images)
+            world.nodes[node] = a_node(node, dict(known.images), is_open=not known.is_open)
         elif what == "drop" and world.wishes:
             world.wishes = [w for i, w in enumerate(world.wishes) if i != number]
         world.step()
@@ -227,8 +228,8 @@ def test_a_job_with_a_thousand_images_leaves_room_for_others() -> None:
 
 
 def test_a_node_without_room_pulls_nothing_and_says_so() -> None:
-    node = a_node("n0", disk=40 * 10**9, **{"a.example/known:1": 9 * 10**9})
-    known = a_node("n1", **{IMAGES[0]: 2 * 10**9})
+    node = a_node("n0", {"a.example/known:1": 9 * 10**9}, disk=40 * 10**9)
+    known = a_node("n1", {IMAGES[0]: 2 * 10**9})
     wish = a_wish("x", IMAGES[0], ["n0"])
     world = Pulls({"n0": node, "n1": known}, [wish])
     world.step()

@@ -8,6 +8,7 @@ from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.policy import PlacementPolicy
@@ -98,6 +99,7 @@ class WorldOptions:
     adoption: AdoptionPolicy = field(default_factory=AdoptionPolicy)
     teams: TeamsPolicy = field(default_factory=TeamsPolicy)
     health: HealthPolicy = field(default_factory=HealthPolicy)
+    images: ImagesPolicy = field(default_factory=ImagesPolicy)
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     #: None: as on an embedded cluster, without another scheduler and without adoption.
     binding: Binding | None = Binding.DIRECT

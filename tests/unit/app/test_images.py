@@ -13,7 +13,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from fairlead.api import crd, names
-from fairlead.api.core import Node, Pod
+from fairlead.api.core import Pod
 from fairlead.api.image_set import ImageSet, ImageSetPhase
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
@@ -134,7 +134,7 @@ class ImageWorld:
         return [pod for pod in found if names.IMAGE_PULL in pod.metadata.labels]
 
     async def having(self, image: str) -> list[str]:
-        found: list[Node] = (await self.client.list(NODES)).items
+        found = (await self.client.list(NODES)).items
         return sorted(
             node.metadata.name for node in found
             if any(image in (each.names or ()) for each in node.status.images)
@@ -160,14 +160,14 @@ class ImageWorld:
 
     async def waiting_seconds(self, name: str) -> float:
         """Return the time from a job's place to the start of its last member."""
-        await self.until(lambda: self._runs(name))
+        await self.until(lambda: self.runs(name))
         job = await self.job(name)
         assert job.status.placement is not None
         assert job.status.placement.placed_at is not None
         assert job.status.started_at is not None
         return parse_time(job.status.started_at) - parse_time(job.status.placement.placed_at)
 
-    async def _runs(self, name: str) -> bool:
+    async def runs(self, name: str) -> bool:
         return (await self.job(name)).status.state == "Running"
 
 
@@ -210,7 +210,7 @@ def test_a_gang_finds_its_image_on_the_nodes_that_were_kept_for_it() -> None:
         async with ImageWorld.running(images=policy) as world:
             await asyncio.sleep(RATE_SECONDS)
             await world.submit("first", SMALL, count=4, seconds=1000)
-            await world.until(lambda: world._runs("first"))
+            await world.until(lambda: world.runs("first"))
             await world.submit("second", TORCH, count=4, seconds=100)
             return await world.waiting_seconds("second")
 
@@ -224,7 +224,7 @@ def test_the_pod_of_a_jobs_pull_has_the_credentials_of_the_job_and_nothing_else(
         async with ImageWorld.running() as world:
             await asyncio.sleep(RATE_SECONDS)
             await world.submit("first", SMALL, count=4, seconds=1000)
-            await world.until(lambda: world._runs("first"))
+            await world.until(lambda: world.runs("first"))
             await world.submit("second", TORCH, count=2, seconds=100)
 
             async def begun() -> bool:
@@ -252,7 +252,7 @@ def test_nothing_is_pulled_for_a_job_on_nodes_that_it_may_not_use() -> None:
             for name in own:
                 await world.client.patch(NODES, name, {"metadata": {"labels": {"zone": "own"}}})
             await world.submit("first", SMALL, count=6, seconds=1000)
-            await world.until(lambda: world._runs("first"))
+            await world.until(lambda: world.runs("first"))
             await world.submit("second", TORCH, count=2, seconds=100, zone="own")
             await asyncio.sleep(900.0)
             assert await world.having(TORCH) == own
@@ -265,7 +265,7 @@ def test_the_pulls_of_a_job_that_is_cancelled_end() -> None:
         async with ImageWorld.running() as world:
             await asyncio.sleep(RATE_SECONDS)
             await world.submit("first", SMALL, count=4, seconds=1000)
-            await world.until(lambda: world._runs("first"))
+            await world.until(lambda: world.runs("first"))
             await world.submit("second", TORCH, count=4, seconds=100)
 
             async def begun() -> bool:

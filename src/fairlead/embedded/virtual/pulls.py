@@ -16,11 +16,12 @@ from typing import Any
 from fairlead.api.core import ContainerImage
 from fairlead.api.image_names import full_image_name
 from fairlead.embedded.virtual.profile import ImagesSpec
+from fairlead.embedded.virtual.records import SIMULTANEOUS_SECONDS
 
 #: What every node has: the sandbox image of pods.
 _SANDBOX, _SANDBOX_BYTES = "registry.k8s.io/pause:3.10", 300_000
-#: Bytes that are left of a pull that is over, for floats.
-_OVER_BYTES = 1.0
+#: What is left of a pull that is over: a timer may be due so much early, and floats round.
+_OVER_BYTES, _EARLY_SECONDS = 1.0, 2 * SIMULTANEOUS_SECONDS
 
 Done = Callable[[str], None]
 
@@ -157,8 +158,12 @@ class ImagePulls:
     def _due(self, generation: int) -> None:
         if generation != self._generation:
             return
+        rates = self._rates()
         self._advance()
-        over = [each for each in self._transfers.values() if each.left <= _OVER_BYTES]
+        over = [
+            each for key, each in self._transfers.items()
+            if each.left <= max(_OVER_BYTES, rates[key] * _EARLY_SECONDS)
+        ]  # fmt: skip
         for transfer in over:
             del self._transfers[transfer.node, transfer.image]
             self._keep(transfer.node, transfer.image)
