@@ -85,7 +85,9 @@ class Admissions:
             return now
         known = self._offers.get(key)
         if known is not None and known.job.metadata.version == job.metadata.version:
-            return None if known.is_declined or now >= known.until else known.until
+            # The clock may have been set back since.
+            is_open = now < known.until <= now + OFFER_SECONDS_MAX
+            return known.until if is_open and not known.is_declined else None
         if not self._listeners or not self._scheduler_count:
             return None
         until = now + OFFER_SECONDS_MAX

@@ -101,6 +101,7 @@ def test_nothing_is_offered_where_no_scheduler_listens_and_not_for_longer_than_i
         assert until == EPOCH + OFFER_SECONDS_MAX
         assert admissions.offer(admitted(job), EPOCH + 1.0) == until
         assert admissions.offer(admitted(job), EPOCH + OFFER_SECONDS_MAX) is None
+        assert admissions.offer(admitted(job), EPOCH - 3600.0) is None  # the clock was set back
         detach()
 
     play(main)

@@ -115,3 +115,8 @@ def test_the_time_limit_of_an_element_is_not_put_off() -> None:
         element_state=ElementState.OPEN, now=EPOCH + 2.0, phase="Running", time_limit_seconds=1
     )
     assert written(view) == [("Running", STARTED)]
+
+
+def test_an_element_counts_as_started_now_where_the_clock_was_set_back_since() -> None:
+    view = begun(element_state=ElementState.OPEN, now=EPOCH - 3600.0, phase="Running")
+    assert written(view) == [("Running", format_micro_time(EPOCH - 3600.0))]

@@ -234,7 +234,7 @@ def _event_of(reason: EndReason, cause: Cause) -> EventReason:
 
 def succeed(view: JobView, draft: StatusDraft) -> tuple[Action, ...]:
     """Record the job and write that every member has succeeded."""
-    job, draft = view.job, draft.started(view.current.start_seen_at)
+    job, draft = view.job, draft.started(view.start_seen_at)
     took = draft.now - parse_time(draft.status.started_at)
     all_ = "its one member" if job.member_count == 1 else f"all {job.member_count} members"
     text = f"Succeeded: {all_} ended well after {duration(took)}"

@@ -92,7 +92,7 @@ def _shown_at(view: JobView) -> float:
     """Return when it is to be written that all members run: of an element of an array that may be
     over soon, somewhat later.
     """
-    seen_at, limit = view.current.start_seen_at, view.job.spec.time_limit_seconds
+    seen_at, limit = view.start_seen_at, view.job.spec.time_limit_seconds
     if seen_at is None or view.element is ElementState.NONE:
         return view.now
     seconds = view.policy.short_element_seconds
@@ -106,7 +106,7 @@ def _started(view: JobView, draft: StatusDraft, attempt: Attempt) -> tuple[Actio
     text = f"Started: {all_} (attempt {attempt.number}"
     if attempt.resumed_from_step is not None:
         text += f", resumed from step {attempt.resumed_from_step}"
-    draft = draft.started(view.current.start_seen_at).set(members=view.member_counts)
+    draft = draft.started(view.start_seen_at).set(members=view.member_counts)
     return draft.write(PendingEvent(EventReason.STARTED, text + ")"))
 
 

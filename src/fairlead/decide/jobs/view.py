@@ -162,6 +162,14 @@ class JobView(msgspec.Struct, frozen=True):
         return self.pods.attempt(self.job.status.attempt)
 
     @property
+    def start_seen_at(self) -> float | None:
+        """When the last member of the current attempt was seen to start; None: it is not known, or
+        the clock was set back since.
+        """
+        seen_at = self.current.start_seen_at
+        return None if seen_at is None or seen_at > self.now else seen_at
+
+    @property
     def member_counts(self) -> MemberCounts:
         """The counts of the current attempt; members without a pod are pending."""
         counts = self.current.counts
