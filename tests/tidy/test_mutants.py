@@ -38,5 +38,5 @@ def test_help_and_an_unknown_id_plant_no_bug(argument: str, code: int) -> None:
     assert ended.value.code == code
 
 
-def test_fifty_bugs_of_the_table_are_serious() -> None:
-    assert sum(mutant.serious for mutant in MUTANTS) == 50
+def test_at_least_fifty_bugs_of_the_table_are_serious() -> None:
+    assert sum(mutant.serious for mutant in MUTANTS) >= 50

@@ -6,21 +6,17 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fairlead.cli.cluster_settings import settings_or_defaults
 from fairlead.cli.common import Common, Format, common, dump
-from fairlead.cli.slurm_import import nodes_check
-from fairlead.cli.slurm_import.accounts import read_associations, read_qos, read_records
-from fairlead.cli.slurm_import.conf import Findings, read_conf
-from fairlead.cli.slurm_import.fleet import read_fleet
-from fairlead.cli.slurm_import.manifests import ImportedSite, SlurmSite, imported
-from fairlead.cli.slurm_import.options import read_options
 from fairlead.cli.slurm_tools.__main__ import COMMANDS
-from fairlead.cli.teams_import import NAMESPACES_NOTE
 from fairlead.input.errors import Code, fail, writing
-from fairlead.input.sections import read_text
+
+if TYPE_CHECKING:
+    from fairlead.cli.slurm_import.manifests import ImportedSite
 
 #: What tells a command of ours from one of a real Slurm, which is never replaced.
 MARK = "fairlead.cli.slurm_tools"
@@ -119,6 +115,14 @@ def import_(
     nodes and the setting slurm.partitions. Each line that has no counterpart is named on stderr.
     Nothing is changed: read the result, see `fairlead teams plan -f`, then apply it.
     """
+    from fairlead.cli.slurm_import.accounts import read_associations, read_qos, read_records
+    from fairlead.cli.slurm_import.conf import Findings, read_conf
+    from fairlead.cli.slurm_import.fleet import read_fleet
+    from fairlead.cli.slurm_import.manifests import SlurmSite, imported
+    from fairlead.cli.slurm_import.options import read_options
+    from fairlead.cli.teams_import import NAMESPACES_NOTE
+    from fairlead.input.sections import read_text
+
     found = Findings()
     lines = read_conf(conf, lambda file: read_text(Path(file)), found)
     accounts, classes = ({}, []) if not associations else read_associations(
@@ -185,6 +189,10 @@ def check(common_: Common, *, nodes_file: str, sinfo_file: str) -> int:
     features and partitions that no label has, and nodes that take jobs in one of them alone.
     Exit code 1: there are differences.
     """
+    from fairlead.cli.slurm_import import nodes_check
+    from fairlead.cli.slurm_import.conf import Findings
+    from fairlead.input.sections import read_text
+
     if not nodes_file and not sinfo_file:
         raise fail(Code.MISSING_ARGUMENT, "give --nodes FILE, --sinfo FILE or both",
                    help=("scontrol show node > nodes.txt",))  # fmt: skip
