@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.cli.cluster_settings import settings_or_defaults
 from fairlead.cli.common import Common, Format, common, dump
 from fairlead.cli.slurm_tools.__main__ import COMMANDS
 from fairlead.input.errors import Code, fail, writing
@@ -189,6 +188,7 @@ def check(common_: Common, *, nodes_file: str, sinfo_file: str) -> int:
     features and partitions that no label has, and nodes that take jobs in one of them alone.
     Exit code 1: there are differences.
     """
+    from fairlead.cli.cluster_settings import settings_or_defaults
     from fairlead.cli.slurm_import import nodes_check
     from fairlead.cli.slurm_import.conf import Findings
     from fairlead.input.sections import read_text
