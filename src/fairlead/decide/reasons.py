@@ -455,6 +455,8 @@ _BY_VALUE = {reason.value: reason for reason in Reason}
 AMOUNT_FACTS = ("asked", "free", "total", "short", "largest")
 #: How many spares would hold the job beside other nodes: a fact that any reason may have.
 SPARES = "spares"
+#: On how many of the `nodes` that it may use a device is free: of devices that claims ask for.
+FREE_NODES = "free_nodes"
 #: How many nodes with room belong to teams that the job is not of, and which: facts of any reason.
 TEAM_NODES, OWNERS = "team_nodes", "owners"
 
@@ -484,6 +486,8 @@ def render(reason: Reason, facts: Mapping[str, int | float | str | bool]) -> str
         if name.endswith("_seconds") and isinstance(seconds, int | float):
             shown[name] = duration(seconds)
     text = singular(reason.template.format_map(shown))
+    if FREE_NODES in shown:
+        text += f"; {shown[FREE_NODES]} of {shown['nodes']} nodes have a free device"
     if count := shown.get(SPARES):
         spares = "1 node is a spare" if count == 1 else f"{count} nodes are spares"
         text += f"; {spares}, kept for repairs"

@@ -91,6 +91,8 @@ def test_devices_that_placed_jobs_have_are_not_given_twice() -> None:
     assert said.reason is Reason.INSUFFICIENT_CAPACITY
     assert said.facts["free"] == 1
     assert said.blockers == (("default", "held"),)
+    assert said.message.endswith("; 1 of 3 nodes have a free device")
+    assert f"devices of class {DRIVER}" in said.message
 
 
 def test_a_device_that_another_claim_has_is_not_offered() -> None:
@@ -120,6 +122,27 @@ def test_kinds_that_overlap_are_counted_together() -> None:
     )
     state = cluster([gang(1, "both")], [make_slice("n1", SIZES)], [more])
     assert verdict(state).reason is Reason.NO_NODE_SHAPE_FITS
+
+
+def test_one_device_of_two_kinds_of_which_neither_contains_the_other_counts_once() -> None:
+    fast = f'device.attributes["{DRIVER}"].fast'
+    both = make_device_template(
+        "both", device_request(DRIVER, 1, BIG), device_request(DRIVER, 1, fast, name="fast")
+    )
+
+    def of(size: str, *, is_fast: bool) -> Device:
+        return make_device(f"{size}-{is_fast}", {"size": size, "fast": is_fast})
+
+    apart = [
+        make_slice("n2", [of("big", is_fast=False)]),
+        make_slice("n0", [of("x", is_fast=True)]),
+    ]
+    one = [of("big", is_fast=True)]
+    state = cluster([gang(1, "both")], [make_slice("n1", one), *apart], [both])
+    assert verdict(state).reason is Reason.NO_NODE_SHAPE_FITS
+    for more in (of("big", is_fast=False), of("small", is_fast=True)):
+        state = cluster([gang(1, "both")], [make_slice("n1", [*one, more]), *apart], [both])
+        assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n1"]
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,12 @@ from fairlead.decide.placement.neighbours import rules_are_exact, rules_text
 from fairlead.decide.placement.reach_words import reach_text
 from fairlead.decide.placement.search import members_fit, members_fit_domain, plan_gang
 from fairlead.decide.placement.ties import nodes_near
-from fairlead.decide.reasons import OWNERS, SPARES, TEAM_NODES, Reason
+from fairlead.decide.reasons import FREE_NODES, OWNERS, SPARES, TEAM_NODES, Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.decide.words import fold_names, plural, some_of
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gangs import GangRequest, InvalidGang, RoleRequest
-from fairlead.model.nodes import Bools, Ints, NodeTable, is_device
+from fairlead.model.nodes import Bools, Ints, NodeTable, is_claimed, is_device
 from fairlead.model.requests import Constraints
 
 BLOCKERS_MAX = 10
@@ -440,13 +440,17 @@ def _shortage(state: ClusterState, gang: GangRequest) -> dict[str, int | str] | 
 def _capacity_facts(
     table: NodeTable, nodes: Bools, resource: str, *, asked: int, short: int
 ) -> dict[str, int | str]:
-    return {
+    facts: dict[str, int | str] = {
         "resource": resource,
         "asked": asked,
         "free": asked - short,
         "total": int(table.owned(resource)[nodes].sum()),
         "short": short,
     }
+    if is_claimed(resource):
+        has_free = table.unused(resource)[nodes] > 0
+        facts |= {FREE_NODES: int(has_free.sum()), "nodes": int(nodes.sum())}
+    return facts
 
 
 def _fragments(state: ClusterState, capacity: Capacity, gang: GangRequest) -> dict[str, int | str]:
