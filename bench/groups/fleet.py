@@ -34,10 +34,10 @@ from fairlead.decide.fleet.actions import Action, WriteFleet, WritePool
 from fairlead.decide.fleet.cycle import decide_fleet
 from fairlead.decide.fleet.demand import Offer, demand_of, template_of
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView
-from fairlead.decide.placement.state import PlacementState
-from fairlead.model.gangs import GangRequest, JobKey
-from fairlead.model.machines import Instance, InstanceState, Inventory
-from fairlead.model.pool_nodes import PoolNodes
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.gang.gangs import GangRequest, JobKey
+from fairlead.model.health.machines import Instance, InstanceState, Inventory
+from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.testing.builders import EPOCH, make_job, make_nodes, make_placement
 
 NODES, POOLS, GANGS, MEMBERS = 7_500, 50, 2_000, 10

@@ -39,7 +39,7 @@ from fairlead.api.node_pool import (
 from fairlead.api.topology import Topology
 from fairlead.decide.fleet.demand import Demand, Offer, demand_of, template_of
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest, JobKey
+from fairlead.model.gang.gangs import GangRequest, JobKey
 from fairlead.testing.builders import make_anti_affinity, make_job, make_role, make_spread
 
 MODULE, VERSION = "sigs.k8s.io/karpenter", "v1.8.0"

@@ -23,13 +23,13 @@ from bench.groups.planner import GPUS, NEAR, network_of, reporting
 from bench.harness import Report, cpu_slowness
 from fairlead.api.core import ContainerImage, Node
 from fairlead.api.job import Job
-from fairlead.decide.explain import explain, explain_changed
-from fairlead.decide.forecast import Forecasts
+from fairlead.decide.answers.explain import explain, explain_changed
+from fairlead.decide.answers.forecast import Forecasts
+from fairlead.decide.answers.supposed import submitted
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.supposed import submitted
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import (
     EPOCH,

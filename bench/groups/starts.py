@@ -11,7 +11,7 @@ import statistics
 
 from bench.harness import Report
 from bench.start_ranges import Answer, StartRanges, draw_loads
-from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.desk.policy import PlacementPolicy
 
 SEEDS, JOBS, EVERY_SECONDS, ASK = range(3), 600, 190.0, 0.15
 

@@ -18,8 +18,8 @@ from fairlead.api.core import Node, Taint
 from fairlead.api.names import TEAM
 from fairlead.decide.teams.decide import share_out
 from fairlead.decide.teams.policy import TeamsPolicy
+from fairlead.model.asks.teams import owner_of
 from fairlead.model.cluster import ClusterState
-from fairlead.model.teams import owner_of
 from fairlead.testing.builders import make_node, make_team
 
 NODES, TEAMS, SHARE = 7_500, 50, 140

@@ -16,8 +16,8 @@ from fairlead.api.meta import ObjectMeta
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import EPOCH, make_job, make_nodes
 from fairlead.testing.volume_builders import ZONE, make_claim, make_volume

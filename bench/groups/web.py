@@ -20,7 +20,7 @@ from fairlead.api.job import Job, VerdictStatus
 from fairlead.api.meta import to_wire
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import JOBS, NODES, Resource
-from fairlead.model.topology import DEFAULT_LEVELS
+from fairlead.model.asks.topology import DEFAULT_LEVELS
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.testing.builders import make_job, make_node, make_placement

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 from tests.unit.node.host_tree import NEXT_BOOT, HostTree
 
-from fairlead.model.faults import Moment
+from fairlead.model.health.faults import Moment
 from fairlead.node.agent import Agent
 from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings

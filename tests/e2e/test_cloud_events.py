@@ -12,7 +12,7 @@ from tests.e2e.clouds import AwsCloud
 
 from fairlead.cloud import calls
 from fairlead.cloud.provider import LaunchRequest
-from fairlead.model.machines import Inventory
+from fairlead.model.health.machines import Inventory
 
 pytestmark = [
     pytest.mark.e2e,

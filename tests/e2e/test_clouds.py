@@ -25,7 +25,7 @@ from fairlead.cloud.provider import (
     OutOfCapacity,
     RefusedByProvider,
 )
-from fairlead.model.machines import InstanceState
+from fairlead.model.health.machines import InstanceState
 
 pytestmark = [
     pytest.mark.e2e,

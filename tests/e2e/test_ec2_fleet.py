@@ -30,7 +30,7 @@ from fairlead.cloud.provider import (
     RefusedByProvider,
 )
 from fairlead.cloud.registry import provider_of
-from fairlead.model.machines import InstanceState
+from fairlead.model.health.machines import InstanceState
 
 pytestmark = [
     pytest.mark.e2e,

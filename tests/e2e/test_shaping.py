@@ -20,7 +20,7 @@ from tests.e2e.net_world import INTERNAL4, INTERNET4, NetWorld, net_world, run
 from fairlead.api.times import format_time
 from fairlead.decide.network import divide, safe_share
 from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes
-from fairlead.model.faults import Moment
+from fairlead.model.health.faults import Moment
 from fairlead.node.shaping import (
     EgressRates,
     MechanismChoice,

@@ -19,7 +19,7 @@ from fairlead.api.team import TeamUse
 from fairlead.cli.commands.change import ChangeVerb
 from fairlead.cli.embedded import LogPart
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.topology import DEFAULT_LEVELS
+from fairlead.model.asks.topology import DEFAULT_LEVELS
 from fairlead.runtime.clock import Clock, SystemClock
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.supervisor import Supervisor

@@ -32,7 +32,7 @@ from fairlead.cli.views.node import (
     reason_rows,
     try_rows,
 )
-from fairlead.model.node_record import NodeRecord, NodeRequest, NodeState, Try, record_text
+from fairlead.model.health.node_record import NodeRecord, NodeRequest, NodeState, Try, record_text
 from fairlead.testing.builders import make_job, make_node, make_pod
 
 DRAIN = f"{format_time(NOW - 120)}/{format_time(NOW + 480)}"

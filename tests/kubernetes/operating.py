@@ -41,7 +41,7 @@ from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.pinning import refusal_of
-from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import NodeShape, Profile, load_profile

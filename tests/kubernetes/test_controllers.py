@@ -49,7 +49,7 @@ from fairlead.api.resources import (
     SERVICES,
 )
 from fairlead.api.status import Conflict, Invalid
-from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.runtime.clock import SystemClock

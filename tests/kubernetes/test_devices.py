@@ -39,11 +39,11 @@ from fairlead.api.resources import (
     RESOURCE_SLICES,
 )
 from fairlead.decide.pinning import Binding
-from fairlead.decide.placement.whatif import would_fit
+from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Outcome
 from fairlead.kube.client import HttpClient
+from fairlead.model.claimed.devices import DeviceTable
 from fairlead.model.cluster import ClusterState
-from fairlead.model.devices import DeviceTable
 from fairlead.testing.builders import make_job, make_node
 from fairlead.testing.device_builders import (
     DRIVER,

@@ -50,7 +50,7 @@ from fairlead.install.manifests import Install, manifests
 from fairlead.install.values import Values
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
-from fairlead.model.node_record import NodeState, record_of
+from fairlead.model.health.node_record import NodeState, record_of
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import Supervisor
 

@@ -23,7 +23,7 @@ from tests.kubernetes.own_plane import own_plane
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, PODS, PRIORITY_CLASSES, Resource
 from fairlead.api.status import AlreadyExists, TooLarge
-from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes

@@ -23,7 +23,7 @@ from fairlead.api.pod_rules import pod_spec_causes
 from fairlead.api.resources import NODES, PODS
 from fairlead.api.status import Invalid
 from fairlead.kube.client import HttpClient
-from fairlead.model.requests import RequestReader
+from fairlead.model.asks.requests import RequestReader
 
 pytestmark = pytest.mark.kubernetes
 PODS_DRAWN = 60

@@ -42,7 +42,7 @@ from fairlead.api.status import AlreadyExists, ApiError, Forbidden, Invalid, Not
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.kube.client import HttpClient, HttpOptions
 from fairlead.kube.kubeconfig import load_connection
-from fairlead.model.teams import owner_of
+from fairlead.model.asks.teams import owner_of
 from fairlead.webhook.configuration import MUTATING, VALIDATING
 from fairlead.webhook.policies import BINDING, POLICY, policies
 

@@ -37,7 +37,7 @@ from fairlead.controllers.teams import TeamsController
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.kube.client import HttpClient, HttpOptions
 from fairlead.kube.kubeconfig import load_connection
-from fairlead.model.teams import owner_of
+from fairlead.model.asks.teams import owner_of
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.runtime.mirror import Mirror

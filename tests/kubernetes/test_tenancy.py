@@ -38,7 +38,7 @@ from fairlead.api.names import DEFRAGMENT
 from fairlead.api.resources import JOBS, NAMESPACES, PODS, PRIORITY_CLASSES, TEAMS, Resource
 from fairlead.api.status import AlreadyExists, InternalError, Invalid, NotFound
 from fairlead.app.messages import TOKEN_HEADER
-from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.install.manifests import Install, manifests
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection

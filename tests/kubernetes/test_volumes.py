@@ -26,9 +26,9 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.kube.client import HttpClient
+from fairlead.model.claimed.job_claims import Claims
+from fairlead.model.claimed.volumes import ClaimInUse, VolumeTable
 from fairlead.model.cluster import ClusterState
-from fairlead.model.job_claims import Claims
-from fairlead.model.volumes import ClaimInUse, VolumeTable
 from fairlead.testing.builders import make_job, make_node
 from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_class, make_volume
 

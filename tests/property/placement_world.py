@@ -18,10 +18,10 @@ from fairlead.api.times import format_time, parse_time
 from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import Decision
-from fairlead.model.gangs import GangRequest
+from fairlead.model.gang.gangs import GangRequest
 from fairlead.testing.builders import (
     EPOCH,
     as_written,

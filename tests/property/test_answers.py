@@ -26,16 +26,16 @@ from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.team import JobLimits, Reservation, Team
 from fairlead.api.times import format_time
 from fairlead.app.answers import KnownState, PlannerAnswers
+from fairlead.decide.answers.supposed import submitted
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.fair_share import FairShareOrder
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.supposed import submitted
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.fair_share import FairShareOrder
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
+from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.model.objects import Objects
-from fairlead.model.phase import Phase, phase_of
 from fairlead.testing.builders import (
     EPOCH,
     as_written,

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.topology import Topology
-from fairlead.decide.explanation import Forecast
-from fairlead.decide.forecast import forecast
+from fairlead.decide.answers.explanation import Forecast
+from fairlead.decide.answers.forecast import forecast
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
 BOUNDED = settings(

@@ -20,15 +20,15 @@ from tests.property.placement_world import (
 from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition
-from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.search import plan_gang
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.unplaceable import judge_empty, judge_present
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.capacity import PresentCapacity
+from fairlead.decide.placement.places.search import plan_gang
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.decide.placement.why_not.unplaceable import judge_empty, judge_present
 from fairlead.model.cluster import ClusterState
-from fairlead.model.completion import ends_at
-from fairlead.model.gangs import GangRequest
+from fairlead.model.gang.gangs import GangRequest
+from fairlead.model.holdings.completion import ends_at
 from fairlead.testing.builders import EPOCH, make_node
 
 PATIENT = PlacementPolicy()

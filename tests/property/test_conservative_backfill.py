@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
-from fairlead.decide.explanation import Forecast
-from fairlead.decide.forecast import Forecasts
+from fairlead.decide.answers.explanation import Forecast
+from fairlead.decide.answers.forecast import Forecasts
 from fairlead.decide.placement.actions import PlaceJob
-from fairlead.decide.placement.capacity import PresentCapacity
-from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.fit import Fit
-from fairlead.decide.placement.kept import End, QueueReservation
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.queue import QueueEntry
-from fairlead.decide.placement.search import Plan, uses_of
-from fairlead.decide.placement.state import PlacementState
-from fairlead.model.gangs import GangRequest
-from fairlead.model.windows import GRACE_SECONDS_DEFAULT
+from fairlead.decide.placement.desk.context import PlanningContext
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.capacity import PresentCapacity
+from fairlead.decide.placement.places.kept import End, QueueReservation
+from fairlead.decide.placement.places.search import Plan, uses_of
+from fairlead.decide.placement.stages.fit import Fit
+from fairlead.decide.placement.waiting.queue import QueueEntry
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.gang.gangs import GangRequest
+from fairlead.model.health.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
 BOUNDED = settings(

@@ -14,8 +14,8 @@ from fairlead.api.job import Job
 from fairlead.api.names import POOL
 from fairlead.api.node_pool import NodePool
 from fairlead.decide.placement.actions import PreemptJob
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.testing.builders import make_node
 
 CASES = 150

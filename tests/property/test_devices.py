@@ -22,10 +22,10 @@ from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.claimed.devices import DeviceTable
 from fairlead.model.cluster import ClusterState
-from fairlead.model.devices import DeviceTable
 from fairlead.testing.builders import EPOCH, make_job, make_node
 from fairlead.testing.device_builders import (
     DRIVER,

@@ -16,7 +16,7 @@ from tests.property.placement_world import BOUNDED, PATIENT
 
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_role
 
 #: GPUs and CPUs of a node; members of a role, and the GPUs and CPUs that one asks for.

@@ -9,8 +9,8 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.model.fault_book import FAULTS_MAX, FaultBook
-from fairlead.model.faults import (
+from fairlead.model.health.fault_book import FAULTS_MAX, FaultBook
+from fairlead.model.health.faults import (
     Action,
     Fault,
     Identity,

@@ -15,14 +15,14 @@ from fairlead.api.meta import Condition
 from fairlead.api.names import MAINTENANCE
 from fairlead.api.times import format_time, parse_time
 from fairlead.api.topology import Topology
-from fairlead.decide.explain import explain
-from fairlead.decide.explanation import Forecast
-from fairlead.decide.forecast import Forecasts
+from fairlead.decide.answers.explain import explain
+from fairlead.decide.answers.explanation import Forecast
+from fairlead.decide.answers.forecast import Forecasts
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
-from fairlead.model.windows import GRACE_SECONDS_DEFAULT
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.health.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
 BOUNDED = settings(

@@ -17,7 +17,7 @@ from fairlead.api.job import Job
 from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node, make_role
 
 CASES = 60

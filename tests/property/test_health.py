@@ -16,7 +16,7 @@ from fairlead.api.node_report import AgentAnswer, ReportedFault, RequestAnswer
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.health.cycle import HealthMemory
 from fairlead.decide.rails.ledger import DAY, HOUR, MINUTES_5
-from fairlead.model.node_record import NodeState
+from fairlead.model.health.node_record import NodeState
 from fairlead.testing.builders import make_node
 
 #: Shares of the careful budget of repairs, of the fleet: `decide/rails/ledger.py`.

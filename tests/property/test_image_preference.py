@@ -14,7 +14,7 @@ from fairlead.api.job import Job
 from fairlead.api.placement import Placement
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_pod, make_role
 
 GPUS, CPUS = 8, 32

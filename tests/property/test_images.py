@@ -16,7 +16,7 @@ from fairlead.decide.images.plan import EndPull, PullEnding, StartPull, plan
 from fairlead.decide.images.pods import Taken, pull_pod
 from fairlead.decide.images.policy import RATE_SECONDS, ImagesPolicy
 from fairlead.decide.images.view import ImageNode, ImagesView, Owner, SeenPull, Wish
-from fairlead.model.image_pulls import is_pull
+from fairlead.model.asks.image_pulls import is_pull
 
 REGISTRIES = ("a.example", "b.example")
 POLICY = ImagesPolicy(

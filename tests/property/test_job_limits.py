@@ -14,11 +14,11 @@ from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.team import JobLimits
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_nodes, make_team
 
 USERS = ("ana", "ben", "")

@@ -19,16 +19,16 @@ from fairlead.api.job import Attempt, Job
 from fairlead.api.names import TEAM
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import PlaceJob
-from fairlead.decide.placement.capacity import PresentCapacity
-from fairlead.decide.placement.context import PlanningContext
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.first_start import FirstStart
-from fairlead.decide.placement.kept import KeptRoom, QueueReservation, together
-from fairlead.decide.placement.known_starts import Chain, Changes, KnownStarts
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.reservation import HeadReservations
-from fairlead.decide.placement.state import PlacementState
-from fairlead.model.held_ends import HeldEnds
+from fairlead.decide.placement.desk.context import PlanningContext
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.capacity import PresentCapacity
+from fairlead.decide.placement.places.kept import KeptRoom, QueueReservation, together
+from fairlead.decide.placement.stages.first_start import FirstStart
+from fairlead.decide.placement.stages.reservation import HeadReservations
+from fairlead.decide.placement.waiting.known_starts import Chain, Changes, KnownStarts
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.holdings.held_ends import HeldEnds
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node, make_pod, make_team
 
 STEPS, SEEDS = 14, 30

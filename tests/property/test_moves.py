@@ -10,12 +10,12 @@ import pytest
 from tests.property.exact import ExactGang, Programme, demands
 
 from fairlead.api.topology import Topology
-from fairlead.decide.placement.freed import FreedCapacity
-from fairlead.decide.placement.moves import Mover, Moves, MoveSearch
-from fairlead.decide.placement.search import plan_gang
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.victims import Candidate
-from fairlead.model.gangs import GangRequest
+from fairlead.decide.placement.evict.moves import Mover, Moves, MoveSearch
+from fairlead.decide.placement.evict.victims import Candidate
+from fairlead.decide.placement.places.freed import FreedCapacity
+from fairlead.decide.placement.places.search import plan_gang
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.gang.gangs import GangRequest
 from fairlead.testing.builders import make_job, make_node, make_placement
 
 CASES = 40

@@ -7,7 +7,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from tests.property.placement_world import BOUNDED
 
-from fairlead.decide.placement.search import pack
+from fairlead.decide.placement.places.search import pack
 
 ROOMS = st.lists(st.integers(0, 5), min_size=1, max_size=30)
 

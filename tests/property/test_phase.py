@@ -19,18 +19,18 @@ from fairlead.decide.adoption.group_job import single_member_job
 from fairlead.decide.adoption.lifecycle import decide_group
 from fairlead.decide.adoption.members import read_member
 from fairlead.decide.adoption.view import AdoptionPolicy, GroupView
-from fairlead.decide.explain import explain
+from fairlead.decide.answers.explain import explain
 from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import JobView
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
-from fairlead.model.grouping import membership_of
-from fairlead.model.phase import OPEN, PLACEABLE, RELEASABLE, Phase, phase_of
+from fairlead.model.gang.phase import OPEN, PLACEABLE, RELEASABLE, Phase, phase_of
+from fairlead.model.pools.grouping import membership_of
 from fairlead.runtime.fencing import needs_fence
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_pod
 

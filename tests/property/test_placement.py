@@ -26,10 +26,10 @@ from tests.property.placement_world import (
 
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.whatif import fits_empty, would_fit
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.decide.placement.why_not.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Outcome, Reason
-from fairlead.model.gangs import GangRequest
+from fairlead.model.gang.gangs import GangRequest
 from fairlead.sim.placement_checkers import TopologyChecker
 from fairlead.testing.builders import EPOCH, as_written
 

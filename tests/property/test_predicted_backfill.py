@@ -19,14 +19,14 @@ from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.times import format_time
-from fairlead.decide import run_times
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.run_times import Likeness
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting import run_times
+from fairlead.decide.placement.waiting.run_times import Likeness
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.cluster import ClusterState
-from fairlead.model.windows import GRACE_SECONDS_DEFAULT
+from fairlead.model.health.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
 BOUNDED = settings(

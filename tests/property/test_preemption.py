@@ -18,12 +18,12 @@ from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import NominateJob, PlaceJob, PreemptJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.freed import FreedCapacity
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.search import plan_gang
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.victims import Candidate, cost_of, find_victims
-from fairlead.model.gangs import GangRequest
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.evict.victims import Candidate, cost_of, find_victims
+from fairlead.decide.placement.places.freed import FreedCapacity
+from fairlead.decide.placement.places.search import plan_gang
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.gang.gangs import GangRequest
 from fairlead.sim.placement_checkers import TopologyChecker
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 

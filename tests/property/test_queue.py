@@ -16,15 +16,15 @@ from tests.property.placement_world import BOUNDED, a_cluster, a_job
 
 from fairlead.api.job import Job
 from fairlead.decide.placement.actions import PlaceJob
-from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.order import LaneKey, OrderKey, Rank
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.search import plan_gang
-from fairlead.decide.placement.size import largest_plan
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.capacity import PresentCapacity
+from fairlead.decide.placement.places.search import plan_gang
+from fairlead.decide.placement.places.size import largest_plan
+from fairlead.decide.placement.waiting.order import LaneKey, OrderKey, Rank
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest
+from fairlead.model.gang.gangs import GangRequest
 from fairlead.testing.builders import (
     EPOCH,
     as_written,
@@ -153,7 +153,7 @@ def test_classes_without_a_row_are_in_reach_as_those_with_one(
         ]
         with monkeypatch.context() as limits:
             known = set(PlacementState.of(nodes, jobs).cluster.fits.within_reach())
-            limits.setattr("fairlead.model.fits.ROWS_MAX", 1)
+            limits.setattr("fairlead.model.inventory.fits.ROWS_MAX", 1)
             assert set(PlacementState.of(nodes, jobs).cluster.fits.within_reach()) == known
         met[len(known)] += 1
     assert min(met[count] for count in range(1, 4)) > 9, met
@@ -163,7 +163,7 @@ def test_classes_without_a_row_are_in_reach_as_those_with_one(
 def test_which_gangs_may_fit_follows_every_change_of_the_queue_and_of_the_room(
     monkeypatch: pytest.MonkeyPatch, rows_max: int
 ) -> None:
-    monkeypatch.setattr("fairlead.model.fits.ROWS_MAX", rows_max)
+    monkeypatch.setattr("fairlead.model.inventory.fits.ROWS_MAX", rows_max)
     rng, state = random.Random(1), PlacementState.of()
     met = Counter[bool]()
     for _ in range(500):

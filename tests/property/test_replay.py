@@ -19,16 +19,16 @@ from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY, TEAM
 from fairlead.api.team import Budget, JobLimits, TeamStatus, TeamUse
 from fairlead.api.times import format_time
+from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import WriteVerdict
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.fair_share import FairShareOrder
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.snapshot import Carried, Snapshot, replay
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.desk.recall import Recall
+from fairlead.decide.placement.waiting.fair_share import FairShareOrder
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.cluster import ClusterState
 from fairlead.model.objects import Objects
-from fairlead.model.priorities import PriorityTable
 from fairlead.testing.builders import (
     EPOCH,
     as_written,
@@ -63,9 +63,9 @@ def test_a_decision_is_made_again_from_its_snapshot(
     monkeypatch: pytest.MonkeyPatch, *, is_narrow: bool
 ) -> None:
     if is_narrow:
-        monkeypatch.setattr("fairlead.model.fits.ROWS_MAX", 2)
-        monkeypatch.setattr("fairlead.model.fits._UNCACHED_MAX", 1)
-        monkeypatch.setattr("fairlead.decide.placement.queue._COMPLEX_MAX", 1)
+        monkeypatch.setattr("fairlead.model.inventory.fits.ROWS_MAX", 2)
+        monkeypatch.setattr("fairlead.model.inventory.fits._UNCACHED_MAX", 1)
+        monkeypatch.setattr("fairlead.decide.placement.waiting.queue._COMPLEX_MAX", 1)
     met = Counter[str]()
     for seed in range(WORLDS):
         world = _World(random.Random(seed), NARROW if is_narrow else WIDE)

@@ -18,8 +18,8 @@ from fairlead.api.team import Reservation, Team
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node, make_team
 

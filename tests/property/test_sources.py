@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlead.decide.adoption.sources import read_source
-from fairlead.model.grouping import Tool
+from fairlead.model.pools.grouping import Tool
 
 _NAMES = (
     "completions", "parallelism", "replicatedJobs", "template", "spec", "name", "replicas", "size",

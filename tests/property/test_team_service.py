@@ -24,11 +24,11 @@ from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import End, closed_record, new_record, with_attempt
 from fairlead.decide.placement.actions import PlaceJob, PreemptJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.fair_share import FairShareOrder
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.fair_share import FairShareOrder
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import JobKey
+from fairlead.model.gang.gangs import JobKey
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node, make_team
 
 TEAMS = ("a", "b", "c")

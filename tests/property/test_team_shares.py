@@ -17,7 +17,7 @@ from fairlead.decide.teams.assign import NO_TEAM, OwnedNodes, ShareRequest, assi
 from fairlead.decide.teams.decide import share_out
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.model.cluster import ClusterState
-from fairlead.model.nodes import Bools, Ints
+from fairlead.model.inventory.nodes import Bools, Ints
 from fairlead.testing.builders import make_node, make_team
 
 POLICY = TeamsPolicy(block_key="rack")

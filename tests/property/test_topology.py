@@ -19,14 +19,14 @@ from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import PlaceJob
-from fairlead.decide.placement.capacity import PresentCapacity
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.repair import give_back, plan_repair, repair_scope
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.repair import give_back, plan_repair, repair_scope
+from fairlead.decide.placement.places.capacity import PresentCapacity
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
+from fairlead.model.asks.topology import Level
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest
-from fairlead.model.topology import Level
+from fairlead.model.gang.gangs import GangRequest
 from fairlead.sim.placement_checkers import TopologyChecker
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 

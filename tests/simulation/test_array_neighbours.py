@@ -15,7 +15,7 @@ from fairlead.api.job import Job
 from fairlead.api.resources import PODS, PRIORITY_CLASSES, TEAMS
 from fairlead.api.times import parse_time
 from fairlead.decide.arrays import ArraysPolicy
-from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.reasons import Reason
 from fairlead.runtime.mirror import Change
 from fairlead.runtime.reader import follow

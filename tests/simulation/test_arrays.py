@@ -20,8 +20,8 @@ from fairlead.api.job_array import JobArray, element_name
 from fairlead.api.meta import find_condition
 from fairlead.api.resources import JOB_ARRAYS, JOBS, PODS, PRIORITY_CLASSES
 from fairlead.api.status import Invalid, NotFound
-from fairlead.model.gangs import gang_of
-from fairlead.model.requests import RequestReader
+from fairlead.model.asks.requests import RequestReader
+from fairlead.model.gang.gangs import gang_of
 from fairlead.runtime.mirror import Change
 from fairlead.runtime.reader import follow
 from fairlead.sim.loop import run

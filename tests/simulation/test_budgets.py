@@ -14,7 +14,7 @@ from fairlead.api.meta import ObjectMeta
 from fairlead.api.placement import Nomination, RolePlacement
 from fairlead.api.team import Budget, Team, TeamSpec, TeamStatus, TeamUse
 from fairlead.api.times import format_time, parse_time
-from fairlead.model.team_use import DecayedSums
+from fairlead.model.holdings.team_use import DecayedSums
 from fairlead.sim.budget_checker import BudgetChecker
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.team_changes import TeamChange, budget_seconds, draw_changes, with_budgets
@@ -88,7 +88,7 @@ def test_a_team_that_may_start_nothing_leaves_its_nodes_to_others(bounds: dict[s
 
 
 def test_a_planner_without_budgets_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.decide.placement.fit.budget_verdict", lambda *_: None)
+    monkeypatch.setattr("fairlead.decide.placement.stages.fit.budget_verdict", lambda *_: None)
     words = r"^4: .*'second'.* starts while team red has used 5\..* GPU-hours, its budget is 4"
     with pytest.raises(PromiseBroken, match=words):
         run_world(raised)

@@ -13,7 +13,7 @@ from fairlead.api.resources import JOBS, NODE_POOLS
 from fairlead.app.decision_file import RecordedDecision, digest_of, read_lines, write_lines
 from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.scheduler import SchedulerController
-from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.verdict import Decision
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.faults import PERFECT, ROUGH
@@ -112,9 +112,9 @@ def test_decisions_that_leave_work_to_the_next_one_are_made_again_from_their_fil
     met: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they look at depends on whose turn it is."""
-    monkeypatch.setattr("fairlead.model.fits.ROWS_MAX", 2)
-    monkeypatch.setattr("fairlead.model.fits._UNCACHED_MAX", 1)
-    monkeypatch.setattr("fairlead.decide.placement.queue._COMPLEX_MAX", 1)
+    monkeypatch.setattr("fairlead.model.inventory.fits.ROWS_MAX", 2)
+    monkeypatch.setattr("fairlead.model.inventory.fits._UNCACHED_MAX", 1)
+    monkeypatch.setattr("fairlead.decide.placement.waiting.queue._COMPLEX_MAX", 1)
     narrow = PlacementPolicy(
         evaluations_max=1, judgements_max=2, writes_max=3, placements_max=2, fresh_jobs_max=3
     )

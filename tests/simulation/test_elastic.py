@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from fairlead.decide.placement import context, repair
-from fairlead.decide.placement.context import PlanningContext
-from fairlead.decide.placement.repair import RepairScope
+from fairlead.decide.placement.desk import context, repair
+from fairlead.decide.placement.desk.context import PlanningContext
+from fairlead.decide.placement.desk.repair import RepairScope
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.workload import WorkloadOptions

@@ -42,7 +42,7 @@ from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import load_profile
 from fairlead.history.memory import MemoryHistory
-from fairlead.model.machines import Instance, InstanceState, Inventory
+from fairlead.model.health.machines import Instance, InstanceState, Inventory
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.metrics import Metrics

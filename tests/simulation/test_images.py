@@ -11,7 +11,7 @@ from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.resources import IMAGE_SETS
 from fairlead.decide.images.policy import ImagesPolicy
-from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.virtual.profile import ImagesSpec, load_profile
 from fairlead.sim.loop import run

@@ -17,7 +17,7 @@ from fairlead.api.meta import Condition
 from fairlead.api.node_pool import DeletionPolicy, NodePool
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.fleet.demand import Demand
-from fairlead.model.machines import Instance, InstanceState
+from fairlead.model.health.machines import Instance, InstanceState
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.loop import run
 from fairlead.sim.machines import FleetChecker, pool_body

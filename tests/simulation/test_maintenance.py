@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from fairlead.api.job import Adopts, Job
 from fairlead.api.names import MAINTENANCE
 from fairlead.api.times import format_time
-from fairlead.model.labels import Bools, Slots
-from fairlead.model.window_table import WindowTable
+from fairlead.model.inventory.labels import Bools, Slots
+from fairlead.model.inventory.window_table import WindowTable
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.explore import explore_one
 from fairlead.sim.explored_worlds import options_of

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from fairlead.api.job import Attempt, Job
 from fairlead.api.placement import Nomination, Preemption, PreemptionKind, RolePlacement, Victim
-from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT, FaultRates
 from fairlead.sim.loop import run

@@ -11,7 +11,7 @@ import pytest
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.placement.actions import WriteVerdict
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import Decision
 from fairlead.runtime.mirror import Change
 from fairlead.sim.faults import PERFECT, ROUGH

@@ -19,8 +19,8 @@ from fairlead.api.core import Taint
 from fairlead.api.job import Attempt, Job
 from fairlead.api.resources import NODES
 from fairlead.cloud.simulated import CloudRates
-from fairlead.model.requests import Constraints
-from fairlead.model.spares import is_spare
+from fairlead.model.asks.requests import Constraints
+from fairlead.model.inventory.spares import is_spare
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.loop import run
 from fairlead.sim.placement_checkers import SpareChecker
@@ -142,7 +142,7 @@ def test_repairs_take_spares_in_a_rough_world_and_nothing_else_does(
     def admits(_: Constraints, taint: Taint) -> bool:
         return is_spare((taint,))  # planted: any job may run on spares
 
-    monkeypatch.setattr("fairlead.model.labels._admits", admits)
+    monkeypatch.setattr("fairlead.model.inventory.labels._admits", admits)
     with pytest.raises(PromiseBroken, match=r"^11: attempt 1 of .* is placed on spare"):
         simulate(KEPT, 1)
 

@@ -14,8 +14,8 @@ from fairlead.api.names import TEAM
 from fairlead.api.placement import Nomination, RolePlacement
 from fairlead.api.pod_parts import ContainerPort
 from fairlead.api.team import QueueingStrategy
-from fairlead.decide.placement.order import OrderKey
-from fairlead.decide.placement.strict_order import StrictOrder
+from fairlead.decide.placement.stages.strict_order import StrictOrder
+from fairlead.decide.placement.waiting.order import OrderKey
 from fairlead.sim.checkers import Checkers, PromiseBroken
 from fairlead.sim.explore import explore_one
 from fairlead.sim.explored_worlds import options_of

@@ -17,13 +17,13 @@ from fairlead.api.names import SUBMITTED_BY, TEAM
 from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
 from fairlead.api.team import Share, Team, TeamSpec
 from fairlead.api.times import format_time, parse_time
-from fairlead.decide.placement.borrowing import Borrowing
-from fairlead.decide.placement.context import PlanningContext
-from fairlead.decide.placement.job_limits import QueueLimits, RunningLimits
-from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.desk.context import PlanningContext
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.borrowing import Borrowing
+from fairlead.decide.placement.waiting.job_limits import QueueLimits, RunningLimits
 from fairlead.decide.teams.decide import Sharing
 from fairlead.decide.teams.policy import TeamsPolicy
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.teams import TeamTable
 from fairlead.sim.checkers import PromiseBroken, unwrap_broken
 from fairlead.sim.faults import PERFECT
 from fairlead.sim.loop import run
@@ -200,7 +200,9 @@ def test_a_borrower_whose_owner_comes_twenty_times_gives_way_six_times() -> None
 
 
 def test_a_borrower_that_never_backs_off_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.decide.placement.patience.borrower_backoff", lambda _status: None)
+    monkeypatch.setattr(
+        "fairlead.decide.placement.waiting.patience.borrower_backoff", lambda _status: None
+    )
     with pytest.raises(PromiseBroken, match=r"^5: .*'borrower'.* borrows again .* takes 60 s"):
         run_world(visited)
 

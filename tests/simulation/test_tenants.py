@@ -26,7 +26,7 @@ from fairlead.controllers.jobs import JobsController
 from fairlead.decide.admission import jobs as admission
 from fairlead.decide.adoption.actions import ReleaseMember
 from fairlead.decide.jobs.actions import CreatePod
-from fairlead.decide.placement import fit
+from fairlead.decide.placement.stages import fit
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.history import HistoryQuery, JobRecord
 from fairlead.runtime.mirror import Change

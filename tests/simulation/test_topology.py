@@ -15,12 +15,12 @@ from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.embedded.virtual.fleet import NodeFleet, node_object
 from fairlead.embedded.virtual.profile import NodeShape, load_profile
+from fairlead.model.asks.topology import DEFAULT_LEVELS, TopologyRequest
 from fairlead.model.cluster import ClusterState
-from fairlead.model.topology import DEFAULT_LEVELS, TopologyRequest
 from fairlead.sim.checkers import PromiseBroken, unwrap_broken
 from fairlead.sim.fitting import never_fits
 from fairlead.sim.loop import run
@@ -59,7 +59,7 @@ def test_a_gang_that_no_domain_holds_waits_and_says_so() -> None:
 
 
 def test_a_planner_that_knows_no_topology_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.model.gangs.topology_of", lambda *_: TopologyRequest())
+    monkeypatch.setattr("fairlead.model.gang.gangs.topology_of", lambda *_: TopologyRequest())
     with pytest.raises(BaseExceptionGroup) as group:
         run(too_wide().run())
     assert re.match("2: 4 members of a must be in one rack", str(unwrap_broken(group.value)))

@@ -12,8 +12,8 @@ from fairlead.api import names
 from fairlead.api.job import ClaimTemplate
 from fairlead.api.meta import ObjectMeta
 from fairlead.decide.pinning import Binding
-from fairlead.model.labels import Bools, LabelTable, Slots
-from fairlead.model.requests import Reach
+from fairlead.model.asks.requests import Reach
+from fairlead.model.inventory.labels import Bools, LabelTable, Slots
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.loop import run
 from fairlead.sim.volumes import VolumeChecker

@@ -40,8 +40,8 @@ NO_STEP_OF_A_JOB = {
     "decide/teams/exchange.py",
     "decide/teams/intruders.py",
     "decide/teams/policy.py",
-    "model/grouping.py",
-    "model/pool_nodes.py",
+    "model/pools/grouping.py",
+    "model/pools/pool_nodes.py",
 }
 
 

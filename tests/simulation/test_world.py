@@ -18,10 +18,10 @@ from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.names import TAINT_UNSCHEDULABLE
 from fairlead.decide.pinning import Binding
-from fairlead.decide.placement.repair import RepairScope, repair_scope
+from fairlead.decide.placement.desk.repair import RepairScope, repair_scope
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest
-from fairlead.model.nodes import NodeTable
+from fairlead.model.gang.gangs import GangRequest
+from fairlead.model.inventory.nodes import NodeTable
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.replay_command import replay_command
@@ -265,7 +265,7 @@ def test_the_checkers_notice_a_gang_that_returns_to_a_node_from_which_it_was_dra
         finally:
             state.table.cordoned = cordoned
 
-    monkeypatch.setattr("fairlead.decide.placement.repair.repair_scope", blind)
+    monkeypatch.setattr("fairlead.decide.placement.desk.repair.repair_scope", blind)
     monkeypatch.setattr("fairlead.decide.jobs.attempt_end.cordoned_seat", lambda _: None)
     monkeypatch.setattr("fairlead.decide.jobs.member_failure._DISRUPTIONS", {})
     with pytest.raises(PromiseBroken, match=r"7: attempt .* is back on v.*, which is cordoned"):

@@ -84,14 +84,17 @@ def test_a_change_knows_the_lines_of_its_statement() -> None:
 
 
 def test_a_seed_draws_the_same_mutants_and_a_larger_count_more() -> None:
-    few, more = draw(ROOT, 3, 2, ["model/suspects"]), draw(ROOT, 3, 4, ["model/suspects"])
+    few, more = (
+        draw(ROOT, 3, 2, ["model/holdings/suspects"]),
+        draw(ROOT, 3, 4, ["model/holdings/suspects"]),
+    )
     assert [mutant.text for mutant in few] == [mutant.text for mutant in more[:2]]
     assert len({mutant.text for mutant in more}) == 4
-    assert [m.text for m in draw(ROOT, 4, 2, ["model/suspects"])] != [m.text for m in few]
+    assert [m.text for m in draw(ROOT, 4, 2, ["model/holdings/suspects"])] != [m.text for m in few]
 
 
 def test_a_survivor_is_judged_again_once_other_tests_run_its_line(tmp_path: Path) -> None:
-    (mutant,) = draw(ROOT, 3, 1, ["model/suspects"])
+    (mutant,) = draw(ROOT, 3, 1, ["model/holdings/suspects"])
     tests = [TimedTest("a", 1.0)]
     for outcome in (Outcome.SURVIVED, Outcome.KILLED):
         Results(tmp_path / "outcomes").add(mutant, tests, outcome)

@@ -2,7 +2,7 @@
 
 Kubernetes `pkg/apis/core/validation`, `ValidatePodResourceClaims` and `validateResourceClaimNames`.
 What a claim asks for is in objects of their own, which the scheduler judges
-(`model/device_asks.py`).
+(`model/claimed/device_asks.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The parts of claims for devices, classes and slices that Fairlead reads (DRA).
 
 Source: resource.k8s.io/v1 `types.go`, 1.36. What a claim asks for is read as it is written
-(`model/device_asks.py`): a field that is not known there must not be lost before it is refused.
+(`model/claimed/device_asks.py`): a field that is not known there must not be lost before it is
+refused.
 """
 
 from __future__ import annotations

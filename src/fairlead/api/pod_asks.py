@@ -1,8 +1,9 @@
 """What a pod asks of a node: how containers, the pod level, overhead and a resize add up.
 
-The one place that knows the rule. The planner reads amounts in base units (`model/requests.py`),
-the rules of pods exact fractions (`pod_level_rules.py`), the embedded API server quantities that
-keep their form (`embedded/quota`). All follow k8s.io/component-helpers `resource/helpers.go` 1.36
+The one place that knows the rule. The planner reads amounts in base units
+(`model/asks/requests.py`), the rules of pods exact fractions (`pod_level_rules.py`), the embedded
+API server quantities that keep their form (`embedded/quota`). All follow
+k8s.io/component-helpers `resource/helpers.go` 1.36
 and the defaults of kubernetes `pkg/apis/core/v1/defaults.go` (docs/design/pod-asks.md).
 """
 

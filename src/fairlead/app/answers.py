@@ -25,24 +25,24 @@ from fairlead.api.node_pool import NodePool, NodePoolStatus, Provider
 from fairlead.api.placement import nodes_of
 from fairlead.api.team import TeamUse
 from fairlead.app.messages import Explained, Fitted
-from fairlead.decide.alternatives import alternatives_to
-from fairlead.decide.explain import explain, explain_changed
-from fairlead.decide.explanation import Explanation, Forecast, PreemptionAhead, UnknownBound
+from fairlead.decide.answers.alternatives import alternatives_to
+from fairlead.decide.answers.explain import explain, explain_changed
+from fairlead.decide.answers.explanation import Explanation, Forecast, PreemptionAhead, UnknownBound
+from fairlead.decide.answers.forecast import Forecasts
+from fairlead.decide.answers.supposed import changed, submitted, supposed
 from fairlead.decide.fleet.growth import pools_that_hold
-from fairlead.decide.forecast import Forecasts
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.placement.patience import unreachable_level
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.quota import TakenQuota, excess_of
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.supposed import changed, submitted, supposed
-from fairlead.decide.placement.whatif import fits_empty, largest_shape
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.patience import unreachable_level
+from fairlead.decide.placement.waiting.quota import TakenQuota, excess_of
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.decide.placement.why_not.whatif import fits_empty, largest_shape
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.teams.decide import use_of
 from fairlead.decide.verdict import ObjectKey, Verdict
-from fairlead.model.gangs import GangRequest, InvalidGang
-from fairlead.model.node_health import NodeHealth
-from fairlead.model.phase import Phase
+from fairlead.model.gang.gangs import GangRequest, InvalidGang
+from fairlead.model.gang.phase import Phase
+from fairlead.model.health.node_health import NodeHealth
 
 #: A forecast that took some time answers for so many times as long: so forecasts take at most one
 #: part in so many of the process, however many ask.

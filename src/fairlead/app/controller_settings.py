@@ -36,12 +36,12 @@ from fairlead.app.health_settings import HealthSettings, conflicts_of_tests
 from fairlead.app.images_settings import ImagesSettings
 from fairlead.doctor.sources import METRIC_SOURCES, Source
 from fairlead.input.sections import Section, about, load, plain, within
-from fairlead.model.topology import DEFAULT_LEVELS, Level
+from fairlead.model.asks.topology import DEFAULT_LEVELS, Level
 
 if TYPE_CHECKING:
     from fairlead.app.controllers import Policies
     from fairlead.decide.jobs.policy import JobsPolicy
-    from fairlead.decide.placement.policy import PlacementPolicy
+    from fairlead.decide.placement.desk.policy import PlacementPolicy
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -434,7 +434,7 @@ class ControllerSettings(Section, frozen=True):
 
     def placement_policy(self) -> PlacementPolicy:
         """Return the planner's policy."""
-        from fairlead.decide.placement.policy import PlacementPolicy
+        from fairlead.decide.placement.desk.policy import PlacementPolicy
 
         return PlacementPolicy(**msgspec.structs.asdict(self.placement))
 

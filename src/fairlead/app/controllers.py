@@ -50,15 +50,15 @@ from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.network import EgressPolicy
 from fairlead.decide.pinning import Binding
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.verdict import ObjectKey
 from fairlead.doctor.examiner import Examiner, Servers
 from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.embedded.unscheduled import report_unscheduled
-from fairlead.model.pool_nodes import PoolNodes
-from fairlead.model.topology import DEFAULT_LEVELS, Level
+from fairlead.model.asks.topology import DEFAULT_LEVELS, Level
+from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.history import History

@@ -55,17 +55,17 @@ from fairlead.api.volumes import (
     StorageClass,
 )
 from fairlead.controllers.decision_log import Cycle
+from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import Action, PlaceJob
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.desk.recall import Recall
 from fairlead.decide.placement.outcome import status_patch
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.snapshot import Carried, Snapshot, replay
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Fact, ObjectKey, Verdict
-from fairlead.model.image_table import IMAGES_PER_NODE_MAX
+from fairlead.model.asks.topology import Level
+from fairlead.model.holdings.team_use import SavedSums
+from fairlead.model.inventory.image_table import IMAGES_PER_NODE_MAX
 from fairlead.model.objects import Objects
-from fairlead.model.team_use import SavedSums
-from fairlead.model.topology import Level
 
 FORMAT, VERSION = "fairlead.dev/decision", 1
 #: Larger files are refused, as are larger answers of a server.

@@ -9,7 +9,7 @@ import msgspec
 
 from fairlead.api.node_pool import NodePool
 from fairlead.api.use import AttemptUse, MemberUse
-from fairlead.decide.explanation import (
+from fairlead.decide.answers.explanation import (
     Alternatives,
     Explanation,
     Forecast,

@@ -14,7 +14,7 @@ from fairlead.cli.flags import Flag, FlagValue
 from fairlead.cli.request import JobRequest, parse_request
 from fairlead.input.errors import CliError, Code, Problem, fail
 from fairlead.input.suggest import nearest
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.gang.phase import Phase, phase_of
 
 #: What can be changed; the first four are of a role, the others of the job.
 CHANGEABLE = (Flag.NODES, Flag.GPUS, Flag.CPUS, Flag.MEMORY, Flag.TIME, Flag.PRIORITY)

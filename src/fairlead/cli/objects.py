@@ -27,9 +27,9 @@ from fairlead.api.resources import (
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.cli.installation import own_namespace
 from fairlead.cli.transport import Api
+from fairlead.model.asks.topology import Level
 from fairlead.model.cluster import ClusterState
 from fairlead.model.objects import Objects
-from fairlead.model.topology import Level
 
 T = TypeVar("T")
 

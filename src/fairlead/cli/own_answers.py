@@ -20,9 +20,9 @@ from fairlead.cli.embedded import read_status
 from fairlead.cli.objects import read_objects, read_state
 from fairlead.cli.transport import Api
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.placement.fair_share import FairShareOrder
-from fairlead.decide.placement.state import PlacementState
-from fairlead.model.node_health import NodeHealth
+from fairlead.decide.placement.waiting.fair_share import FairShareOrder
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.health.node_health import NodeHealth
 
 #: The expected start is left out where it takes longer: in queues of thousands of different jobs.
 EXPECTED_SECONDS_MAX = 3.0

@@ -14,7 +14,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.cloud.aws_api import SCHEME, Aws, AwsService, end_machines, error_of
 from fairlead.cloud.provider import CloudError, LaunchRequest, RefusedByProvider
-from fairlead.model.machines import Instance, InstanceState, Inventory
+from fairlead.model.health.machines import Instance, InstanceState, Inventory
 
 _STATES = {
     "Pending": InstanceState.STARTING,

@@ -19,7 +19,7 @@ from typing import Any
 from fairlead.cloud.calls import Announced, Runner, Throttle, Throttled, retry_after_seconds
 from fairlead.cloud.errors import Stated, Words
 from fairlead.cloud.provider import CloudError, RefusedByProvider
-from fairlead.model.windows import window_text
+from fairlead.model.health.windows import window_text
 
 #: Starts the id of a machine, as its node states it: aws:///ZONE/INSTANCE.
 SCHEME = "aws:///"

@@ -28,7 +28,7 @@ from fairlead.cloud.provider import (
     OutOfCapacity,
     RefusedByProvider,
 )
-from fairlead.model.machines import Instance, InstanceState, Inventory
+from fairlead.model.health.machines import Instance, InstanceState, Inventory
 
 #: A machine is listed so long after its launch at the latest.
 SETTLE_SECONDS = 120.0

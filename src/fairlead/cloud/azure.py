@@ -21,7 +21,7 @@ from fairlead.cloud.azure_api import Azure, Place
 from fairlead.cloud.azure_launch import Launches
 from fairlead.cloud.azure_scale_set import ScaleSet, ScaleSetMachine
 from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, RefusedByProvider
-from fairlead.model.machines import Instance, Inventory
+from fairlead.model.health.machines import Instance, Inventory
 
 _ID = (
     "azure:///subscriptions/{}/resourceGroups/{}/providers/Microsoft.Compute/"

@@ -32,7 +32,7 @@ from fairlead.cloud.azure_scale_set import (
 )
 from fairlead.cloud.errors import NotThere
 from fairlead.cloud.provider import CloudError, LaunchPending, OutOfCapacity, RefusedByProvider
-from fairlead.model.machines import InstanceState
+from fairlead.model.health.machines import InstanceState
 
 #: What is not listed so long after its operation has ended has failed; lists are not later.
 SETTLE_SECONDS = 120.0

@@ -27,8 +27,8 @@ from fairlead.cloud.azure_api import (
 )
 from fairlead.cloud.errors import NotThere, Stated
 from fairlead.cloud.provider import CloudError, RefusedByProvider
-from fairlead.model.machines import InstanceState
-from fairlead.model.windows import window_text
+from fairlead.model.health.machines import InstanceState
+from fairlead.model.health.windows import window_text
 
 #: Machines of one deletion; pages of one list.
 DELETIONS_MAX, PAGES_MAX = 100, 100

@@ -21,8 +21,8 @@ from fairlead.api.bounds import OBJECT_NAME_MAX
 from fairlead.api.node_pool import ENVIRONMENT, NODES_MAX
 from fairlead.cloud.command import run_command
 from fairlead.cloud.provider import CloudError, LaunchRequest
-from fairlead.model.machines import Instance, InstanceState, Inventory
-from fairlead.model.windows import read_window
+from fairlead.model.health.machines import Instance, InstanceState, Inventory
+from fairlead.model.health.windows import read_window
 
 T = TypeVar("T")
 #: The id of a machine; ids are written to the status of the pool.

@@ -21,7 +21,7 @@ from fairlead.cloud.gcp_api import Gcp
 from fairlead.cloud.gcp_group import InstanceGroup
 from fairlead.cloud.gcp_launch import GcpLaunch, machine_names
 from fairlead.cloud.provider import CloudError, LaunchPending, LaunchRequest, RefusedByProvider
-from fairlead.model.machines import Instance, Inventory
+from fairlead.model.health.machines import Instance, Inventory
 
 SCHEME = "gce://"
 #: Launches of one pool that are under way at once, as in the pool's status.

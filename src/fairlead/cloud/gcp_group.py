@@ -13,8 +13,8 @@ from fairlead.cloud.calls import Announced
 from fairlead.cloud.errors import NotThere, Stated
 from fairlead.cloud.gcp_api import WORDS, Gcp, GcpServices, stated_errors
 from fairlead.cloud.provider import CloudError
-from fairlead.model.machines import InstanceState
-from fairlead.model.windows import window_text
+from fairlead.model.health.machines import InstanceState
+from fairlead.model.health.windows import window_text
 
 #: Machines of one deleteInstances, and of one page of a list.
 DELETIONS_MAX, PAGE_MAX, PAGES_MAX = 1_000, 500, 200

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from fairlead.model.machines import Inventory
+from fairlead.model.health.machines import Inventory
 
 
 class CloudError(Exception):

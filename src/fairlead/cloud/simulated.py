@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from fairlead.api import names
 from fairlead.api.core import Node
 from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity
-from fairlead.model.machines import Instance, InstanceState, Inventory
+from fairlead.model.health.machines import Instance, InstanceState, Inventory
 
 SCHEME = "fairlead-simulated://"
 

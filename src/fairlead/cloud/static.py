@@ -23,7 +23,7 @@ import msgspec
 from fairlead.cloud.command import OUTPUT_BYTES_MAX, run_command
 from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, RefusedByProvider
 from fairlead.cloud.redfish import Redfish, RedfishAccount, check_systems
-from fairlead.model.machines import Instance, InstanceState, Inventory
+from fairlead.model.health.machines import Instance, InstanceState, Inventory
 
 #: Machines that are woken or sent to sleep side by side.
 _POWER_PARALLEL_MAX = 16

@@ -35,8 +35,8 @@ from fairlead.decide.attempts.grace import bounded_grace
 from fairlead.decide.job_actions import JobAction, WriteJobStatus
 from fairlead.decide.pinning import pinned_affinity
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.model.spares import with_spares
-from fairlead.model.teams import with_team
+from fairlead.model.asks.teams import with_team
+from fairlead.model.inventory.spares import with_spares
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock

@@ -29,8 +29,8 @@ from fairlead.decide.fleet.balloons import (
 )
 from fairlead.decide.fleet.view import PoolFault, about
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.model.balloons import pool_of_balloon
-from fairlead.model.pool_nodes import PoolNodes
+from fairlead.model.pools.balloons import pool_of_balloon
+from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock

@@ -46,11 +46,11 @@ from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, Storag
 from fairlead.controllers.admissions import Admissions
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.verdict import ObjectKey
+from fairlead.model.asks.priorities import PriorityTable
+from fairlead.model.asks.topology import Level
 from fairlead.model.cluster import ClusterState
-from fairlead.model.node_health import NodeHealth
-from fairlead.model.phase import Phase, phase_of
-from fairlead.model.priorities import PriorityTable
-from fairlead.model.topology import Level
+from fairlead.model.gang.phase import Phase, phase_of
+from fairlead.model.health.node_health import NodeHealth
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change, HasMetadata, Mirror, MirrorOptions

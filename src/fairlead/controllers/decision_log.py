@@ -5,7 +5,7 @@ change costs one entry in a dictionary, and the objects that a decision saw are 
 with the later changes undone. A decision that did nothing gives way to the next one.
 
     log.note(...)            after each decision
-    log.snapshot(number)     all inputs of one that is still kept (`decide/placement/snapshot.py`)
+    log.snapshot(number)     all inputs of one that is still kept (`decide/answers/snapshot.py`)
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import msgspec
 
 from fairlead.api.job import Job
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.decide.answers.snapshot import Carried, Snapshot
 from fairlead.decide.placement.actions import Action
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.snapshot import Carried, Snapshot
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.desk.recall import Recall
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.balloons import is_balloon
-from fairlead.model.image_pulls import is_pull
+from fairlead.model.asks.image_pulls import is_pull
 from fairlead.model.objects import Objects
+from fairlead.model.pools.balloons import is_balloon
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.reader import MirrorReader, follow
 

@@ -63,8 +63,8 @@ from fairlead.decide.fleet.view import (
 from fairlead.decide.fleet.waiting import gangs_in_order, lacks_nodes
 from fairlead.decide.rails.sight import Pulse
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.model.gangs import JobKey
-from fairlead.model.pool_nodes import PoolNodes
+from fairlead.model.gang.gangs import JobKey
+from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock

@@ -19,7 +19,7 @@ from fairlead.decide.adoption.group_job import group_of
 from fairlead.decide.adoption.members import GroupMember, Seat, read_member
 from fairlead.decide.adoption.view import GroupView, SourceReading
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.grouping import (
+from fairlead.model.pools.grouping import (
     Group,
     Membership,
     alone,

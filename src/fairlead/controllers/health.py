@@ -45,9 +45,9 @@ from fairlead.decide.health.testing import (
 from fairlead.decide.rails.books import CreateFleet, WriteFleet
 from fairlead.decide.rails.sight import Pulse
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.model.node_record import record_of, record_text
-from fairlead.model.pool_nodes import PoolNodes
-from fairlead.model.windows import drain_of
+from fairlead.model.health.node_record import record_of, record_text
+from fairlead.model.health.windows import drain_of
+from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock

@@ -48,8 +48,8 @@ from fairlead.decide.images.wishes import (
     wishes_of_set,
 )
 from fairlead.decide.verdict import Decision, ObjectKey, earliest
-from fairlead.model.image_pulls import is_pull
-from fairlead.model.phase import PLACEABLE, Phase, phase_of
+from fairlead.model.asks.image_pulls import is_pull
+from fairlead.model.gang.phase import PLACEABLE, Phase, phase_of
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock

@@ -38,7 +38,7 @@ from fairlead.decide.jobs.view import (
 )
 from fairlead.decide.pinning import Binding, node_of, own_binding
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.spares import is_spare
+from fairlead.model.inventory.spares import is_spare
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change, Mirror, MirrorOptions

@@ -42,7 +42,7 @@ from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.view import JobView, Refusal
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.model.phase import OPEN, Phase, is_new, phase_of
+from fairlead.model.gang.phase import OPEN, Phase, is_new, phase_of
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock

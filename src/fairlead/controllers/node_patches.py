@@ -9,7 +9,7 @@ from fairlead.api import names
 from fairlead.api.core import Taint
 from fairlead.api.meta import to_wire
 from fairlead.decide.fleet.actions import Admit, Announce, AwaitTurn, Mark, SetSpare, Unmark
-from fairlead.model.spares import with_taint
+from fairlead.model.inventory.spares import with_taint
 
 #: Who cordons the nodes that are to be removed.
 OWNER = "fairlead-fleet"

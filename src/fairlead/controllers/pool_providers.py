@@ -26,7 +26,7 @@ from fairlead.cloud.provider import (
 )
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.decide.fleet.view import FleetPolicy
-from fairlead.model.machines import Inventory
+from fairlead.model.health.machines import Inventory
 from fairlead.runtime.fleet_metrics import FleetMetrics, ProviderAnswer, ProviderCall
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.mirror import Mirror

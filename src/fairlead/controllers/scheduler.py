@@ -28,6 +28,7 @@ from fairlead.controllers.decision_log import Cycle, DecisionLog
 from fairlead.controllers.job_writer import REFUSALS_MAX
 from fairlead.controllers.pod_refusals import is_denial
 from fairlead.controllers.uncertain_placements import UncertainPlacements
+from fairlead.decide.answers.snapshot import Carried
 from fairlead.decide.attempts.notes import is_left_to_array
 from fairlead.decide.placement.actions import (
     Action,
@@ -40,12 +41,11 @@ from fairlead.decide.placement.actions import (
     WriteVerdict,
 )
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.fair_share import FairShareOrder
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.desk.recall import Recall
 from fairlead.decide.placement.outcome import asked_verdict, changed_verdict, status_patch
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.snapshot import Carried
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.waiting.fair_share import FairShareOrder
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.runtime.barrier import Written

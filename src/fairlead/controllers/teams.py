@@ -44,8 +44,8 @@ from fairlead.decide.teams.exchange import Exchanges
 from fairlead.decide.teams.intruders import Intruders
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.model.grouping import controller_of, is_concerned
-from fairlead.model.teams import NO_SCHEDULE, is_team_taint, owners_of
+from fairlead.model.asks.teams import NO_SCHEDULE, is_team_taint, owners_of
+from fairlead.model.pools.grouping import controller_of, is_concerned
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import EventKind, EventSink

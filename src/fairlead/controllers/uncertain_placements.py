@@ -26,7 +26,7 @@ from fairlead.api.status import ApiError, TooManyRequests
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import PlaceJob, WriteVerdict
 from fairlead.decide.placement.outcome import changed_verdict
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 

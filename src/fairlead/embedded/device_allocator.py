@@ -36,8 +36,12 @@ from fairlead.api.resources import (
 )
 from fairlead.api.status import AlreadyExists, ApiError
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.model.device_asks import ClaimName, DeviceKind, asks_of
-from fairlead.model.device_selectors import DeviceExpression, ExpressionError, device_expression
+from fairlead.model.claimed.device_asks import ClaimName, DeviceKind, asks_of
+from fairlead.model.claimed.device_selectors import (
+    DeviceExpression,
+    ExpressionError,
+    device_expression,
+)
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock

@@ -1,7 +1,7 @@
 """CEL by cel-python, as far as it says what cel-go does, with the values that devices have.
 
-Only `model/device_selectors.py` uses it, and imports it when the first expression is compiled.
-cel-python has no types before it evaluates, and names of its own beside the language. So the parts
+Only `device_selectors.py` uses it, and imports it when the first expression is compiled. cel-python
+has no types before it evaluates, and names of its own beside the language. So the parts
 of an expression are compared with what is known to mean the same; an error is an error in both.
 """
 
@@ -15,7 +15,7 @@ from celpy.celparser import CELParseError, CELParser
 from celpy.evaluation import CELEvalError
 
 from fairlead.api.quantity import QuantityError, parse
-from fairlead.model.device_selectors import ExpressionError, Read
+from fairlead.model.claimed.device_selectors import ExpressionError, Read
 
 #: Steps of one evaluation; brackets within brackets, which are followed by recursion.
 STEPS_MAX, DEPTH_MAX, MACROS_MAX = 2_000, 40, 2

@@ -26,37 +26,37 @@ from fairlead.api.team import Team
 from fairlead.api.times import parse_time
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.model.adopted import as_stated
-from fairlead.model.balloons import is_balloon
-from fairlead.model.claims import claim_of
-from fairlead.model.completion import ends_at
-from fairlead.model.consolidation import ConsolidatingPools
-from fairlead.model.devices import DeviceTable
-from fairlead.model.fits import FitTable
-from fairlead.model.forfeits import Forfeit
-from fairlead.model.gangs import GangRequest, InvalidGang, JobKey, gang_of
-from fairlead.model.held_ends import HeldEnds
-from fairlead.model.image_pulls import is_pull
-from fairlead.model.job_claims import NO_CLAIMS, claims_of
+from fairlead.model.asks.image_pulls import is_pull
+from fairlead.model.asks.member_terms import job_terms, member_labels
+from fairlead.model.asks.neighbours import Term, TermTable, rules_of, rules_of_pod, states_rules
+from fairlead.model.asks.priorities import PriorityTable, Unresolved, placed_priority
+from fairlead.model.asks.requests import Neighbours, RequestReader
+from fairlead.model.asks.teams import TeamTable, UnresolvedTeam, owner_of
+from fairlead.model.asks.topology import Level
+from fairlead.model.claimed.devices import DeviceTable
+from fairlead.model.claimed.job_claims import NO_CLAIMS, claims_of
+from fairlead.model.claimed.job_reaches import Unusable, judge_claims, read_claims, use_claims
+from fairlead.model.claimed.volumes import Reaches, VolumeTable, turn_of
+from fairlead.model.gang.gangs import GangRequest, InvalidGang, JobKey, gang_of
+from fairlead.model.gang.job_users import user_of
+from fairlead.model.gang.phase import Phase, is_failing, phase_of
+from fairlead.model.health.windows import hold_seconds
+from fairlead.model.holdings.claims import claim_of
+from fairlead.model.holdings.completion import ends_at
+from fairlead.model.holdings.forfeits import Forfeit
+from fairlead.model.holdings.held_ends import HeldEnds
+from fairlead.model.holdings.ledger import Ledger
+from fairlead.model.holdings.quotas import QuotaTable
+from fairlead.model.holdings.suspects import SuspectTable
+from fairlead.model.holdings.team_use import JobUse, TeamUses
+from fairlead.model.inventory.fits import FitTable
+from fairlead.model.inventory.nodes import NodeTable, counts
+from fairlead.model.inventory.reserved_nodes import Reserved, reserved_by
 from fairlead.model.job_entry import JobEntry, JobObserver
-from fairlead.model.job_reaches import Unusable, judge_claims, read_claims, use_claims
 from fairlead.model.job_use import use_of
-from fairlead.model.job_users import user_of
-from fairlead.model.ledger import Ledger
-from fairlead.model.member_terms import job_terms, member_labels
-from fairlead.model.neighbours import Term, TermTable, rules_of, rules_of_pod, states_rules
-from fairlead.model.nodes import NodeTable, counts
-from fairlead.model.phase import Phase, is_failing, phase_of
-from fairlead.model.priorities import PriorityTable, Unresolved, placed_priority
-from fairlead.model.quotas import QuotaTable
-from fairlead.model.requests import Neighbours, RequestReader
-from fairlead.model.reserved_nodes import Reserved, reserved_by
-from fairlead.model.suspects import SuspectTable
-from fairlead.model.team_use import JobUse, TeamUses
-from fairlead.model.teams import TeamTable, UnresolvedTeam, owner_of
-from fairlead.model.topology import Level
+from fairlead.model.pools.balloons import is_balloon
+from fairlead.model.pools.consolidation import ConsolidatingPools
 from fairlead.model.transaction import Transaction
-from fairlead.model.volumes import Reaches, VolumeTable, turn_of
-from fairlead.model.windows import hold_seconds
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class ClusterState:
 
     `priorities` resolves the jobs' priorities. Without it their `spec.priority` is taken as it
     stands, which is for clients that explain a cluster and may not list its PriorityClasses.
-    `levels` are those of the topology, widest first. `balloon_namespace`: see `model/balloons.py`.
+    `levels` are those of the topology, widest first. `balloon_namespace`: see `pools/balloons.py`.
     """
 
     def __init__(

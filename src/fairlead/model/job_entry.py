@@ -8,13 +8,13 @@ from typing import TypeAlias
 import msgspec
 
 from fairlead.api.job import Job
-from fairlead.model.gangs import GangRequest, InvalidGang, JobKey
-from fairlead.model.job_claims import NO_CLAIMS, Claims
-from fairlead.model.job_reaches import Unusable
-from fairlead.model.phase import Phase
-from fairlead.model.priorities import Unresolved
-from fairlead.model.teams import UnresolvedTeam
-from fairlead.model.volumes import Reaches
+from fairlead.model.asks.priorities import Unresolved
+from fairlead.model.asks.teams import UnresolvedTeam
+from fairlead.model.claimed.job_claims import NO_CLAIMS, Claims
+from fairlead.model.claimed.job_reaches import Unusable
+from fairlead.model.claimed.volumes import Reaches
+from fairlead.model.gang.gangs import GangRequest, InvalidGang, JobKey
+from fairlead.model.gang.phase import Phase
 
 
 class JobEntry(msgspec.Struct, frozen=True):

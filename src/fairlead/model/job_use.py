@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairlead.model.claims import Claim
+from fairlead.model.gang.phase import Phase
+from fairlead.model.holdings.claims import Claim
+from fairlead.model.holdings.team_use import JobUse
+from fairlead.model.inventory.nodes import counts
 from fairlead.model.job_entry import JobEntry
-from fairlead.model.nodes import counts
-from fairlead.model.phase import Phase
-from fairlead.model.team_use import JobUse
 
 
 def use_of(

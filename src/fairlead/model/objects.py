@@ -17,10 +17,10 @@ from fairlead.api.node_pool import NodePool
 from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.team import Team
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from fairlead.model.asks.priorities import PriorityTable
+from fairlead.model.asks.topology import Level
+from fairlead.model.claimed.devices import DeviceTable
 from fairlead.model.cluster import ClusterState
-from fairlead.model.devices import DeviceTable
-from fairlead.model.priorities import PriorityTable
-from fairlead.model.topology import Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Objects:
     device_templates: tuple[ResourceClaimTemplate, ...] = ()
     device_classes: tuple[DeviceClass, ...] = ()
     slices: tuple[ResourceSlice, ...] = ()
-    #: Where balloons are; see `model/balloons.py`.
+    #: Where balloons are; see `model/pools/balloons.py`.
     balloon_namespace: str = ""
 
     def state(self, levels: Sequence[Level], *, contains: bool = False) -> ClusterState:

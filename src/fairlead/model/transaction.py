@@ -20,11 +20,11 @@ from msgspec.structs import replace
 
 from fairlead.api.core import Node, NodeCondition
 from fairlead.api.names import HOSTNAME, READY
-from fairlead.model.fits import FitTable
-from fairlead.model.gangs import JobKey
-from fairlead.model.ledger import Ledger
-from fairlead.model.nodes import Ints, NodeTable
-from fairlead.model.requests import MemberClass, Request
+from fairlead.model.asks.requests import MemberClass, Request
+from fairlead.model.gang.gangs import JobKey
+from fairlead.model.holdings.ledger import Ledger
+from fairlead.model.inventory.fits import FitTable
+from fairlead.model.inventory.nodes import Ints, NodeTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from fairlead.model.faults import Moment
+from fairlead.model.health.faults import Moment
 from fairlead.runtime.clock import Clock, SystemClock
 
 TEXT_BYTES_MAX = 1 << 20

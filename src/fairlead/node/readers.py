@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
-from fairlead.model.faults import Moment
+from fairlead.model.health.faults import Moment
 from fairlead.node.host import Absent, Host
 from fairlead.node.source import AnySource
 from fairlead.node.watch import MachineWatch

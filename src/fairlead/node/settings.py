@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from fairlead.api.node_report import FACTS_MAX, TuningMode
 from fairlead.input.sections import Section, about, within
-from fairlead.model.faults import Action, Severity
+from fairlead.model.health.faults import Action, Severity
 from fairlead.node.shaping.mechanism import MechanismChoice
 
 HOUR = 3600

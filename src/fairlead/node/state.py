@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.model.faults import EndedFault, Fault, Identity
+from fairlead.model.health.faults import EndedFault, Fault, Identity
 from fairlead.node.watch import Kept, Memory
 
 SCHEMA_VERSION = 1

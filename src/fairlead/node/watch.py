@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from fairlead.model.fault_book import FaultBook
-from fairlead.model.faults import EndedFault, Fault, Identity, Look, Moment
+from fairlead.model.health.fault_book import FaultBook
+from fairlead.model.health.faults import EndedFault, Fault, Identity, Look, Moment
 from fairlead.node.source import AnySource, Judged, SkippedCheck, SourceHealth, SourceState
 
 ENDED_MAX = 100

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.model.faults import Action, FaultVerdict, Recovery, Severity
+from fairlead.model.health.faults import Action, FaultVerdict, Recovery, Severity
 from fairlead.node.settings import Architecture, CodeVerdict, GpuSettings
 
 FELL_OFF = 79

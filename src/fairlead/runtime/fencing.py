@@ -34,7 +34,7 @@ from fairlead.api.status import (
     NotFound,
     Unavailable,
 )
-from fairlead.model.phase import PLACEABLE, is_new, phase_of
+from fairlead.model.gang.phase import PLACEABLE, is_new, phase_of
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.barrier import Barrier, Written
 from fairlead.runtime.client import Client, ClientWrapper, Request

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from fairlead.decide.health.cycle import HealthReport
 from fairlead.decide.rails.removals import RemovalOutcome, RemovalRule
 from fairlead.decide.rails.sight import Blindness
-from fairlead.model.node_record import NodeState
+from fairlead.model.health.node_record import NodeState
 
 #: Returns what the latest decision found. Reading must not wait.
 HealthSource = Callable[[], HealthReport]

@@ -28,7 +28,7 @@ from fairlead.api.node_report import (
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.api.times import format_time
-from fairlead.model.node_record import NodeRecord, NodeState, record_of
+from fairlead.model.health.node_record import NodeRecord, NodeState, record_of
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.sim.observer import Observer

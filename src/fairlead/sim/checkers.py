@@ -18,7 +18,7 @@ from fairlead.api.meta import OwnerReference
 from fairlead.api.quantity import resources_to_base
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.balloons import is_balloon
+from fairlead.model.pools.balloons import is_balloon
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.sim.observer import STALE_SECONDS
 from fairlead.sim.working_time import JOBS, WorkingTime

@@ -31,7 +31,7 @@ from fairlead.cloud.provider import CloudError, LaunchRequest, MachineProvider
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.cloud.simulated import CloudRates, SimulatedCloud, SimulatedProvider
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.machines import Instance, Inventory
+from fairlead.model.health.machines import Instance, Inventory
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.observer import STALE_SECONDS, Observer
 from fairlead.sim.placement_checkers import SpareChecker

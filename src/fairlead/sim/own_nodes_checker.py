@@ -19,8 +19,8 @@ from fairlead.api.job import Job
 from fairlead.api.names import TAINT_SPARE
 from fairlead.api.placement import nodes_of
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.phase import Phase, phase_of
-from fairlead.model.windows import closed_of
+from fairlead.model.gang.phase import Phase, phase_of
+from fairlead.model.health.windows import closed_of
 from fairlead.sim.checkers import PromiseBroken, requests_of
 from fairlead.sim.observer import STALE_SECONDS, Observer
 from fairlead.sim.strict_order_checker import has_rules

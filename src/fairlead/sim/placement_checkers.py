@@ -16,7 +16,7 @@ from fairlead.api.placement import Placement, nodes_of
 from fairlead.api.pod_parts import PodAffinityTerm
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.topology import DEFAULT_LEVELS
+from fairlead.model.asks.topology import DEFAULT_LEVELS
 from fairlead.sim.checkers import PromiseBroken, offers_all
 from fairlead.sim.observer import STALE_SECONDS, Observer
 

@@ -23,9 +23,9 @@ from fairlead.api.placement import Nomination, PreemptionKind, nodes_of
 from fairlead.api.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.adopted import as_stated
-from fairlead.model.phase import is_failing
-from fairlead.model.priorities import class_names
-from fairlead.model.windows import closed_of
+from fairlead.model.asks.priorities import class_names
+from fairlead.model.gang.phase import is_failing
+from fairlead.model.health.windows import closed_of
 from fairlead.sim.checkers import PromiseBroken, offers_all
 from fairlead.sim.consolidation_checker import ConsolidationChecker
 from fairlead.sim.observer import STALE_SECONDS, Observer

@@ -17,7 +17,7 @@ from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.verbs.options import WriteOptions
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.status import pod_requests
-from fairlead.model.labels import tolerates
+from fairlead.model.inventory.labels import tolerates
 from fairlead.runtime.client import Client
 from fairlead.sim.observer import Observer
 

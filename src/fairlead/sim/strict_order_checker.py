@@ -19,7 +19,7 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.quantity import resources_to_base
 from fairlead.api.team import JobLimits, QueueingStrategy, TeamSpec
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.sim.checkers import PromiseBroken, requests_of
 from fairlead.sim.observer import STALE_SECONDS, Observer
 from fairlead.sim.team_model import TeamModel, is_healthy

@@ -21,8 +21,8 @@ from fairlead.api.job import Job, Role
 from fairlead.api.quantity import GPU, resources_to_base
 from fairlead.api.team import JobLimits, Share, Team, TeamSpec
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.job_users import user_of
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.gang.job_users import user_of
+from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.sim.checkers import PromiseBroken, offers_all, requests_of
 from fairlead.sim.observer import STALE_SECONDS, Observer
 from fairlead.sim.team_model import TeamModel, is_healthy, team_taints

@@ -22,7 +22,7 @@ from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import ApiError
 from fairlead.decide.pinning import pinned_node
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.grouping import is_gated
+from fairlead.model.pools.grouping import is_gated
 from fairlead.runtime.client import Client
 from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.observer import STALE_SECONDS, Observer

@@ -50,8 +50,8 @@ from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.history.memory import MemoryHistory
-from fairlead.model.machines import Instance
-from fairlead.model.phase import is_failing
+from fairlead.model.gang.phase import is_failing
+from fairlead.model.health.machines import Instance
 from fairlead.runtime.client import EventType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.leader import LeaderOptions

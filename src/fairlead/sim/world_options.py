@@ -11,7 +11,7 @@ from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
-from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.rails.sight import SightLimits
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.embedded.virtual.profile import Profile, load_profile

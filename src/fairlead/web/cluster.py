@@ -42,7 +42,7 @@ from fairlead.cli.views.jobs import JobChoice, choose_jobs, state_of, where_or_w
 from fairlead.cli.views.nodes import NodeUse, node_uses
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.reserved_nodes import Reserved, reserved_by
+from fairlead.model.inventory.reserved_nodes import Reserved, reserved_by
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger

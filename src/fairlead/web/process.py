@@ -18,7 +18,7 @@ from fairlead.app.signals import stop_on_signals
 from fairlead.cli.common import Common
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import Connection
-from fairlead.model.topology import Level
+from fairlead.model.asks.topology import Level
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.supervisor import Supervisor

@@ -30,9 +30,9 @@ from fairlead.decide.admission.pod_gates import (
     opt_in_of,
 )
 from fairlead.decide.admission.pod_teams import is_left_alone, judge_team
-from fairlead.model.priorities import PriorityTable
-from fairlead.model.submitted import SubmittedTable
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.priorities import PriorityTable
+from fairlead.model.asks.teams import TeamTable
+from fairlead.model.holdings.submitted import SubmittedTable
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.webhook import review
 from fairlead.webhook.configuration import CLUSTER_KINDS, Path

@@ -16,10 +16,10 @@ from fairlead.api.job_defaults import JobTerms
 from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.team import Team
 from fairlead.decide.admission.pod_gates import GateRules, system_with
-from fairlead.model.node_teams import NODE_OUTLINES
-from fairlead.model.priorities import PriorityTable
-from fairlead.model.submitted import JOB_OUTLINES, JobOutline, SubmittedTable
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.priorities import PriorityTable
+from fairlead.model.asks.teams import TeamTable
+from fairlead.model.holdings.submitted import JOB_OUTLINES, JobOutline, SubmittedTable
+from fairlead.model.inventory.node_teams import NODE_OUTLINES
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger

@@ -39,18 +39,18 @@ from fairlead.app.archive_guard import to_read_history
 from fairlead.app.messages import Explained, ExplainQuestion, FitQuestion, Fitted
 from fairlead.cli.answers import ask_fit, ask_why
 from fairlead.cli.transport import Api
-from fairlead.decide.explanation import Forecast, PreemptionAhead, UnknownBound
-from fairlead.decide.forecast import Forecasts
+from fairlead.decide.answers.explanation import Forecast, PreemptionAhead, UnknownBound
+from fairlead.decide.answers.forecast import Forecasts
+from fairlead.decide.answers.supposed import supposed
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.fair_share import FairShareOrder
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.supposed import supposed
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.fair_share import FairShareOrder
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.kube.kubeconfig import Connection
 from fairlead.model.cluster import ClusterState
-from fairlead.model.node_health import NodeHealth
+from fairlead.model.health.node_health import NodeHealth
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.builders import (
     EPOCH,

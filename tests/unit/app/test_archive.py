@@ -63,9 +63,9 @@ from fairlead.cli.installation import BINDING_PATH
 from fairlead.cli.transport import Api
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.decision_log import Cycle, DecisionLog
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.snapshot import Carried
+from fairlead.decide.answers.snapshot import Carried
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.desk.recall import Recall
 from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import Client

@@ -39,7 +39,7 @@ from fairlead.input.sections import description_of, fields_of, plain
 from fairlead.input.yamlmarks import BYTES_MAX
 from fairlead.install.manifests import Install, manifests
 from fairlead.install.values import Values
-from fairlead.model.topology import Level
+from fairlead.model.asks.topology import Level
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import SupervisedService, Supervisor

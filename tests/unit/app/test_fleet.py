@@ -32,7 +32,7 @@ from fairlead.api.topology import Topology
 from fairlead.cli.views.fleet import fleet_note
 from fairlead.cloud.simulated import CloudRates
 from fairlead.history.memory import MemoryHistory
-from fairlead.model.windows import read_window, window_text
+from fairlead.model.health.windows import read_window, window_text
 from fairlead.runtime.history import FleetRecord, HistoryError
 from fairlead.sim.loop import run
 from fairlead.sim.workload import job_body

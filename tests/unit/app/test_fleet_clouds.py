@@ -19,7 +19,7 @@ from tests.unit.app.fleet_world import FleetWorld
 
 from fairlead.cloud.provider import LaunchRequest
 from fairlead.cloud.simulated import node_body
-from fairlead.model.machines import Instance, InstanceState
+from fairlead.model.health.machines import Instance, InstanceState
 from fairlead.sim.loop import run
 
 GROUP = "h100"

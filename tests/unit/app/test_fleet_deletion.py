@@ -13,7 +13,7 @@ from fairlead.api.resources import FLEETS, NODE_POOLS, NODES
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.controllers.fleet import FleetController
 from fairlead.decide.fleet.actions import Action, HoldPool
-from fairlead.model.spares import is_spare
+from fairlead.model.inventory.spares import is_spare
 from fairlead.runtime.barrier import Written
 from fairlead.sim.loop import run
 

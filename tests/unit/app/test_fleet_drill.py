@@ -16,8 +16,8 @@ from tests.unit.runtime.test_metrics import samples
 from fairlead.api.resources import NODE_POOLS, NODES
 from fairlead.cloud.provider import LaunchRequest
 from fairlead.cloud.simulated import SCHEME, node_body
-from fairlead.model.machines import Instance, InstanceState
-from fairlead.model.node_health import is_ready
+from fairlead.model.health.machines import Instance, InstanceState
+from fairlead.model.health.node_health import is_ready
 from fairlead.sim.loop import run
 
 NODES_COUNT = int(os.environ.get("FAIRLEAD_DRILL_NODES", "1000"))

@@ -21,7 +21,7 @@ from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.demand import Offer
 from fairlead.decide.fleet.view import FleetView
 from fairlead.decide.rails import books
-from fairlead.model.machines import Inventory
+from fairlead.model.health.machines import Inventory
 from fairlead.runtime.barrier import Written
 from fairlead.sim.loop import run
 

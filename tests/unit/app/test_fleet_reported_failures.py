@@ -19,7 +19,7 @@ from fairlead.api.resources import NODES, PODS, TEAMS
 from fairlead.api.status import InternalError
 from fairlead.cloud.provider import MachineProvider
 from fairlead.cloud.simulated import CloudRates, SimulatedProvider
-from fairlead.model.machines import Inventory
+from fairlead.model.health.machines import Inventory
 from fairlead.runtime.client import Request, RequestVerb
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_pod, make_team

@@ -10,7 +10,7 @@ from fairlead.api import names
 from fairlead.api.core import Node
 from fairlead.api.resources import NODE_POOLS, NODES
 from fairlead.decide.reasons import Reason
-from fairlead.model.spares import is_spare
+from fairlead.model.inventory.spares import is_spare
 from fairlead.sim.loop import run
 
 _TAINT = {"key": names.TAINT_SPARE, "effect": "NoSchedule"}

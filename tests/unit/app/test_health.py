@@ -19,8 +19,8 @@ from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.api.times import format_time
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.rails.sight import SightLimits
-from fairlead.model.node_record import NodeState, record_of
-from fairlead.model.windows import drain_of
+from fairlead.model.health.node_record import NodeState, record_of
+from fairlead.model.health.windows import drain_of
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_pod
 

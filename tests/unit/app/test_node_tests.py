@@ -24,7 +24,7 @@ from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.rails.sight import SightLimits
 from fairlead.embedded.virtual.hardware import Hardware, Quality
 from fairlead.embedded.virtual.profile import HardwareSpec
-from fairlead.model.node_record import NodeState, record_of
+from fairlead.model.health.node_record import NodeState, record_of
 from fairlead.sim.loop import run
 
 GATE = HealthPolicy(

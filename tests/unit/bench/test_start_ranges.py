@@ -8,7 +8,7 @@ import pytest
 from bench.start_ranges import StartRanges, draw_loads
 from tools.measure_forecasts import measured
 
-from fairlead.decide.run_times import Likeness, RunTimes
+from fairlead.decide.placement.waiting.run_times import Likeness, RunTimes
 
 
 def share_right(ask: float) -> tuple[int, float]:

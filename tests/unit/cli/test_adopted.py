@@ -8,8 +8,8 @@ from fairlead.api.job import Adopts, Attempt, Job, MemberCounts, VerdictStatus
 from fairlead.api.meta import Condition
 from fairlead.cli.commands.change import CANCEL, HOLD, RELEASE, adopted_problem, is_of_another
 from fairlead.cli.views.jobs import where_or_why
-from fairlead.decide.explain import explain
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.answers.explain import explain
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.testing.builders import EPOCH, make_job, make_node
 
 ADOPTS = Adopts("Job", "train", "batch/v1", "uid")

@@ -17,9 +17,9 @@ from fairlead.app.controller_settings import ControllerSettings, PlacementSettin
 from fairlead.app.messages import SETTINGS_FILE, SETTINGS_NAME, ClusterStatus, NodeCounts
 from fairlead.cli.cluster_settings import read_settings
 from fairlead.cli.installation import BINDING_PATH, own_namespace
-from fairlead.decide.explain import explain
-from fairlead.decide.explanation import Forecast
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.answers.explain import explain
+from fairlead.decide.answers.explanation import Forecast
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.input.sections import plain
 from fairlead.install.manifests import Install, manifests
 from fairlead.install.values import Values, WebhookValues

@@ -18,10 +18,10 @@ from fairlead.cli.archive import proxy_path
 from fairlead.cli.common import Common
 from fairlead.cli.transport import Api
 from fairlead.controllers.decision_log import Cycle
+from fairlead.decide.answers.snapshot import Carried, Snapshot
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.snapshot import Carried, Snapshot
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.recall import Recall
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.kube.http1 import HttpResponse
 from fairlead.kube.kubeconfig import Connection
 from fairlead.model.objects import Objects

@@ -7,7 +7,7 @@ from tests.unit.decide.test_preemption import running
 
 from fairlead.cli.commands.defrag import _block
 from fairlead.cli.views.moves import moves_facts, moves_text
-from fairlead.decide.placement.block_moves import find_moves
+from fairlead.decide.answers.block_moves import find_moves
 from fairlead.testing.builders import EPOCH
 
 WIDE = ("default", "wide")

@@ -26,8 +26,8 @@ from fairlead.api.times import format_time
 from fairlead.cli.fit import check_fit
 from fairlead.cli.views.fleet import buying_for
 from fairlead.cli.views.why import why_text
-from fairlead.decide.explain import explain
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.answers.explain import explain
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.input.errors import CliError
 from fairlead.testing.builders import EPOCH, make_job, make_node
 

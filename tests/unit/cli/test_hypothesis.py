@@ -13,14 +13,14 @@ from fairlead.api.quantity import CPU, MEMORY, resources_to_base
 from fairlead.cli.flags import Flag
 from fairlead.cli.hypothesis import changed_job, read_changes
 from fairlead.cli.views.why import supposed_text, why_text
-from fairlead.decide.explain import explain_changed
-from fairlead.decide.explanation import Explanation
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.answers.explain import explain_changed
+from fairlead.decide.answers.explanation import Explanation
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.input.errors import CliError
+from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.cluster import ClusterState
-from fairlead.model.priorities import PriorityTable
 from fairlead.testing.builders import EPOCH, make_job, make_nodes, make_placement, make_role
 
 URGENT = PriorityClass(metadata=ObjectMeta(name="urgent"), value=7)

@@ -12,8 +12,9 @@ HEAVY = (
     "prometheus_client", "shutil", "structlog", "tempfile", "uvloop", "yaml",
     "fairlead.cli.own_answers", "fairlead.controllers", "fairlead.embedded",
     "fairlead.decide.fleet", "fairlead.decide.placement.cycle",
-    "fairlead.decide.placement.preempt",
-    "fairlead.decide.placement.whatif", "fairlead.decide.forecast", "fairlead.model.cluster",
+    "fairlead.decide.placement.evict.preempt",
+    "fairlead.decide.placement.why_not.whatif", "fairlead.decide.answers.forecast",
+    "fairlead.model.cluster",
     "fairlead.sim",
 )  # fmt: skip
 #: Module by module in one process; so each line allows what the lines before it allow.

@@ -30,7 +30,7 @@ from fairlead.cli.views.fleet import plan_text
 from fairlead.cli.views.jobs import JobChoice, choose_jobs, ending
 from fairlead.cli.views.teams import quota_text
 from fairlead.cli.views.why import why_text
-from fairlead.decide.explanation import HOLDERS_MAX, Explanation, Holder
+from fairlead.decide.answers.explanation import HOLDERS_MAX, Explanation, Holder
 from fairlead.decide.reasons import Reason, singular
 from fairlead.decide.verdict import Verdict
 from fairlead.testing.builders import make_job, make_nodes, make_placement, make_team

@@ -23,9 +23,9 @@ from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import tasks_of
 from fairlead.cli.views.why import why_facts, why_text
 from fairlead.cli.views.words import amount_words
-from fairlead.decide.explain import explain
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.answers.explain import explain
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.input.errors import CliError
 from fairlead.model.cluster import ClusterState
 from fairlead.runtime.client import ObjectList, Request, RequestVerb

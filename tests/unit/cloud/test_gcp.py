@@ -33,7 +33,7 @@ from fairlead.cloud.provider import (
     OutOfCapacity,
     RefusedByProvider,
 )
-from fairlead.model.machines import InstanceState
+from fairlead.model.health.machines import InstanceState
 from fairlead.sim.loop import run
 
 

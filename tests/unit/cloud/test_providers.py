@@ -24,7 +24,7 @@ from fairlead.cloud.provider import (
 )
 from fairlead.cloud.simulated import CloudRates, SimulatedCloud, SimulatedProvider
 from fairlead.cloud.static import StaticProvider
-from fairlead.model.machines import InstanceState
+from fairlead.model.health.machines import InstanceState
 
 #: Keeps which machines are awake in a directory, a file each; fails once when told to.
 POWER = """#!/bin/sh

@@ -14,7 +14,7 @@ from fairlead.api.meta import find_condition, is_true
 from fairlead.api.resources import JOBS
 from fairlead.controllers.admissions import OFFER_SECONDS_MAX
 from fairlead.decide.attempts.status import StatusDraft
-from fairlead.model.phase import Phase, is_new, phase_of
+from fairlead.model.gang.phase import Phase, is_new, phase_of
 from fairlead.testing.builders import EPOCH, make_job, make_nodes
 
 

@@ -33,7 +33,7 @@ from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.options import WriteOptions
 from fairlead.embedded.verbs.service import ApiService
-from fairlead.model.pool_nodes import PoolNodes
+from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.runtime.client import Client, ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.loop import ControllerLoop

@@ -18,7 +18,7 @@ from fairlead.api.meta import Condition, ObjectMeta, to_wire
 from fairlead.api.resources import JOBS, NODES, PRIORITY_CLASSES, Resource
 from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
 from fairlead.controllers.scheduler import SchedulerController
-from fairlead.decide.placement import state as placement_state
+from fairlead.decide.placement.waiting import state as placement_state
 from fairlead.model.cluster import ClusterState
 from fairlead.runtime.client import Request, RequestVerb
 from fairlead.runtime.clock import LoopClock

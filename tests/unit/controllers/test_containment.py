@@ -28,8 +28,9 @@ from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.attempts.record import new_record
 from fairlead.decide.job_actions import WriteJobStatus
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.placement import context, cycle
-from fairlead.decide.placement import state as placement_state
+from fairlead.decide.placement import cycle
+from fairlead.decide.placement.desk import context
+from fairlead.decide.placement.waiting import state as placement_state
 from fairlead.decide.reasons import Reason
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock

@@ -38,7 +38,7 @@ from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.view import JobView
 from fairlead.decide.verdict import ObjectKey
 from fairlead.history.memory import MemoryHistory
-from fairlead.model.spares import with_taint
+from fairlead.model.inventory.spares import with_taint
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.history import HistoryQuery

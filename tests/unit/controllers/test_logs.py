@@ -20,7 +20,7 @@ from fairlead.api.status import Forbidden, Unavailable
 from fairlead.controllers.log_queue import LogQueue
 from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
 from fairlead.history.memory import MemoryLogs
-from fairlead.model.grouping import membership_of
+from fairlead.model.pools.grouping import membership_of
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.history import LogQuery, LogText
 from fairlead.runtime.leader import LeaderTerm

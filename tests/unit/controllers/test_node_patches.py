@@ -9,7 +9,7 @@ from fairlead.api.core import Taint
 from fairlead.api.meta import to_wire
 from fairlead.controllers.node_patches import OWNER, node_patch
 from fairlead.decide.fleet.actions import Admit, AwaitTurn, Mark, SetSpare, Unmark
-from fairlead.model.spares import with_taint
+from fairlead.model.inventory.spares import with_taint
 from fairlead.testing.builders import make_node
 
 THEIRS = Taint("nvidia.com/gpu", "NoSchedule", "present")

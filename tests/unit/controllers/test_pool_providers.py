@@ -24,7 +24,7 @@ from fairlead.api.node_pool import (
 from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, RefusedByProvider
 from fairlead.controllers.pool_providers import PoolProviders
 from fairlead.decide.fleet.view import FleetPolicy
-from fairlead.model.machines import Inventory
+from fairlead.model.health.machines import Inventory
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.set_aside import SetAside
 from fairlead.sim.loop import run

@@ -26,8 +26,8 @@ from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.options import WriteOptions
 from fairlead.embedded.verbs.service import ApiService
-from fairlead.model.node_health import is_ready
-from fairlead.model.teams import owner_of
+from fairlead.model.asks.teams import owner_of
+from fairlead.model.health.node_health import is_ready
 from fairlead.runtime.client import ClientWrapper, Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind, EventSink

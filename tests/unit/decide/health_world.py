@@ -30,8 +30,8 @@ from fairlead.decide.health.cycle import HealthMemory, HealthReport, HealthView,
 from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.rails.books import CreateFleet, WriteFleet
-from fairlead.model.node_record import NodeRecord, NodeState, record_of
-from fairlead.model.windows import drain_of
+from fairlead.model.health.node_record import NodeRecord, NodeState, record_of
+from fairlead.model.health.windows import drain_of
 from fairlead.testing.builders import EPOCH, make_node
 
 ACTING = HealthPolicy(enabled=True, act_on=("*",))

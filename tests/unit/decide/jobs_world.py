@@ -63,8 +63,8 @@ from fairlead.decide.jobs.view import (
 )
 from fairlead.decide.pinning import node_of
 from fairlead.decide.verdict import Decision
-from fairlead.model.phase import is_failing
-from fairlead.model.windows import Window
+from fairlead.model.gang.phase import is_failing
+from fairlead.model.health.windows import Window
 from fairlead.testing.builders import EPOCH, make_job
 
 ROUNDS_MAX = 50

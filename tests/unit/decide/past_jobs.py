@@ -8,7 +8,7 @@ from fairlead.api.job import Attempt, Job, JobStatus
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.times import format_time
-from fairlead.decide.run_times import SAMPLES_MIN
+from fairlead.decide.placement.waiting.run_times import SAMPLES_MIN
 from fairlead.testing.builders import EPOCH
 
 

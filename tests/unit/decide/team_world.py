@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fairlead.api.job import Job
 from fairlead.api.team import Team
-from fairlead.decide.placement.fair_share import FairShareOrder
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.waiting.fair_share import FairShareOrder
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import make_nodes
 

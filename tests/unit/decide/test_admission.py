@@ -23,7 +23,7 @@ from fairlead.decide.admission.pod_gates import (
 )
 from fairlead.decide.admission.teams import RequestSender
 from fairlead.embedded.patch import apply_json_patch
-from fairlead.model.priorities import PriorityTable
+from fairlead.model.asks.priorities import PriorityTable
 from fairlead.testing.builders import make_priority_class
 
 RULES = GateRules(own_namespace="ours")

@@ -15,7 +15,7 @@ from fairlead.api.status import StatusCause
 from fairlead.api.team import Reservation, Subjects
 from fairlead.decide.admission.jobs import judge_job
 from fairlead.decide.admission.teams import RequestSender
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.teams import TeamTable
 from fairlead.testing.builders import make_team
 
 ANN, EVE = RequestSender("ann"), RequestSender("eve", ("vision-admins",))

@@ -19,7 +19,7 @@ from fairlead.api.validate_team import validate_team
 from fairlead.decide.admission.job_defaults import ADDED_BYTES_MAX
 from fairlead.decide.admission.jobs import NO_TERMS, fill_job, judge_job
 from fairlead.decide.admission.teams import RequestSender
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.teams import TeamTable
 from fairlead.testing.builders import make_team
 
 DAY = 86_400

@@ -12,9 +12,9 @@ from fairlead.api.team import JobLimits
 from fairlead.decide.admission.jobs import judge_job
 from fairlead.decide.admission.limits import acts_for_others, submitter_to_set
 from fairlead.decide.admission.teams import RequestSender
-from fairlead.model.submitted import JobOutline, SubmittedTable
-from fairlead.model.team_use import Account
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.teams import TeamTable
+from fairlead.model.holdings.submitted import JobOutline, SubmittedTable
+from fairlead.model.holdings.team_use import Account
 from fairlead.testing.builders import make_job, make_team
 
 ANN = RequestSender("ann", ("people",))

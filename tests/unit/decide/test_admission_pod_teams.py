@@ -22,8 +22,8 @@ from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
-from fairlead.model.node_teams import NodeOutline
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.teams import TeamTable
+from fairlead.model.inventory.node_teams import NodeOutline
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_team

@@ -12,7 +12,7 @@ from fairlead.api.team import Reservation, Subjects
 from fairlead.decide.admission.cluster_kinds import judge_cluster_object
 from fairlead.decide.admission.jobs import judge_job
 from fairlead.decide.admission.teams import RequestSender, team_to_set
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.teams import TeamTable
 from fairlead.testing.builders import make_team
 
 ANN = RequestSender("ann", ("vision-members",))

@@ -15,18 +15,18 @@ from fairlead.api.job import Attempt, Job, Progress
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.times import format_time
+from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.first_start import FirstStart
-from fairlead.decide.placement.kept import Start
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.snapshot import Carried, Snapshot, replay
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.desk.recall import Recall
+from fairlead.decide.placement.places.kept import Start
+from fairlead.decide.placement.stages.first_start import FirstStart
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision
+from fairlead.model.health.windows import GRACE_SECONDS_DEFAULT
 from fairlead.model.objects import Objects
-from fairlead.model.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import (
     EPOCH,
     make_anti_affinity,

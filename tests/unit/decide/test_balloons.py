@@ -40,11 +40,11 @@ from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, Pool
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest
-from fairlead.model.pool_nodes import PoolNodes
+from fairlead.model.gang.gangs import GangRequest
+from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_pod
 
 SPACE = "fairlead-system"

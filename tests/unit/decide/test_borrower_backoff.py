@@ -14,13 +14,13 @@ from fairlead.api.names import ADMITTED, TEAM
 from fairlead.api.placement import HeldNodes
 from fairlead.api.team import Team
 from fairlead.api.times import format_time
+from fairlead.decide.answers.explain import explain
+from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.attempts.backoff import BorrowerBackOff, borrower_backoff
-from fairlead.decide.explain import explain
-from fairlead.decide.explanation import Forecast
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision
 from fairlead.model.cluster import ClusterState

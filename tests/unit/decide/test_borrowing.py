@@ -14,21 +14,21 @@ from fairlead.api.names import HOSTNAME, POOL, TEAM
 from fairlead.api.placement import HeldNodes
 from fairlead.api.team import Team
 from fairlead.api.times import format_time
-from fairlead.decide.explanation import Forecast
-from fairlead.decide.forecast import Forecasts
+from fairlead.decide.answers.explanation import Forecast
+from fairlead.decide.answers.forecast import Forecasts
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.fair_share import FairShareOrder
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.preempt import PotentialRises, check_potential
-from fairlead.decide.placement.queue import QueueEntry
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.victim_search import VictimSearch
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.evict.preempt import PotentialRises, check_potential
+from fairlead.decide.placement.evict.victim_search import VictimSearch
+from fairlead.decide.placement.waiting.fair_share import FairShareOrder
+from fairlead.decide.placement.waiting.queue import QueueEntry
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest
-from fairlead.model.team_use import HALF_LIFE_SECONDS, DecayedSums
-from fairlead.model.windows import GRACE_SECONDS_DEFAULT
+from fairlead.model.gang.gangs import GangRequest
+from fairlead.model.health.windows import GRACE_SECONDS_DEFAULT
+from fairlead.model.holdings.team_use import HALF_LIFE_SECONDS, DecayedSums
 from fairlead.testing.builders import (
     EPOCH,
     as_written,

@@ -14,8 +14,8 @@ from fairlead.api.team import Budget, Team, TeamStatus, TeamUse
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.teams.decide import Sharing, team_status
 from fairlead.testing.builders import (

@@ -15,20 +15,20 @@ from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.quantity import CPU
 from fairlead.api.times import format_time
-from fairlead.decide.explain import explain
-from fairlead.decide.explanation import Forecast
+from fairlead.decide.answers.explain import explain
+from fairlead.decide.answers.explanation import Forecast
+from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.first_start import FirstStart
-from fairlead.decide.placement.kept import KeptRoom, QueueReservation, Start, together
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.snapshot import Carried, Snapshot, replay
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.desk.recall import Recall
+from fairlead.decide.placement.places.kept import KeptRoom, QueueReservation, Start, together
+from fairlead.decide.placement.stages.first_start import FirstStart
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision
+from fairlead.model.health.windows import GRACE_SECONDS_DEFAULT
 from fairlead.model.objects import Objects
-from fairlead.model.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import (
     EPOCH,
     as_written,

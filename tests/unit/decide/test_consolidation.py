@@ -26,9 +26,9 @@ from fairlead.api.placement import PreemptionKind
 from fairlead.api.times import format_time
 from fairlead.decide.attempts.status import preempted_verdict
 from fairlead.decide.placement.actions import WithdrawPreemption
-from fairlead.decide.placement.consolidation import NodesInUseDoNotFall, check_nodes_fall
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.evict.consolidation import NodesInUseDoNotFall, check_nodes_fall
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_pod
 
 POLICY = PlacementPolicy(move_min_run_seconds=60.0)
@@ -298,7 +298,7 @@ def test_a_gang_that_borrows_nodes_of_another_team_does_not_move():
 
 def test_a_search_that_found_nothing_is_not_repeated_while_nothing_changes(monkeypatch):
     searches = []
-    from fairlead.decide.placement import consolidation
+    from fairlead.decide.placement.evict import consolidation
 
     real = consolidation.Consolidation._search_nodes
     monkeypatch.setattr(

@@ -24,8 +24,8 @@ from fairlead.api.topology import Topology
 from fairlead.api.validate import validate_job
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.testing.builders import (
     EPOCH,

@@ -18,11 +18,11 @@ from fairlead.api.devices import (
 )
 from fairlead.api.job import Job
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
+from fairlead.model.claimed.devices import KINDS_MAX, DeviceTable
 from fairlead.model.cluster import ClusterState
-from fairlead.model.devices import KINDS_MAX, DeviceTable
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 from fairlead.testing.device_builders import (
     DRIVER,

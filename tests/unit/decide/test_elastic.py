@@ -20,12 +20,12 @@ from fairlead.decide.attempts.seats import covers
 from fairlead.decide.attempts.usage import gpu_count, usage_of
 from fairlead.decide.placement.actions import NominateJob, PlaceJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.whatif import would_fit
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import InvalidGang
+from fairlead.model.gang.gangs import InvalidGang
 from fairlead.testing.builders import (
     EPOCH,
     as_written,

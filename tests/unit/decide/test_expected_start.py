@@ -9,11 +9,11 @@ from fairlead.api.after import After
 from fairlead.api.job import Attempt, Job, Progress
 from fairlead.api.meta import Condition
 from fairlead.api.times import format_time
-from fairlead.decide.expected_start import expected_start
-from fairlead.decide.explanation import ExpectedStart
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.run_times import SAMPLES_MIN
+from fairlead.decide.answers.expected_start import expected_start
+from fairlead.decide.answers.explanation import ExpectedStart
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.run_times import SAMPLES_MIN
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.testing.builders import EPOCH, make_job, make_nodes, make_placement
 
 NOW = EPOCH + 1000

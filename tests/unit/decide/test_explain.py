@@ -10,13 +10,13 @@ from fairlead.api.meta import Condition
 from fairlead.api.names import FAILURE_TARGET
 from fairlead.api.times import format_time
 from fairlead.cli.views.why import why_text
-from fairlead.decide.explain import explain
-from fairlead.decide.explanation import Explanation, Forecast, OverduePod, UnknownBound
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.whatif import fits_empty, would_fit
+from fairlead.decide.answers.explain import explain
+from fairlead.decide.answers.explanation import Explanation, Forecast, OverduePod, UnknownBound
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.decide.placement.why_not.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Reason
-from fairlead.model.gangs import GangRequest
+from fairlead.model.gang.gangs import GangRequest
 from fairlead.testing.builders import (
     EPOCH,
     make_job,

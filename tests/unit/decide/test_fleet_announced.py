@@ -23,9 +23,9 @@ from fairlead.decide.fleet.census import take_census
 from fairlead.decide.fleet.cycle import decide_fleet
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView
 from fairlead.model.cluster import ClusterState
-from fairlead.model.machines import Instance, InstanceState, Inventory
-from fairlead.model.pool_nodes import PoolNodes
-from fairlead.model.windows import window_text
+from fairlead.model.health.machines import Instance, InstanceState, Inventory
+from fairlead.model.health.windows import window_text
+from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 
 DAY = 86_400.0

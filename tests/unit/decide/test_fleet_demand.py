@@ -31,9 +31,9 @@ from fairlead.decide.fleet.purchases import plan_purchases
 from fairlead.decide.fleet.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetView, PoolView
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest
-from fairlead.model.machines import Instance, InstanceState, Inventory
-from fairlead.model.pool_nodes import PoolNodes
+from fairlead.model.gang.gangs import GangRequest
+from fairlead.model.health.machines import Instance, InstanceState, Inventory
+from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.testing.builders import (
     EPOCH,
     make_anti_affinity,

@@ -28,9 +28,9 @@ from fairlead.decide.fleet.demand import Offer, template_of
 from fairlead.decide.fleet.pool_status import answered
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest
-from fairlead.model.machines import Instance, InstanceState, Inventory
-from fairlead.model.pool_nodes import PoolNodes
+from fairlead.model.gang.gangs import GangRequest
+from fairlead.model.health.machines import Instance, InstanceState, Inventory
+from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.testing.builders import EPOCH, make_job
 
 

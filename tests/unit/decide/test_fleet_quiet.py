@@ -39,8 +39,8 @@ from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, Pool
 from fairlead.decide.pinning import Binding
 from fairlead.decide.verdict import Decision
 from fairlead.model.cluster import ClusterState
-from fairlead.model.machines import Instance, InstanceState, Inventory
-from fairlead.model.pool_nodes import PoolNodes
+from fairlead.model.health.machines import Instance, InstanceState, Inventory
+from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.testing.builders import EPOCH, make_job, make_nodes, make_placement
 
 STEPS = 300

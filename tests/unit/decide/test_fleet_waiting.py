@@ -13,10 +13,10 @@ from fairlead.api.team import Team
 from fairlead.api.topology import Topology
 from fairlead.decide.fleet.demand import Offer, demand_of
 from fairlead.decide.fleet.waiting import gangs_in_order, lacks_nodes
-from fairlead.decide.placement.whatif import would_fit
+from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest
+from fairlead.model.gang.gangs import GangRequest
 from fairlead.testing.builders import (
     EPOCH,
     make_anti_affinity,

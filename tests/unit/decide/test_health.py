@@ -18,8 +18,8 @@ from fairlead.api.node_report import (
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.health.actions import SetRecord
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.model.node_record import NodeState
-from fairlead.model.windows import drain_of
+from fairlead.model.health.node_record import NodeState
+from fairlead.model.health.windows import drain_of
 from fairlead.testing.builders import EPOCH, make_node, make_pod
 
 

@@ -12,8 +12,8 @@ from fairlead.api.job import Attempt, Job
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.testing.builders import (
     EPOCH,
     as_written,
@@ -121,7 +121,9 @@ def test_a_gang_of_two_roles_is_placed_if_only_without_its_images(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its first role would take the node that only its second one fits on."""
-    monkeypatch.setattr("fairlead.decide.placement.search.NODES_MAX", 1)  # not both roles at a time
+    monkeypatch.setattr(
+        "fairlead.decide.placement.places.search.NODES_MAX", 1
+    )  # not both roles at a time
     large = make_role("large", gpus=4)
     small = make_role("small", gpus=3, cpu=100)
     nodes = [make_node("a", gpus=4, cpu=10), make_node("b", gpus=4, images=HAS)]

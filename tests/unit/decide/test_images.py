@@ -14,9 +14,9 @@ from fairlead.decide.images.pods import Taken, of_job, pull_pod
 from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.images.view import ImageNode, Owner, PullState, SeenPull, pulls_for
 from fairlead.decide.images.wishes import ExpectedJob, wishes_of_job
+from fairlead.model.asks.image_pulls import is_pull
 from fairlead.model.cluster import ClusterState
-from fairlead.model.image_pulls import is_pull
-from fairlead.model.pool_nodes import uses_node
+from fairlead.model.pools.pool_nodes import uses_node
 from fairlead.testing.builders import make_job, make_node
 
 ACTION = StartPull(Owner("Job", "default", "train", "u1"), "r.example/i:1", "main", "n0", "un0")

@@ -13,13 +13,13 @@ from fairlead.api.placement import Nomination, RolePlacement
 from fairlead.api.team import JobLimits, Team
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
-from fairlead.decide.explain import explain
-from fairlead.decide.explanation import Forecast
-from fairlead.decide.forecast import forecast
+from fairlead.decide.answers.explain import explain
+from fairlead.decide.answers.explanation import Forecast
+from fairlead.decide.answers.forecast import forecast
 from fairlead.decide.placement.actions import NominateJob, PlaceJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision
 from fairlead.testing.builders import (

@@ -9,7 +9,7 @@ from tests.unit.decide.jobs_world import World, new_job
 
 from fairlead.api.job import Progress
 from fairlead.api.times import format_time
-from fairlead.model.windows import Window
+from fairlead.model.health.windows import Window
 from fairlead.testing.builders import EPOCH
 
 START = EPOCH + 7200.0

@@ -22,8 +22,8 @@ from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.members import probe_pods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import PodRefusal, Refusal
-from fairlead.decide.placement.state import PlacementState
-from fairlead.model.phase import Phase, is_failing, phase_of
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.gang.phase import Phase, is_failing, phase_of
 from fairlead.testing.builders import EPOCH, make_nodes
 
 from .jobs_world import World, new_job

@@ -13,7 +13,7 @@ from fairlead.decide.attempts.status import back_off_verdict
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.pinning import Binding
 from fairlead.decide.reasons import Reason
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.gang.phase import Phase, phase_of
 
 from .jobs_world import World, new_job
 

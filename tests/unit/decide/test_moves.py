@@ -13,8 +13,8 @@ from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED, DEFRAGMENT
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import NominateJob, PreemptJob, WithdrawPreemption
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_nodes
 

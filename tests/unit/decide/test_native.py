@@ -32,9 +32,9 @@ from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding, native_affinity, pinned_node
 from fairlead.decide.placement.actions import PlaceJob, RecordActualPlacement
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
-from fairlead.model.labels import tolerates
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.inventory.labels import tolerates
 from fairlead.testing.builders import (
     EPOCH,
     make_job,

@@ -15,7 +15,7 @@ from fairlead.api.topology import Topology
 from fairlead.api.validate import validate_job
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_spread

@@ -9,10 +9,10 @@ from tests.unit.decide.test_preemption import Cluster, running
 from fairlead.api.job import Attempt, Job
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import PlaceJob
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.asks.priorities import MissingClass, PriorityTable
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest
-from fairlead.model.priorities import MissingClass, PriorityTable
+from fairlead.model.gang.gangs import GangRequest
 from fairlead.testing.builders import (
     EPOCH,
     make_job,

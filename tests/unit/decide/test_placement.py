@@ -15,13 +15,13 @@ from fairlead.api.topology import Topology
 from fairlead.decide.attempts.record import new_record
 from fairlead.decide.placement.actions import Action, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.whatif import fits_empty, largest_shape, would_fit
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.decide.placement.why_not.whatif import fits_empty, largest_shape, would_fit
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest, RequestReader, gang_of
+from fairlead.model.gang.gangs import GangRequest, RequestReader, gang_of
 from fairlead.testing.builders import (
     EPOCH,
     as_written,
@@ -511,7 +511,7 @@ def test_a_gang_that_rests_is_tried_again_once_room_appears(job: Job) -> None:
 def test_gangs_that_a_decision_had_not_looked_at_are_tried_once_others_have_places(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fairlead.decide.placement.queue._COMPLEX_MAX", 1)
+    monkeypatch.setattr("fairlead.decide.placement.waiting.queue._COMPLEX_MAX", 1)
     roles = [(make_role("a", gpus=gpus), make_role("b", gpus=1)) for gpus in (1, 2, 3)]
     jobs = [make_job(f"j{i}", roles=each, created=EPOCH + i) for i, each in enumerate(roles)]
     assert set(places(decide(PlacementState.of(make_nodes(2), jobs), POLICY, EPOCH))) == {

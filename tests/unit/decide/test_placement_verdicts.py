@@ -10,9 +10,9 @@ from fairlead.api.names import TEAM
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.outcome import verdict_status
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.testing.builders import (

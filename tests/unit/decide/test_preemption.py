@@ -23,8 +23,8 @@ from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED
 from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
 from fairlead.api.times import format_time
-from fairlead.decide import forecast
-from fairlead.decide.explain import explain
+from fairlead.decide.answers import forecast
+from fairlead.decide.answers.explain import explain
 from fairlead.decide.placement.actions import (
     Action,
     NominateJob,
@@ -36,14 +36,14 @@ from fairlead.decide.placement.actions import (
     WriteVerdict,
 )
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.lost_work import HoldingAttempt, silent_seconds
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.preempt import PotentialRises, check_potential, potential
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.evict.preempt import PotentialRises, check_potential, potential
+from fairlead.decide.placement.waiting.lost_work import HoldingAttempt, silent_seconds
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
+from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.cluster import ClusterState
-from fairlead.model.priorities import PriorityTable
-from fairlead.model.windows import GRACE_SECONDS_DEFAULT
+from fairlead.model.health.windows import GRACE_SECONDS_DEFAULT
 from fairlead.testing.builders import (
     EPOCH,
     as_written,
@@ -467,7 +467,9 @@ def test_the_time_that_silent_jobs_are_charged_is_that_of_the_jobs_that_report()
 def test_of_the_candidates_that_a_plan_does_not_need_the_dearest_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fairlead.decide.placement.victims._REPEATS_MAX", 0)  # as on large clusters
+    monkeypatch.setattr(
+        "fairlead.decide.placement.evict.victims._REPEATS_MAX", 0
+    )  # as on large clusters
     jobs = [
         running(name, ["n0"], gpus=gpus, since=EPOCH - hours * HOUR)
         for name, gpus, hours in (("cheap", 2, 1), ("dear", 2, 3), ("dearest", 3, 9))
@@ -482,7 +484,9 @@ def test_a_gang_takes_the_nodes_of_the_candidate_that_leaves_in_any_case(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without the last candidate there is too little room: with its nodes alone, others stay."""
-    monkeypatch.setattr("fairlead.decide.placement.victims._REPEATS_MAX", 0)  # as on large clusters
+    monkeypatch.setattr(
+        "fairlead.decide.placement.evict.victims._REPEATS_MAX", 0
+    )  # as on large clusters
     jobs = [
         running("stays", ["n0"], gpus=4, priority=2), running("first", ["n0"], gpus=4, priority=0),
         running("last", ["n1"], gpus=8, priority=1),

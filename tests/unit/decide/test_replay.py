@@ -7,17 +7,17 @@ import pytest
 from fairlead.api.core import Node
 from fairlead.api.job import Attempt, Job
 from fairlead.api.times import format_time
+from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import Action, NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.snapshot import Carried, Snapshot, replay
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.desk.recall import Recall
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import Decision
-from fairlead.model import fits
+from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.cluster import ClusterState
+from fairlead.model.inventory import fits
 from fairlead.model.objects import Objects
-from fairlead.model.priorities import PriorityTable
 from fairlead.testing.builders import (
     EPOCH,
     make_job,

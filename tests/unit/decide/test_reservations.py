@@ -10,12 +10,12 @@ from fairlead.api.job import Job
 from fairlead.api.names import MAINTENANCE, POOL
 from fairlead.api.team import Reservation, Team
 from fairlead.api.times import format_time
-from fairlead.decide.explain import explain
-from fairlead.decide.explanation import Forecast
+from fairlead.decide.answers.explain import explain
+from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision, Verdict
 from fairlead.model.cluster import ClusterState

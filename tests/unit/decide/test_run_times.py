@@ -11,7 +11,13 @@ from fairlead.api.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.times import format_time
-from fairlead.decide.run_times import SAMPLES_MAX, SAMPLES_MIN, Likeness, RunTimes, run_seconds
+from fairlead.decide.placement.waiting.run_times import (
+    SAMPLES_MAX,
+    SAMPLES_MIN,
+    Likeness,
+    RunTimes,
+    run_seconds,
+)
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import EPOCH, make_job, make_placement
 

@@ -7,8 +7,8 @@ from fairlead.api.core import Node, Taint, Toleration
 from fairlead.api.topology import Topology
 from fairlead.decide.placement.actions import ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_role
 

@@ -11,8 +11,8 @@ from fairlead.api.placement import Nomination, RolePlacement, Victim
 from fairlead.api.team import QueueingStrategy, Team
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team

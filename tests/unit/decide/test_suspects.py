@@ -8,10 +8,10 @@ from fairlead.api.core import Node, NodeCondition
 from fairlead.api.job import Attempt, Job
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import PlaceJob
-from fairlead.decide.placement.capacity import EmptyCapacity
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.capacity import EmptyCapacity
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_pod
 
 HOUR = 3600.0

@@ -12,18 +12,18 @@ from msgspec.structs import replace
 from fairlead.api.core import Node
 from fairlead.api.job import Job
 from fairlead.api.topology import Topology
-from fairlead.decide.explain import explain
-from fairlead.decide.explanation import Forecast
+from fairlead.decide.answers.explain import explain
+from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.domains import in_rank_order
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.whatif import fits_empty, would_fit
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.domains import in_rank_order
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.decide.placement.why_not.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
+from fairlead.model.asks.topology import Level, TopologyRequest
 from fairlead.model.cluster import ClusterState
-from fairlead.model.topology import Level, TopologyRequest
 from fairlead.testing.builders import (
     EPOCH,
     as_written,

@@ -8,16 +8,16 @@ from tests.unit.decide.test_placement import POLICY, apply, workers
 from fairlead.api.core import Node, Pod
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.api.volumes import PersistentVolumeClaim
-from fairlead.decide.explain import explain_changed
+from fairlead.decide.answers.explain import explain_changed
+from fairlead.decide.answers.supposed import submitted
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.supposed import submitted
-from fairlead.decide.placement.whatif import would_fit
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Outcome, Reason, render
+from fairlead.model.asks.requests import MemberClass
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest
-from fairlead.model.requests import MemberClass
+from fairlead.model.gang.gangs import GangRequest
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_pod_spec
 from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_class, make_volume
 

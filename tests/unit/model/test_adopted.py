@@ -13,8 +13,8 @@ from fairlead.api.job import Adopts, Job
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.placement import EmptySeats
 from fairlead.model.adopted import as_stated
+from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.cluster import ClusterState
-from fairlead.model.priorities import PriorityTable
 from fairlead.testing.builders import make_job, make_node, make_placement, make_priority_class
 
 ADOPTS = Adopts("StatefulSet", "web", "apps/v1", "uid-web")

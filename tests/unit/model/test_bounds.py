@@ -15,11 +15,11 @@ from fairlead.api.core import (
 )
 from fairlead.api.job import MEMBERS_MAX, ROLES_MAX, Job
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
-from fairlead.model.gangs import GangRequest, InvalidGang
-from fairlead.model.nodes import RESOURCES_PER_NODE_MAX, ROWS_MAX
+from fairlead.model.gang.gangs import GangRequest, InvalidGang
+from fairlead.model.inventory.nodes import RESOURCES_PER_NODE_MAX, ROWS_MAX
 from fairlead.testing.builders import (
     EPOCH,
     make_job,

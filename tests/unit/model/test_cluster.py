@@ -15,11 +15,11 @@ from fairlead.api.meta import Condition, OwnerReference
 from fairlead.api.names import JOB_NAME, JOB_UID
 from fairlead.api.placement import Nomination, RolePlacement
 from fairlead.api.times import format_time
-from fairlead.decide.placement.state import PlacementState
-from fairlead.model import fits as fits_module
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest, InvalidGang
-from fairlead.model.grouping import alone, membership_of
+from fairlead.model.gang.gangs import GangRequest, InvalidGang
+from fairlead.model.inventory import fits as fits_module
+from fairlead.model.pools.grouping import alone, membership_of
 from fairlead.testing.builders import (
     EPOCH,
     make_job,

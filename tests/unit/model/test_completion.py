@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.api.job import Attempt
 from fairlead.api.times import format_time
-from fairlead.model.completion import ends_at
+from fairlead.model.holdings.completion import ends_at
 from fairlead.testing.builders import EPOCH, make_job, make_placement
 
 #: The time limit of the job, and the grace period of its members.

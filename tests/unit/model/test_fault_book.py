@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.model import fault_book
-from fairlead.model.fault_book import FaultBook
-from fairlead.model.faults import (
+from fairlead.model.health import fault_book
+from fairlead.model.health.fault_book import FaultBook
+from fairlead.model.health.faults import (
     CODES_MAX,
     EVIDENCE_MAX,
     Action,

@@ -8,10 +8,10 @@ from collections import Counter
 from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.names import MAINTENANCE
+from fairlead.model.asks.requests import MemberClass
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest
-from fairlead.model.requests import MemberClass
-from fairlead.model.windows import window_text
+from fairlead.model.gang.gangs import GangRequest
+from fairlead.model.health.windows import window_text
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_pod
 
 #: Resources that only some nodes offer at a time; those of the last kind are no devices.

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from fairlead.api.core import ContainerImage
-from fairlead.model import image_table
-from fairlead.model.image_table import IMAGES_PER_NODE_MAX, LACKING_MAX, ImageTable
+from fairlead.model.inventory import image_table
+from fairlead.model.inventory.image_table import IMAGES_PER_NODE_MAX, LACKING_MAX, ImageTable
 
 A, B = "docker.io/library/a:latest", "docker.io/library/b:1"
 

@@ -14,8 +14,8 @@ from fairlead.api.core import (
     Taint,
     Toleration,
 )
-from fairlead.model.labels import LabelTable
-from fairlead.model.requests import NAME_COLUMN, Constraints
+from fairlead.model.asks.requests import NAME_COLUMN, Constraints
+from fairlead.model.inventory.labels import LabelTable
 
 NODES = (
     {"zone": "a", "size": "8"},

@@ -12,9 +12,9 @@ from fairlead.api.meta import Condition, OwnerReference
 from fairlead.api.times import format_time
 from fairlead.decide.placement.actions import RecordActualPlacement, ReleaseJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
-from fairlead.model.grouping import membership_of
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.pools.grouping import membership_of
 from fairlead.testing.builders import (
     EPOCH,
     make_job,

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from fairlead.api.core import Node, NodeCondition
 from fairlead.api.names import MAINTENANCE, MAINTENANCE_ANNOUNCED
 from fairlead.api.times import format_time
-from fairlead.model.node_health import NodeHealth, is_ready
-from fairlead.model.windows import Window, read_window, window_text
+from fairlead.model.health.node_health import NodeHealth, is_ready
+from fairlead.model.health.windows import Window, read_window, window_text
 from fairlead.testing.builders import EPOCH, make_node
 
 WINDOW = window_text(EPOCH + 3600, EPOCH + 7200)

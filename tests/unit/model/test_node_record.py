@@ -7,7 +7,7 @@ import pytest
 from fairlead.api.fleet import RemovalCause
 from fairlead.api.names import HEALTH, RETIRE
 from fairlead.api.node_report import Action
-from fairlead.model.node_record import (
+from fairlead.model.health.node_record import (
     Departure,
     NodeRecord,
     NodeRequest,

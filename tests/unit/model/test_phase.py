@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from fairlead.api.job import Adopts, Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED, FAILED, SUCCEEDED
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.testing.builders import make_job, make_placement
 
 T0 = "2026-01-01T00:00:00Z"

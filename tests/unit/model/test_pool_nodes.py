@@ -12,8 +12,8 @@ from fairlead.api.core import Node, Pod, Taint
 from fairlead.api.job import Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import POOL, TAINT_JOINING
-from fairlead.model.node_health import is_ready
-from fairlead.model.pool_nodes import PoolNodes
+from fairlead.model.health.node_health import is_ready
+from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.testing.builders import make_job, make_node, make_placement, make_pod
 
 NODES = ("n0", "n1", "n2")

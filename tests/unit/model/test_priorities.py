@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from fairlead.api.core import PriorityClass
 from fairlead.api.job import JobSpec
-from fairlead.model.priorities import PriorityTable
+from fairlead.model.asks.priorities import PriorityTable
 from fairlead.testing.builders import make_job, make_priority_class
 
 NAMES = ("a", "b", "c")

@@ -17,8 +17,15 @@ from fairlead.api.resource_quota import (
     ScopeRequirement,
     ScopeSelector,
 )
-from fairlead.model.gangs import GangRequest, RequestReader, gang_of
-from fairlead.model.quotas import Held, Memo, Places, QuotaExcess, QuotaQuestion, QuotaTable
+from fairlead.model.gang.gangs import GangRequest, RequestReader, gang_of
+from fairlead.model.holdings.quotas import (
+    Held,
+    Memo,
+    Places,
+    QuotaExcess,
+    QuotaQuestion,
+    QuotaTable,
+)
 from fairlead.testing.builders import make_job, make_role
 
 GPU = "requests.nvidia.com/gpu"

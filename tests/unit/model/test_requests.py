@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fairlead.api.core import Container, PodSpec, ResourceRequirements, Toleration
-from fairlead.model.requests import RequestError, RequestReader, constraints_of
+from fairlead.model.asks.requests import RequestError, RequestReader, constraints_of
 from fairlead.testing.builders import make_pod_spec
 
 

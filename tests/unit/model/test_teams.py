@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fairlead.api.core import Taint, Toleration
 from fairlead.api.names import TEAM
+from fairlead.model.asks.teams import AmbiguousTeam, ForeignTeam, TeamTable, owner_of
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest
-from fairlead.model.teams import AmbiguousTeam, ForeignTeam, TeamTable, owner_of
+from fairlead.model.gang.gangs import GangRequest
 from fairlead.testing.builders import make_job, make_node, make_team
 
 

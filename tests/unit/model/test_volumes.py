@@ -8,10 +8,8 @@ from msgspec.structs import replace
 from fairlead.api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from fairlead.api.job import Checkpoint
 from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
-from fairlead.model.cluster import ClusterState
-from fairlead.model.job_claims import NO_CLAIMS, Claims, claims_of
-from fairlead.model.phase import Phase
-from fairlead.model.volumes import (
+from fairlead.model.claimed.job_claims import NO_CLAIMS, Claims, claims_of
+from fairlead.model.claimed.volumes import (
     DeletedClaim,
     LostClaim,
     MissingClaim,
@@ -21,6 +19,8 @@ from fairlead.model.volumes import (
     VolumeTable,
     turn_of,
 )
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gang.phase import Phase
 from fairlead.testing.builders import make_job, make_node, make_role
 from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_class, make_volume
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from fairlead.api.job import Role
 from fairlead.api.names import DRAIN, HEALTH_DRAIN, MAINTENANCE
 from fairlead.api.times import parse_time
-from fairlead.model.window_table import WindowTable
-from fairlead.model.windows import Window, closed_of, drain_of, hold_seconds, read_window
+from fairlead.model.health.windows import Window, closed_of, drain_of, hold_seconds, read_window
+from fairlead.model.inventory.window_table import WindowTable
 from fairlead.testing.builders import make_job, make_role
 
 TEXT = "2026-12-01T08:00:00Z/2026-12-01T12:00:00Z"

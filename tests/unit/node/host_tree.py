@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
-from fairlead.model.faults import EndedFault, Fault, Moment
+from fairlead.model.health.faults import EndedFault, Fault, Moment
 from fairlead.node.host import Absent, ClockState, Host
 from fairlead.node.registry import SOURCES
 from fairlead.node.settings import AgentSettings

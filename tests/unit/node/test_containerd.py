@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.model.faults import Moment
+from fairlead.model.health.faults import Moment
 from fairlead.node.host import Absent, Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Nothing

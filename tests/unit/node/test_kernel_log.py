@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.node.host_tree import NEXT_BOOT, HostTree, Looks, changed, named
 
-from fairlead.model.faults import Action, Ending, Recovery, Severity
+from fairlead.model.health.faults import Action, Ending, Recovery, Severity
 from fairlead.node.host import Absent
 from fairlead.node.settings import AgentSettings, Architecture, CodeVerdict, GpuSettings
 from fairlead.node.source import SourceState

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.unit.node.host_tree import HostTree, Looks, changed, named
 
-from fairlead.model.faults import Action, Ending, Severity
+from fairlead.model.health.faults import Action, Ending, Severity
 from fairlead.node.program_run import OUTPUT_BYTES_MAX, ProgramOutcome, adopt_orphans, run
 from fairlead.node.readers import look_once
 from fairlead.node.settings import AgentSettings, ProgramSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.node.host_tree import HostTree
 
-from fairlead.model.faults import Moment
+from fairlead.model.health.faults import Moment
 from fairlead.node.host import Absent, Host, NotAHost
 from fairlead.node.readers import Reader, look_once
 from fairlead.node.source import AnySource, Judged, Nothing, SignalSource, SourceHealth, SourceState

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace as replaced
 from tests.unit.node.host_tree import NEXT_BOOT, HostTree, Looks, changed, named
 
-from fairlead.model.faults import Action, Ending, Severity
+from fairlead.model.health.faults import Action, Ending, Severity
 from fairlead.node.counters import grown, per_hour
 from fairlead.node.host import kernel_clock
 from fairlead.node.settings import AgentSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.node.host_tree import HostTree, Looks
 
-from fairlead.model.faults import Identity
+from fairlead.model.health.faults import Identity
 from fairlead.node.state import State, StateError, clear, open_state
 from fairlead.node.watch import Kept
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from tests.unit.node.host_tree import EPOCH, changed
 
-from fairlead.model.faults import Moment
+from fairlead.model.health.faults import Moment
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Nothing
 from fairlead.node.sources.traffic import COVERAGE, REMOVED, judge

@@ -10,7 +10,7 @@ from tests.unit.node.host_tree import HostTree, Looks, changed, named
 from fairlead.api.node_report import ReportedSetting, SettingState, TuningMode
 from fairlead.decide.health.need import urgency_of
 from fairlead.input.errors import CliError
-from fairlead.model.faults import Severity
+from fairlead.model.health.faults import Severity
 from fairlead.node.node_report import report_status
 from fairlead.node.registry import without_changes
 from fairlead.node.report import Report, report_of

@@ -23,7 +23,7 @@ from fairlead.embedded.patch import apply_json_patch
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.teams import TeamTable
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_team

@@ -28,9 +28,9 @@ from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.webhooks.registry import CallFailed
 from fairlead.embedded.webhooks.review import ReviewUser
-from fairlead.model.priorities import PriorityTable
-from fairlead.model.submitted import JobOutline, SubmittedTable
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.priorities import PriorityTable
+from fairlead.model.asks.teams import TeamTable
+from fairlead.model.holdings.submitted import JobOutline, SubmittedTable
 from fairlead.runtime.backoff import BackoffOptions
 from fairlead.runtime.client import ClientWrapper, Request, RequestVerb
 from fairlead.runtime.clock import LoopClock

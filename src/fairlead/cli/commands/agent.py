@@ -27,7 +27,7 @@ from fairlead.cli.views.agent import (
 )
 from fairlead.cli.views.node_tests import MEASURED_COLUMNS, measured_rows
 from fairlead.input.errors import CliError, Code, Exit, fail, writing
-from fairlead.model.faults import identity
+from fairlead.model.health.faults import identity
 from fairlead.node.host import Host, NotAHost, whole_number
 from fairlead.node.readers import look_once
 from fairlead.node.registry import load_settings, sources, without_changes

@@ -28,7 +28,7 @@ from fairlead.cli.numbers import name_of
 from fairlead.cli.transport import Api
 from fairlead.decide.adoption.group_job import NAMED_KIND
 from fairlead.input.errors import CliError, Code, Problem
-from fairlead.model.phase import OPEN, phase_of
+from fairlead.model.gang.phase import OPEN, phase_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,13 @@ from fairlead.cli.completers import complete_jobs
 from fairlead.cli.lookup import clean_reference, find_job
 from fairlead.cli.objects import read_objects, read_state
 from fairlead.cli.views.moves import moves_facts, moves_text
-from fairlead.decide.placement.block_moves import find_moves
-from fairlead.decide.placement.fair_share import FairShareOrder
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.whatif import largest_shape
+from fairlead.decide.answers.block_moves import find_moves
+from fairlead.decide.placement.waiting.fair_share import FairShareOrder
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.decide.placement.why_not.whatif import largest_shape
 from fairlead.input.errors import Code, Exit, fail
 from fairlead.model.cluster import ClusterState
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.gang.phase import Phase, phase_of
 
 #: Name of the block that is asked about by its size: no name that a job can have.
 _BLOCK = "~block"

@@ -24,7 +24,7 @@ from fairlead.cli.views.network import (
     why_lines,
 )
 from fairlead.input.errors import Code, fail
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.teams import TeamTable
 
 _PODS_MAX = 20
 

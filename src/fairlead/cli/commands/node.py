@@ -35,9 +35,9 @@ from fairlead.cli.views.node import (
 from fairlead.cli.views.node_tests import TEST_COLUMNS, rows_of_tests
 from fairlead.cli.views.tuning import DIFFERENCE_COLUMNS, difference_rows, tuning_line
 from fairlead.input.errors import Code, fail
-from fairlead.model.node_record import record_of
-from fairlead.model.pool_nodes import uses_node
-from fairlead.model.windows import window_text
+from fairlead.model.health.node_record import record_of
+from fairlead.model.health.windows import window_text
+from fairlead.model.pools.pool_nodes import uses_node
 
 #: Who marks nodes that the fleet controller removes: such a cordon is no person's.
 _FLEET = "fairlead-fleet"

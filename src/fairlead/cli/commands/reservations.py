@@ -15,8 +15,8 @@ from fairlead.api.team import Team
 from fairlead.cli.common import Common, Format, common, now
 from fairlead.cli.table import Align, Column, Row
 from fairlead.decide.words import duration
-from fairlead.model.requests import NAME_COLUMN
-from fairlead.model.reserved_nodes import Reserved, reserved_by
+from fairlead.model.asks.requests import NAME_COLUMN
+from fairlead.model.inventory.reserved_nodes import Reserved, reserved_by
 
 
 @click.command(

@@ -38,7 +38,7 @@ from fairlead.cli.views.why import (
     why_facts,
     why_text,
 )
-from fairlead.decide.explanation import UnknownBound
+from fairlead.decide.answers.explanation import UnknownBound
 from fairlead.decide.images.outlook import ImageOutlook
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 

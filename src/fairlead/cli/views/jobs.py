@@ -22,7 +22,7 @@ from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.decide.words import duration, fold_names, plural
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.terminal import joined
 
 if TYPE_CHECKING:

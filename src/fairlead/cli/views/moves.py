@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from fairlead.cli.table import Align, Column, render_table
-from fairlead.decide.placement.moves import Moves
-from fairlead.decide.placement.search import Plan
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.evict.moves import Moves
+from fairlead.decide.placement.places.search import Plan
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import ObjectKey
 from fairlead.decide.words import duration, fold_names, plural
 

@@ -13,8 +13,8 @@ from fairlead.api.times import format_time, parse_time
 from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.views.nodes import pool_of, state_of
 from fairlead.decide.words import duration, plural
-from fairlead.model.node_record import NodeRecord, NodeState, record_of
-from fairlead.model.windows import Window, drain_of
+from fairlead.model.health.node_record import NodeRecord, NodeState, record_of
+from fairlead.model.health.windows import Window, drain_of
 
 _SHOWN_MAX = 5
 _LABEL_WIDTH = 10

@@ -13,9 +13,9 @@ from fairlead.api.pod_asks import member_amounts, pod_amounts
 from fairlead.api.times import parse_time
 from fairlead.cli.table import Align, Column, Row
 from fairlead.decide.words import duration, fold_names
-from fairlead.model.node_record import record_of
-from fairlead.model.spares import is_spare
-from fairlead.model.windows import read_window
+from fairlead.model.health.node_record import record_of
+from fairlead.model.health.windows import read_window
+from fairlead.model.inventory.spares import is_spare
 
 NONE = "-"
 DEFAULT_POOL = "default"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairlead.api.job import Job
 from fairlead.app.messages import Fitted
 from fairlead.cli.views.words import message_of
-from fairlead.decide.explanation import Forecast, PreemptionAhead
+from fairlead.decide.answers.explanation import Forecast, PreemptionAhead
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.decide.words import duration, plural, some_of

@@ -23,9 +23,9 @@ from fairlead.cli.views.words import reason_words
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.verdict import ObjectKey
 from fairlead.decide.words import duration, fold_names, plural
-from fairlead.model.job_users import user_of
-from fairlead.model.phase import Phase, phase_of
-from fairlead.model.teams import owner_of
+from fairlead.model.asks.teams import owner_of
+from fairlead.model.gang.job_users import user_of
+from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.terminal import joined
 
 if TYPE_CHECKING:  # it loads numpy

@@ -26,7 +26,7 @@ from fairlead.decide.admission.pod_gates import (
     reason_of,
 )
 from fairlead.decide.adoption.sources import read_source
-from fairlead.model.grouping import Tool
+from fairlead.model.pools.grouping import Tool
 
 #: Where a kind has the template of its pods, by apiVersion and kind.
 TEMPLATES: Mapping[tuple[str, str], tuple[str, ...]] = {

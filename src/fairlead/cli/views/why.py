@@ -34,8 +34,7 @@ from fairlead.cli.views.jobs import (
 )
 from fairlead.cli.views.teams import Owners, borrowed_nodes, borrowing_words
 from fairlead.cli.views.words import amount_text, amount_words, message_of, reason_words
-from fairlead.decide.attempts.end_reason import EndReason
-from fairlead.decide.explanation import (
+from fairlead.decide.answers.explanation import (
     HOLDERS_MAX,
     Amounts,
     ExpectedStart,
@@ -46,6 +45,7 @@ from fairlead.decide.explanation import (
     Suggestion,
     UnknownBound,
 )
+from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.jobs.restart import is_cancelled
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey

@@ -28,8 +28,8 @@ from fairlead.decide.admission.jobs import (
 )
 from fairlead.decide.admission.limits import Count, submitter_causes
 from fairlead.decide.admission.teams import RequestSender
-from fairlead.model.priorities import PriorityTable
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.priorities import PriorityTable
+from fairlead.model.asks.teams import TeamTable
 
 Obj = Mapping[str, Any]
 _SPEC = re.compile(r"^spec(?=[.\[]|$)")

@@ -17,7 +17,7 @@ from fairlead.api.names import DEFRAGMENT
 from fairlead.api.status import StatusCause
 from fairlead.decide.admission.limits import annotation_of
 from fairlead.decide.admission.teams import RequestSender
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.teams import TeamTable
 
 Obj: TypeAlias = Mapping[str, Any]
 

@@ -32,7 +32,7 @@ from fairlead.api.status import StatusCause
 from fairlead.api.team import Team
 from fairlead.decide.admission.limits import annotation_of
 from fairlead.decide.words import duration
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.teams import TeamTable
 
 Obj: TypeAlias = Mapping[str, Any]
 #: A job's templates as plain JSON, of our own making: written into.

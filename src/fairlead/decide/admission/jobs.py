@@ -29,8 +29,8 @@ from fairlead.decide.admission.limits import (
     submitter_causes,
 )
 from fairlead.decide.admission.teams import RequestSender, team_causes, team_to_set
-from fairlead.model.priorities import SYSTEM_NAMESPACE, SYSTEM_PREFIX, PriorityTable
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.priorities import SYSTEM_NAMESPACE, SYSTEM_PREFIX, PriorityTable
+from fairlead.model.asks.teams import TeamTable
 
 Obj = Mapping[str, Any]
 

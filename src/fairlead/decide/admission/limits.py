@@ -8,7 +8,7 @@ an administrator. Where admission was not asked the annotation is what its autho
 of the team hold all the same, since the namespace decides on the team.
 
 The count may be a moment old, and two requests at a time may both pass: the planner keeps those
-that are too many out of the queue (`decide/placement/job_limits.py`).
+that are too many out of the queue (`decide/placement/waiting/job_limits.py`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.status import StatusCause
 from fairlead.decide.admission.teams import MASTERS, RequestSender
 from fairlead.decide.words import plural
-from fairlead.model.gangs import gang_of, gpus_of
-from fairlead.model.job_users import SERVICE_ACCOUNT, counted_user
-from fairlead.model.requests import RequestReader
-from fairlead.model.team_use import Account
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.requests import RequestReader
+from fairlead.model.asks.teams import TeamTable
+from fairlead.model.gang.gangs import gang_of, gpus_of
+from fairlead.model.gang.job_users import SERVICE_ACCOUNT, counted_user
+from fairlead.model.holdings.team_use import Account
 
 Obj: TypeAlias = Mapping[str, Any]
 #: Returns the unfinished jobs of an account.

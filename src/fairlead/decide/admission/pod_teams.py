@@ -25,7 +25,7 @@ from fairlead.api.names import TEAM
 from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.decide.admission.teams import MASTERS, RequestSender
 from fairlead.decide.admission.unresolved import listed
-from fairlead.model.teams import NO_SCHEDULE, TeamTable, with_team
+from fairlead.model.asks.teams import NO_SCHEDULE, TeamTable, with_team
 
 Operation = Mapping[str, Any]
 #: Who makes the pods of DaemonSets. An owner reference says nothing: anybody can write one.

@@ -1,7 +1,7 @@
 """What admission does to the team of a job: the default, and what may not be claimed.
 
-The namespace decides which teams are open to a job (`model/teams.py`); who submits it chooses among
-them. Where no user is known, as in the embedded cluster, or who submits it acts for others
+The namespace decides which teams are open to a job (`model/asks/teams.py`); who submits it chooses
+among them. Where no user is known, as in the embedded cluster, or who submits it acts for others
 (`limits.py`), the user is None: membership is not judged, and the right to create jobs in the
 namespace is what counts.
 """
@@ -17,7 +17,7 @@ from fairlead.api.names import TEAM
 from fairlead.api.status import StatusCause
 from fairlead.api.team import Team, TeamSpec
 from fairlead.decide.admission.unresolved import listed
-from fairlead.model.teams import AmbiguousTeam, ForeignTeam, TeamTable
+from fairlead.model.asks.teams import AmbiguousTeam, ForeignTeam, TeamTable
 
 Obj = Mapping[str, Any]
 #: Its members may do anything on the cluster.

@@ -6,17 +6,17 @@ from typing import assert_never
 
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
-from fairlead.model.device_asks import UnsupportedClaim
-from fairlead.model.devices import (
+from fairlead.model.asks.priorities import MissingClass, ReservedClass, Unresolved
+from fairlead.model.asks.teams import AmbiguousTeam, ForeignTeam, UnresolvedTeam
+from fairlead.model.claimed.device_asks import UnsupportedClaim
+from fairlead.model.claimed.devices import (
     MissingDeviceClaim,
     MissingDeviceClass,
     UnallocatedClaim,
     UnusableDevices,
 )
-from fairlead.model.job_reaches import Unusable
-from fairlead.model.priorities import MissingClass, ReservedClass, Unresolved
-from fairlead.model.teams import AmbiguousTeam, ForeignTeam, UnresolvedTeam
-from fairlead.model.volumes import (
+from fairlead.model.claimed.job_reaches import Unusable
+from fairlead.model.claimed.volumes import (
     ClaimInUse,
     CrowdedClaim,
     DeletedClaim,

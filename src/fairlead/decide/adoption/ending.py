@@ -17,7 +17,7 @@ from fairlead.decide.attempts.status import StatusDraft
 from fairlead.decide.job_actions import DeleteJob
 from fairlead.decide.verdict import Decision, earliest
 from fairlead.decide.words import plural
-from fairlead.model.grouping import Tool
+from fairlead.model.pools.grouping import Tool
 
 #: Groups that have ended once their pods have, since no other object says so.
 _ENDING_WITH_PODS = (Tool.POD, Tool.NAMED, Tool.POD_GROUP, Tool.VOLCANO)

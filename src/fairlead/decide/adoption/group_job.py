@@ -11,7 +11,7 @@ from fairlead.decide.adoption.actions import CreateJob
 from fairlead.decide.adoption.members import Expected, GroupMember, MemberCensus, roles_of
 from fairlead.decide.adoption.source_kinds import source_kind_of
 from fairlead.model.adopted import as_stated
-from fairlead.model.grouping import Group, GroupSource, Tool, alone
+from fairlead.model.pools.grouping import Group, GroupSource, Tool, alone
 
 MANAGER = "fairlead-adoption"
 #: Kind of a group that only a label names; no such object exists.

@@ -67,8 +67,8 @@ from fairlead.decide.job_actions import DeleteJob, RecordHistory, RemoveFinalize
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import NOTHING, Decision, Verdict, earliest
 from fairlead.decide.words import plural
-from fairlead.model.grouping import Tool
-from fairlead.model.phase import OPEN, Phase, is_current, phase_of
+from fairlead.model.gang.phase import OPEN, Phase, is_current, phase_of
+from fairlead.model.pools.grouping import Tool
 
 #: Tools whose objects may say that their pods cannot start together: read before anything else.
 _MAY_REFUSE = (Tool.STATEFUL_SET, Tool.JOB_SET, Tool.LEADER_WORKER_SET)

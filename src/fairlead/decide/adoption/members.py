@@ -22,8 +22,8 @@ from fairlead.api.job import Job, Role
 from fairlead.api.meta import ObjectMeta, label_number
 from fairlead.decide.adoption.sources import SourceFacts
 from fairlead.decide.pinning import node_of, refusal_of
-from fairlead.model.grouping import Membership, is_gated, role_name
-from fairlead.model.priorities import SYSTEM_PREFIX
+from fairlead.model.asks.priorities import SYSTEM_PREFIX
+from fairlead.model.pools.grouping import Membership, is_gated, role_name
 
 #: (role, index)
 Seat: TypeAlias = tuple[str, int]

@@ -29,7 +29,7 @@ from fairlead.decide.attempts.status import preempted_verdict
 from fairlead.decide.pinning import refusal_of
 from fairlead.decide.verdict import Decision, earliest
 from fairlead.decide.words import plural
-from fairlead.model.phase import is_current
+from fairlead.model.gang.phase import is_current
 
 _NODES_NAMED_MAX = 5
 

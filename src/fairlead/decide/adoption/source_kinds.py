@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any
 
 from fairlead.api.resources import Resource
-from fairlead.model.grouping import Tool
+from fairlead.model.pools.grouping import Tool
 
 _VERSION = re.compile(r"v[0-9]{1,9}((alpha|beta)[0-9]{1,9})?")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, cast
 
-from fairlead.model.grouping import Tool, role_name
+from fairlead.model.pools.grouping import Tool, role_name
 
 Document = Mapping[str, Any]
 

@@ -15,8 +15,8 @@ from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import End, newest_version
 from fairlead.decide.attempts.status import StatusDraft
 from fairlead.decide.verdict import Decision
-from fairlead.model.grouping import Group, GroupSource, Tool
-from fairlead.model.phase import OPEN, phase_of
+from fairlead.model.gang.phase import OPEN, phase_of
+from fairlead.model.pools.grouping import Group, GroupSource, Tool
 
 
 @dataclass(frozen=True, slots=True)

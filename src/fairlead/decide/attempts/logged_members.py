@@ -15,7 +15,7 @@ from fairlead.api.job import Job, owner_reference_of
 from fairlead.api.meta import label_number
 from fairlead.api.placement import Placement
 from fairlead.decide.pinning import node_of
-from fairlead.model.claims import adopted_owner, owner_of_pod
+from fairlead.model.holdings.claims import adopted_owner, owner_of_pod
 
 _STARTED = ("Running", "Succeeded", "Failed")
 

@@ -27,7 +27,7 @@ from fairlead.decide.attempts.record import End, closed_record, with_attempt
 from fairlead.decide.job_actions import EmitEvent, RecordHistory, WriteJobStatus
 from fairlead.decide.reasons import Reason, Trait
 from fairlead.decide.verdict import Fact, Verdict
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.gang.phase import Phase, phase_of
 
 #: Of a job in these phases no place is kept any more.
 _ENDS_MOVE = (Phase.FINISHED, Phase.STOPPING, Phase.CANCELLING, Phase.HELD)

@@ -1,4 +1,4 @@
-"""Maintenance that a provider announces becomes the window of the node (`model/windows.py`).
+"""Maintenance that a provider announces becomes the window of the node (`model/health/windows.py`).
 
 From `announce_seconds` before its start on, no job that could run into it begins there; earlier, a
 job without a time limit would stay away for weeks. A window that a person has written, or has
@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterator
 from fairlead.decide.fleet.actions import Announce, BeginMaintenance
 from fairlead.decide.fleet.census import PoolCensus, is_idle
 from fairlead.decide.fleet.view import FleetPolicy, FleetView, PoolView
-from fairlead.model.machines import Instance
-from fairlead.model.pool_nodes import PoolNode
-from fairlead.model.windows import read_window, window_text
+from fairlead.model.health.machines import Instance
+from fairlead.model.health.windows import read_window, window_text
+from fairlead.model.pools.pool_nodes import PoolNode
 
 
 def announcements(view: FleetView, census: PoolCensus, policy: FleetPolicy) -> Iterator[Announce]:

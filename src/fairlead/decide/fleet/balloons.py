@@ -27,9 +27,9 @@ from fairlead.api.core import Pod, Toleration
 from fairlead.api.meta import is_true, to_wire
 from fairlead.api.node_pool import VALID, NodePool
 from fairlead.decide.pinning import Binding, native_affinity, own_binding
-from fairlead.model.balloons import KIND
-from fairlead.model.labels import is_condition_taint, tolerates
-from fairlead.model.pool_nodes import PoolNode, PoolNodes
+from fairlead.model.inventory.labels import is_condition_taint, tolerates
+from fairlead.model.pools.balloons import KIND
+from fairlead.model.pools.pool_nodes import PoolNode, PoolNodes
 
 #: Shared by all pods of a node; of any other resource, a balloon takes all.
 _DIVISIBLE = (quantity.CPU, quantity.MEMORY, quantity.EPHEMERAL_STORAGE)

@@ -9,8 +9,8 @@ from fairlead.api.fleet import Grant
 from fairlead.api.node_pool import QUEUE_SECONDS, Launch, NodePoolSpec
 from fairlead.api.times import parse_time
 from fairlead.decide.fleet.view import FleetMemory, FleetView, PoolView, about
-from fairlead.model.machines import Instance, InstanceState
-from fairlead.model.pool_nodes import PoolNode, devices_of
+from fairlead.model.health.machines import Instance, InstanceState
+from fairlead.model.pools.pool_nodes import PoolNode, devices_of
 
 #: Lists are late and may miss machines. One that is missing for longer does not exist: so long
 #: after its launch, and so long after a list that had it.

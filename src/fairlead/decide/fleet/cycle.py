@@ -79,7 +79,7 @@ from fairlead.decide.rails.ledger import RailsAccount, RemovalLedger
 from fairlead.decide.rails.removals import Removal, RemovalOutcome, Ruling, rule_on
 from fairlead.decide.rails.sight import Blindness, Listing, Sight, SightFinding, look, reported_of
 from fairlead.decide.verdict import Decision
-from fairlead.model.machines import InstanceState
+from fairlead.model.health.machines import InstanceState
 
 #: Sights in which nothing is bought either: waiting gangs may be the symptom.
 _NO_BUYING = frozenset(

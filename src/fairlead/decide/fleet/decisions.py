@@ -23,7 +23,7 @@ from fairlead.decide.fleet.actions import Announce
 from fairlead.decide.fleet.spares import SpareChanges
 from fairlead.decide.rails.removals import RemovalOutcome, Ruling, rule_words
 from fairlead.decide.words import plural
-from fairlead.model.pool_nodes import PoolNode
+from fairlead.model.pools.pool_nodes import PoolNode
 
 Facts: TypeAlias = dict[str, int | float | str | bool]
 DECISIONS_MAX = 50

@@ -23,7 +23,7 @@ from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.decisions import Facts
 from fairlead.decide.fleet.view import FleetMemory, FleetView
 from fairlead.decide.words import plural
-from fairlead.model.pool_nodes import PoolNode
+from fairlead.model.pools.pool_nodes import PoolNode
 
 RELEASE = "Release"
 #: Nodes of a pool that are cordoned in one decision: each is a write.

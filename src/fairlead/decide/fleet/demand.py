@@ -20,14 +20,14 @@ from fairlead.api.core import Node, NodeSpec, NodeStatus
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.node_pool import NodePool, PoolDomain
 from fairlead.api.quantity import PODS
-from fairlead.decide.placement.capacity import PresentCapacity
-from fairlead.decide.placement.job_limits import RunningLimits
-from fairlead.decide.placement.search import Plan, plan_gang
+from fairlead.decide.placement.places.capacity import PresentCapacity
+from fairlead.decide.placement.places.search import Plan, plan_gang
+from fairlead.decide.placement.waiting.job_limits import RunningLimits
 from fairlead.decide.rails.sight import Fact
+from fairlead.model.asks.requests import MemberClass
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest, JobKey, RoleRequest
-from fairlead.model.nodes import Bools
-from fairlead.model.requests import MemberClass
+from fairlead.model.gang.gangs import GangRequest, JobKey, RoleRequest
+from fairlead.model.inventory.nodes import Bools
 
 #: Gangs of one decision; the others are tried once these have their nodes.
 GANGS_MAX = 5_000

@@ -17,7 +17,7 @@ from fairlead.decide.fleet.pool_status import PoolPlan, jobs_shown
 from fairlead.decide.fleet.view import FleetPolicy, FleetView, PoolView, about
 from fairlead.decide.pinning import Binding
 from fairlead.decide.rails.sight import SightFinding
-from fairlead.model.machines import Instance, InstanceState
+from fairlead.model.health.machines import Instance, InstanceState
 
 
 def census_of_nodes(view: FleetView, pool: PoolView, policy: FleetPolicy) -> PoolCensus:

@@ -10,10 +10,10 @@ from fairlead.api.meta import to_wire
 from fairlead.api.node_pool import NodePool
 from fairlead.api.validate_pool import validate_pool
 from fairlead.decide.fleet.demand import demand_of, offers_of
-from fairlead.decide.placement.whatif import fits_empty
+from fairlead.decide.placement.why_not.whatif import fits_empty
 from fairlead.decide.reasons import Outcome
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest, InvalidGang
+from fairlead.model.gang.gangs import GangRequest, InvalidGang
 
 _KEY = ("", "asked")
 

@@ -39,7 +39,7 @@ from fairlead.decide.rails.bought import with_bought, with_lost
 from fairlead.decide.rails.removals import RemovalOutcome, Ruling, rule_words
 from fairlead.decide.rails.sight import SightFinding
 from fairlead.decide.words import plural
-from fairlead.model.gangs import JobKey
+from fairlead.model.gang.gangs import JobKey
 
 UNAVAILABLE_SECONDS_MAX = 3600.0
 _MESSAGE_MAX = 500

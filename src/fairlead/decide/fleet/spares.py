@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from fairlead.decide.fleet.census import PoolCensus, is_idle
 from fairlead.decide.fleet.view import FleetView
-from fairlead.model.pool_nodes import PoolNode
+from fairlead.model.pools.pool_nodes import PoolNode
 
 #: Of each pool in one decision: each is a write.
 _CHANGES_MAX = 20

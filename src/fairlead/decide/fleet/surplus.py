@@ -15,7 +15,7 @@ from fairlead.decide.fleet.view import FleetMemory, FleetView
 from fairlead.decide.rails.ledger import Charge
 from fairlead.decide.rails.removals import Removal
 from fairlead.decide.words import duration
-from fairlead.model.pool_nodes import PoolNode
+from fairlead.model.pools.pool_nodes import PoolNode
 
 
 def removals_of(

@@ -15,9 +15,9 @@ from fairlead.decide.rails.books import LedgerClock
 from fairlead.decide.rails.ledger import Budgets, Peaks
 from fairlead.decide.rails.sight import Sight, SightLimits, SightMemory
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest, JobKey
-from fairlead.model.machines import Instance, Inventory
-from fairlead.model.pool_nodes import PoolNodes
+from fairlead.model.gang.gangs import GangRequest, JobKey
+from fairlead.model.health.machines import Instance, Inventory
+from fairlead.model.pools.pool_nodes import PoolNodes
 
 
 class PoolFault(Exception):

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from operator import itemgetter
 
 from fairlead.api.job import Job
-from fairlead.decide.placement.fair_share import FairShareOrder
-from fairlead.decide.placement.order import LaneKey, OrderKey, age_of
-from fairlead.decide.placement.patience import confined_at
+from fairlead.decide.placement.waiting.fair_share import FairShareOrder
+from fairlead.decide.placement.waiting.order import LaneKey, OrderKey, age_of
+from fairlead.decide.placement.waiting.patience import confined_at
 from fairlead.decide.reasons import Reason, Trait
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import GangRequest, JobKey
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.gang.gangs import GangRequest, JobKey
+from fairlead.model.gang.phase import Phase, phase_of
 
 
 def lacks_nodes(job: Job) -> bool:

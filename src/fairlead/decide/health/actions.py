@@ -10,7 +10,7 @@ from fairlead.api.node_pool import PoolDecision
 from fairlead.decide.health.gate import LiftTaint
 from fairlead.decide.health.testing import TestAction
 from fairlead.decide.rails.books import CreateFleet, WriteFleet
-from fairlead.model.node_record import NodeRecord
+from fairlead.model.health.node_record import NodeRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ from fairlead.decide.rails.sight import (
     reported_of,
 )
 from fairlead.decide.verdict import Decision
-from fairlead.model.node_record import NodeState
-from fairlead.model.windows import drain_of
+from fairlead.model.health.node_record import NodeState
+from fairlead.model.health.windows import drain_of
 
 _NOTES_MAX = 100
 

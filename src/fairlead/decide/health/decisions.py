@@ -10,7 +10,7 @@ from fairlead.decide.health.need import Need
 from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.rails.removals import Ruling, rule_words
 from fairlead.decide.rails.sight import SightFinding
-from fairlead.model.node_record import NodeRecord
+from fairlead.model.health.node_record import NodeRecord
 
 _MESSAGE_MAX = 500
 

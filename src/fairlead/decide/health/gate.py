@@ -28,7 +28,7 @@ from fairlead.decide.health.testing import (
     outdated,
     wanted_test,
 )
-from fairlead.model.node_record import NodeState
+from fairlead.model.health.node_record import NodeState
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from fairlead.api.times import format_time, parse_time
 from fairlead.decide.health.need import Need, instant_of, is_proven, need_of
 from fairlead.decide.health.policy import TRIES_SECONDS, HealthPolicy
 from fairlead.decide.health.testing import has_passed
-from fairlead.model.node_record import (
+from fairlead.model.health.node_record import (
     REASON_MAX,
     TRIES_MAX,
     NodeRecord,
@@ -29,7 +29,7 @@ from fairlead.model.node_record import (
     NodeState,
     Try,
 )
-from fairlead.model.windows import window_text
+from fairlead.model.health.windows import window_text
 
 #: The rungs, in the order in which one follows what did not help; each with its state.
 _STATES = {

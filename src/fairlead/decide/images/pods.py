@@ -17,7 +17,7 @@ from fairlead.api import names
 from fairlead.api.image_set import ImageSet
 from fairlead.decide.images.plan import StartPull
 from fairlead.decide.images.policy import ImagesPolicy
-from fairlead.model.image_pulls import PULL_COMMAND
+from fairlead.model.asks.image_pulls import PULL_COMMAND
 
 _USER = 65532
 #: For a file of that name in an image, which must not compute for free.

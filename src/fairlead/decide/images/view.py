@@ -10,7 +10,7 @@ from fairlead.api import names
 from fairlead.api.core import ContainerStatus, Node, Pod
 from fairlead.api.image_names import full_image_name
 from fairlead.api.quantity import EPHEMERAL_STORAGE, QuantityError, resources_to_base
-from fairlead.model.node_health import is_ready
+from fairlead.model.health.node_health import is_ready
 
 #: A kubelet reports so many images unless it is told otherwise (`nodeStatusMaxImages`): beyond,
 #: an image that is not reported may be there.

@@ -19,7 +19,7 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.jobs.progress import fold_progress
 from fairlead.decide.jobs.view import JobView
-from fairlead.model.completion import ends_at
+from fairlead.model.holdings.completion import ends_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ all members run, the attempt ended for this cause, the job is over); or, once th
 there is to say, it changes the world accordingly (pods, peers). So the status is never behind what
 was done: pods are deleted only after the end of their attempt and its cause are written, and
 created only after the attempt's beginning is. After a crash, the status is enough to resume. The
-phases (`model/phase.py`) and every step: docs/design/jobs.md.
+phases (`model/gang/phase.py`) and every step: docs/design/jobs.md.
 
     no record        the gate, then the scheduler
     record open      module `open_attempt`
@@ -50,7 +50,7 @@ from fairlead.decide.jobs.view import ElementState, JobView
 from fairlead.decide.reasons import Reason, Trait
 from fairlead.decide.verdict import NOTHING, Decision, Verdict, earliest
 from fairlead.decide.words import duration, plural
-from fairlead.model.phase import OPEN, Phase, is_failing, phase_of
+from fairlead.model.gang.phase import OPEN, Phase, is_failing, phase_of
 
 #: Ends by a decision on the job, and not by what its members did.
 _CANCELLED = (

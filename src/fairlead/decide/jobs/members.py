@@ -55,9 +55,9 @@ from fairlead.decide.jobs.slurm_variables import (
     tasks_of,
 )
 from fairlead.decide.pinning import Binding, native_affinity, pinned_affinity
-from fairlead.model.job_claims import claims_of_pod
-from fairlead.model.spares import with_spares
-from fairlead.model.teams import with_team
+from fairlead.model.asks.teams import with_team
+from fairlead.model.claimed.job_claims import claims_of_pod
+from fairlead.model.inventory.spares import with_spares
 
 PEERS_VOLUME = "fairlead-peers"
 CHECKPOINT_VOLUME = "fairlead-checkpoint"

@@ -16,7 +16,7 @@ from fairlead.decide.jobs.pods import AttemptPods, JobPods, MemberPhase, MemberP
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.decide.reasons import Reason
-from fairlead.model.windows import Window
+from fairlead.model.health.windows import Window
 
 
 class DependencyState(Enum):

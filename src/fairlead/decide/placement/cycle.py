@@ -29,12 +29,12 @@ from fairlead.decide.placement.actions import (
     WithdrawNomination,
     WithdrawPreemption,
 )
-from fairlead.decide.placement.capacity import PresentCapacity
-from fairlead.decide.placement.consolidation import Consolidation
-from fairlead.decide.placement.context import PlanningContext
-from fairlead.decide.placement.fit import Fit
+from fairlead.decide.placement.desk.context import PlanningContext
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.desk.recall import Recall
+from fairlead.decide.placement.desk.repair import GangRelease, Wait, repair
+from fairlead.decide.placement.evict.consolidation import Consolidation
 from fairlead.decide.placement.held import held_nodes
-from fairlead.decide.placement.order import OrderKey
 from fairlead.decide.placement.outcome import (
     changed_verdict,
     move_job,
@@ -43,17 +43,17 @@ from fairlead.decide.placement.outcome import (
     preempt_job,
     release_job,
 )
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.queue import QueueEntry
-from fairlead.decide.placement.recall import Recall
-from fairlead.decide.placement.repair import GangRelease, Wait, repair
-from fairlead.decide.placement.search import Plan
-from fairlead.decide.placement.state import PlacementState
-from fairlead.decide.placement.verdicts import Verdicts
-from fairlead.decide.placement.whatif import placed_facts
+from fairlead.decide.placement.places.capacity import PresentCapacity
+from fairlead.decide.placement.places.search import Plan
+from fairlead.decide.placement.stages.fit import Fit
+from fairlead.decide.placement.stages.verdicts import Verdicts
+from fairlead.decide.placement.waiting.order import OrderKey
+from fairlead.decide.placement.waiting.queue import QueueEntry
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.decide.placement.why_not.whatif import placed_facts
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
-from fairlead.model.gangs import GangRequest, InvalidGang
+from fairlead.model.gang.gangs import GangRequest, InvalidGang
 
 _PENDING_SHOWN_MAX = 10
 

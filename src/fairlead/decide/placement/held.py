@@ -7,10 +7,10 @@ from collections import Counter
 from fairlead.api.names import POOL
 from fairlead.api.placement import HeldNodes
 from fairlead.api.quantity import is_gpu
-from fairlead.decide.placement.queue import QueueEntry
-from fairlead.decide.placement.search import Plan
+from fairlead.decide.placement.places.search import Plan
+from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gangs import InvalidGang
+from fairlead.model.gang.gangs import InvalidGang
 
 
 def held_nodes(cluster: ClusterState, entry: QueueEntry, plan: Plan) -> tuple[HeldNodes, ...]:

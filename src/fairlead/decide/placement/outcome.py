@@ -47,11 +47,11 @@ from fairlead.decide.placement.actions import (
     WithdrawPreemption,
     WriteVerdict,
 )
-from fairlead.decide.placement.search import Plan
-from fairlead.decide.placement.victims import Victims
+from fairlead.decide.placement.evict.victims import Victims
+from fairlead.decide.placement.places.search import Plan
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.gang.phase import Phase, phase_of
 
 
 def place_job(

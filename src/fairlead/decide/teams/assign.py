@@ -19,7 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fairlead.model.nodes import Bools, Ints
+from fairlead.model.inventory.nodes import Bools, Ints
 
 #: In `OwnedNodes.owner` and `Assignment`: no team has the node.
 NO_TEAM = -1

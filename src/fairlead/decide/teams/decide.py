@@ -18,12 +18,12 @@ from fairlead.decide.teams.actions import PublishTeams, SetOwner, WriteTeamStatu
 from fairlead.decide.teams.assign import NO_TEAM, OwnedNodes, ShareRequest, assign
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.words import plural
+from fairlead.model.asks.requests import Constraints
+from fairlead.model.asks.teams import TeamTable, owner_of, owners_of
 from fairlead.model.cluster import ClusterState
-from fairlead.model.labels import is_condition_taint
-from fairlead.model.nodes import Bools, Ints, NodeTable
-from fairlead.model.requests import Constraints
-from fairlead.model.team_use import Account
-from fairlead.model.teams import TeamTable, owner_of, owners_of
+from fairlead.model.holdings.team_use import Account
+from fairlead.model.inventory.labels import is_condition_taint
+from fairlead.model.inventory.nodes import Bools, Ints, NodeTable
 
 #: Numbers of owners that are no team with shares: one that is not valid, and one that is gone.
 _FROZEN, _GONE = -2, -3

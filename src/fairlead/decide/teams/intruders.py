@@ -29,9 +29,9 @@ from fairlead.decide.admission.pod_teams import access_of
 from fairlead.decide.teams.actions import EvictIntruder, ReportIntruder
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.verdict import ObjectKey
+from fairlead.model.asks.teams import is_team_taint, owner_of
 from fairlead.model.cluster import ClusterState
-from fairlead.model.grouping import controller_of
-from fairlead.model.teams import is_team_taint, owner_of
+from fairlead.model.pools.grouping import controller_of
 
 
 @dataclass(slots=True)

@@ -16,16 +16,16 @@ from fairlead.api.names import TEAM
 from fairlead.api.team import ShareStatus, Team
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.fair_share import FairShareOrder
-from fairlead.decide.placement.policy import PlacementPolicy
-from fairlead.decide.placement.state import PlacementState
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.fair_share import FairShareOrder
+from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.teams.decide import share_out
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.verdict import ObjectKey
+from fairlead.model.asks.teams import NO_SCHEDULE, is_team_taint, owner_of
+from fairlead.model.asks.topology import Level
 from fairlead.model.cluster import ClusterState
 from fairlead.model.objects import Objects
-from fairlead.model.teams import NO_SCHEDULE, is_team_taint, owner_of
-from fairlead.model.topology import Level
 
 
 @dataclass(frozen=True, slots=True)

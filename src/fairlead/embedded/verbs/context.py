@@ -17,8 +17,8 @@ from fairlead.embedded.builtins import LIMIT_RANGES, PRIORITY_CLASSES, RESOURCE_
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.storage.store import Store
-from fairlead.model.priorities import PriorityTable
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.priorities import PriorityTable
+from fairlead.model.asks.teams import TeamTable
 from fairlead.runtime.clock import Clock
 
 T = TypeVar("T")

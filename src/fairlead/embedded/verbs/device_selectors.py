@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fairlead.model.device_selectors import ExpressionError, device_expression
+from fairlead.model.claimed.device_selectors import ExpressionError, device_expression
 
 
 def selector_problems(value: Any, path: str) -> Iterator[tuple[str, str, str]]:

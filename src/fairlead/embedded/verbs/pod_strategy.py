@@ -33,7 +33,7 @@ from fairlead.embedded.verbs.pod_defaults import (
 )
 from fairlead.embedded.verbs.pod_shapes import PodShape, shape_of
 from fairlead.embedded.verbs.strategy import Obj, Strategy
-from fairlead.model.teams import owner_of
+from fairlead.model.asks.teams import owner_of
 
 #: More is taken as this: 68 years, the bound that Kubernetes has on a pod's deadline. A longer one
 #: would mark the pod with a year that is no RFC 3339 time.

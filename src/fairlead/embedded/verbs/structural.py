@@ -22,9 +22,9 @@ from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding
 from fairlead.embedded.verbs.options import WriteOptions
-from fairlead.model.submitted import SubmittedTable
-from fairlead.model.team_use import Account
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.teams import TeamTable
+from fairlead.model.holdings.submitted import SubmittedTable
+from fairlead.model.holdings.team_use import Account
 
 Obj = dict[str, Any]
 _JOBS = f"jobs.{names.GROUP}"

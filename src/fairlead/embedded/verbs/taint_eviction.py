@@ -21,7 +21,7 @@ from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.disruption import DisruptionCause, disrupt
 from fairlead.embedded.verbs.options import DeleteOptions
-from fairlead.model.labels import tolerates
+from fairlead.model.inventory.labels import tolerates
 from fairlead.runtime.client import EventType
 from fairlead.runtime.wake_up import WakeUp
 

@@ -38,7 +38,7 @@ from fairlead.embedded.virtual.records import (
 )
 from fairlead.embedded.virtual.stage_sampler import StageSampler, exit_code, resume_step
 from fairlead.embedded.virtual.status import PodPhase, pod_requests, terminated
-from fairlead.model.image_pulls import PULL_COMMAND, is_pull
+from fairlead.model.asks.image_pulls import PULL_COMMAND, is_pull
 from fairlead.runtime.backoff import doubled
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change, Mirror

@@ -17,7 +17,7 @@ from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.times import format_time
-from fairlead.model.requests import RequestReader
+from fairlead.model.asks.requests import RequestReader
 
 #: Exit code of a process that a signal ended: 128 + signal (as shells and container runtimes
 #: count).

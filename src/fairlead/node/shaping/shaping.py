@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes
-from fairlead.model.faults import Moment
+from fairlead.model.health.faults import Moment
 from fairlead.node.shaping import devices, probe
 from fairlead.node.shaping.classes import (
     HANDLE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fairlead.model.faults import (
+from fairlead.model.health.faults import (
     Action,
     Moment,
     Observation,

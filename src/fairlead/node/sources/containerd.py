@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from fairlead.model.faults import (
+from fairlead.model.health.faults import (
     Action,
     Moment,
     Observation,

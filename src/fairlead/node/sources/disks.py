@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from fairlead.model.faults import (
+from fairlead.model.health.faults import (
     Action,
     Moment,
     Observation,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.model.faults import Identity, Moment, Observation, identity, observed
+from fairlead.model.health.faults import Identity, Moment, Observation, identity, observed
 from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from fairlead.model.faults import (
+from fairlead.model.health.faults import (
     Action,
     Moment,
     Observation,

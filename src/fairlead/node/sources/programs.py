@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.model.faults import (
+from fairlead.model.health.faults import (
     Action,
     Identity,
     Moment,

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from fairlead.model.faults import Action, Moment, Observation, Severity, identity, observed, steady
+from fairlead.model.health.faults import (
+    Action,
+    Moment,
+    Observation,
+    Severity,
+    identity,
+    observed,
+    steady,
+)
 from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings, TrafficSettings
 from fairlead.node.source import Judged, Nothing, SignalSource, SkippedCheck

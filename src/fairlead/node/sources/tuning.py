@@ -16,7 +16,7 @@ import msgspec
 from fairlead.api.node_report import SettingState, TuningMode
 from fairlead.input.errors import CliError
 from fairlead.input.sections import read_text
-from fairlead.model.faults import Action, Moment, Observation, identity, observed, steady
+from fairlead.model.health.faults import Action, Moment, Observation, identity, observed, steady
 from fairlead.node.host import Absent, Host
 from fairlead.node.settings import AgentSettings, TuningSettings
 from fairlead.node.source import Judged, SignalSource

@@ -40,7 +40,7 @@ from fairlead.embedded.webhooks.admitted import Admitted
 from fairlead.embedded.webhooks.match import AskedOperation, Attributes, Hook, Invocation, Operation
 from fairlead.embedded.webhooks.registry import CallFailed, Warn, Webhooks
 from fairlead.embedded.webhooks.review import ReviewUser
-from fairlead.model.teams import TeamTable
+from fairlead.model.asks.teams import TeamTable
 from fairlead.runtime.client import PatchType
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.sim.team_model import team_taints

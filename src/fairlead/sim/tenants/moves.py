@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from fairlead.api import names
-from fairlead.model.grouping import membership_of
+from fairlead.model.pools.grouping import membership_of
 from fairlead.sim.tenants.bodies import (
     array,
     create,

@@ -28,7 +28,7 @@ from fairlead.api.quantity import GPU, resources_to_base
 from fairlead.api.team import Team
 from fairlead.decide.verdict import ObjectKey
 from fairlead.history.memory import MemoryHistory
-from fairlead.model.grouping import is_gated
+from fairlead.model.pools.grouping import is_gated
 from fairlead.runtime.history import HistoryQuery, JobRecord
 from fairlead.sim.checkers import PromiseBroken, requests_of
 from fairlead.sim.observer import Observer

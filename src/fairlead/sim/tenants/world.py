@@ -40,7 +40,7 @@ from fairlead.app.controllers import Controllers, Policies
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
-from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.records import Record

@@ -16,7 +16,7 @@ from fairlead.api.names import HOSTNAME
 from fairlead.api.pod_asks import member_amounts
 from fairlead.cli.text import natural
 from fairlead.cli.views.nodes import NodeUsability, NodeUse
-from fairlead.model.requests import NAME_COLUMN
+from fairlead.model.asks.requests import NAME_COLUMN
 from fairlead.web.cluster import PageFacts
 from fairlead.web.pages.home import Gpus, gpus_of, gpus_on
 from fairlead.web.pages.site import AskedPath, Site

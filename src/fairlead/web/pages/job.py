@@ -12,8 +12,8 @@ from fairlead.api.job_array import array_reference_of
 from fairlead.cli.views.jobs import places, state_of, where_or_why
 from fairlead.cli.views.why import suggestion_flag
 from fairlead.cli.views.words import amount_text
+from fairlead.decide.answers.explanation import Amounts, Explanation
 from fairlead.decide.attempts.usage import gpu_count
-from fairlead.decide.explanation import Amounts, Explanation
 from fairlead.decide.words import resource_word
 from fairlead.web.pages.change import offers
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, job_lines

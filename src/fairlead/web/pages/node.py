@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fairlead.cli.views.node import FAULT_COLUMNS, TRY_COLUMNS, fault_rows, node_facts, try_rows
 from fairlead.cli.views.nodes import pool_of
-from fairlead.model.node_record import record_of
-from fairlead.model.pool_nodes import uses_node
+from fairlead.model.health.node_record import record_of
+from fairlead.model.pools.pool_nodes import uses_node
 from fairlead.web.pages.cluster import tile_of
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, job_lines, table_of
 from fairlead.web.render import Page

@@ -13,7 +13,7 @@ from fairlead.api.job_array import JobArray
 from fairlead.cli.table import Align, Column, Row
 from fairlead.cli.views.arrays import array_row
 from fairlead.cli.views.jobs import COLUMNS, NAMESPACE_COLUMN, job_rows
-from fairlead.model.topology import Level
+from fairlead.model.asks.topology import Level
 from fairlead.web.cluster import WebMirrors
 from fairlead.web.questions import Questions
 from fairlead.web.render import link

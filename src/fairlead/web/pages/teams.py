@@ -19,9 +19,9 @@ from fairlead.cli.views.teams import (
     with_use,
 )
 from fairlead.decide.attempts.usage import gpu_count
-from fairlead.decide.placement.order import LaneKey, OrderKey, PriorityOrder, age_of
-from fairlead.model.job_users import user_of
-from fairlead.model.phase import Phase, phase_of
+from fairlead.decide.placement.waiting.order import LaneKey, OrderKey, PriorityOrder, age_of
+from fairlead.model.gang.job_users import user_of
+from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, cells_of, job_lines, table_of
 from fairlead.web.render import Page, link
 

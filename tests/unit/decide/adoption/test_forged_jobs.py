@@ -42,7 +42,7 @@ from fairlead.decide.job_actions import (
     WriteJobStatus,
 )
 from fairlead.decide.verdict import NOTHING
-from fairlead.model.phase import Phase, phase_of
+from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.testing.builders import make_job, make_placement, make_role
 
 #: Fields that no pod can state, with a value that another job may have.

@@ -11,7 +11,7 @@ from fairlead.api import names
 from fairlead.api.core import Pod
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.adoption.sources import Ended, read_source
-from fairlead.model.grouping import Group, GroupSource, Tool, is_concerned, membership_of
+from fairlead.model.pools.grouping import Group, GroupSource, Tool, is_concerned, membership_of
 from fairlead.testing.builders import make_job, make_pod
 
 

@@ -25,7 +25,7 @@ from fairlead.decide.adoption.sources import Ended, SourceFacts
 from fairlead.decide.adoption.view import AdoptionPolicy, GroupView, SourceReading
 from fairlead.decide.job_actions import DeleteJob, RecordHistory, RemoveFinalizer, WriteJobStatus
 from fairlead.decide.pinning import pinned_affinity
-from fairlead.model.grouping import membership_of
+from fairlead.model.pools.grouping import membership_of
 from fairlead.testing.builders import EPOCH, make_job, make_placement, make_pod
 
 T = TypeVar("T")

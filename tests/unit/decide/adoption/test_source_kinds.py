@@ -14,7 +14,7 @@ from fairlead.decide.adoption.lifecycle import decide_group
 from fairlead.decide.adoption.source_kinds import SOURCE_KINDS, resource_of, rules
 from fairlead.decide.adoption.view import GroupView, readable
 from fairlead.install.manifests import Install, manifests
-from fairlead.model.grouping import Tool
+from fairlead.model.pools.grouping import Tool
 from fairlead.testing.builders import make_job
 
 

@@ -13,8 +13,8 @@ from fairlead.api.team import Share, Team
 from fairlead.decide.teams.actions import SetOwner
 from fairlead.decide.teams.decide import Sharing, changed_status, share_out, team_status
 from fairlead.decide.teams.policy import TeamsPolicy
+from fairlead.model.asks.teams import owner_of
 from fairlead.model.cluster import ClusterState
-from fairlead.model.teams import owner_of
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team
 
 POLICY = TeamsPolicy(block_key="rack")

@@ -14,7 +14,7 @@ from fairlead.api.meta import Condition, OwnerReference
 from fairlead.api.names import TEAM
 from fairlead.api.team import Team
 from fairlead.api.times import format_time
-from fairlead.decide.placement.policy import PlacementPolicy
+from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.teams.whatif import NodeMove, Reclaim, SharesPlan, plan_shares
 from fairlead.model.objects import Objects

@@ -1,0 +1,104 @@
+"""All that one decision depends on, as values, and the decision made from them again.
+
+    objects       what the mirrors held
+    policy, levels, now, contains_faults
+    carried       what the process knew beside the objects
+    recall        the answers that were taken from memory (`recall.py`)
+
+`replay` builds a state from the objects and decides once, with the code that every cycle runs. The
+actions are the same, to the bit: places are chosen by names, never by the order of arrival.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fairlead.api.job import Job
+from fairlead.api.placement import Placement
+from fairlead.decide.placement.actions import Action
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.desk.recall import Recall
+from fairlead.decide.placement.waiting.fair_share import FairShareOrder
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.model.asks.topology import Level
+from fairlead.model.holdings.team_use import SavedSums
+from fairlead.model.objects import Objects
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What the process of a scheduler knows that no object shows."""
+
+    #: What teams have used: of the dominant resource, and GPU-seconds.
+    shares: SavedSums = field(default_factory=SavedSums)
+    gpu_seconds: SavedSums = field(default_factory=SavedSums)
+    #: Jobs whose last write was refused.
+    write_blocked: tuple[ObjectKey, ...] = ()
+    #: Placements whose write had no answer.
+    uncertain: dict[ObjectKey, Placement] = field(default_factory=dict[ObjectKey, Placement])
+    #: Placements that count as given back, and whether until the job ends.
+    forfeited: dict[ObjectKey, bool] = field(default_factory=dict[ObjectKey, bool])
+    #: Since when room is kept for waiting jobs.
+    kept_since: dict[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
+
+    @classmethod
+    def of(cls, state: PlacementState) -> Carried:
+        """Return what a state holds now."""
+        cluster = state.cluster
+        return cls(
+            cluster.uses.shares.save(), cluster.uses.gpu_seconds.save(),
+            tuple(state.write_blocked), cluster.uncertain, cluster.forfeited,
+            dict(state.kept_since),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All inputs of one decision."""
+
+    now: float
+    objects: Objects = field(default_factory=Objects)
+    policy: PlacementPolicy = field(default_factory=PlacementPolicy)
+    levels: tuple[Level, ...] = ()
+    carried: Carried = field(default_factory=Carried)
+    recall: Recall = field(default_factory=Recall)
+    contains_faults: bool = False
+
+
+def replay(snapshot: Snapshot) -> Decision[Action]:
+    """Return the decision on a snapshot.
+
+    With `contains_faults` objects that cannot be taken in are left out; else what they raise is
+    raised.
+    """
+    state = _state(snapshot)
+    return decide(
+        state, snapshot.policy, snapshot.now, contains_faults=snapshot.contains_faults,
+        given=snapshot.recall,
+    )  # fmt: skip
+
+
+def _state(snapshot: Snapshot) -> PlacementState:
+    objects, carried = snapshot.objects, snapshot.carried
+    contains = snapshot.contains_faults
+    cluster = objects.state(snapshot.levels, contains=contains)
+    cluster.uses.shares.load(carried.shares)
+    cluster.uses.gpu_seconds.load(carried.gpu_seconds)
+    for key, is_final in carried.forfeited.items():
+        if key in cluster.jobs:
+            cluster.forfeit(cluster.jobs[key].job, is_final=is_final)
+    state = PlacementState(
+        cluster, order=FairShareOrder(cluster), contain=_leave_out if contains else None
+    )
+    for key, placement in carried.uncertain.items():
+        if key in cluster.jobs:
+            state.reserve_uncertain(cluster.jobs[key].job, placement)
+    state.kept_since.update(carried.kept_since)
+    state.write_blocked.update(dict.fromkeys(carried.write_blocked))
+    return state
+
+
+def _leave_out(_job: Job, _error: Exception) -> None:
+    """Take no notice: the job is not in the state."""

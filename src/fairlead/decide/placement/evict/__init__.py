@@ -1,0 +1,4 @@
+"""Who leaves for whom: preemption, moves and consolidation.
+
+Begin with `preempt.py`, then `victim_search.py`.
+"""

@@ -1,0 +1,79 @@
+"""The order of waiting jobs: which lane comes first, and age within a lane.
+
+A lane holds the jobs that are equal in all that decides their order but age: team and priority;
+and the user, where that decides whether they may start.
+Where a lane stands may change at any time (fair share follows what teams use), so each decision
+asks for it. The order within a lane never changes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, TypeAlias
+
+from fairlead.api.job import Job
+from fairlead.api.times import parse_time
+from fairlead.model.gang.gangs import JobKey
+
+#: Sorts lanes, smaller first; of equal ranks the jobs are in order of age. All of one length.
+Rank: TypeAlias = tuple[float, ...]
+
+
+class LaneKey(NamedTuple):
+    """What the jobs of a lane have in common."""
+
+    team: str
+    priority: int
+    #: Its PriorityClasses let it preempt jobs of lower priority.
+    may_preempt: bool = True
+    #: Whose jobs they are, where the team has limits of each user.
+    user: str | None = None
+    #: Running gangs may be moved for it: it asks for that.
+    asks_moves: bool = False
+
+
+class Age(NamedTuple):
+    """Sorts the jobs of a lane, the oldest first. `created` is in seconds since the epoch."""
+
+    created: float
+    namespace: str
+    name: str
+
+    @property
+    def job_key(self) -> JobKey:
+        """Which job it is."""
+        return (self.namespace, self.name)
+
+
+class OrderKey(NamedTuple):
+    """Sorts the queue, as of the last decision."""
+
+    rank: Rank
+    age: Age
+
+    @property
+    def job_key(self) -> JobKey:
+        """Which job it is."""
+        return self.age.job_key
+
+
+class Order(Protocol):
+    """Says where the lanes stand."""
+
+    def rank(self, lane: LaneKey, now: float) -> Rank:
+        """Return the rank of a lane at this time."""
+        ...
+
+
+class PriorityOrder:
+    """Higher priority first, whatever the team."""
+
+    def rank(self, lane: LaneKey, now: float) -> Rank:
+        """Return the rank of a lane."""
+        return (-lane.priority,)
+
+
+def age_of(job: Job) -> Age:
+    """Return the age of a job."""
+    created = job.metadata.creation_timestamp
+    seconds = parse_time(created) if created else 0.0
+    return Age(seconds, job.metadata.namespace, job.metadata.name)

@@ -1,0 +1,97 @@
+"""The quota stage: would the quotas of its namespace take all pods of a gang?
+
+A job whose pods a ResourceQuota would refuse keeps no nodes from others, and says so. It may still
+be placed: only the API server's answer is final, but for what the jobs of the namespace hold
+without pods, which the API server does not count. Shares of teams belong here, too: a verdict that
+makes a job wait is asked for before the search, and holds for the whole group (`queue.Group`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from fairlead.api.job import Job
+from fairlead.decide.placement.waiting.queue import QueueEntry
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import Verdict
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gang.gangs import GangRequest, InvalidGang, JobKey
+from fairlead.model.holdings.quotas import Held, Memo, Places, QuotaExcess, QuotaQuestion
+
+
+class TakenQuota:
+    """What jobs were given in the course of one decision, in namespaces with quotas.
+
+    Each would have room alone, beside what others hold without pods: together they may not, and the
+    API server counts no place without a pod.
+    """
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self.cluster = cluster
+        self._taken: dict[str, dict[QuotaQuestion, Held]] = {}
+
+    def take(self, entry: QueueEntry, gang: GangRequest) -> None:
+        """Take in that a waiting job is given the places of a gang."""
+        key = entry.age.job_key
+        if key[0] not in self.cluster.quotas or self.cluster.ledger.claim(key) is not None:
+            return
+        amounts: Counter[str] = Counter()
+        for role in gang.roles:
+            for resource, amount in role.member.request:
+                amounts[resource] += amount * role.count
+        asked = QuotaQuestion.of(entry.job)
+        alike = self._taken.setdefault(key[0], {})
+        same = alike.get(asked)
+        if same is not None:
+            amounts.update(same.amounts)
+        alike[asked] = Held(asked, gang, amounts)
+
+    def of(self, namespace: str) -> Collection[Held]:
+        """Return what the jobs of a namespace were given."""
+        return self._taken.get(namespace, {}).values()
+
+
+def quota_verdict(taken: TakenQuota, entry: QueueEntry) -> Verdict | None:
+    """Return the quota that would refuse a waiting job's pods, as a verdict; None: none would."""
+    excess = _excess(taken, entry)
+    return excess and Verdict(Reason.AWAITING_QUOTA, {"message": str(excess)})
+
+
+def held_verdict(taken: TakenQuota, entry: QueueEntry) -> Verdict | None:
+    """Return the same where jobs of the namespace have places: the job is not placed then.
+
+    The API server would not refuse its pods at a moment in which theirs have ended, or do not exist
+    yet; and what a quota shows as used may be late.
+    """
+    excess = _excess(taken, entry)
+    return quota_verdict(taken, entry) if excess is not None and excess.has_places else None
+
+
+def excess_of(
+    taken: TakenQuota,
+    job: Job,
+    gang: GangRequest,
+    memos: dict[QuotaQuestion, Memo] | None = None,
+) -> QuotaExcess | None:
+    """Return the quota of its namespace that a job exceeds with a gang (`QuotaTable.excess`)."""
+    cluster, namespace = taken.cluster, job.metadata.namespace
+    if namespace not in cluster.quotas:
+        return None
+    seats, held = cluster.ledger.held, _held(cluster, job.metadata.key)
+    amounts = seats.places(namespace)
+    places = Places(seats.version(namespace), held, amounts, taken.of(namespace))
+    return cluster.quotas.excess(job, gang, {} if memos is None else memos, places)
+
+
+def _held(cluster: ClusterState, but: JobKey) -> Iterator[Held]:
+    for key, amounts in cluster.ledger.held.of(but[0]).items():
+        entry = cluster.jobs.get(key)
+        if key != but and entry is not None and isinstance(entry.gang, GangRequest):
+            yield Held(QuotaQuestion.of(entry.job), entry.gang, amounts)
+
+
+def _excess(taken: TakenQuota, entry: QueueEntry) -> QuotaExcess | None:
+    if entry.group is None or isinstance(entry.gang, InvalidGang):
+        return None
+    return excess_of(taken, entry.job, entry.gang, entry.group.shape.over_quota)

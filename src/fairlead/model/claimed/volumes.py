@@ -1,0 +1,449 @@
+"""Where the claims of a job's members can be had: on which nodes, or why on none.
+
+    claims, volumes, classes -> VolumeTable -> Reach      the nodes that reach all volumes of a role
+                                            -> what is wrong with a claim, whatever the node
+
+The rules are those of kube-scheduler (plugins VolumeBinding, VolumeZone and VolumeRestrictions,
+1.36), so that what is placed here is not refused there. A reach is a conjunction of node selectors,
+which the planner evaluates as it does the affinity of a pod; it names no claim, so jobs whose
+volumes are in one zone stay alike. docs/design/volumes.md has the table of rules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import TypeAlias, TypeVar
+
+from fairlead.api.core import (
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Pod,
+)
+from fairlead.api.job import Job
+from fairlead.api.selectors import selector_of
+from fairlead.api.volumes import (
+    SELECTED_NODE,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
+from fairlead.model.asks.priorities import Unresolved
+from fairlead.model.asks.requests import Reach
+from fairlead.model.claimed.job_claims import NO_CLAIMS, Claims, OwnClaims, claims_of_pod
+from fairlead.model.claimed.volume_reach import joined, node_term, reach_of, storage
+from fairlead.model.gang.gangs import JobKey
+from fairlead.model.gang.phase import Phase
+from fairlead.model.gang.role_reach import RoleReach, role_reach
+
+#: (namespace, name) of a claim.
+ClaimKey: TypeAlias = tuple[str, str]
+#: From where the claims of each role can be reached, in the order of the roles.
+Reaches: TypeAlias = tuple[RoleReach, ...]
+K = TypeVar("K")
+V = TypeVar("V")
+W = TypeVar("W")
+
+
+@dataclass(frozen=True, slots=True)
+class MissingClaim:
+    """There is no such claim."""
+
+    claim: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedClaim:
+    """The claim is being deleted."""
+
+    claim: str
+
+
+@dataclass(frozen=True, slots=True)
+class LostClaim:
+    """The volume of the claim is gone, with its data."""
+
+    claim: str
+    volume: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnboundClaim:
+    """The claim waits for its volume, and no pod that uses it is waited for."""
+
+    claim: str
+    storage_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class VolumelessClaim:
+    """No volume that is there will do for the claim, and its class makes none."""
+
+    claim: str
+    storage_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class CrowdedClaim:
+    """More than one member asks for a claim that one pod may use at a time."""
+
+    claim: str
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimInUse:
+    """Another pod uses a claim that is for one, or another job comes before this one."""
+
+    claim: str
+    user: str
+
+
+UnusableClaim = (
+    MissingClaim | DeletedClaim | LostClaim | UnboundClaim | VolumelessClaim
+    | CrowdedClaim | ClaimInUse
+)  # fmt: skip
+
+#: When jobs get a claim that is for one pod: those that hold nodes come first, then by priority and
+#: age. None: the job does not ask for it now.
+Turn: TypeAlias = tuple[bool, int, str, JobKey] | None
+
+
+def turn_of(job: Job, phase: Phase, priority: int | Unresolved) -> Turn:
+    """Return when a job gets a claim that is for one pod, before and after others."""
+    holds = job.status.placement is not None
+    if not holds and phase is not Phase.QUEUED:
+        return None
+    level = priority if isinstance(priority, int) else 0
+    return (not holds, -level, job.metadata.creation_timestamp or "", job.metadata.key)
+
+
+class VolumeTable:
+    """The claims, volumes and storage classes of a cluster, and which jobs use which claims."""
+
+    def __init__(
+        self,
+        claims: Iterable[PersistentVolumeClaim] = (),
+        volumes: Iterable[PersistentVolume] = (),
+        classes: Iterable[StorageClass] = (),
+    ) -> None:
+        self._claims: dict[ClaimKey, PersistentVolumeClaim] = {}
+        self._volumes: dict[str, PersistentVolume] = {}
+        self._classes: dict[str, StorageClass] = {}
+        #: By claim: the jobs that use it and have not ended.
+        self._users: dict[ClaimKey, dict[JobKey, None]] = {}
+        self._used_by: dict[JobKey, tuple[Claims, tuple[ClaimKey, ...]]] = {}
+        self._turns: dict[JobKey, Turn] = {}
+        #: What `judge` has found, until something changes for the job.
+        self._judged: dict[JobKey, Reaches | UnusableClaim] = {}
+        #: By claim: the pods that have a node, and the uid of what controls each; and by pod.
+        self._pods: dict[ClaimKey, dict[JobKey, str]] = {}
+        self._used_by_pod: dict[JobKey, tuple[ClaimKey, ...]] = {}
+        #: The claims that name a volume, by its name, and the others by their class.
+        self._by_volume: dict[str, dict[ClaimKey, None]] = {}
+        self._by_class: dict[str, dict[ClaimKey, None]] = {}
+        self._volumes_by_class: dict[str, dict[str, None]] = {}
+        #: The jobs whose members have claims of a class of their own, made or not.
+        self._owners_by_class: dict[str, dict[JobKey, None]] = {}
+        #: Jobs for which a claim, a volume or a class has changed.
+        self._stale: dict[JobKey, None] = {}
+        for claim in claims:
+            self.put_claim(claim.metadata.key, claim)
+        for volume in volumes:
+            self.put_volume(volume.metadata.name, volume)
+        for each in classes:
+            self.put_class(each.metadata.name, each)
+
+    @property
+    def is_used(self) -> bool:
+        """True while some job that has not ended asks for a claim."""
+        return bool(self._users)
+
+    def use(self, job: Job, claims: Claims, turn: Turn) -> Reaches | UnusableClaim:
+        """Note which claims a job uses until it has ended, and return what `judge` does."""
+        key = job.metadata.key
+        before = self._used_by.get(key)
+        if job.is_finished:
+            claims = NO_CLAIMS
+        if (NO_CLAIMS if before is None else before[0]) is not claims:
+            self._set_uses(key, claims)
+        if turn != self._turns.get(key) and claims is not NO_CLAIMS:
+            self._turns[key] = turn
+            self._mark(claim for claim in self._used_by[key][1] if self._is_for_one_pod(claim))
+        return self.judge(job, claims)
+
+    def leave(self, key: JobKey) -> None:
+        """Note that a job is gone."""
+        if key in self._used_by:
+            self._set_uses(key, NO_CLAIMS)
+
+    def put_pod(self, key: JobKey, pod: Pod | None) -> bool:
+        """Take in a pod, or that it is gone; False when it matters to no job."""
+        after: tuple[ClaimKey, ...] = ()
+        if pod is not None and pod.spec.volumes and pod.spec.node_name and not pod.is_terminal:
+            after = tuple((key[0], name) for name in claims_of_pod(pod.spec))
+        before = self._used_by_pod.get(key, ())
+        if before == after:
+            return False
+        for claim in before:
+            _drop(self._pods, claim, key)
+        owners = pod.metadata.owner_references if pod is not None else ()
+        uid = next((each.uid for each in owners if each.controller), "")
+        for claim in after:
+            self._pods.setdefault(claim, {})[key] = uid
+        if after:
+            self._used_by_pod[key] = after
+        else:
+            del self._used_by_pod[key]
+        return self._mark(claim for claim in (*before, *after) if self._is_for_one_pod(claim))
+
+    def judge(self, job: Job, claims: Claims) -> Reaches | UnusableClaim:
+        """Return from where the claims of each role can be reached, or the first that the job
+        cannot have.
+        """
+        if claims is NO_CLAIMS:
+            return ()
+        key = job.metadata.key
+        known = self._judged.get(key)
+        if known is None or key not in self._used_by:
+            found = self.read(job.metadata.namespace, claims)
+            known = self._taken(job, claims) or found if isinstance(found, tuple) else found
+            self._judged[key] = known
+        return known
+
+    def _is_for_one_pod(self, key: ClaimKey) -> bool:
+        claim = self._claims.get(key)
+        return claim is not None and claim.is_for_one_pod
+
+    def _taken(self, job: Job, claims: Claims) -> CrowdedClaim | ClaimInUse | None:
+        """Return why a job cannot have a claim that is for one pod; None when it can.
+
+        The plugin VolumeRestrictions: no pod with a node may use it, wherever that is.
+        """
+        members = Counter[str]()
+        for role, names in zip(job.spec.roles, claims.shared, strict=True):
+            members.update(dict.fromkeys(names, role.count))
+        for name, count in sorted(members.items()):
+            key = (job.metadata.namespace, name)
+            if not self._is_for_one_pod(key):
+                continue
+            if count > 1:
+                return CrowdedClaim(name, count)
+            for pod, owner in sorted(self._pods.get(key, {}).items()):
+                if owner != job.metadata.uid:
+                    return ClaimInUse(name, f"pod {pod[1]}")
+            own = self._turns.get(job.metadata.key)
+            turns = (self._turns.get(other) for other in self._users.get(key, ()))
+            first = min((turn for turn in turns if turn is not None), default=None)
+            if own is not None and own[0] and first is not None and first < own:
+                return ClaimInUse(name, f"job {first[3][1]}")
+        return None
+
+    def _set_uses(self, key: JobKey, claims: Claims) -> None:
+        had, before = self._used_by.pop(key, (NO_CLAIMS, ()))
+        after = tuple((key[0], name) for name in dict.fromkeys(claims.names))
+        for claim in before:
+            _drop(self._users, claim, key)
+        for claim in after:
+            self._users.setdefault(claim, {})[key] = None
+        for name in had.classes:
+            _drop(self._owners_by_class, name, key)
+        for name in claims.classes:
+            self._owners_by_class.setdefault(name, {})[key] = None
+        self._mark(claim for claim in (*before, *after) if self._is_for_one_pod(claim))
+        self._judged.pop(key, None)
+        if after:
+            self._used_by[key] = (claims, after)
+        else:
+            self._turns.pop(key, None)
+            self._stale.pop(key, None)
+
+    def pop_stale(self) -> list[JobKey]:
+        """Return the jobs for whose claims something has changed since the last call."""
+        found = sorted(self._stale)
+        self._stale.clear()
+        return found
+
+    def put_claim(self, key: ClaimKey, claim: PersistentVolumeClaim | None) -> bool:
+        """Take in a claim, or that it is gone; False when no job asks for it."""
+        before = self._claims.pop(key, None)
+        if before is not None:
+            self._index(before, key, is_there=False)
+        if claim is not None:
+            self._claims[key] = claim
+            self._index(claim, key, is_there=True)
+        return self._mark((key,))
+
+    def put_volume(self, name: str, volume: PersistentVolume | None) -> bool:
+        """Take in a volume, or that it is gone; False when it matters to no job."""
+        before = self._volumes.pop(name, None)
+        if before is not None:
+            _drop(self._volumes_by_class, before.storage_class, name)
+        if volume is not None:
+            self._volumes[name] = volume
+            self._volumes_by_class.setdefault(volume.storage_class, {})[name] = None
+        names = dict.fromkeys(v.storage_class for v in (before, volume) if v is not None)
+        unbound = chain.from_iterable(self._by_class.get(each, ()) for each in names)
+        owners = chain.from_iterable(self._owners_by_class.get(each, ()) for each in names)
+        return self._mark(chain(self._by_volume.get(name, ()), unbound), owners)
+
+    def put_class(self, name: str, found: StorageClass | None) -> bool:
+        """Take in a storage class, or that it is gone; False when it matters to no job."""
+        if found is None:
+            self._classes.pop(name, None)
+        else:
+            self._classes[name] = found
+        return self._mark(self._by_class.get(name, ()), self._owners_by_class.get(name, ()))
+
+    def read(self, namespace: str, claims: Claims) -> Reaches | UnusableClaim:
+        """Return from where the claims of each role can be reached, or the first that cannot be."""
+        found: list[RoleReach] = []
+        for i, names in enumerate(claims.shared):
+            shared: dict[NodeSelector, None] = {}
+            for name in names:
+                selectors = self._reach_of((namespace, name))
+                if not isinstance(selectors, tuple):
+                    return selectors
+                shared.update(dict.fromkeys(selectors))
+            own = self._own_reach(namespace, claims.own[i]) if claims.own else ()
+            if not isinstance(own, tuple):
+                return own
+            found.append(role_reach(shared, own))
+        return tuple(found)
+
+    def _own_reach(
+        self, namespace: str, own: tuple[OwnClaims, ...]
+    ) -> tuple[Reach, ...] | UnusableClaim:
+        """Return from where each member reaches the claims of its own; () where it has none."""
+        reaches: list[dict[NodeSelector, None]] = []
+        for each in own:
+            reaches = reaches or [{} for _ in each.names]
+            unmade: Reach | UnusableClaim | None = None
+            for i, name in enumerate(each.names):
+                key = (namespace, name)
+                found = self._reach_of(key) if key in self._claims else unmade
+                if found is None:  # the same for all that are not made
+                    found = unmade = self._reach_of_unmade(key, each.claim)
+                if not isinstance(found, tuple):
+                    return found
+                reaches[i].update(dict.fromkeys(found))
+        return tuple(tuple(sorted(reach, key=repr)) for reach in reaches)
+
+    def _reach_of_unmade(
+        self, key: ClaimKey, claim: PersistentVolumeClaim
+    ) -> Reach | UnusableClaim:
+        """Return from where a claim can be reached that is made with the first pod of its member.
+
+        One of a class that does not wait for the pod gets its volume anywhere.
+        """
+        found = self._classes.get(claim.storage_class)
+        if found is None or not found.waits_for_consumer:
+            return ()
+        return self._reach_of_unbound(key, claim, found)
+
+    def _index(self, claim: PersistentVolumeClaim, key: ClaimKey, *, is_there: bool) -> None:
+        by_name = bool(claim.spec.volume_name)
+        index = self._by_volume if by_name else self._by_class
+        name = claim.spec.volume_name if by_name else claim.storage_class
+        if is_there:
+            index.setdefault(name, {})[key] = None
+        else:
+            _drop(index, name, key)
+
+    def _mark(self, claims: Iterable[ClaimKey], owners: Iterable[JobKey] = ()) -> bool:
+        """Note that something has changed for the users of some claims, and for other jobs."""
+        users = [*owners, *(key for claim in claims for key in self._users.get(claim, ()))]
+        for key in users:
+            self._judged.pop(key, None)
+        self._stale.update(dict.fromkeys(users))
+        return bool(users)
+
+    def _reach_of(self, key: ClaimKey) -> Reach | UnusableClaim:
+        """Return the selectors that a node must fulfil to reach the volume of a claim.
+
+        In the order in which kube-scheduler looks: `podHasPVCs`, `GetPodVolumeClaims`.
+        """
+        name, claim = key[1], self._claims.get(key)
+        if claim is None:
+            return MissingClaim(name)
+        if claim.status.phase == "Lost":
+            return LostClaim(name, claim.spec.volume_name)
+        if claim.metadata.deletion_timestamp is not None:
+            return DeletedClaim(name)
+        if claim.is_bound:
+            volume = self._volumes.get(claim.spec.volume_name)
+            return LostClaim(name, claim.spec.volume_name) if volume is None else reach_of(volume)
+        found = self._classes.get(claim.storage_class)
+        if found is None or not found.waits_for_consumer or claim.spec.volume_name:
+            return UnboundClaim(name, claim.storage_class)
+        return self._reach_of_unbound(key, claim, found)
+
+    def _reach_of_unbound(
+        self, key: ClaimKey, claim: PersistentVolumeClaim, found: StorageClass
+    ) -> Reach | UnusableClaim:
+        """Return from where a claim that waits for its first pod can get a volume: one that is
+        there, or one that is made.
+        """
+        node = claim.metadata.annotations.get(SELECTED_NODE, "")
+        pins: Reach = ()
+        if node:
+            pin = NodeSelectorRequirement("metadata.name", "In", (node,))
+            pins = (NodeSelector((NodeSelectorTerm(match_fields=(pin,)),)),)
+        terms: list[NodeSelectorTerm] = []
+        for volume in () if node else self._candidates(key, claim):
+            affinity = volume.spec.node_affinity
+            if affinity is None or affinity.required is None:
+                return ()
+            terms += affinity.required.node_selector_terms
+        if found.makes_volumes:
+            if not found.allowed_topologies:
+                return pins
+            terms += map(node_term, found.allowed_topologies)
+        if not terms:
+            return VolumelessClaim(key[1], claim.storage_class)
+        return (*pins, NodeSelector(joined(terms)))
+
+    def _candidates(
+        self, key: ClaimKey, claim: PersistentVolumeClaim
+    ) -> Iterable[PersistentVolume]:
+        """Yield the volumes that may be bound to a claim: `FindMatchingVolume`."""
+        names = self._volumes_by_class.get(claim.storage_class, {})
+        wanted, labels = storage(claim.spec.resources.requests), claim.spec.selector
+        try:
+            selector = selector_of(labels)
+        except KeyError:  # no operator that is known: it selects nothing
+            return
+        for volume in sorted(map(self._volumes.__getitem__, names), key=_by_name):
+            spec, owner = volume.spec, volume.spec.claim_ref
+            is_own = owner is not None and (owner.namespace, owner.name) == key and (
+                not owner.uid or owner.uid == claim.metadata.uid)  # fmt: skip
+            if owner is not None and not is_own:
+                continue
+            if volume.metadata.deletion_timestamp is not None or storage(spec.capacity) < wanted:
+                continue
+            if spec.volume_mode != claim.spec.volume_mode:
+                continue
+            if is_own:
+                yield volume
+                continue
+            if volume.status.phase != "Available":
+                continue
+            if not selector.matches(volume.metadata.labels):
+                continue
+            if set(claim.spec.access_modes) <= set(spec.access_modes):
+                yield volume
+
+
+def _by_name(volume: PersistentVolume) -> str:
+    return volume.metadata.name
+
+
+def _drop(index: dict[K, dict[V, W]], key: K, value: V) -> None:
+    """Take a value out of an index, and its key with the last one."""
+    values = index[key]
+    values.pop(value, None)
+    if not values:
+        del index[key]

@@ -1,0 +1,4 @@
+"""A job as the planner sees it: its gang, and its phase.
+
+Begin with `gangs.py`.
+"""

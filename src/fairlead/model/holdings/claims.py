@@ -1,0 +1,130 @@
+"""The claim of a job: one place for each of its members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from fairlead.api import names
+from fairlead.api.core import Pod
+from fairlead.api.job import Job, owner_reference_of
+from fairlead.api.placement import Placement
+from fairlead.api.quantity import is_gpu
+from fairlead.model.asks.neighbours import marks_in
+from fairlead.model.asks.requests import Request
+from fairlead.model.gang.gangs import GangRequest, JobKey
+from fairlead.model.inventory.nodes import is_device
+from fairlead.model.pools.grouping import alone, membership_of
+
+#: Namespace, uid of a job, and whether the job stands for pods of another tool; the uid then
+#: follows the job's name, which is that of a group.
+Owner: TypeAlias = tuple[str, str, bool]
+#: (role, index)
+Member: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The places of one job's members. `roles` holds (role, request of a member, node by index)."""
+
+    key: JobKey
+    uid: str
+    roles: tuple[tuple[str, Request, tuple[str, ...]], ...]
+    is_adopted: bool = False
+    priority: int = 0
+    #: The team of the job.
+    team: str = ""
+    #: Node and request by (role, index).
+    places: dict[Member, tuple[str, Request]] = field(compare=False, default_factory=dict)
+
+    @property
+    def owner(self) -> Owner:
+        """What pods must be of to be covered."""
+        if self.is_adopted:
+            return adopted_owner(self.key, self.uid)
+        return (self.key[0], self.uid, False)
+
+    @property
+    def is_marked(self) -> bool:
+        """True when it matters which pods are near its members."""
+        return any(marks_in(request) for _, request, _ in self.roles)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Devices and milli-CPU that the claim holds."""
+        devices = cpu = 0
+        for _, request, nodes in self.roles:
+            devices += len(nodes) * sum(a for r, a in request if is_device(r))
+            cpu += len(nodes) * next((a for r, a in request if r == "cpu"), 0)
+        return devices, cpu
+
+    @property
+    def size_order(self) -> tuple[int, int, JobKey]:
+        """Sorts claims, the one that holds most first."""
+        devices, cpu = self.size
+        return (-devices, -cpu, self.key)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs, of any vendor, that the claim holds."""
+        return sum(
+            len(nodes) * amount
+            for _, request, nodes in self.roles
+            for name, amount in request
+            if is_gpu(name)
+        )
+
+    def amount(self, resource: str) -> int:
+        """Return what the claim holds of one resource."""
+        return sum(
+            len(nodes) * next((a for r, a in request if r == resource), 0)
+            for _, request, nodes in self.roles
+        )
+
+
+def claim_of(
+    job: Job, gang: GangRequest, placement: Placement, *, priority: int = 0, team: str = ""
+) -> Claim:
+    """Return the claim of a placement.
+
+    Members of roles that the job no longer has are left out, and seats that are given back.
+    """
+    requests = {role.name: role.member.booking for role in gang.roles}
+    placed = [(role.role, role.nodes) for role in placement.roles if role.role in requests]
+    places = {
+        (role, i): (node, requests[role]) for role, nodes in placed for i, node in enumerate(nodes)
+    }
+    if job.status.seats and placement is job.status.placement:
+        vacant = job.status.vacant
+        places = {seat: place for seat, place in places.items() if seat not in vacant}
+        held = {role: [n for i, n in enumerate(nodes) if (role, i) in places]
+                for role, nodes in placed}  # fmt: skip
+        placed = [(role, tuple(nodes)) for role, nodes in held.items()]
+    roles = tuple((role, requests[role], nodes) for role, nodes in placed)
+    return Claim(
+        job.metadata.key, job.metadata.uid, roles, is_adopted=job.spec.adopts is not None,
+        priority=priority, team=team, places=places,
+    )  # fmt: skip
+
+
+def adopted_owner(key: JobKey, uid: str) -> Owner:
+    """Return what pods of another tool must be of to be covered by the job that stands for them."""
+    return (key[0], f"{key[1]}/{uid}", True)
+
+
+def owner_of_pod(pod: Pod) -> Owner | None:
+    """Return the job that a pod is of; None for a pod that has to do with none.
+
+    A pod of another tool is of the job of its group, as its tool's controller reference and
+    labels say (`model/pools/grouping.py`); our labels on it only say that it was released for that
+    job.
+    """
+    meta = pod.metadata
+    controller = owner_reference_of(meta)
+    if controller is not None:
+        return (meta.namespace, controller.uid, False)
+    uid = meta.labels.get(names.JOB_UID, "")
+    key = (meta.namespace, meta.labels.get(names.JOB_NAME, ""))
+    if not uid or key not in (membership_of(pod).group.key, alone(pod).group.key):
+        return None
+    return adopted_owner(key, uid)

@@ -1,0 +1,110 @@
+"""Signs that a node may fail: an attempt lost it, it came back from an outage, it reports faults.
+
+All of them are read from objects (records of attempts, the node's condition and report), so each
+process finds the same nodes, and no state has to be kept beside the objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import nlargest
+from math import inf
+
+from fairlead.api.core import Node
+from fairlead.api.job import Job
+from fairlead.api.names import READY
+from fairlead.api.times import parse_time
+from fairlead.model.gang.gangs import JobKey
+
+#: A node that becomes ready within so many seconds of its creation has just started.
+START_SECONDS = 1800.0
+#: Nodes that are suspected at a time: those with the latest signs.
+SUSPECTS_MAX = 1000
+#: In the place of a job: the node's own condition, and the report of its agent.
+_NODE, _REPORT = ("", ""), ("", "report")
+
+
+class SuspectTable:
+    """The latest sign of each node, by what shows it."""
+
+    def __init__(self) -> None:
+        #: By node: the instant of the sign of each job, and under _NODE and _REPORT of its own.
+        self._signs: dict[str, dict[JobKey, float]] = {}
+        self._of_job: dict[JobKey, dict[str, float]] = {}
+
+    def put_job(self, key: JobKey, job: Job | None) -> None:
+        """Take in the attempts of a job; None: it is gone."""
+        found = _lost(job) if job is not None and job.status.attempts else None
+        if not found and key not in self._of_job:
+            return
+        found, before = found or {}, self._of_job.get(key, {})
+        if found == before:
+            return
+        for node in before:
+            self._remove(node, key)
+        for node, at in found.items():
+            self._signs.setdefault(node, {})[key] = at
+        self._of_job.pop(key, None)
+        if found:
+            self._of_job[key] = found
+
+    def put_node(self, node: Node) -> None:
+        """Take in the condition of a node."""
+        at = _came_back(node)
+        if at is None:
+            self.remove_node(node.metadata.name)
+        else:
+            self._signs.setdefault(node.metadata.name, {})[_NODE] = at
+
+    def put_report(self, name: str, *, is_sick: bool) -> None:
+        """Take in whether the agent of a node reports faults now."""
+        if is_sick:
+            self._signs.setdefault(name, {})[_REPORT] = inf
+        else:
+            self._remove(name, _REPORT)
+
+    def remove_node(self, name: str) -> None:
+        """Take in that a node is gone; what attempts say of its name stays."""
+        self._remove(name, _NODE)
+
+    def since(self, instant: float) -> list[str]:
+        """Return the nodes with a sign later than an instant, by name."""
+        latest = ((max(signs.values()), node) for node, signs in self._signs.items())
+        found: Iterable[tuple[float, str]] = [each for each in latest if each[0] > instant]
+        return sorted(node for _, node in nlargest(SUSPECTS_MAX, found))
+
+    def _remove(self, node: str, source: JobKey) -> None:
+        signs = self._signs.get(node)
+        if signs is not None and signs.pop(source, None) is not None and not signs:
+            del self._signs[node]
+
+
+def _lost(job: Job) -> dict[str, float]:
+    """Return when attempts of a job lost which nodes, the latest time for each."""
+    out: dict[str, float] = {}
+    for attempt in job.status.attempts:
+        at = _instant(attempt.finished_at) if attempt.nodes_lost else None
+        if at is not None:
+            out.update(dict.fromkeys(attempt.nodes_lost, at))
+    return out
+
+
+def _came_back(node: Node) -> float | None:
+    """Return when a node that had been ready before became ready again; None where it did not, or
+    does not say it.
+    """
+    ready = None
+    for condition in node.status.conditions:
+        if condition.type == READY and condition.status == "True":
+            ready = condition.last_transition_time
+    at, created = _instant(ready), _instant(node.metadata.creation_timestamp)
+    if at is None or created is None or at - created <= START_SECONDS:
+        return None
+    return at
+
+
+def _instant(text: str | None) -> float | None:
+    try:
+        return parse_time(text) if text else None
+    except ValueError:
+        return None
