@@ -279,6 +279,33 @@ def test_of_two_jobs_that_name_a_claim_without_devices_the_older_one_starts() ->
     assert verdict(state, "young").reason is Reason.DEVICE_CLAIM_SHARED
 
 
+@pytest.mark.parametrize(
+    "selector", [f"{{}} == {{}} && {BIG}", "{}.0 < 100.0"], ids=["apart", "alike"]
+)
+def test_a_namespace_with_many_kinds_leaves_room_for_the_first_ones_of_others(
+    selector: str,
+) -> None:
+    """It came first, with more kinds than there may be."""
+    names = [f"t{i}" for i in range(KINDS_MAX + 5)]
+    templates = [
+        make_device_template(
+            name, device_request(DRIVER, 1, selector.format(i, i)), namespace="mallory"
+        )
+        for i, name in enumerate(names)
+    ]
+    jobs = [
+        with_device_claims(
+            make_job(name, namespace="mallory", gpus=0, cpu="1", created=EPOCH - 100 + i), name
+        )
+        for i, name in enumerate(names)
+    ]
+    jobs.append(gang(1, "one", name="late", created=EPOCH))
+    state = cluster(
+        jobs, [make_slice("n1", SIZES)], [*templates, make_device_template("one")]
+    )  # fmt: skip
+    assert isinstance(state.jobs["default", "late"].reaches, tuple), "it may be planned"
+
+
 def test_kinds_beyond_the_limit_wait_and_those_of_older_jobs_stay() -> None:
     names = [f"t{i}" for i in range(KINDS_MAX + 1)]
     templates = [

@@ -321,16 +321,23 @@ class DeviceTable:
         return [device_expression(expression) for expression in (*of_class, *kind.selectors)]
 
     def _wanted(self) -> dict[DeviceKind, None]:
-        """Return the kinds that jobs ask for, those of the oldest jobs first."""
+        """Return the kinds that jobs ask for, those of the oldest jobs first; namespaces take
+        turns, so that one with many kinds leaves room for the first ones of others.
+        """
         first = {
             named: min((at, key) for key, at in jobs.items()) for named, jobs in self._users.items()
         }
-        wanted: dict[DeviceKind, None] = {}
+        of_namespace: dict[str, dict[DeviceKind, None]] = {}
+        turns: dict[DeviceKind, tuple[int, int]] = {}
         for named in sorted(first, key=lambda each: (first[each], each[1].words)):
             found = self._asks_of(named)
-            if isinstance(found, tuple):
-                wanted.update(dict.fromkeys(ask.kind for ask in found))
-        return wanted
+            own = of_namespace.setdefault(named[0], {})
+            for kind in (ask.kind for ask in found) if isinstance(found, tuple) else ():
+                if kind not in own:
+                    turn = (len(own), len(turns))
+                    own[kind] = None
+                    turns[kind] = min(turn, turns.get(kind, turn))
+        return dict.fromkeys(sorted(turns, key=turns.__getitem__))
 
     def _tell_apart(self) -> None:
         """Give each kind that is asked for a bit, which it keeps."""
