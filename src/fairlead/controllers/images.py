@@ -232,22 +232,32 @@ class ImagesController:
     def _basis(self) -> Basis:
         return self._version, self._reserved() if self._policy.prefetch_jobs else {}
 
-    def due_at(self) -> float | None:
-        """Return when to decide: after a change or at the instant that was set, at its pace."""
+    def _wait_seconds(self) -> float | None:
+        """Return how long to wait for the next decision: after a change or at the instant that was
+        set, at its pace; 0 or less: not at all, None: until something changes.
+        """
         if self._sets.is_undefined and not self._policy.prefetch_jobs and not self._pulls:
             return None
-        now, instant = self._clock.now(), _instant()
+        instant = _instant()
         if self._settled_on != self._basis():
-            return now + max(0.0, self._next_at - instant)
+            return self._next_at - instant
         if self._due_at == float("inf"):
             return None
-        return now + max(0.0, self._due_at - instant, self._next_at - instant)
+        return max(self._due_at, self._next_at) - instant
+
+    def due_at(self) -> float | None:
+        """Return when to decide next; None: when something changes."""
+        return self._later(self._clock.now())
+
+    def _later(self, now: float) -> float | None:
+        wait = self._wait_seconds()
+        return None if wait is None else now + max(wait, 0.0)
 
     def decide(self, now: float) -> Decision[Action]:
         """Decide about all pulls, unless that was done a moment ago."""
-        due, instant = self.due_at(), _instant()
-        if due is None or due > now:
-            return Decision(wake_at=due)
+        wait, instant = self._wait_seconds(), _instant()
+        if wait is None or wait > 0.0:
+            return Decision(wake_at=self._later(now))
         basis = self._basis()
         wishes = tuple(self._wishes(now))
         pulls = [SeenPull.of(pod) for pod in self._pulls.values()]
@@ -258,7 +268,7 @@ class ImagesController:
         found = plan(view, self._book, self._policy, instant)
         statuses = tuple(self._statuses(found.tallies, now))
         self._settle(basis, instant, earliest(found.wake_at, self._next_expiry(now, instant)))
-        return Decision((*found.actions, *statuses), wake_at=self.due_at())
+        return Decision((*found.actions, *statuses), wake_at=self._later(now))
 
     def _settle(self, basis: Basis, instant: float, due_at: float | None) -> None:
         self._settled_on = basis

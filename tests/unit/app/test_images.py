@@ -57,11 +57,21 @@ SPEC = ImagesSpec(
 PULL_SECONDS = 120.0
 
 
+class TickingClock(LoopClock):
+    """Virtual time that passes between any two looks at it, as real time does."""
+
+    looks = 0
+
+    def now(self) -> float:
+        self.looks += 1
+        return super().now() + self.looks * 1e-6
+
+
 class ImageWorld:
     """Run it with `async with ImageWorld.running() as world`, in virtual time."""
 
     def __init__(self, nodes: int, images: ImagesPolicy, spec: ImagesSpec | None) -> None:
-        self.clock, rng = LoopClock(EPOCH), random.Random(7)
+        self.clock, rng = TickingClock(EPOCH), random.Random(7)
         self.api = ApiService(
             Store.open(None), Registry.with_builtins(), self.clock,
             ids=lambda: f"{rng.getrandbits(128):032x}", rng=rng,
