@@ -129,7 +129,7 @@ def test_questions_about_ever_other_jobs_leave_no_memory_behind(
 ) -> None:
     """A user asks without storing anything, so no quota bounds what his questions are about."""
     for bound in ("fits.ROWS_MAX", "fits._MASKS_SPARE_MAX", "nodes._VECTORS_MAX"):
-        monkeypatch.setattr(f"fairlead.model.{bound}", 32)
+        monkeypatch.setattr(f"fairlead.model.inventory.{bound}", 32)
 
     def asked(number: int) -> Job:
         labels, ask = {"app": f"a{number}"}, {"cpu": "1", "nvidia.com/gpu": "1"}

@@ -168,10 +168,9 @@ def test_all_three_compose_the_same_controllers(composed: Composed, tmp_path: An
     assert simulated_embedded.controllers == embedded.controllers
     mirrors = {"mirror-priorityclasses", "mirror-teams"}  # those that each replica runs
     assert {*simulated_embedded.services, *mirrors} == {*embedded.services}
-    assert {"scheduler", "jobs", "arrays", "adoption", "teams", "fleet", "doctor"} == set(
-        operator.controllers
-    )
-    assert {"scheduler", "jobs", "arrays", "teams", "fleet", "doctor"} == set(embedded.controllers)
+    everywhere = {"scheduler", "jobs", "arrays", "teams", "fleet", "images", "doctor"}
+    assert {*everywhere, "adoption"} == set(operator.controllers)
+    assert everywhere == set(embedded.controllers)
 
 
 async def test_a_replica_shows_the_decisions_of_its_own_term_alone() -> None:

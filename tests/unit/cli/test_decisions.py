@@ -77,7 +77,7 @@ def recorded() -> list[bytes]:
     snapshot = Snapshot(EPOCH, objects)
     state = PlacementState.of(objects.nodes, objects.jobs)
     actions = decide(state, snapshot.policy, EPOCH, recall=snapshot.recall).actions
-    cycle = Cycle(EPOCH, 0.001, 0, False, actions, Recall(), Carried(), 7)
+    cycle = Cycle(EPOCH, 0.001, 0, False, actions, Recall(), Carried(), number=7)
     return [line.rstrip(b"\n") for line in write_lines(cycle, snapshot)]
 
 

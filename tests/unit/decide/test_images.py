@@ -36,6 +36,17 @@ def container(state: dict[str, Any], image_id: str = "") -> dict[str, Any]:
     return {"containerStatuses": [{"name": "pull", "imageID": image_id, "state": state}]}
 
 
+@pytest.mark.parametrize(
+    ("runtime", "pulls"),
+    [("containerd://2.1.4", True), ("cri-o://1.34.0", True), ("process://1", False), ("", False)],
+)
+def test_a_new_node_pulls_where_it_has_a_runtime_that_does(runtime: str, pulls: bool) -> None:
+    node = make_node("n0")
+    info = msgspec.structs.replace(node.status.node_info, container_runtime_version=runtime)
+    status = msgspec.structs.replace(node.status, node_info=info)
+    assert ImageNode.of(msgspec.structs.replace(node, status=status)).is_open is pulls
+
+
 def test_only_what_asks_for_nothing_counts_as_a_pull() -> None:
     def changed(**fields: Any) -> dict[str, Any]:
         body = pull_pod(ACTION, Taken({}), ImagesPolicy())

@@ -25,14 +25,16 @@ def test_images_are_served_in_full_and_outlive_reports_of_other_fields() -> None
         patch = {"status": {"conditions": [ready]}}
         node = await client.patch(NODES, "n", patch, subresource="status")
         assert node.status.images == (
-            ContainerImage(("docker.io/library/train@sha256:1", "docker.io/library/train:1")),
-            ContainerImage(("proxy:1",)), ContainerImage(),
+            ContainerImage(
+                ("docker.io/library/train@sha256:1", "docker.io/library/train:1"), size_bytes=9
+            ),
+            ContainerImage(("proxy:1",), size_bytes=5), ContainerImage(size_bytes=3),
         )  # fmt: skip
         raw = await client.get(NODES.raw, "n")
         assert raw["status"]["images"] == IMAGES
         assert raw["status"]["conditions"] == [ready]
         named = {"status": {"images": [{"names": None, "sizeBytes": 1}]}}
         node = await client.patch(NODES, "n", named, subresource="status")
-        assert node.status.images == (ContainerImage(),)
+        assert node.status.images == (ContainerImage(size_bytes=1),)
 
     run(main())

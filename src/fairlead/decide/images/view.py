@@ -15,6 +15,8 @@ from fairlead.model.health.node_health import is_ready
 #: A kubelet reports so many images unless it is told otherwise (`nodeStatusMaxImages`): beyond,
 #: an image that is not reported may be there.
 REPORTED_MAX = 50
+#: Of the kubelet's `containerRuntimeVersion`: those that pull images.
+_RUNTIMES = ("containerd://", "cri-o://", "docker://")
 _PRESSURE = "DiskPressure"
 #: What a kubelet says of a container whose image it cannot get
 #: (`pkg/kubelet/images/types.go`, `pkg/kubelet/kuberuntime/util`).
@@ -79,7 +81,9 @@ class ImageNode:
 
     @classmethod
     def of(cls, node: Node) -> ImageNode:
-        """Return what a node says. One that reports no image has no runtime that pulls."""
+        """Return what a node says. A new one has no image yet, but names its runtime; one that has
+        neither is a process, or a virtual node, and pulls nothing.
+        """
         images: dict[str, int] = {}
         for image in node.status.images:
             for name in image.names or ():
@@ -89,11 +93,13 @@ class ImageNode:
         except QuantityError:
             disk = 0
         pressed = any(c.type == _PRESSURE and c.status == "True" for c in node.status.conditions)
+        runtime = node.status.node_info.container_runtime_version
+        pulls = bool(node.status.images) or runtime.startswith(_RUNTIMES)
         is_leaving = node.spec.unschedulable or names.REMOVAL in node.metadata.annotations
         return cls(
             node.metadata.name, node.metadata.uid, images, len(node.status.images),
             sum(each.size_bytes for each in node.status.images), disk,
-            is_ready(node) and not is_leaving and not pressed and bool(node.status.images),
+            is_ready(node) and not is_leaving and not pressed and pulls,
         )  # fmt: skip
 
     def size_of(self, image: str) -> int:
