@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ from fairlead.controllers.element_states import ElementStates
 from fairlead.decide.arrays import ArrayView, DeleteElement, lifecycle
 from fairlead.decide.jobs.view import ElementState
 from fairlead.sim.array_checker import ArrayChecker
-from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.checkers import PromiseBroken, unwrap_broken
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.faults import ROUGH
 from fairlead.sim.loop import run
@@ -113,6 +114,50 @@ def test_a_long_array_is_whole_after_kills_faults_lost_nodes_and_cancelled_eleme
 def test_explored_worlds_have_arrays_and_none() -> None:
     shares = {options_of(number).workload.array_share for number in range(40)}
     assert shares == {0.0, 0.05, 0.3}
+
+
+def one_node(limit: int, *, members: int = 2) -> World:
+    """An array of twelve elements, by default of two whole nodes each, and a job of the one."""
+    template = job_body("x", members=members, gpus=8, run_seconds=60.0)["spec"]
+    spec = {"indices": "2-35:3", "parallelism": limit, "template": template}
+    wide = {**job_body("wide", members=1, gpus=1, run_seconds=1), "kind": "JobArray", "spec": spec}
+    fits = job_body("fits", members=1, gpus=8, run_seconds=60.0)
+    arrivals = [Arrival(60.0, "wide", wide), Arrival(60.0, "fits", fits)]
+    options = WorldOptions(
+        nodes=1, workload=WorkloadOptions(0, 600.0), settle_seconds_max=7_200.0,
+    )  # fmt: skip
+    return World(options, 1, arrivals=arrivals)
+
+
+@pytest.mark.parametrize("limit", [1, 12])
+def test_an_array_whose_elements_no_empty_cluster_holds_waits_and_says_so(limit: int) -> None:
+    world = one_node(limit)
+    outcome = run(world.run())
+    unfit = ["wide", *(f"wide-{index}" for index in range(2, 36, 3))]
+    assert list(world.unfit) == [("default", name) for name in unfit]
+    assert (outcome.unfit, outcome.succeeded, outcome.jobs) == (limit, 1, limit + 1)
+
+
+def test_an_array_that_can_never_run_and_does_not_say_so_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.decide.arrays.lifecycle._verdict", lambda *_: None)
+    with pytest.raises(BaseExceptionGroup) as group:
+        run(one_node(1).run())
+    said = re.escape("3: ('default', 'wide') can never run and does not say so: a gang of 2")
+    assert re.match(said, str(unwrap_broken(group.value)))
+
+
+def test_an_array_that_stays_open_after_its_elements_have_ended_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What can never run excuses an array only while there is an element that waits."""
+    monkeypatch.setattr("fairlead.sim.fitting.never_fits", lambda *_: "planted")
+    monkeypatch.setattr("fairlead.decide.arrays.lifecycle._is_over", lambda *_: False)
+    with pytest.raises(BaseExceptionGroup) as group:
+        run(one_node(12, members=1).run())
+    broken = str(unwrap_broken(group.value))
+    assert broken == "3: 1 jobs never end, the first is ('default', 'wide')"
 
 
 # Canaries: each way in which the promise breaks, reported by the checker

@@ -60,6 +60,11 @@ class ArrayChecker(Observer):
         """Return the arrays that have not ended."""
         return [model.key for model in self._arrays.values() if not model.is_over]
 
+    def has_open_jobs(self, key: ObjectKey) -> bool:
+        """True while an element of an array has a job that has not ended."""
+        models = [model for model in self._arrays.values() if model.key == key]
+        return any(not job.is_finished for model in models for job in model.jobs.values())
+
     def array(self, new: JobArray | None, key: ObjectKey, now: float) -> None:
         """Judge what the status says of each element that it says has ended."""
         if new is None:

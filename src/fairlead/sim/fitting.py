@@ -1,9 +1,10 @@
 """Which jobs of a world can never run, however empty its nodes are.
 
-Such a job breaks no promise: it waits, and its verdict must say that it is impossible. The rule
-here is simpler than the planner's and shares no code with it: members of one role need room on
-equal, empty nodes; several roles must have room one by one. Domains are those of the virtual nodes,
-in the order of their names; nodes that are bought have none.
+Such a job breaks no promise: it waits, and its verdict must say that it is impossible. An array of
+such jobs waits as long as one of them does, and must say so too. The rule here is simpler than the
+planner's and shares no code with it: members of one role need room on equal, empty nodes; several
+roles must have room one by one. Domains are those of the virtual nodes, in the order of their
+names; nodes that are bought have none.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from fairlead.api.indices import parse_indices
 from fairlead.api.quantity import GPU, resources_to_base
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.workload import Arrival, job_spec
@@ -64,13 +66,22 @@ def _room_together(asked: dict[str, Any], per_node: int, options: WorldOptions) 
 
 
 def unfit_jobs(arrivals: Iterable[Arrival], options: WorldOptions) -> dict[ObjectKey, str]:
-    """Return the jobs that can never run and why, in order of arrival."""
+    """Return the jobs that can never run and why, in order of arrival; elements of arrays too."""
     found: dict[ObjectKey, str] = {}
     for arrival in arrivals:
         why = never_fits(arrival.body, options)
         if why:
-            found[arrival.body["metadata"].get("namespace", ""), arrival.name] = why
+            namespace = arrival.body["metadata"].get("namespace", "")
+            keys = ((namespace, name) for name in (arrival.name, *_elements(arrival)))
+            found |= dict.fromkeys(keys, why)
     return found
+
+
+def _elements(arrival: Arrival) -> list[str]:
+    """Return the names of the jobs of an array; none of a job."""
+    if arrival.body["kind"] != "JobArray":
+        return []
+    return [f"{arrival.name}-{index}" for index in parse_indices(arrival.body["spec"]["indices"])]
 
 
 def _keeps_apart(template: dict[str, Any]) -> bool:

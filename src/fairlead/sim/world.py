@@ -117,7 +117,7 @@ class World:
         self._now = EPOCH
         drawn = arrivals is None
         self._arrivals = generate(options.workload, self._rng("workload")) if drawn else arrivals
-        #: Jobs that can never run, and why: they are to wait, and to say so.
+        #: Jobs and arrays that can never run, and why: they are to wait, and to say so.
         self.unfit = unfit_jobs(self._arrivals, options)
         self._observers = list(observers)
         self._calls = ObserverCalls.of(())  # of `_observers`, once the world runs
@@ -368,7 +368,7 @@ class World:
         }  # fmt: skip
         deadline = self._elapsed() + settle_seconds(self.options, self._arrivals, left)
         while self.checkers.unfinished_count > len(self._waiting_unfit()) or (
-            self.arrays.unfinished() or self.deleting.left or await self._unfinished_groups()
+            self._unfinished_arrays() or self.deleting.left or await self._unfinished_groups()
             or await self._silent() or await self._forgotten() or self.health.out_since
         ):  # fmt: skip
             if self._elapsed() > deadline:
@@ -378,7 +378,7 @@ class World:
 
     async def _break_liveness(self) -> None:
         ends = [key for key in self.checkers.unfinished() if key not in self.unfit]
-        left = [*ends, *self.arrays.unfinished(), *await self._unfinished_groups()]
+        left = [*ends, *self._unfinished_arrays(), *await self._unfinished_groups()]
         if left:
             raise PromiseBroken(f"3: {len(left)} jobs never end, the first is {left[0]}")
         if self.health.out_since:
@@ -401,15 +401,19 @@ class World:
         accepted, finished = self.checkers.accepted, self.checkers.finished
         return [key for key in self.unfit if key in accepted and key not in finished]
 
+    def _unfinished_arrays(self) -> list[ObjectKey]:
+        """Return the arrays that must end: not those of jobs that wait and can never run."""
+        unfit, has_open_jobs = self.unfit, self.arrays.has_open_jobs
+        return [k for k in self.arrays.unfinished() if k not in unfit or not has_open_jobs(k)]
+
     async def _silent(self) -> list[ObjectKey]:
-        """Return the jobs that can never run and whose verdict does not say so."""
-        silent: list[ObjectKey] = []
-        for key in self._waiting_unfit():
-            job = await self.client.get(JOBS, key[1], namespace=key[0])
-            verdict = job.status.verdict
-            if verdict is None or verdict.outcome != Outcome.IMPOSSIBLE.value:
-                silent.append(key)
-        return silent
+        """Return the jobs and arrays that can never run and whose verdict does not say so."""
+        get, jobs = self.client.get, self._waiting_unfit()
+        arrays = [key for key in self.arrays.unfinished() if key in self.unfit]
+        said = {k: (await get(JOBS, k[1], namespace=k[0])).status.verdict for k in jobs}
+        said |= {k: (await get(JOB_ARRAYS, k[1], namespace=k[0])).status.verdict for k in arrays}
+        outcomes = {key: verdict.outcome if verdict else "" for key, verdict in said.items()}
+        return [key for key, outcome in outcomes.items() if outcome != Outcome.IMPOSSIBLE.value]
 
     async def _unfinished_groups(self) -> list[str]:
         return await self.tool.unfinished() if self.options.groups else []
