@@ -157,6 +157,25 @@ def test_a_job_whose_nodes_are_promised_is_not_passed() -> None:
     assert history.checker.judged == 2
 
 
+def test_a_job_that_is_placed_by_the_write_that_admits_it_passes_no_earlier_one() -> None:
+    history = History()
+    late = history.job("late", 1)
+    history.put(late, attempt=0)
+    with pytest.raises(PromiseBroken, match=r"4: red/late of .* passes red/large"):
+        history.put(late, placement=make_placement(["n2"]))
+
+
+def test_a_job_is_not_passed_before_decisions_have_seen_it_admitted() -> None:
+    history = History(large=3)
+    early = replace(history.large, metadata=replace(history.large.metadata, name="early", uid="e"))
+    early = replace(early, spec=history.job("early", 2).spec)
+    history.put(early, attempt=0)
+    history.now += 1000.0
+    history.put(early)
+    history.place_small()
+    assert history.checker.judged == 2
+
+
 def test_explored_worlds_have_teams_with_strict_order() -> None:
     drawn = with_strict_order(random.Random(1), draw_changes(random.Random(1), 8, HOUR))
     assert {(c.spec or {}).get("queueingStrategy") for c in drawn} == {None, "StrictFIFO"}

@@ -482,6 +482,20 @@ def test_a_job_that_borrows_beside_nodes_of_its_own_is_reported(
                 checker.job(after, job.metadata.key, history.now)
 
 
+def test_nodes_of_its_own_may_be_kept_for_a_job_that_is_still_to_be_admitted() -> None:
+    history = History()
+    checker = OwnNodesChecker(history.teams.model, lambda _: {"nvidia.com/gpu": 8, "pods": 110})
+    for name in ("n1", "n2"):
+        checker.node(history.nodes[name], name, history.now - 500.0)
+    other = make_job("other", namespace="red", count=2, attempt=0)
+    for job in (other, history.high):
+        checker.job(job, job.metadata.key, history.now)
+    borrowed = replace(make_placement(["n1"]), team="red", may_borrow=True)
+    after = replace(history.high, status=replace(history.high.status, placement=borrowed))
+    checker.job(after, after.metadata.key, history.now)  # one decision, and this write came first
+    assert checker.judged == 0
+
+
 def at_its_time(history: History) -> None:
     history.give_way_often()
     history.now += 240.0

@@ -19,7 +19,7 @@ from fairlead.api.job import Job
 from fairlead.api.names import TAINT_SPARE
 from fairlead.api.placement import nodes_of
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.gang.phase import Phase, phase_of
+from fairlead.model.gang.phase import Phase, is_new, phase_of
 from fairlead.model.health.windows import closed_of
 from fairlead.sim.checkers import PromiseBroken, requests_of
 from fairlead.sim.observer import STALE_SECONDS, Observer
@@ -96,7 +96,8 @@ class OwnNodesChecker(Observer):
                 raise PromiseBroken(text)
         spec = self.model.specs.get(team)
         is_alone = spec is not None and not spec.reservations and not any(
-            self.model.team_of(other) == team and phase_of(other) is Phase.QUEUED
+            self.model.team_of(other) == team
+            and (phase_of(other) is Phase.QUEUED or is_new(other))
             for key, other in self._jobs.items() if key != new.metadata.key
         )  # fmt: skip
         if not is_alone or has_rules(new) or now - self.model.changed_at <= STALE_SECONDS:

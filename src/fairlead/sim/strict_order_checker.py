@@ -5,13 +5,15 @@ team that have been ahead of it in the queue for `STALE_SECONDS`, since the deci
 old, and were promised no nodes meanwhile. It takes nodes of its team or of none. No such earlier
 job may lack room there that these nodes, empty, have; one that still has room, there, on nodes that
 it may borrow or on some that have just come, is not passed, it is placed too, though its write may
-come later. Jobs with rules about nodes or pods are left out.
+come later. Jobs with rules about nodes or pods are left out. A job may take its first place with
+the write that admits it; as long as nobody has admitted it, none passes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
@@ -19,7 +21,7 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.quantity import resources_to_base
 from fairlead.api.team import JobLimits, QueueingStrategy, TeamSpec
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.gang.phase import Phase, phase_of
+from fairlead.model.gang.phase import Phase, is_new, phase_of
 from fairlead.sim.checkers import PromiseBroken, requests_of
 from fairlead.sim.observer import STALE_SECONDS, Observer
 from fairlead.sim.team_model import TeamModel, is_healthy
@@ -27,7 +29,9 @@ from fairlead.sim.team_model import TeamModel, is_healthy
 
 @dataclass(slots=True)
 class _Queued:
-    """A job in the queue: its place there, and since when it has waited without nodes."""
+    """A job that may be placed: its place in the queue, and since when it has waited there without
+    nodes; `inf` for one that is still to be admitted.
+    """
 
     job: Job
     team: str
@@ -53,11 +57,13 @@ class StrictOrderChecker(Observer):
         before = self._queued.pop(key, None)
         if new is None:
             return
-        if phase_of(new) is Phase.QUEUED:
+        is_queued = phase_of(new) is Phase.QUEUED
+        if is_queued or is_new(new):
             priority = self.priorities.get(new.spec.priority_class_name, 0)
             order = (-priority, new.metadata.creation_timestamp or "")
             is_promised = new.status.nomination is not None  # it has nodes already
-            since = now if before is None or is_promised else before.since
+            since = now if before is None or is_promised else min(before.since, now)
+            since = since if is_queued else inf
             self._queued[key] = _Queued(new, self.model.team_of(new), order, since)
         elif before is not None and before.job.status.nomination is None:
             self._check(new, before, now)
