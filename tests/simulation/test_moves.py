@@ -41,9 +41,9 @@ def scattered() -> list[Arrival]:
     """Four gangs that fill every node, of which the short ones leave half of each behind."""
     jobs = list[Arrival]()
     for i in range(4):
-        body = job_body(f"stays-{i}", members=1, gpus=4, run_seconds=3000.0)
+        body = job_body(f"stays-{i}", members=1, gpus=4, run_seconds=6000.0)
         jobs.append(Arrival(i * 2.0, f"stays-{i}", body))
-        body = job_body(f"ends-{i}", members=1, gpus=4, run_seconds=60.0)
+        body = job_body(f"ends-{i}", members=1, gpus=4, run_seconds=1200.0)
         jobs.append(Arrival(i * 2.0 + 1.0, f"ends-{i}", body))
     body = job_body("wide", members=2, gpus=8, run_seconds=60.0)
     return [*jobs, Arrival(600.0, "wide", body)]
