@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,10 @@ from fairlead.member.steps import ENV_STEPS, KEY, SOCKET, steps_gang
 VERSION = "slurm 25.05.0"
 #: The job is no batch script, or its first member is gone.
 EXIT_UNAVAILABLE = 69
-_PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+#: Passed on to the tasks once there are any; before that they end srun.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Passed on from the moment in which tasks may start: they would end srun, and it all tasks.
+_SAYING = (signal.SIGUSR1, signal.SIGUSR2)
 _PATTERN = re.compile(r"%(?:0?(\d*))?([a-zA-Z%])")
 
 
@@ -185,24 +188,30 @@ async def _run(options: StepOptions, job: Allotted) -> int:
     """Run the step; return the exit code. StepError, LinkLost."""
     placed = layout(options.wanted, job)
     total = sum(count for _, count in placed)
-    link = await _connected()
-    await link.send({
-        "tasks": tasks_of(options, placed, job, os.environ),
-        "environment": step_environment(placed, job, options, os.environ),
-        "cpus": options.cpus, "is_exclusive": options.is_exclusive,
-    })  # fmt: skip
-    match await link.receive():
-        case {"step": int(step)}:
-            pass
-        case {"error": str(text)}:
-            raise StepError(text)
-        case _:
-            raise LinkLost
+    link, asked = await _connected(), asyncio.Event()
     async with spawning() as spawn:
-        for number in _PASSED:
-            asyncio.get_running_loop().add_signal_handler(
-                number, lambda number=number: spawn(_signal(link, number)) and None
-            )
+
+        def pass_on(numbers: Iterable[int]) -> None:
+            for number in numbers:
+                asyncio.get_running_loop().add_signal_handler(
+                    number, lambda number=number: spawn(_signal(link, number, asked)) and None
+                )
+
+        pass_on(_SAYING)
+        await link.send({
+            "tasks": tasks_of(options, placed, job, os.environ),
+            "environment": step_environment(placed, job, options, os.environ),
+            "cpus": options.cpus, "is_exclusive": options.is_exclusive,
+        })  # fmt: skip
+        asked.set()
+        match await link.receive():
+            case {"step": int(step)}:
+                pass
+            case {"error": str(text)}:
+                raise StepError(text)
+            case _:
+                raise LinkLost
+        pass_on(_ENDING)
         output, highest = Output(options, total), 0
         for _ in range(total):
             rank, code = await _next_end(link, output, step)
@@ -210,15 +219,16 @@ async def _run(options: StepOptions, job: Allotted) -> int:
             if code:
                 _say_end(rank, code)
             if code and options.kills_on_bad_exit:
-                await _signal(link, signal.SIGKILL)
+                await _signal(link, signal.SIGKILL, asked)
         with suppress(LinkLost):
             await link.send({"done": True})
         link.close()
         return highest
 
 
-async def _signal(link: Link, number: int) -> None:
-    """Have a signal sent to all tasks of the step."""
+async def _signal(link: Link, number: int, asked: asyncio.Event) -> None:
+    """Have a signal sent to all tasks of the step, once it has been asked for."""
+    await asked.wait()
     with suppress(LinkLost):  # they are ended then
         await link.send({"signal": number})
 
