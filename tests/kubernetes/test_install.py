@@ -46,6 +46,7 @@ from fairlead.api.resources import (
     CONFIG_MAPS,
     DEVICE_CLASSES,
     EVENTS,
+    IMAGE_SETS,
     JOB_ARRAYS,
     JOBS,
     NAMESPACES,
@@ -615,12 +616,16 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
             team = {"metadata": {"name": "seen"}, "spec": {"shares": [{"nodes": 1}]}}
             await client.create(TEAMS, team)
             await client.create(NODE_POOLS, {"metadata": {"name": "seen"}, "spec": POOL})
+            images = {"images": ["registry.example/seen:1"]}
+            await client.create(IMAGE_SETS, {"metadata": {"name": "seen"}, "spec": images})
 
             async def are_reported() -> bool:
                 seen = await client.get(TEAMS, "seen"), await client.get(NODE_POOLS, "seen")
-                return all(each.status.conditions for each in seen)
+                lacking = (await client.get(IMAGE_SETS, "seen")).status.lacking
+                return bool(lacking) and all(each.status.conditions for each in seen)
 
             await until(are_reported)
+            await client.delete(IMAGE_SETS, "seen")
 
             async def is_examined() -> bool:
                 reports = (await client.list(CLUSTER_REPORTS)).items

@@ -146,8 +146,10 @@ async def test_only_the_collector_writes_reports_and_it_writes_nothing_else(
             body = body_of(node.metadata.uid, fault())
             assert await refused(other.create(NODE_REPORTS, {"metadata": {"name": "forged"}}))
             assert await refused(other.patch(NODE_REPORTS, name, body, subresource="status"))
-            assert await refused(other.patch(NODE_REPORTS, name, {"metadata": {"labels": {}}}))
             assert await refused(other.delete(NODE_REPORTS, name))
+        rates = {"metadata": {"labels": {}}}
+        for other in (tenant, kubelet, collector):
+            assert await refused(other.patch(NODE_REPORTS, name, rates)), "the controllers' part"
         for other in (tenant, kubelet):
             assert await refused(other.get(NODE_REPORTS, name)), "nor is it theirs to read"
         assert (await controller.list(NODE_REPORTS)).items[0].metadata.name == name
