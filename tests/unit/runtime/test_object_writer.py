@@ -130,6 +130,7 @@ def test_the_status_of_a_job_that_is_full_is_written(filling: Callable[[int], An
             assert job.metadata.version == written.version
             assert job.status.state == "Running"
             assert job.metadata.labels == OWN_LABEL
+            assert job.metadata.annotations == full.metadata.annotations, "policies may guard them"
             assert job.spec == full.spec
             assert OWN_FINALIZER in job.metadata.finalizers
             controllers = [each.uid for each in job.metadata.owner_references if each.controller]
