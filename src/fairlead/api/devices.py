@@ -66,7 +66,7 @@ class ClaimConsumer(Wire, frozen=True):
 
 
 class ResourceClaimStatus(Wire, frozen=True):
-    """What a claim has got, and for whom."""
+    """The devices that a claim has, and the pods that they are reserved for."""
 
     allocation: DeviceAllocation | None = None
     reserved_for: tuple[ClaimConsumer, ...] = ()

@@ -11,7 +11,6 @@ nodes mount nothing. The planner counts devices, so that is for pods that people
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +35,7 @@ from fairlead.api.resources import (
 )
 from fairlead.api.status import AlreadyExists, ApiError
 from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.embedded.own_mirrors import run_with_mirrors
 from fairlead.model.claimed.device_asks import ClaimName, DeviceKind, asks_of
 from fairlead.model.claimed.device_selectors import (
     DeviceExpression,
@@ -45,7 +45,6 @@ from fairlead.model.claimed.device_selectors import (
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.loop import ControllerLoop, LoopOptions
 from fairlead.runtime.mirror import Change, Mirror
 
 #: Driver, pool and name of a device.
@@ -104,7 +103,7 @@ class DeviceAllocator:
 
     @property
     def own(self) -> tuple[Mirror[Any], ...]:
-        """The mirrors that nobody else runs."""
+        """The mirrors that it runs itself."""
         return (self._claims, self._templates, self._classes, self._slices)
 
     @property
@@ -118,15 +117,9 @@ class DeviceAllocator:
             unregister()
 
     async def run(self) -> None:
-        """Allocate until cancelled, with the mirrors that nobody else runs."""
-        loop = ControllerLoop(
-            self, clock=self._clock, rng=self._rng, options=LoopOptions(runs_mirrors=False)
-        )
+        """Allocate until cancelled, with its own mirrors."""
         try:
-            async with asyncio.TaskGroup() as group:
-                for mirror in self.own:
-                    group.create_task(mirror.run(), name=f"devices-{mirror.resource.plural}")
-                group.create_task(loop.run(), name="devices")
+            await run_with_mirrors(self, self.own, "devices", clock=self._clock, rng=self._rng)
         finally:
             self.close()
 

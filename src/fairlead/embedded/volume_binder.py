@@ -14,7 +14,6 @@ Every step of an action is found done when it is repeated. What kube-controller-
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -35,10 +34,10 @@ from fairlead.api.volumes import (
     StorageClass,
 )
 from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.embedded.own_mirrors import run_with_mirrors
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.loop import ControllerLoop, LoopOptions
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.object_writer import ObjectWriter
 
@@ -91,7 +90,7 @@ class VolumeBinder:
 
     @property
     def own(self) -> tuple[Mirror[Any], ...]:
-        """The mirrors that nobody else runs."""
+        """The mirrors that it runs itself."""
         return (self._claims, self._volumes, self._classes)
 
     @property
@@ -105,15 +104,9 @@ class VolumeBinder:
             unregister()
 
     async def run(self) -> None:
-        """Bind until cancelled, with the mirrors that nobody else runs."""
-        loop = ControllerLoop(
-            self, clock=self._clock, rng=self._rng, options=LoopOptions(runs_mirrors=False)
-        )
+        """Bind until cancelled, with its own mirrors."""
         try:
-            async with asyncio.TaskGroup() as group:
-                for mirror in self.own:
-                    group.create_task(mirror.run(), name=f"binder-{mirror.resource.plural}")
-                group.create_task(loop.run(), name="binder")
+            await run_with_mirrors(self, self.own, "binder", clock=self._clock, rng=self._rng)
         finally:
             self.close()
 

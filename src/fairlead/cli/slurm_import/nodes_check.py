@@ -129,12 +129,12 @@ def differences(
 ) -> list[Row]:
     """Return what differs as rows: the nodes, what it is, and what either side says."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    for host, told in sorted(known.nodes.items()):
+    for host, of_slurm in sorted(known.nodes.items()):
         node = nodes.get(host)
         if node is None:
             found.setdefault(("node", "known", "missing"), []).append(host)
             continue
-        for difference in _of_node(told, node, partitions):
+        for difference in _of_node(of_slurm, node, partitions):
             found.setdefault(difference, []).append(host)
     for host in sorted(set(nodes) - set(known.nodes)):
         found.setdefault(("node", "missing", "known"), []).append(host)
@@ -142,31 +142,31 @@ def differences(
 
 
 def _of_node(
-    told: SlurmNode, node: Node, partitions: Mapping[str, Labels]
+    of_slurm: SlurmNode, node: Node, partitions: Mapping[str, Labels]
 ) -> Iterator[tuple[str, str, str]]:
     has = resources_to_base(node.status.allocatable)
     cpus, memory = has.get("cpu", 0), has.get("memory", 0)
-    if told.cpus is not None and cpus < told.cpus * 1_000:
-        yield "CPUs", str(told.cpus), f"{cpus / 1_000:g}"
-    if told.memory_mib is not None and memory < told.memory_mib * _MIB:
-        yield "memory", f"{told.memory_mib}Mi", f"{memory // _MIB}Mi"
-    for resource, amount in sorted((told.devices or {}).items()):
+    if of_slurm.cpus is not None and cpus < of_slurm.cpus * 1_000:
+        yield "CPUs", str(of_slurm.cpus), f"{cpus / 1_000:g}"
+    if of_slurm.memory_mib is not None and memory < of_slurm.memory_mib * _MIB:
+        yield "memory", f"{of_slurm.memory_mib}Mi", f"{memory // _MIB}Mi"
+    for resource, amount in sorted((of_slurm.devices or {}).items()):
         if has.get(resource, 0) < amount:
             yield resource, str(amount), str(has.get(resource, 0))
     labels = tuple(sorted(node.metadata.labels.items()))
-    if told.gpu_type and not _has(labels, What.GPU_TYPE, told.gpu_type):
-        yield "type of GPU", told.gpu_type, "no label"
-    for feature in sorted(told.features):
+    if of_slurm.gpu_type and not _has(labels, What.GPU_TYPE, of_slurm.gpu_type):
+        yield "type of GPU", of_slurm.gpu_type, "no label"
+    for feature in sorted(of_slurm.features):
         if not _has(labels, What.FEATURE, feature) and not _has(labels, What.FEATURE,
                                                                slug(feature)):  # fmt: skip
             yield "feature", feature, "no label"
-    for partition in sorted(told.partitions):
+    for partition in sorted(of_slurm.partitions):
         if not _is_in(partition, node, partitions):
             yield "partition", partition, "neither slurm.partitions nor its pool"
     is_out = state_of(node, now())[0] in _OUT_HERE
-    if told.is_out is not None and told.is_out != is_out:
+    if of_slurm.is_out is not None and of_slurm.is_out != is_out:
         words = ("takes jobs", "takes none")
-        yield "state", words[told.is_out], words[is_out]
+        yield "state", words[of_slurm.is_out], words[is_out]
 
 
 @cache
