@@ -26,6 +26,7 @@ from fairlead.controllers.jobs import JobsController
 from fairlead.decide.admission import jobs as admission
 from fairlead.decide.adoption.actions import ReleaseMember
 from fairlead.decide.jobs.actions import CreatePod
+from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.stages import fit
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.history import HistoryQuery, JobRecord
@@ -74,14 +75,28 @@ def test_a_pod_that_is_given_another_controller_is_no_member_that_gives_way() ->
         patch("pods", "mine-0", taken, wait=0.05), patch("pods", "none", {}, wait=1.5),
         patch("pods", "none", {}), patch("pods", "none", {}, wait=90.0),
     )  # fmt: skip
-    seed = next(
-        seed for seed in (f"test/{number}" for number in itertools.count())
-        if (shape := world.WorldShape.of(seed)).preempts_adopted and not shape.has_team
-    )  # fmt: skip
+    seed = _seed_of(lambda shape: shape.preempts_adopted and not shape.has_team)
     result = play(seed, [calls, (), (), (), (), calls])  # what code keeps of a first use is there
     assert result.broken == ""
     outcomes = [outcome.partition(":")[0] for outcome in result.played.outcomes[-1]]
     assert outcomes == ["ok", "ok", "ok", "NotFound", "NotFound", "NotFound"]
+
+
+def test_a_pod_of_no_controller_may_be_lost_to_a_plain_pod_that_took_its_node() -> None:
+    """kube-scheduler binds the plain pod in the instant of the placement, and it stays."""
+    body = pod("mine", 8, seconds=900)
+    body["spec"]["schedulingGates"] = [{"name": "example.com/mine"}]
+    ungate = [{"op": "replace", "path": "/spec/schedulingGates", "value": []}]
+    seed = _seed_of(lambda shape: shape.binding is Binding.PINNED and not shape.has_team)
+    waits = tuple(Call(Verb.WAIT, wait=70.0) for _ in range(5))
+    result = play(seed, [(create("pods", body), patch("pods", "mine", ungate)), waits])
+    assert result.broken == ""
+    assert result.judged["lost guests"]
+
+
+def _seed_of(is_meant: Callable[[world.WorldShape], bool]) -> str:
+    seeds = (f"test/{number}" for number in itertools.count())
+    return next(seed for seed in seeds if is_meant(world.WorldShape.of(seed)))
 
 
 def test_equal_seeds_give_equal_logs() -> None:

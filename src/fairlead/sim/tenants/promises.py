@@ -26,6 +26,7 @@ from fairlead.api.meta import OwnerReference, is_true
 from fairlead.api.placement import nodes_of
 from fairlead.api.quantity import GPU, resources_to_base
 from fairlead.api.team import Team
+from fairlead.decide.adoption.group_job import NAMED_KIND
 from fairlead.decide.verdict import ObjectKey
 from fairlead.history.memory import MemoryHistory
 from fairlead.model.pools.grouping import is_gated
@@ -239,7 +240,9 @@ class Promises(Observer):
                 why = f"{attempt.reason}: {attempt.message}"
                 raise PromiseBroken(f"gangs: attempt {attempt.number} of {key} ended: {why}")
         if new.is_finished and status.state not in ("Succeeded", "Cancelled"):
-            raise PromiseBroken(f"gangs: {key} ended as {status.state}")
+            if not _is_lost_to_pods(new):
+                raise PromiseBroken(f"gangs: {key} ended as {status.state}")
+            self.judged["lost guests"] += 1
         if new.is_finished:
             self._ended[new.metadata.uid] = (key, status.state)
 
@@ -364,6 +367,15 @@ def array_uid_of(job: Job) -> str:
     owners = job.metadata.owner_references
     uids = [owner.uid for owner in owners if owner.controller and owner.kind == "JobArray"]
     return uids[0] if uids else ""
+
+
+def _is_lost_to_pods(job: Job) -> bool:
+    """True for pods of no controller that lost their node to a plain pod in the instant in which
+    they got it: refused there for minutes, they were deleted, and nothing creates them again.
+    """
+    attempts, adopts = job.status.attempts, job.spec.adopts
+    is_bare = adopts is not None and adopts.kind == NAMED_KIND
+    return is_bare and bool(attempts) and attempts[-1].reason in _TAKEN
 
 
 def _late_seconds(key: ObjectKey) -> float:
