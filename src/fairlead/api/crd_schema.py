@@ -19,21 +19,9 @@ from fairlead.api.builtin_schemas import OpenApi, described, sentences
 from fairlead.api.meta import ObjectMeta
 
 QUANTITY_PATTERN = r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
-#: What is in them is ours alone: unknown fields are mistakes, and defaults are written in.
-_OWN_MODULES = frozenset(
-    f"fairlead.api.{name}"
-    for name in (
-        "after",
-        "attempt",
-        "cluster_report",
-        "fleet",
-        "job",
-        "job_defaults",
-        "job_mounts",
-        "node_pool",
-        "team",
-    )
-)
+#: Types of Kubernetes, of which we read a part: what else they have passes through. All others are
+#: ours: unknown fields are mistakes, and defaults are written in.
+_FOREIGN_MODULES = frozenset(f"fairlead.api.{name}" for name in ("core", "meta", "pod_parts"))
 #: (struct, field) → keys by which the list merges, unique: only where pods are as strict.
 _LIST_KEYS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("PodSpec", "containers"): ("name",),
@@ -42,15 +30,11 @@ _LIST_KEYS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("PodSpec", "schedulingGates"): ("name",),
     ("JobSpec", "roles"): ("name",),
     ("JobSpec", "after"): ("job",),
-    ("JobStatus", "conditions"): ("type",),
     ("JobStatus", "attempts"): ("number",),
     ("Placement", "roles"): ("role",),
-    ("TeamStatus", "conditions"): ("type",),
     ("NodePoolSpec", "domains"): ("name",),
-    ("NodePoolStatus", "conditions"): ("type",),
     ("NodePoolStatus", "launches"): ("token",),
     ("FleetSpec", "overrides"): ("name",),
-    ("ClusterReportStatus", "conditions"): ("type",),
 }
 
 
@@ -74,7 +58,7 @@ class Generator:
             "type": "object",
             "properties": {item.encode_name: self._field(cls, item) for item in info.fields},
             **({"required": required} if required else {}),
-            **({} if cls.__module__ in _OWN_MODULES else _anything()),
+            **(_anything() if cls.__module__ in _FOREIGN_MODULES else {}),
         }
 
     def _field(self, cls: type, item: inspect.Field) -> OpenApi:
@@ -85,7 +69,7 @@ class Generator:
             schema = described(schema, text)
         if schema.get("type") == "array":
             schema.update(_list_rule(cls.__name__, name))
-        if self.with_defaults and cls.__module__ in _OWN_MODULES:
+        if self.with_defaults and cls.__module__ not in _FOREIGN_MODULES:
             default = _default(item)
             if default is not None:
                 schema["default"] = default
@@ -123,7 +107,7 @@ class Generator:
 
 
 def _list_rule(struct: str, name: str) -> OpenApi:
-    keys = _LIST_KEYS.get((struct, name))
+    keys = ("type",) if name == "conditions" else _LIST_KEYS.get((struct, name))
     if keys is None:
         return {"x-kubernetes-list-type": "atomic"}
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}

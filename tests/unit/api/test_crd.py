@@ -17,7 +17,7 @@ from fairlead.api.job import JobSpec
 from fairlead.api.meta import ObjectMeta, OwnerReference, Wire
 from fairlead.embedded.schema.schema import compile_schema
 
-KINDS = ("Job", "Team")
+KINDS = tuple(manifest["spec"]["names"]["kind"] for manifest in crd.manifests())
 
 
 def _version(kind: str = "Job") -> dict[str, Any]:
@@ -44,6 +44,30 @@ def test_the_schema_is_structural_and_every_field_is_described(kind: str) -> Non
             text = field.get("description", "")
             assert text.endswith((".", ")")), f"{path}: {text!r}"
             assert text != KEPT, path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_conditions_merge_by_their_type(kind: str) -> None:
+    schema = _version(kind)["schema"]["openAPIV3Schema"]
+    for path, field in _fields(schema):
+        if path.endswith(".conditions"):
+            assert field["x-kubernetes-list-map-keys"] == ["type"], path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_unknown_field_of_ours_is_a_mistake(kind: str) -> None:
+    schema = _version(kind)["schema"]["openAPIV3Schema"]
+    ours = {part for part in ("spec", "status") if part in schema["properties"]}
+    given = {part: {"colour": "red"} for part in ours}
+    assert compile_schema(schema).unknown_fields(given) == [f"{part}.colour" for part in given]
+
+
+def test_what_a_pod_has_beyond_what_is_read_passes_through() -> None:
+    template = {"spec": {"colour": "red", "containers": [{"name": "a", "colour": "red"}]}}
+    spec: dict[str, Any] = {"roles": [{"name": "worker", "template": template}]}
+    for kind, holding in (("Job", spec), ("JobArray", {"template": spec})):
+        schema = compile_schema(_version(kind)["schema"]["openAPIV3Schema"])
+        assert schema.unknown_fields({"spec": holding}) == []
 
 
 def test_bounds_enums_defaults_and_list_keys_come_from_the_types() -> None:
@@ -151,7 +175,7 @@ def test_columns_show_fields_of_the_schema(kind: str) -> None:
         if column["jsonPath"].startswith(".metadata"):
             continue
         node = properties
-        path = re.sub(r"\[\?\(.*?\)\]", "[]", column["jsonPath"])
+        path = re.sub(r"\[(\?\(.*?\)|\d+)\]", "[]", column["jsonPath"])
         for part in path.strip(".").split("."):
             node = node["properties"][part.removesuffix("[]")]
             node = node["items"] if part.endswith("[]") else node
