@@ -183,6 +183,9 @@ def run(arguments: list[str]) -> int:
         return exit_.exit_code
     except click.Abort as abort:
         raise KeyboardInterrupt from abort
+    except click.exceptions.NoArgsIsHelpError as error:
+        terminal.say(f"{error.ctx.get_help()}\n")
+        return Exit.OK
     except click.ClickException as error:
         command = next((word for word in own if word in ENTRIES), "")
         return _report(usage_error(error, command), with_anchors=is_anchored)

@@ -111,3 +111,15 @@ def test_arguments_are_named_as_the_help_names_them(
 ) -> None:
     assert run(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", ["network", "sim", "node"])
+def test_a_group_of_commands_alone_says_its_help_as_the_program_itself_does(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([group]) == 0
+    alone = capsys.readouterr()
+    assert run([group, "--help"]) == 0
+    assert alone.out == capsys.readouterr().out
+    assert alone.out.startswith(f"Usage: fairlead {group} ")
+    assert not alone.err
