@@ -63,6 +63,8 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "status": CommandEntry("cluster", "Show how the cluster on this machine does."),
         "web": CommandEntry("web", "Serve the web page of a cluster on this machine."),
         "down": CommandEntry("cluster", "Stop the cluster on this machine; its state is kept."),
+        "backup": CommandEntry("backup", "Save the cluster on this machine as one file."),
+        "restore": CommandEntry("backup", "Make a data directory from a backup."),
         "nodes": CommandEntry("nodes", "Show nodes, grouped by pool and state."),
         "node": CommandEntry("node", "Show one node, or change whether it takes work."),
         "images": CommandEntry(

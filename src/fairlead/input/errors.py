@@ -157,6 +157,7 @@ class Code(Enum):
         "E711", Exit.REFUSED,
         "Another user owns the data directory or a part of it, or can write to it.",
     )  # fmt: skip
+    BACKUP = "E712", Exit.CONFLICT, "A backup cannot be made, or is not whole."
     SCENARIO = "E800", Exit.USAGE, "The scenario or the directory of a run cannot be used."
     TRACE = "E801", Exit.USAGE, "The file is not a trace of jobs that can be read."
     DECISION_FILE = (

@@ -51,7 +51,8 @@ def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return option(function)
 
 
-def _data(text: str) -> Path:
+def data_path(text: str) -> Path:
+    """Return the directory that --data means; "" is the default one."""
     path = Path(text).expanduser() if text else default_data_directory(os.environ)
     return path.absolute()
 
@@ -104,7 +105,7 @@ def up(
     the controllers. Its state lives in the data directory and survives; unfinished jobs go on at
     the next start. Ctrl-C stops it.
     """
-    path = _data(data)
+    path = data_path(data)
     logs = AskedLogs(log_size, log_files, log_days, log_total)
     profile = None if profile is None else resolve_profile(profile)
     if settings_file:
@@ -205,7 +206,7 @@ def status(common_: Common, *, data: str) -> int:
     from fairlead.cli.embedded import read_status
     from fairlead.cli.transport import Api
 
-    path = _data(data)
+    path = data_path(data)
     running = read_running(path)
     if running is None:
         raise _not_running(path)
@@ -269,7 +270,7 @@ def down(common_: Common, *, data: str) -> int:
     """
     from fairlead.app.launch import stop
 
-    path = _data(data)
+    path = data_path(data)
     running = read_running(path)
     if running is None:
         common_.note(f"no cluster is running on {path}")
