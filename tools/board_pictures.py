@@ -31,7 +31,7 @@ from tests.kubernetes.prometheus_server import prometheus, scrape_at, scrape_of
 from tests.kubernetes.replicas import leader, replicas
 
 from fairlead.api.resources import JOBS, NAMESPACES, NODE_POOLS, TEAMS
-from fairlead.cli.connect import Choice, find_connection
+from fairlead.cli.connection.connect import Choice, find_connection
 from fairlead.kube.client import HttpClient
 from fairlead.kube.protocol import HttpOptions
 

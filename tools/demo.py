@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.api.resources import JOBS
-from fairlead.cli.connect import Choice, find_connection
-from fairlead.cli.transport import Api
+from fairlead.cli.connection.connect import Choice, find_connection
+from fairlead.cli.connection.transport import Api
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent

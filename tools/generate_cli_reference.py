@@ -15,7 +15,7 @@ os.environ.update(COLUMNS="88", LINES="24", NO_COLOR="1")
 from click import Context, Group
 
 from fairlead.cli.app import PROGRAM, SECTIONS, cli
-from fairlead.cli.slurm_options import OPTIONS, Option, OptionTreatment
+from fairlead.cli.script.slurm_options import OPTIONS, Option, OptionTreatment
 from fairlead.input.errors import Code, Exit
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fairlead.cli.commands.install import render
-from fairlead.cli.common import Format
+from fairlead.cli.connection.common import Format
 from fairlead.install import chart
 from fairlead.install.manifests import Install, manifests
 

@@ -4,7 +4,7 @@ Names, messages, annotations and files are written by others, who may have put e
 them: a terminal that obeys these changes its title, its clipboard or what it shows. So no text
 reaches a stream as it is. Characters that are not printable are shown as Python writes them in a
 string: `\\x1b`, `\\u202e`. Our own colours are added after that. The output of programs has another
-way: `cli/program_output.py`.
+way: `cli/formats/program_output.py`.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api import names
 from fairlead.api.resources import JOBS, PODS
-from fairlead.cli.answers import ask_fit, ask_why
-from fairlead.cli.connect import Choice, find_connection
-from fairlead.cli.transport import Api
+from fairlead.cli.cluster.answers import ask_fit, ask_why
+from fairlead.cli.connection.connect import Choice, find_connection
+from fairlead.cli.connection.transport import Api
 from fairlead.runtime.client import Propagation, Request, RequestVerb
 
 pytestmark = pytest.mark.e2e

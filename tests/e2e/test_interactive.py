@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.resources import PODS
 from fairlead.api.status import NotFound, Unauthorized
-from fairlead.cli.session import V4, V5
+from fairlead.cli.sessions.session import V4, V5
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.kube.websocket import SocketServer, pod_socket
 

@@ -16,8 +16,8 @@ from tests.e2e.slurm_world import SLEEP, Tools
 from tests.e2e.test_pages import run_page
 
 from fairlead.api.resources import PRIORITY_CLASSES, TEAMS
-from fairlead.cli.connect import Choice, find_connection
-from fairlead.cli.transport import Api
+from fairlead.cli.connection.connect import Choice, find_connection
+from fairlead.cli.connection.transport import Api
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm-tools")]
 

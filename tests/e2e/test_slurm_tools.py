@@ -17,7 +17,7 @@ from tests.e2e.disaster_world import kill, processes_of
 from tests.e2e.slurm_world import SLEEP, Tools
 from tests.patience import PATIENCE_SECONDS
 
-from fairlead.cli.slurm_tools.__main__ import COMMANDS
+from fairlead.cli.script.slurm_names import COMMANDS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm-tools")]
 

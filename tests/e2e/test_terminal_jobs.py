@@ -14,7 +14,7 @@ from tests.e2e.cli_world import Shell, eventually
 from tests.e2e.test_interactive import Terminal, until_gone
 from tests.patience import PATIENCE_SECONDS
 
-from fairlead.cli import terminal_job
+from fairlead.cli.sessions import terminal_job
 
 pytestmark = pytest.mark.e2e
 

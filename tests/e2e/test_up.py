@@ -21,8 +21,8 @@ from tests.patience import PATIENCE_SECONDS
 from fairlead.api.resources import JOBS
 from fairlead.app.run_file import identity
 from fairlead.app.settings import OPEN_ADDRESS
-from fairlead.cli.connect import Choice, find_connection
-from fairlead.cli.transport import Api
+from fairlead.cli.connection.connect import Choice, find_connection
+from fairlead.cli.connection.transport import Api
 
 pytestmark = pytest.mark.e2e
 KUBECTL = os.environ.get("FAIRLEAD_KUBECTL") or shutil.which("kubectl")

@@ -16,8 +16,8 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout, TCPConnector
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
 from fairlead.api.team import TeamUse
-from fairlead.cli.commands.change import ChangeVerb
-from fairlead.cli.embedded import LogPart
+from fairlead.cli.cluster.embedded import LogPart
+from fairlead.cli.job_request.change_verbs import ChangeVerb
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.asks.topology import DEFAULT_LEVELS
 from fairlead.runtime.clock import Clock, SystemClock

@@ -12,7 +12,7 @@ from fairlead.api.meta import Condition, to_wire
 from fairlead.api.resources import JOBS, NODES, Resource
 from fairlead.api.status import NotFound, StatusDetails
 from fairlead.api.times import format_time
-from fairlead.cli.transport import Api
+from fairlead.cli.connection.transport import Api
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import ObjectList, Request, RequestVerb
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement

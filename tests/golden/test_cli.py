@@ -38,12 +38,19 @@ from fairlead.app.run_file import RunningCluster
 from fairlead.app.settings import Settings
 from fairlead.cli.app import ENTRIES, cli
 from fairlead.cli.commands import history as history_view
-from fairlead.cli.common import Format, dump
-from fairlead.cli.fit import check_fit, shape_text
-from fairlead.cli.jobspec import Origin, Program, Script, build_job, build_script_map, to_manifest
+from fairlead.cli.connection.common import Format, dump
+from fairlead.cli.formats.table import render_table
+from fairlead.cli.job_request.jobspec import (
+    Origin,
+    Program,
+    Script,
+    build_job,
+    build_script_map,
+    to_manifest,
+)
+from fairlead.cli.job_request.request import JobRequest, Target
 from fairlead.cli.main import guarded
-from fairlead.cli.request import JobRequest, Target
-from fairlead.cli.table import render_table
+from fairlead.cli.submitting.fit import check_fit, shape_text
 from fairlead.cli.views import cluster as cluster_view
 from fairlead.cli.views import fleet as fleet_view
 from fairlead.cli.views import jobs as jobs_view

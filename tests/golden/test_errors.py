@@ -24,15 +24,15 @@ from fairlead.app.datadir import foreign, unusable
 from fairlead.app.embedded import ListenFailed, StartFailed, StoreLost
 from fairlead.app.embedded_process import explain
 from fairlead.app.settings import Settings
-from fairlead.cli.fit import check_fit
-from fairlead.cli.jobspec import Origin, Program, build_job
-from fairlead.cli.lookup import find_job, missing_job
+from fairlead.cli.cluster.lookup import find_job, missing_job
+from fairlead.cli.connection.refusals import from_api
+from fairlead.cli.job_request.jobspec import Origin, Program, build_job
+from fairlead.cli.job_request.request import JobRequest, Target
 from fairlead.cli.main import guarded
-from fairlead.cli.manifest import parse_manifest
-from fairlead.cli.refusals import from_api
-from fairlead.cli.request import JobRequest, Target
-from fairlead.cli.startable import image_problem
-from fairlead.cli.submission import Naming, pick_name
+from fairlead.cli.submitting.fit import check_fit
+from fairlead.cli.submitting.manifest import parse_manifest
+from fairlead.cli.submitting.startable import image_problem
+from fairlead.cli.submitting.submission import Naming, pick_name
 from fairlead.embedded.storage.wal import DamagedData, DirectoryInUse, WrongFormat
 from fairlead.input.errors import CliError, Code, Exit, Problem, render_error
 from fairlead.runtime.history import OtherSchema

@@ -21,7 +21,7 @@ from fairlead.api.node_report import (
     SourceState,
 )
 from fairlead.api.times import format_time
-from fairlead.cli.table import render_table
+from fairlead.cli.formats.table import render_table
 from fairlead.cli.views.node import (
     FAULT_COLUMNS,
     REASON_COLUMNS,

@@ -19,7 +19,7 @@ from fairlead.api.placement import HeldNodes
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, TEAMS
 from fairlead.api.team import Budget, JobLimits, Reservation, ShareStatus, Team, TeamStatus, TeamUse
 from fairlead.api.times import format_time
-from fairlead.cli.common import Common
+from fairlead.cli.connection.common import Common
 from fairlead.cli.main import guarded
 from fairlead.testing.builders import make_job, make_node, make_placement, make_team
 
@@ -99,7 +99,7 @@ TABLE = {
 def _cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(Common, "connect", lambda _self, **_: TeamsApi())
-    monkeypatch.setattr("fairlead.cli.cluster_settings.read_status", lambda _api: None)
+    monkeypatch.setattr("fairlead.cli.cluster.cluster_settings.read_status", lambda _api: None)
     monkeypatch.setattr("fairlead.cli.commands.teams.now", lambda: NOW)
 
 

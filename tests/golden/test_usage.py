@@ -16,7 +16,7 @@ from fairlead.api.placement import HeldNodes
 from fairlead.api.resources import JOBS
 from fairlead.api.times import format_time
 from fairlead.app.messages import HistoryLine
-from fairlead.cli.common import Common
+from fairlead.cli.connection.common import Common
 from fairlead.cli.main import guarded
 from fairlead.testing.builders import make_job
 

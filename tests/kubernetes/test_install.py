@@ -70,7 +70,7 @@ from fairlead.app.controllers import Policies
 from fairlead.app.messages import ACCOUNT, TOKEN_HEADER
 from fairlead.app.operator import OperatorSettings, ReplicaRun
 from fairlead.app.replica import ReplicaLogSource, ReplicaSettings
-from fairlead.cli.archive import token_path
+from fairlead.cli.cluster.archive import token_path
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.lease import LeaseTimes
 from fairlead.decide.pinning import Binding

@@ -22,7 +22,7 @@ from tests.kubernetes.kubelet import Kubelet, kubelet
 from tests.kubernetes.operating import http_client, until
 from tests.kubernetes.own_plane import own_plane
 
-from fairlead.cli.transport import Api
+from fairlead.cli.connection.transport import Api
 from fairlead.doctor.readers.node_pods import OWNER, POD_SECONDS_MAX, NodePodReader, PodSettings
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection

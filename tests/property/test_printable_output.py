@@ -35,10 +35,10 @@ from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, NODES, TEAMS, Resou
 from fairlead.api.status import ApiError, Forbidden, InternalError, NotFound
 from fairlead.api.team import Reservation
 from fairlead.app.messages import FleetLine, HistoryLine
-from fairlead.cli import past
 from fairlead.cli.app import run
-from fairlead.cli.common import Common
-from fairlead.cli.transport import Api
+from fairlead.cli.connection.common import Common
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.records import past
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import ObjectList, Request, RequestVerb
 

@@ -67,7 +67,7 @@ BANNED: dict[str, tuple[str, tuple[str, ...]]] = {
 #: What may name the standard streams, and for what.
 STREAMS = {
     "terminal.py": "writes text, made printable",
-    "cli/program_output.py": "writes the output of programs, filtered for a terminal",
+    "cli/formats/program_output.py": "writes the output of programs, filtered for a terminal",
     "cli/main.py": "flushes them at the end",
     "cli/commands/cluster.py": "gives stderr to the log",
     "app/operator_process.py": "gives stderr to the log",

@@ -130,7 +130,7 @@ class LazyGroup(click.Group):
         """Find the command of the first argument, or say which one was meant."""
         name = args[0]
         if name not in ENTRIES and not name.startswith("-"):
-            from fairlead.cli import slurm
+            from fairlead.cli.script import slurm
 
             near = nearest(name, ENTRIES)
             help_ = f"did you mean {PROGRAM} {near}?" if near else f"{PROGRAM} --help"
@@ -212,7 +212,7 @@ def _translate(error: Exception, *, shows_traceback: bool) -> CliError:
     from fairlead.api.status import ApiError
 
     if isinstance(error, ApiError):
-        from fairlead.cli.refusals import from_api
+        from fairlead.cli.connection.refusals import from_api
 
         return from_api(error)
     if isinstance(error, OSError) and error.errno in _FULL:
@@ -263,7 +263,7 @@ def usage_error(error: click.ClickException, name: str) -> CliError:
     command = context.command_path if context else f"{PROGRAM} {name}".rstrip()
     see = (f"{command} --help",)
     if isinstance(error, click.NoSuchOption):
-        from fairlead.cli import slurm
+        from fairlead.cli.script import slurm
 
         known = _flags(context.command) if context else []
         here = slurm.flag_help(name, error.option_name)

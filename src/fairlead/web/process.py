@@ -15,7 +15,7 @@ from pathlib import Path
 from fairlead.api.status import Forbidden
 from fairlead.app.run_file import identity
 from fairlead.app.signals import stop_on_signals
-from fairlead.cli.common import Common
+from fairlead.cli.connection.common import Common
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import Connection
 from fairlead.model.asks.topology import Level

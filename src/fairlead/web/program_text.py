@@ -1,7 +1,8 @@
 """The output of programs as HTML: text and its colours, and nothing that a page would obey.
 
-What controls terminals is dropped by the filter of the command line (`cli/program_output.py`); of
-what that keeps, colours become classes, and a line that was rewritten shows its last state.
+What controls terminals is dropped by the filter of the command line
+(`cli/formats/program_output.py`); of what that keeps, colours become classes, and a line that was
+rewritten shows its last state.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 
 from markupsafe import Markup, escape
 
-from fairlead.cli.program_output import TerminalFilter
+from fairlead.cli.formats.program_output import TerminalFilter
 
 #: Characters of a line; the rest of a longer one is left out, and that is said.
 LINE_MAX = 8_192

@@ -27,17 +27,18 @@ from typing import Any, Generic, TypeVar
 
 from fairlead.api.status import ApiError
 from fairlead.api.team import TeamUse
-from fairlead.cli.answers import ask_teams
-from fairlead.cli.archive import Archive
-from fairlead.cli.arrays import ArrayReference
-from fairlead.cli.commands.change import ChangeVerb, change_reference
+from fairlead.cli.cluster.answers import ask_teams
+from fairlead.cli.cluster.archive import Archive
+from fairlead.cli.cluster.embedded import LogPart, is_embedded, stream_logs
+from fairlead.cli.commands.change import change_reference
 from fairlead.cli.commands.usage import UsageRecords, read_records
 from fairlead.cli.commands.why import Asking, JobAnswer
-from fairlead.cli.common import Common, Format
-from fairlead.cli.embedded import LogPart, is_embedded, stream_logs
-from fairlead.cli.memberlogs import MemberLogs
-from fairlead.cli.text import wrapped
-from fairlead.cli.transport import Api
+from fairlead.cli.connection.common import Common, Format
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.formats.text import wrapped
+from fairlead.cli.job_request.arrays import ArrayReference
+from fairlead.cli.job_request.change_verbs import ChangeVerb
+from fairlead.cli.records.memberlogs import MemberLogs
 from fairlead.cli.views.usage import Totals, Waits, waits_of
 from fairlead.cli.views.why import FACT_INDENT
 from fairlead.decide.verdict import ObjectKey

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from fairlead.cli.embedded import LogPart
+from fairlead.cli.cluster.embedded import LogPart
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import Logger

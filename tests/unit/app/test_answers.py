@@ -37,8 +37,8 @@ from fairlead.app.answers_api import QUESTION_BYTES_MAX, AnswersApi
 from fairlead.app.archive_api import QUESTIONS_MAX
 from fairlead.app.archive_guard import to_read_history
 from fairlead.app.messages import Explained, ExplainQuestion, FitQuestion, Fitted
-from fairlead.cli.answers import ask_fit, ask_why
-from fairlead.cli.transport import Api
+from fairlead.cli.cluster.answers import ask_fit, ask_why
+from fairlead.cli.connection.transport import Api
 from fairlead.decide.answers.explanation import Forecast, PreemptionAhead, UnknownBound
 from fairlead.decide.answers.forecast import Forecasts
 from fairlead.decide.answers.supposed import supposed

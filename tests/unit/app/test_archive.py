@@ -50,7 +50,7 @@ from fairlead.app.archive_guard import (
 )
 from fairlead.app.archive_query import history_query, log_query
 from fairlead.app.messages import Book
-from fairlead.cli.archive import (
+from fairlead.cli.cluster.archive import (
     NOT_LEADER,
     TOKEN_HEADER,
     TRIES_MAX,
@@ -59,8 +59,8 @@ from fairlead.cli.archive import (
     proxy_path,
     token_path,
 )
-from fairlead.cli.installation import BINDING_PATH
-from fairlead.cli.transport import Api
+from fairlead.cli.cluster.installation import BINDING_PATH
+from fairlead.cli.connection.transport import Api
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.decision_log import Cycle, DecisionLog
 from fairlead.decide.answers.snapshot import Carried

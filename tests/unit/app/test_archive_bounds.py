@@ -21,9 +21,9 @@ from tests.unit.history.contract import decision, log, record
 
 from fairlead.app.archive_api import ArchiveApi
 from fairlead.app.messages import CUT_PREFIX, TOKEN_HEADER, Book
-from fairlead.cli import archive
-from fairlead.cli.archive import Archive, whole_lines
-from fairlead.cli.transport import Api
+from fairlead.cli.cluster import archive
+from fairlead.cli.cluster.archive import Archive, whole_lines
+from fairlead.cli.connection.transport import Api
 from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.history.sqlite import SqliteHistory, SqliteLogs
 from fairlead.kube.kubeconfig import Connection

@@ -13,9 +13,9 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound
 from fairlead.app.messages import ClusterStatus, NodeCounts
-from fairlead.cli.common import Common
-from fairlead.cli.embedded import STATUS_PATH
-from fairlead.cli.transport import Api
+from fairlead.cli.cluster.embedded import STATUS_PATH
+from fairlead.cli.connection.common import Common
+from fairlead.cli.connection.transport import Api
 from fairlead.kube.http1 import HttpResponse
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import Request

@@ -10,7 +10,7 @@ import sys
 HEAVY = (
     "aiohttp", "asyncio", "boto3", "cryptography", "google.cloud", "logging", "numba", "numpy",
     "prometheus_client", "shutil", "structlog", "tempfile", "uvloop", "yaml",
-    "fairlead.cli.own_answers", "fairlead.controllers", "fairlead.embedded",
+    "fairlead.cli.cluster.own_answers", "fairlead.controllers", "fairlead.embedded",
     "fairlead.decide.fleet", "fairlead.decide.placement.cycle",
     "fairlead.decide.placement.evict.preempt",
     "fairlead.decide.placement.why_not.whatif", "fairlead.decide.answers.forecast",

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from fairlead.api.indices import parse_indices
 from fairlead.api.job_array import JobArray
-from fairlead.cli.batch import SUBMITTED
-from fairlead.cli.environment import LOCAL_ENVIRONMENT
+from fairlead.cli.job_request.batch import SUBMITTED
+from fairlead.cli.job_request.environment import LOCAL_ENVIRONMENT
 from fairlead.decide.arrays.environment import element_environment
 from fairlead.decide.jobs.members import USER_MAY_SET, missing_pods
 from fairlead.decide.jobs.pods import AttemptPods

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from fairlead.cli.common import Common, Format
+from fairlead.cli.connection.common import Common, Format
 from fairlead.kube.kubeconfig import Connection
 from fairlead.web import questions as module
 from fairlead.web.questions import ANSWER_SECONDS, Questions

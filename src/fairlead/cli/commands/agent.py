@@ -13,7 +13,7 @@ import msgspec
 
 from fairlead.api.meta import to_wire
 from fairlead.cli.commands.agent_network import network
-from fairlead.cli.common import Common, check_choice, common
+from fairlead.cli.connection.common import Common, check_choice, common
 from fairlead.cli.views.agent import (
     FAULT_COLUMNS,
     SETTING_COLUMNS,
@@ -330,7 +330,7 @@ def test(
     from fairlead.api.machine_result import MachineOutcome, encode_result, worst_outcome
     from fairlead.api.node_suites import suites
     from fairlead.app.signals import exit_on_terminate
-    from fairlead.cli.options_of_tests import options_of
+    from fairlead.cli.formats.options_of_tests import options_of
     from fairlead.node.machine_tests.runner import LOCK, AlreadyRunning, UnknownTest, run_suite
 
     known = suites()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from fairlead.cli.common import Common, common
+from fairlead.cli.connection.common import Common, common
 from fairlead.cli.views.agent_network import POD_COLUMNS, USAGE_COLUMNS, pod_rows, usage_rows
 from fairlead.input.errors import Code, Exit, fail
 from fairlead.node.registry import load_settings

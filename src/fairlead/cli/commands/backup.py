@@ -10,7 +10,7 @@ from fairlead.api.times import format_time
 from fairlead.app.datadir import require_own, unusable
 from fairlead.app.run_file import is_of_a_cluster
 from fairlead.cli.commands.cluster import data_option, data_path
-from fairlead.cli.common import Common, common, now
+from fairlead.cli.connection.common import Common, common, now
 from fairlead.decide.words import plural
 from fairlead.input.errors import CliError, Code, Exit, fail, writing
 

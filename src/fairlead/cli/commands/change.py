@@ -2,54 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from fairlead.api.job import Adopts, Job
-from fairlead.api.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import NotFound
-from fairlead.cli.arrays import (
+from fairlead.cli.cluster.lookup import is_array, missing_job, require_array
+from fairlead.cli.cluster.numbers import name_of
+from fairlead.cli.connection.common import Common, Format, common
+from fairlead.cli.connection.completers import complete_jobs
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.job_request.arrays import (
     ArrayReference,
     Elements,
     cancelled_with,
-    is_array,
     parse_reference,
-    require_array,
     select,
 )
-from fairlead.cli.common import Common, Format, common
-from fairlead.cli.completers import complete_jobs
-from fairlead.cli.lookup import missing_job
-from fairlead.cli.numbers import name_of
-from fairlead.cli.transport import Api
+from fairlead.cli.job_request.change_verbs import CANCEL, HOLD, RELEASE, ChangeVerb
 from fairlead.decide.adoption.group_job import NAMED_KIND
 from fairlead.input.errors import CliError, Code, Problem
 from fairlead.model.gang.phase import OPEN, phase_of
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeVerb:
-    """A verb: what it patches, how it says that it is done, and when nothing is to be done."""
-
-    verb: str
-    patch: Mapping[str, Any]
-    done: str
-    already: str
-
-    def is_done(self, work: Job | JobArray) -> bool:
-        """True when the spec says so already."""
-        spec = work.spec
-        flags = {"cancel": spec.cancel, "suspend": spec.suspend}
-        return all(flags[key] is value for key, value in self.patch["spec"].items())
-
-
-CANCEL = ChangeVerb("cancel", {"spec": {"cancel": True}}, "cancelled", "is being cancelled already")
-HOLD = ChangeVerb("hold", {"spec": {"suspend": True}}, "held", "is held already")
-RELEASE = ChangeVerb("release", {"spec": {"suspend": False}}, "released", "is not held")
 
 
 def apply_change(common_: Common, change: ChangeVerb, jobs: tuple[str, ...]) -> None:

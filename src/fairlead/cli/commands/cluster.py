@@ -32,9 +32,9 @@ from fairlead.app.settings import (
     resolve_profile,
     settle,
 )
-from fairlead.cli.common import Common, Format, common, now
-from fairlead.cli.completers import complete_profiles
-from fairlead.cli.connect import Choice, default_data_directory, find_connection
+from fairlead.cli.connection.common import Common, Format, common, now
+from fairlead.cli.connection.completers import complete_profiles
+from fairlead.cli.connection.connect import Choice, default_data_directory, find_connection
 from fairlead.cli.views.cluster import first_commands, status_facts, status_text
 from fairlead.decide.words import plural
 from fairlead.input.errors import CliError, Code, Exit, fail, render_error
@@ -203,8 +203,8 @@ def status(common_: Common, *, data: str) -> int:
 
     The exit code is 0 when all is well, 1 when a service is not, 6 when no cluster runs.
     """
-    from fairlead.cli.embedded import read_status
-    from fairlead.cli.transport import Api
+    from fairlead.cli.cluster.embedded import read_status
+    from fairlead.cli.connection.transport import Api
 
     path = data_path(data)
     running = read_running(path)
@@ -240,8 +240,8 @@ def _not_running(path: Path) -> CliError:
 def _active_jobs(path: Path) -> int:
     """Return how many jobs run on the cluster of this directory; 0 where it does not answer."""
     from fairlead.api.status import ApiError
-    from fairlead.cli.embedded import read_status
-    from fairlead.cli.transport import Api
+    from fairlead.cli.cluster.embedded import read_status
+    from fairlead.cli.connection.transport import Api
 
     try:
         choice = Choice(kubeconfig=str(path / KUBECONFIG_FILE))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.common import Common, common
-from fairlead.cli.connect import Choice, replica_connection
+from fairlead.cli.connection.common import Common, common
+from fairlead.cli.connection.connect import Choice, replica_connection
 
 
 @click.command(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.api.names import OWN_NAMESPACE
-from fairlead.cli.common import Common, common
-from fairlead.cli.connect import Choice, replica_connection
+from fairlead.cli.connection.common import Common, common
+from fairlead.cli.connection.connect import Choice, replica_connection
 from fairlead.input.errors import Code, Exit, fail
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def controller(
     )
     from fairlead.app.replica import ReplicaSettings
     from fairlead.app.settings import parse_listen
-    from fairlead.cli.archive import direct_store
+    from fairlead.cli.cluster.archive import direct_store
     from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
     from fairlead.decide.lease import LeaseTimes
     from fairlead.decide.pinning import Binding

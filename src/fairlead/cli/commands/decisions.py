@@ -20,8 +20,8 @@ from fairlead.app.decision_file import (
 )
 from fairlead.app.decision_query import LIMIT_DEFAULT
 from fairlead.app.messages import DECISIONS_PATH, DecisionLine
-from fairlead.cli.archive import Archive, NoArchive
-from fairlead.cli.common import Common, Format, common, text_width
+from fairlead.cli.cluster.archive import Archive, NoArchive
+from fairlead.cli.connection.common import Common, Format, common, text_width
 from fairlead.cli.views.decisions import COLUMNS, decision_rows, replay_text
 from fairlead.controllers.decision_log import CYCLES_MAX
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail, writing

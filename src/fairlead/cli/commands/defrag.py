@@ -12,11 +12,12 @@ from fairlead.api.names import DEFRAGMENT
 from fairlead.api.resources import JOBS
 from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
-from fairlead.cli.cluster_settings import settings_or_defaults
-from fairlead.cli.common import Common, common, now
-from fairlead.cli.completers import complete_jobs
-from fairlead.cli.lookup import clean_reference, find_job
-from fairlead.cli.objects import read_objects, read_state
+from fairlead.cli.cluster.cluster_settings import settings_or_defaults
+from fairlead.cli.cluster.lookup import find_job
+from fairlead.cli.cluster.objects import read_objects, read_state
+from fairlead.cli.connection.common import Common, common, now
+from fairlead.cli.connection.completers import complete_jobs
+from fairlead.cli.job_request.job_names import clean_reference
 from fairlead.cli.views.moves import moves_facts, moves_text
 from fairlead.decide.answers.block_moves import find_moves
 from fairlead.decide.placement.waiting.fair_share import FairShareOrder

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from fairlead.cli.common import Common, check_choice, common
-from fairlead.cli.completers import words
+from fairlead.cli.connection.common import Common, check_choice, common
+from fairlead.cli.connection.completers import words
 from fairlead.input.errors import Code, fail
 from fairlead.input.suggest import nearest
 

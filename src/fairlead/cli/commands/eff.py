@@ -9,12 +9,12 @@ import msgspec
 
 from fairlead.api.job import Job
 from fairlead.app.messages import UseLine
-from fairlead.cli.archive import direct_store
-from fairlead.cli.common import Common, common
-from fairlead.cli.completers import complete_jobs
-from fairlead.cli.lookup import find_job
-from fairlead.cli.numbers import name_of
-from fairlead.cli.past import past_named, past_use, stopped
+from fairlead.cli.cluster.archive import direct_store
+from fairlead.cli.cluster.lookup import find_job
+from fairlead.cli.cluster.numbers import name_of
+from fairlead.cli.connection.common import Common, common
+from fairlead.cli.connection.completers import complete_jobs
+from fairlead.cli.records.past import past_named, past_use, stopped
 from fairlead.cli.views.efficiency import efficiency_facts, efficiency_text, plot_lines
 from fairlead.decide.efficiency import efficiency
 from fairlead.input.errors import CliError, Code, fail

@@ -12,9 +12,9 @@ from fairlead.api.job import Job
 from fairlead.api.node_pool import NodePool
 from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, NODES
 from fairlead.api.status import AlreadyExists, NotFound
-from fairlead.cli.common import Common, common, now, seconds_of
-from fairlead.cli.past import past_decisions
-from fairlead.cli.transport import Api
+from fairlead.cli.connection.common import Common, common, now, seconds_of
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.records.past import past_decisions
 from fairlead.cli.views.fleet import (
     COLUMNS,
     HISTORY_COLUMNS,

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import click
 
 from fairlead.app.messages import HistoryLine
-from fairlead.cli.common import Common, Format, common, now, seconds_of
-from fairlead.cli.completers import words
-from fairlead.cli.past import past_lines, past_named
-from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.connection.common import Common, Format, common, now, seconds_of
+from fairlead.cli.connection.completers import words
+from fairlead.cli.formats.table import Align, Column, Row
+from fairlead.cli.records.past import past_lines, past_named
 from fairlead.cli.views.words import reason_words
 from fairlead.decide.words import duration
 from fairlead.input.errors import Code, fail

@@ -6,8 +6,8 @@ import click
 
 from fairlead.api.resources import IMAGE_SETS, JOBS, NODES
 from fairlead.api.status import Forbidden, NotFound
-from fairlead.cli.common import Common, Format, check_choice, common, dump
-from fairlead.cli.completers import words
+from fairlead.cli.connection.common import Common, Format, check_choice, common, dump
+from fairlead.cli.connection.completers import words
 from fairlead.cli.views.images import COLUMNS, csv_text, facts, lines_of, rows, truncated
 from fairlead.input.errors import Code, fail
 

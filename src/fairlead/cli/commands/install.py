@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.api.names import OWN_NAMESPACE
-from fairlead.cli.common import Common, Format, common, dump
+from fairlead.cli.connection.common import Common, Format, common, dump
 from fairlead.input.errors import CliError, Code, Exit, fail
 
 if TYPE_CHECKING:

@@ -11,12 +11,13 @@ import click
 from fairlead import terminal
 from fairlead.api.core import Pod
 from fairlead.api.status import ApiError
-from fairlead.cli.common import Common, common
-from fairlead.cli.completers import complete_jobs
-from fairlead.cli.memberlogs import task_of
-from fairlead.cli.members import parse_reference, running_members
-from fairlead.cli.program_output import ProgramOutput, write_as_is
-from fairlead.cli.transport import Api
+from fairlead.cli.connection.common import Common, common
+from fairlead.cli.connection.completers import complete_jobs
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.formats.program_output import ProgramOutput
+from fairlead.cli.records.memberlogs import task_of
+from fairlead.cli.records.members import parse_reference, running_members
+from fairlead.cli.sessions.foreground import run_one
 from fairlead.input.errors import CliError, Code, Exit, fail
 from fairlead.runtime.loglines import LineCutter
 
@@ -103,7 +104,7 @@ def forward(common_: Common, *, job: str, ports: tuple[str, ...]) -> int:
     """Forward ports of this machine to a member of a job, until Ctrl-C."""
     import asyncio
 
-    from fairlead.cli.forwarding import Forward, Ports
+    from fairlead.cli.sessions.forwarding import Forward, Ports
     from fairlead.kube.websocket import SocketServer
 
     pairs = [Ports(*_port_pair(text)) for text in ports]
@@ -156,32 +157,11 @@ def require_terminal(what: str) -> None:
                    help=("fairlead exec JOB -- COMMAND works with pipes",))  # fmt: skip
 
 
-def run_one(api: Api, pod: Pod, command: tuple[str, ...], *, tty: bool) -> int:
-    """Run a command beside a member with this process's streams, and return its exit code."""
-    import asyncio
-
-    from fairlead.cli.session import Streams, raw_terminal, run_session
-    from fairlead.kube.websocket import SocketServer
-
-    server = SocketServer(api.connection, api.token())
-    if tty:
-        streams = Streams(stdin=True, tty=True, out=write_as_is, error=write_as_is)
-        with raw_terminal():
-            return asyncio.run(run_session(server, pod, command, streams))
-    with ProgramOutput() as output, ProgramOutput(to_stderr=True) as errors:
-        is_given = not sys.stdin.isatty()
-        streams = Streams(stdin=is_given, tty=False, out=output.write, error=errors.write)
-        try:
-            return asyncio.run(run_session(server, pod, command, streams))
-        except KeyboardInterrupt:
-            return Exit.INTERRUPTED
-
-
 def _run_all(common_: Common, api: Api, pods: list[Pod], command: tuple[str, ...]) -> int:
     """Run a command in all members, some at a time; what fails is noted, by member."""
     import asyncio
 
-    from fairlead.cli.session import Streams, run_session
+    from fairlead.cli.sessions.session import Streams, run_session
     from fairlead.kube.websocket import SocketServer
 
     server = SocketServer(api.connection, api.token())

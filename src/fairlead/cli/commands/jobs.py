@@ -12,14 +12,14 @@ from fairlead.api.job import Job, JobState
 from fairlead.api.job_array import JobArray
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.status import Forbidden
-from fairlead.cli.arrays import parse_reference, select
-from fairlead.cli.common import Common, Format, collector_paused, common, now
-from fairlead.cli.completers import complete_jobs, words
-from fairlead.cli.embedded import is_embedded
-from fairlead.cli.identity import submitter_name
-from fairlead.cli.lookup import list_arrays, missing_job, require_namespace
-from fairlead.cli.numbers import name_of
-from fairlead.cli.transport import Api
+from fairlead.cli.cluster.embedded import is_embedded
+from fairlead.cli.cluster.lookup import list_arrays, missing_job, require_namespace
+from fairlead.cli.cluster.numbers import name_of
+from fairlead.cli.connection.common import Common, Format, collector_paused, common, now
+from fairlead.cli.connection.completers import complete_jobs, words
+from fairlead.cli.connection.identity import submitter_name
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.job_request.arrays import parse_reference, select
 from fairlead.cli.views.arrays import array_row, choose_arrays, is_element_of_listed
 from fairlead.cli.views.jobs import (
     COLUMNS,
@@ -154,7 +154,7 @@ def _state(text: str) -> str:
     """Return the state that was written, in any case; CliError when there is none of that name."""
     state = text.capitalize()
     if state not in STATES:
-        from fairlead.cli import slurm
+        from fairlead.cli.script import slurm
 
         here = slurm.STATES.get(text.upper())
         raise fail(

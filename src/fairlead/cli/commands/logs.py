@@ -9,15 +9,16 @@ import click
 
 from fairlead.api.job import Job
 from fairlead.api.status import NotFound, Unavailable
-from fairlead.cli.common import Common, common
-from fairlead.cli.completers import complete_jobs
-from fairlead.cli.embedded import LogPart, is_embedded, stream_logs
-from fairlead.cli.follow import detached_text, member_chunks
-from fairlead.cli.lookup import clean_reference, missing_job
-from fairlead.cli.numbers import name_of
-from fairlead.cli.past import DEFAULT_NAMESPACE, past_logs, stopped
-from fairlead.cli.program_output import ProgramOutput
-from fairlead.cli.transport import Api
+from fairlead.cli.cluster.embedded import LogPart, is_embedded, stream_logs
+from fairlead.cli.cluster.lookup import missing_job
+from fairlead.cli.cluster.numbers import name_of
+from fairlead.cli.connection.common import Common, common
+from fairlead.cli.connection.completers import complete_jobs
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.formats.program_output import ProgramOutput
+from fairlead.cli.job_request.job_names import clean_reference
+from fairlead.cli.records.follow import detached_text, member_chunks
+from fairlead.cli.records.past import DEFAULT_NAMESPACE, past_logs, stopped
 from fairlead.cli.views.jobs import state_of, waiting
 from fairlead.input.errors import CliError, Code, Exit, fail
 

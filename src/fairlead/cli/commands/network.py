@@ -12,8 +12,8 @@ from fairlead.api.names import JOB_NAME
 from fairlead.api.resources import NODE_REPORTS, PODS, TEAMS
 from fairlead.api.status import NotFound
 from fairlead.api.team import Team
-from fairlead.cli.common import Common, common
-from fairlead.cli.transport import Api
+from fairlead.cli.connection.common import Common, common
+from fairlead.cli.connection.transport import Api
 from fairlead.cli.views.network import (
     BUDGET_COLUMNS,
     POD_COLUMNS,

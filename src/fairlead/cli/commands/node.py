@@ -16,12 +16,12 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.resources import JOBS, NODE_REPORTS, NODES, PODS
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.times import format_time
+from fairlead.cli.cluster.known_nodes import node_named
 from fairlead.cli.commands.node_tests import test, tests_of
-from fairlead.cli.common import Common, common, now, seconds_of
-from fairlead.cli.identity import submitter_name
-from fairlead.cli.known_nodes import node_named
-from fairlead.cli.past import past_decisions
-from fairlead.cli.transport import Api
+from fairlead.cli.connection.common import Common, common, now, seconds_of
+from fairlead.cli.connection.identity import submitter_name
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.records.past import past_decisions
 from fairlead.cli.views.fleet import HISTORY_COLUMNS, history_rows
 from fairlead.cli.views.node import (
     FAULT_COLUMNS,

@@ -13,9 +13,9 @@ from fairlead.api.node_suites import suites
 from fairlead.api.node_test import NodeTest, NodeTestPhase, NodeTestSpec
 from fairlead.api.resources import NODE_TESTS
 from fairlead.api.status import AlreadyExists, Forbidden, NotFound
-from fairlead.cli.common import Common, common, seconds_of
-from fairlead.cli.known_nodes import node_named
-from fairlead.cli.transport import Api
+from fairlead.cli.cluster.known_nodes import node_named
+from fairlead.cli.connection.common import Common, common, seconds_of
+from fairlead.cli.connection.transport import Api
 from fairlead.cli.views.node_tests import COMPARED_COLUMNS, compared_rows
 from fairlead.input.errors import Code, Exit, fail
 

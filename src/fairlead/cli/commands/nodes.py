@@ -7,8 +7,8 @@ import click
 from fairlead.api import names
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import Forbidden
-from fairlead.cli.common import Common, Format, common, now
-from fairlead.cli.transport import Api
+from fairlead.cli.connection.common import Common, Format, common, now
+from fairlead.cli.connection.transport import Api
 from fairlead.cli.views.node import REASON_COLUMNS, reason_rows
 from fairlead.cli.views.nodes import COLUMNS, node_rows, node_uses
 from fairlead.input.errors import Code, fail

@@ -12,8 +12,8 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODES, TEAMS
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.team import Team
-from fairlead.cli.common import Common, Format, common, now
-from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.connection.common import Common, Format, common, now
+from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.words import duration
 from fairlead.model.asks.requests import NAME_COLUMN
 from fairlead.model.inventory.reserved_nodes import Reserved, reserved_by

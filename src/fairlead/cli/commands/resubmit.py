@@ -14,14 +14,15 @@ from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import NotFound
-from fairlead.cli.arrays import ArrayReference, is_array, parse_reference, require_array, select
-from fairlead.cli.common import Common, common
-from fairlead.cli.completers import complete_jobs
-from fairlead.cli.identity import local_user
-from fairlead.cli.jobspec import Script
-from fairlead.cli.lookup import list_arrays, missing_job
-from fairlead.cli.numbers import name_of
-from fairlead.cli.resubmission import (
+from fairlead.cli.cluster.lookup import is_array, list_arrays, missing_job, require_array
+from fairlead.cli.cluster.numbers import name_of
+from fairlead.cli.connection.common import Common, common
+from fairlead.cli.connection.completers import complete_jobs
+from fairlead.cli.connection.identity import local_user
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.job_request.arrays import ArrayReference, parse_reference, select
+from fairlead.cli.job_request.jobspec import Script
+from fairlead.cli.submitting.resubmission import (
     again,
     ended_job,
     indices_of,
@@ -30,8 +31,14 @@ from fairlead.cli.resubmission import (
     successor,
     waits_for,
 )
-from fairlead.cli.submission import Naming, Submission, check, pick_name, store, taken_names
-from fairlead.cli.transport import Api
+from fairlead.cli.submitting.submission import (
+    Naming,
+    Submission,
+    check,
+    pick_name,
+    store,
+    taken_names,
+)
 from fairlead.cli.views.plan import submitted_line
 from fairlead.input.errors import CliError, Code, Problem, fail
 

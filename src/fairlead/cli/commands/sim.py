@@ -18,10 +18,10 @@ from fairlead.api.resources import JOBS, NODES
 from fairlead.api.times import parse_time
 from fairlead.charts import percent
 from fairlead.cli.commands.history import LIMIT_MAX
-from fairlead.cli.common import Common, common, now, seconds_of
-from fairlead.cli.completers import complete_profiles
-from fairlead.cli.past import past_lines
-from fairlead.cli.table import Align, Column
+from fairlead.cli.connection.common import Common, common, now, seconds_of
+from fairlead.cli.connection.completers import complete_profiles
+from fairlead.cli.formats.table import Align, Column
+from fairlead.cli.records.past import past_lines
 from fairlead.decide.words import duration
 from fairlead.embedded.virtual.profile import is_kwok
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail, writable_directory, writing

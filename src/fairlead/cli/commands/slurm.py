@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.cli.common import Common, Format, common, dump
-from fairlead.cli.slurm_tools.__main__ import COMMANDS
+from fairlead.cli.connection.common import Common, Format, common, dump
+from fairlead.cli.script.slurm_names import COMMANDS
 from fairlead.input.errors import Code, fail, writing
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ def import_(
     nodes and the setting slurm.partitions. Each line that has no counterpart is named on stderr.
     Nothing is changed: read the result, see `fairlead teams plan -f`, then apply it.
     """
+    from fairlead.cli.commands.teams_import import NAMESPACES_NOTE
     from fairlead.cli.slurm_import.accounts import read_associations, read_qos, read_records
     from fairlead.cli.slurm_import.conf import Findings, read_conf
     from fairlead.cli.slurm_import.fleet import read_fleet
     from fairlead.cli.slurm_import.manifests import SlurmSite, imported
     from fairlead.cli.slurm_import.options import read_options
-    from fairlead.cli.teams_import import NAMESPACES_NOTE
     from fairlead.input.sections import read_text
 
     found = Findings()
@@ -188,7 +188,7 @@ def check(common_: Common, *, nodes_file: str, sinfo_file: str) -> int:
     features and partitions that no label has, and nodes that take jobs in one of them alone.
     Exit code 1: there are differences.
     """
-    from fairlead.cli.cluster_settings import settings_or_defaults
+    from fairlead.cli.cluster.cluster_settings import settings_or_defaults
     from fairlead.cli.slurm_import import nodes_check
     from fairlead.cli.slurm_import.conf import Findings
     from fairlead.input.sections import read_text

@@ -19,14 +19,14 @@ from fairlead.api.job_array import JobArray
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS, SECRETS, Resource
 from fairlead.api.simulated import is_simulated
-from fairlead.cli.common import Common, common, now
-from fairlead.cli.dependencies import resolved_after
-from fairlead.cli.embedded import is_embedded
-from fairlead.cli.fit import check_fit
-from fairlead.cli.flags import FLAGS, Flag, FlagValue, FlagValues, merge
-from fairlead.cli.header import Beside, parse_header
-from fairlead.cli.identity import local_user
-from fairlead.cli.jobspec import (
+from fairlead.cli.cluster.dependencies import resolved_after
+from fairlead.cli.cluster.embedded import is_embedded
+from fairlead.cli.cluster.lookup import missing_job
+from fairlead.cli.connection.common import Common, common, now
+from fairlead.cli.connection.identity import local_user
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.job_request.flags import FLAGS, Flag, FlagValue, FlagValues, merge
+from fairlead.cli.job_request.jobspec import (
     SCRIPT_BYTES_MAX,
     Origin,
     Program,
@@ -38,18 +38,19 @@ from fairlead.cli.jobspec import (
     shares_machine,
     to_manifest,
 )
-from fairlead.cli.lookup import missing_job
-from fairlead.cli.request import JobRequest, Target, parse_request
-from fairlead.cli.sbatch_lines import Given
-from fairlead.cli.script_notes import script_notes
-from fairlead.cli.standard_input import STANDARD_INPUT, read_input
-from fairlead.cli.startable import (
+from fairlead.cli.job_request.request import JobRequest, Target, parse_request
+from fairlead.cli.script.header import Beside, parse_header
+from fairlead.cli.script.sbatch_lines import Given
+from fairlead.cli.script.script_notes import script_notes
+from fairlead.cli.submitting.fit import check_fit
+from fairlead.cli.submitting.standard_input import STANDARD_INPUT, read_input
+from fairlead.cli.submitting.startable import (
     image_problem,
     local_problems,
     mount_notes,
     script_problems,
 )
-from fairlead.cli.submission import (
+from fairlead.cli.submitting.submission import (
     Naming,
     Submission,
     check,
@@ -59,12 +60,11 @@ from fairlead.cli.submission import (
     store_documents,
     taken_names,
 )
-from fairlead.cli.transport import Api
 from fairlead.cli.views.plan import array_line, line, plan_lines, submitted_line
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 
 if TYPE_CHECKING:
-    from fairlead.cli.manifest import Document
+    from fairlead.cli.submitting.manifest import Document
 
 
 #: The kinds that submit is for.
@@ -217,7 +217,7 @@ def run(common_: Common, *, command: tuple[str, ...], pty: bool, **options: Any)
     With --pty the command has this terminal, and the job is there for it alone: Ctrl-C while it
     waits cancels it, and it ends when the command does, or when the terminal is lost.
     """
-    from fairlead.cli.follow import follow_job
+    from fairlead.cli.records.follow import follow_job
 
     request, problems = parse_request(_givens(options), os.environ, now=now())
     if problems:
@@ -237,7 +237,7 @@ def run(common_: Common, *, command: tuple[str, ...], pty: bool, **options: Any)
 def _run_in_terminal(common_: Common, request: JobRequest, command: tuple[str, ...]) -> int:
     """Queue a job that holds what the command needs, and run the command in it; CliError."""
     from fairlead.cli.commands.interactive import require_terminal
-    from fairlead.cli.terminal_job import TerminalJob
+    from fairlead.cli.sessions.terminal_job import TerminalJob
 
     require_terminal("--pty")
     if request.members > 1:
@@ -290,7 +290,7 @@ def _connected(common_: Common, request: JobRequest) -> tuple[Api, JobRequest]:
         common_.note(f"note: this is one machine: the {request.members} members share it")
     if not request.kinds and not (request.batch and request.batch.qos):
         return api, request
-    from fairlead.cli.known_nodes import with_node_kinds, with_priority  # loads YAML
+    from fairlead.cli.cluster.known_nodes import with_node_kinds, with_priority  # loads YAML
 
     return api, with_node_kinds(common_, api, with_priority(common_, api, request))
 
@@ -402,7 +402,7 @@ def _show_stored(common_: Common, stored: list[dict[str, Any]], shown: list[str]
 
 
 def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
-    from fairlead.cli.manifest import parse_manifest, read_bytes
+    from fairlead.cli.submitting.manifest import parse_manifest, read_bytes
 
     shown = "stdin" if file == "-" else file
     documents, problems = parse_manifest(read_bytes(file), shown)

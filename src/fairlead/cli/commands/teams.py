@@ -13,12 +13,12 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, TEAMS
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.team import Team
-from fairlead.cli.answers import ask_teams
-from fairlead.cli.cluster_settings import settings_or_defaults
-from fairlead.cli.common import Common, Format, common, dump, now
-from fairlead.cli.manifest import Document, parse_manifest, read_bytes
-from fairlead.cli.teams_import import NAMESPACES_NOTE, teams_of
-from fairlead.cli.transport import Api
+from fairlead.cli.cluster.answers import ask_teams
+from fairlead.cli.cluster.cluster_settings import settings_or_defaults
+from fairlead.cli.commands.teams_import import NAMESPACES_NOTE, teams_of
+from fairlead.cli.connection.common import Common, Format, common, dump, now
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.submitting.manifest import Document, parse_manifest, read_bytes
 from fairlead.cli.views.teams import (
     COLUMNS,
     age_note,
@@ -113,7 +113,7 @@ def plan(common_: Common, *, file: str, prune: bool) -> None:
     made on what the cluster is now.
     """
     # numpy is loaded by the commands that plan, not by those that list.
-    from fairlead.cli.objects import read_objects
+    from fairlead.cli.cluster.objects import read_objects
     from fairlead.decide.teams.policy import TeamsPolicy
     from fairlead.decide.teams.whatif import plan_shares
 

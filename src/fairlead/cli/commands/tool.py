@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from fairlead.cli.common import Common, Format, common
-from fairlead.cli.completers import words
+from fairlead.cli.connection.common import Common, Format, common
+from fairlead.cli.connection.completers import words
 from fairlead.input.errors import Code, fail
 from fairlead.input.suggest import nearest
 

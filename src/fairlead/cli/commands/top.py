@@ -14,10 +14,18 @@ from fairlead.api.quantity import QuantityError
 from fairlead.api.resources import JOBS, POD_METRICS, PODS
 from fairlead.api.status import Forbidden, NotFound, Unavailable
 from fairlead.api.use import decode_use
-from fairlead.cli.common import Common, Format, check_choice, common, dump, now, seconds_of
-from fairlead.cli.completers import words
-from fairlead.cli.identity import submitter_name
-from fairlead.cli.transport import Api
+from fairlead.cli.connection.common import (
+    Common,
+    Format,
+    check_choice,
+    common,
+    dump,
+    now,
+    seconds_of,
+)
+from fairlead.cli.connection.completers import words
+from fairlead.cli.connection.identity import submitter_name
+from fairlead.cli.connection.transport import Api
 from fairlead.cli.views.jobs import run_seconds, state_of
 from fairlead.cli.views.top import KEYS, TopLine, columns, csv_text, facts, in_order, job_line, sums
 from fairlead.cli.views.top import rows as top_rows

@@ -8,7 +8,7 @@ import msgspec
 from fairlead.api.node_report import NodeReport, ReportedTuning
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.cli.commands.agent import facts_of
-from fairlead.cli.common import Common, common
+from fairlead.cli.connection.common import Common, common
 from fairlead.cli.views.tuning import CHANGE_COLUMNS, change_rows, roll_out_line
 from fairlead.node.tuning import load_profile, roll_out
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.api.names import OWN_NAMESPACE
-from fairlead.cli.common import Common, common
+from fairlead.cli.connection.common import Common, common
 from fairlead.input.errors import Code, Exit, fail
 
 if TYPE_CHECKING:

@@ -12,10 +12,18 @@ import msgspec
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS
 from fairlead.app.messages import HistoryLine
-from fairlead.cli.archive import direct_store
-from fairlead.cli.common import Common, Format, check_choice, common, dump, now, seconds_of
-from fairlead.cli.completers import words
-from fairlead.cli.past import past_lines, stopped
+from fairlead.cli.cluster.archive import direct_store
+from fairlead.cli.connection.common import (
+    Common,
+    Format,
+    check_choice,
+    common,
+    dump,
+    now,
+    seconds_of,
+)
+from fairlead.cli.connection.completers import words
+from fairlead.cli.records.past import past_lines, stopped
 from fairlead.cli.views.usage import (
     KEYS,
     Totals,

@@ -12,22 +12,15 @@ from fairlead.api.job import Job
 from fairlead.api.meta import is_true
 from fairlead.api.resources import JOB_ARRAYS
 from fairlead.api.status import NotFound
-from fairlead.cli.arrays import (
-    ArrayReference,
-    Elements,
-    is_array,
-    parse_reference,
-    require_array,
-    select,
-)
-from fairlead.cli.common import Common, Format, check_choice, common, seconds_of
-from fairlead.cli.completers import complete_jobs, words
-from fairlead.cli.lookup import missing_job
-from fairlead.cli.numbers import name_of
-from fairlead.cli.transport import Api
+from fairlead.cli.cluster.lookup import is_array, missing_job, require_array
+from fairlead.cli.cluster.numbers import name_of
+from fairlead.cli.connection.common import Common, Format, check_choice, common, seconds_of
+from fairlead.cli.connection.completers import complete_jobs, words
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.job_request.arrays import ArrayReference, Elements, parse_reference, select
+from fairlead.cli.records.watching import Gone, changes, job_changes
 from fairlead.cli.views.arrays import array_state, array_words
 from fairlead.cli.views.jobs import ending, exit_code, state_of, waiting
-from fairlead.cli.watching import Gone, changes, job_changes
 from fairlead.decide.words import duration
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.app.run_file import write_private
-from fairlead.cli.cluster_settings import read_settings
-from fairlead.cli.common import Common, common
-from fairlead.cli.connect import Choice, find_connection
-from fairlead.cli.embedded import read_status
-from fairlead.cli.identity import submitter_name
-from fairlead.cli.transport import Api
+from fairlead.cli.cluster.cluster_settings import read_settings
+from fairlead.cli.cluster.embedded import read_status
+from fairlead.cli.connection.common import Common, common
+from fairlead.cli.connection.connect import Choice, find_connection
+from fairlead.cli.connection.identity import submitter_name
+from fairlead.cli.connection.transport import Api
 from fairlead.input.errors import Code, Exit, fail
 
 if TYPE_CHECKING:

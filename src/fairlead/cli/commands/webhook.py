@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fairlead.cli.common import Common, common
+from fairlead.cli.connection.common import Common, common
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 
 
@@ -93,7 +93,7 @@ def _judge_file(common_: Common, file: str, labels: Mapping[str, str]) -> int:
 
 def _objects(file: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the objects of a file with their places; CliError for what is no YAML."""
-    from fairlead.cli.manifest import read_bytes
+    from fairlead.cli.submitting.manifest import read_bytes
     from fairlead.input.yamlmarks import YamlTooLarge, read_documents, to_plain
 
     try:
@@ -127,7 +127,7 @@ def _explain(common_: Common, name: str) -> int:
 
     from fairlead.api.resources import NAMESPACES, PODS
     from fairlead.api.status import NotFound
-    from fairlead.cli.lookup import clean_reference
+    from fairlead.cli.job_request.job_names import clean_reference
     from fairlead.cli.views.webhook import Around, judge_shape, pod_finding
     from fairlead.decide.admission.pod_gates import GateRules, PodGateShape
     from fairlead.webhook.configuration import MUTATING, NAME

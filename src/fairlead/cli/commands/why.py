@@ -15,20 +15,20 @@ from fairlead.api.job_array import JobArray
 from fairlead.api.resources import JOBS, PRIORITY_CLASSES
 from fairlead.api.status import Forbidden
 from fairlead.app.messages import ClusterStatus, Explained
-from fairlead.cli.answers import ask_why
-from fairlead.cli.arrays import ArrayReference, is_one, parse_reference, select
-from fairlead.cli.common import Common, Format, common, now, text_width
-from fairlead.cli.completers import complete_jobs
-from fairlead.cli.dependencies import left_texts
-from fairlead.cli.embedded import read_status
-from fairlead.cli.flags import Flag
-from fairlead.cli.hypothesis import Changes, changed_job, read_changes
-from fairlead.cli.image_outlook import image_outlook
-from fairlead.cli.lookup import find_array, find_job
-from fairlead.cli.numbers import name_of
-from fairlead.cli.past import past_failures, past_job, stopped
-from fairlead.cli.text import wrapped
-from fairlead.cli.transport import Api
+from fairlead.cli.cluster.answers import ask_why
+from fairlead.cli.cluster.dependencies import left_texts
+from fairlead.cli.cluster.embedded import read_status
+from fairlead.cli.cluster.image_outlook import image_outlook
+from fairlead.cli.cluster.lookup import find_array, find_job
+from fairlead.cli.cluster.numbers import name_of
+from fairlead.cli.connection.common import Common, Format, common, now, text_width
+from fairlead.cli.connection.completers import complete_jobs
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.formats.text import wrapped
+from fairlead.cli.job_request.arrays import ArrayReference, is_one, parse_reference, select
+from fairlead.cli.job_request.flags import Flag
+from fairlead.cli.job_request.hypothesis import Changes, changed_job, read_changes
+from fairlead.cli.records.past import past_failures, past_job, stopped
 from fairlead.cli.views.array_why import ArrayNow, array_facts, array_now, array_text
 from fairlead.cli.views.fleet import Buying, buying_for
 from fairlead.cli.views.why import (
@@ -43,7 +43,7 @@ from fairlead.decide.images.outlook import ImageOutlook
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 
 if TYPE_CHECKING:
-    from fairlead.cli.own_answers import OwnAnswers
+    from fairlead.cli.cluster.own_answers import OwnAnswers
 
 PARTIAL = "note: jobs of namespaces that you may not list are left out"
 
@@ -268,8 +268,8 @@ class Asking:
         may not see the cluster, and gets what the status of the job says.
         """
         from fairlead.app.controller_settings import ControllerSettings
-        from fairlead.cli.cluster_settings import NOT_READ, read_settings
-        from fairlead.cli.own_answers import OwnAnswers  # loads the planner
+        from fairlead.cli.cluster.cluster_settings import NOT_READ, read_settings
+        from fairlead.cli.cluster.own_answers import OwnAnswers  # loads the planner
 
         settings = read_settings(self._api, self._status)
         try:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.cli.common import Common, Format, dump, json_text, now, text_width
+from fairlead.cli.connection.common import Common, Format, dump, json_text, now, text_width
 from fairlead.doctor.audit.cost import CAPACITY_SEATS, CostModel, summarise
 from fairlead.doctor.audit.files import UnreadableLog
 from fairlead.doctor.audit.follow import Follower, windows

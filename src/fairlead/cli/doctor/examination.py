@@ -13,12 +13,12 @@ from typing import Any
 
 from fairlead import terminal
 from fairlead.api.status import Unavailable
-from fairlead.cli.common import Common, Format, dump, now, text_width
+from fairlead.cli.cluster.embedded import is_embedded
+from fairlead.cli.connection.common import Common, Format, dump, now, text_width
 from fairlead.cli.doctor.access import COULD_NOT_LOOK, check_url, read_file, web_of
 from fairlead.cli.doctor.audit import analyse
 from fairlead.cli.doctor.monitoring import jobs_of
-from fairlead.cli.embedded import is_embedded
-from fairlead.cli.text import cut_end
+from fairlead.cli.formats.text import cut_end
 from fairlead.doctor.audit.cost import CostModel
 from fairlead.doctor.check import Check
 from fairlead.doctor.configuration import (

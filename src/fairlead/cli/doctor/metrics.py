@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlead.cli.common import Common, Format, dump
+from fairlead.cli.connection.common import Common, Format, dump
 from fairlead.cli.doctor.access import check_url, tell_unreadable, web_of
 from fairlead.doctor.metrics import BadPage
 from fairlead.doctor.prometheus.api import BadPrometheusAnswer, PrometheusApi, server_get

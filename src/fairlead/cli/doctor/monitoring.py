@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairlead.cli.common import Common, Format, dump, now, seconds_of
+from fairlead.cli.connection.common import Common, Format, dump, now, seconds_of
 from fairlead.cli.doctor.access import check_url, tell_unreadable, web_of
 from fairlead.doctor.facts import Source
 from fairlead.doctor.monitoring.alerts import groups

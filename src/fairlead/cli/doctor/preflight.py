@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairlead.cli.common import Common, Format, dump
+from fairlead.cli.connection.common import Common, Format, dump
 from fairlead.cli.doctor.audit import analyse, model_of
-from fairlead.cli.manifest import read_bytes
+from fairlead.cli.submitting.manifest import read_bytes
 from fairlead.doctor.preflight import agents_of, forecast, preflight_lines, preflight_values
 from fairlead.input.errors import CliError, Code, Problem, fail
 from fairlead.input.plain import yaml_documents

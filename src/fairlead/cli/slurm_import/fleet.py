@@ -128,7 +128,7 @@ def whole(text: str, *, most: int = 10**9) -> int | None:
 
 def slurm_seconds(text: str) -> int | None:
     """Return the seconds of a time limit; 0 for none, None where it cannot be read."""
-    from fairlead.cli.text import parse_slurm_time
+    from fairlead.cli.formats.text import parse_slurm_time
 
     if text.upper() in ("UNLIMITED", "INFINITE", "NONE", "-1", ""):
         return 0

@@ -13,7 +13,7 @@ from fairlead.api.names import API_VERSION, POOL
 from fairlead.api.resources import PRIORITY_CLASSES
 from fairlead.api.team import NODE_NAMES_MAX, WEIGHT_MAX
 from fairlead.api.times import format_time
-from fairlead.cli.instants import parse_instant
+from fairlead.cli.formats.instants import parse_instant
 from fairlead.cli.slurm_import.accounts import SlurmAccount, SlurmQos
 from fairlead.cli.slurm_import.conf import Findings
 from fairlead.cli.slurm_import.fleet import (

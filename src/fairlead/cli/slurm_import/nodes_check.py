@@ -17,15 +17,15 @@ from fairlead.api import names
 from fairlead.api.core import Node
 from fairlead.api.quantity import resources_to_base
 from fairlead.api.resources import NODES
-from fairlead.cli.common import now
-from fairlead.cli.flags import FlagValue
-from fairlead.cli.node_kinds import KnownNodes, Labels, NamedNodes, What, resolve
+from fairlead.cli.connection.common import now
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.formats.table import Column, Row
+from fairlead.cli.job_request.flags import FlagValue
+from fairlead.cli.job_request.node_kinds import KnownNodes, Labels, NamedNodes, What, resolve
+from fairlead.cli.script.slurm_names import DEFAULT_PARTITION
 from fairlead.cli.slurm_import.accounts import read_records
 from fairlead.cli.slurm_import.conf import Findings
 from fairlead.cli.slurm_import.fleet import gres_of, slug, whole
-from fairlead.cli.slurm_tools.fields import DEFAULT_PARTITION
-from fairlead.cli.table import Column, Row
-from fairlead.cli.transport import Api
 from fairlead.cli.views.nodes import NodeUsability, pool_of, state_of
 from fairlead.decide.words import fold_names
 from fairlead.member.hostlist import expand_hosts

@@ -9,12 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from fairlead import __version__, terminal
+from fairlead.cli.script.slurm_names import COMMANDS
 from fairlead.cli.slurm_tools.options import ToolError
 
-COMMANDS = (
-    "sacct", "sattach", "sbatch", "scancel", "scontrol", "seff", "sinfo", "sprio", "squeue",
-    "srun", "sshare",
-)  # fmt: skip
 #: What programs read of `--version`: the version of Slurm whose manual pages are followed.
 VERSION = f"slurm 24.05.0 (fairlead {__version__})"
 _NO_CONTROLLER = "Unable to contact slurm controller (connect failure)"
@@ -46,8 +43,8 @@ def run(program: str, arguments: Sequence[str]) -> int:
 
 def _run(program: str, arguments: list[str]) -> int:
     from fairlead.api.status import ApiError
-    from fairlead.cli.common import Common, Format
-    from fairlead.cli.refusals import from_api
+    from fairlead.cli.connection.common import Common, Format
+    from fairlead.cli.connection.refusals import from_api
     from fairlead.input.errors import CliError, Code
 
     module = importlib.import_module(f"fairlead.cli.slurm_tools.{program}")

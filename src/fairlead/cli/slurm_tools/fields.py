@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairlead.api import names
+from fairlead.cli.script.slurm_names import CLUSTER, DEFAULT_PARTITION
 from fairlead.cli.slurm_tools.records import QueueRecord
 from fairlead.cli.slurm_tools.states import SlurmState
 from fairlead.cli.views.jobs import latest_attempt
 from fairlead.decide.words import fold_names
 
-CLUSTER = "fairlead"
-DEFAULT_PARTITION = "all"
 DAY = 86_400
 _MIB = 1 << 20
 #: What a shell calls the end by a signal: 128 and its number.

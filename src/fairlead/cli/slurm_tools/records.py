@@ -26,11 +26,11 @@ from fairlead.api.quantity import QuantityError
 from fairlead.api.resources import JOBS
 from fairlead.api.times import parse_time
 from fairlead.api.use import AttemptUse
-from fairlead.cli.common import Common
-from fairlead.cli.lookup import list_arrays
+from fairlead.cli.cluster.lookup import list_arrays
+from fairlead.cli.connection.common import Common
+from fairlead.cli.connection.transport import Api
 from fairlead.cli.slurm_tools.options import ToolError
 from fairlead.cli.slurm_tools.states import SlurmState, slurm_state, waiting_reason
-from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import latest_attempt
 from fairlead.model.element_sets import Members, decode_set
 
@@ -276,8 +276,8 @@ def ended_records(common_: Common, now: float, **query: Any) -> list[QueueRecord
 
     NoHistory where there is none to read.
     """
-    from fairlead.cli.archive import NoArchive
-    from fairlead.cli.past import past_lines
+    from fairlead.cli.cluster.archive import NoArchive
+    from fairlead.cli.records.past import past_lines
     from fairlead.input.errors import CliError
 
     wanted = {"limit": str(RECORDS_MAX), **{key: str(value) for key, value in query.items()}}

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from fairlead import terminal
-from fairlead.cli.common import Common
-from fairlead.cli.instants import parse_instant
+from fairlead.cli.connection.common import Common
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.formats.instants import parse_instant
 from fairlead.cli.slurm_tools.columns import Cell, parse_sacct, print_listing
 from fairlead.cli.slurm_tools.fields import BY_SACCT, Field, partition_of, user_id
 from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
@@ -23,7 +24,6 @@ from fairlead.cli.slurm_tools.records import (
     parse_ids,
 )
 from fairlead.cli.slurm_tools.states import SlurmState, parse_state
-from fairlead.cli.transport import Api
 
 FORMAT = "jobid,jobname,partition,account,alloccpus,state,exitcode"
 FORMAT_BRIEF = "jobid,state,exitcode"

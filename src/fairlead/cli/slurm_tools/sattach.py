@@ -11,11 +11,11 @@ from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound
-from fairlead.cli.common import Common
-from fairlead.cli.follow import follow_job
-from fairlead.cli.numbers import find_numbered, parse_number
+from fairlead.cli.cluster.numbers import find_numbered, parse_number
+from fairlead.cli.connection.common import Common
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.records.follow import follow_job
 from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
-from fairlead.cli.transport import Api
 
 OPTIONS = ToolOptions(
     "~l/label Q/quiet v/verbose /layout /input-filter= /output-filter= /error-filter= /pty",

@@ -17,13 +17,13 @@ from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.cli.commands.submit import read_script, submit_script
-from fairlead.cli.common import Common
-from fairlead.cli.jobspec import SCRIPT_BYTES_MAX, Program, Script
-from fairlead.cli.sbatch_lines import Given, take_option
+from fairlead.cli.connection.common import Common
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.job_request.jobspec import SCRIPT_BYTES_MAX, Program, Script
+from fairlead.cli.records.watching import changes
+from fairlead.cli.script.sbatch_lines import Given, take_option
 from fairlead.cli.slurm_tools.options import ToolError
-from fairlead.cli.transport import Api
 from fairlead.cli.views.jobs import exit_code
-from fairlead.cli.watching import changes
 
 #: So long a new job is waited for to get its number.
 NUMBER_SECONDS_MAX = 30.0

@@ -6,16 +6,17 @@ import re
 import time
 
 from fairlead import terminal
-from fairlead.cli.arrays import ArrayReference
-from fairlead.cli.commands.change import CANCEL, change_reference
-from fairlead.cli.common import Common
-from fairlead.cli.identity import submitter_name
-from fairlead.cli.numbers import find_numbered, parse_number
+from fairlead.cli.cluster.numbers import find_numbered, parse_number
+from fairlead.cli.commands.change import change_reference
+from fairlead.cli.connection.common import Common
+from fairlead.cli.connection.identity import submitter_name
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.job_request.arrays import ArrayReference
+from fairlead.cli.job_request.change_verbs import CANCEL
 from fairlead.cli.slurm_tools.fields import partition_of
 from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import QueueRecord, live_records, parse_ids
 from fairlead.cli.slurm_tools.states import parse_state
-from fairlead.cli.transport import Api
 
 OPTIONS = ToolOptions(
     "A/account= ~b/batch ~c/ctld ~f/full ~H/hurry i/interactive ~M/clusters= ~/cluster= "

@@ -13,20 +13,18 @@ from fairlead.api.indices import INDEX_MAX
 from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS
-from fairlead.cli.arrays import ArrayReference
-from fairlead.cli.commands.change import HOLD, RELEASE, ChangeVerb, change_reference
-from fairlead.cli.common import Common
-from fairlead.cli.node_kinds import Labels
-from fairlead.cli.numbers import find_numbered, parse_number
+from fairlead.cli.cluster.numbers import find_numbered, parse_number
+from fairlead.cli.commands.change import change_reference
+from fairlead.cli.connection.common import Common
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.formats.text import parse_slurm_time
+from fairlead.cli.job_request.arrays import ArrayReference
+from fairlead.cli.job_request.change_verbs import HOLD, RELEASE, ChangeVerb
+from fairlead.cli.job_request.node_kinds import Labels
+from fairlead.cli.records.watching import job_changes
+from fairlead.cli.script.slurm_names import CLUSTER, DEFAULT_PARTITION
 from fairlead.cli.slurm_tools import sinfo
-from fairlead.cli.slurm_tools.fields import (
-    BY_LETTER,
-    BY_SACCT,
-    BY_WIDE,
-    CLUSTER,
-    DEFAULT_PARTITION,
-    memory,
-)
+from fairlead.cli.slurm_tools.fields import BY_LETTER, BY_SACCT, BY_WIDE, memory
 from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
     NoHistory,
@@ -37,10 +35,7 @@ from fairlead.cli.slurm_tools.records import (
     parse_ids,
 )
 from fairlead.cli.slurm_tools.squeue import ENDED_SECONDS
-from fairlead.cli.text import parse_slurm_time
-from fairlead.cli.transport import Api
 from fairlead.cli.views.nodes import NodeUse
-from fairlead.cli.watching import job_changes
 from fairlead.decide.words import fold_names
 from fairlead.member.hostlist import expand_hosts
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from fairlead import terminal
-from fairlead.cli.common import Common
+from fairlead.cli.connection.common import Common
+from fairlead.cli.script.slurm_names import CLUSTER
 from fairlead.cli.slurm_tools.fields import (
-    CLUSTER,
     cpu_milliseconds,
     cpus,
     exit_status,

@@ -11,13 +11,13 @@ from itertools import groupby
 from fairlead import terminal
 from fairlead.api import names
 from fairlead.api.resources import JOBS, NODES, PODS
-from fairlead.cli.cluster_settings import settings_or_defaults
-from fairlead.cli.common import Common
-from fairlead.cli.node_kinds import Labels
+from fairlead.cli.cluster.cluster_settings import settings_or_defaults
+from fairlead.cli.connection.common import Common
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.job_request.node_kinds import Labels
+from fairlead.cli.script.slurm_names import DEFAULT_PARTITION
 from fairlead.cli.slurm_tools.columns import Cell, parse_percent, parse_wide, table
-from fairlead.cli.slurm_tools.fields import DEFAULT_PARTITION
 from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
-from fairlead.cli.transport import Api
 from fairlead.cli.views.nodes import NodeUsability, NodeUse, node_uses
 from fairlead.decide.words import fold_names
 

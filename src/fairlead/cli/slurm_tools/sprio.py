@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairlead import terminal
-from fairlead.cli.common import Common
+from fairlead.cli.connection.common import Common
+from fairlead.cli.script.slurm_names import CLUSTER
 from fairlead.cli.slurm_tools.columns import Cell, parse_percent, table
-from fairlead.cli.slurm_tools.fields import BY_LETTER, CLUSTER, partition_of
+from fairlead.cli.slurm_tools.fields import BY_LETTER, partition_of
 from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import QueueRecord, in_order, live_records, parse_ids
 from fairlead.cli.slurm_tools.states import SlurmState

@@ -9,8 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from fairlead import terminal
-from fairlead.cli.common import Common
-from fairlead.cli.identity import submitter_name
+from fairlead.cli.connection.common import Common
+from fairlead.cli.connection.identity import submitter_name
+from fairlead.cli.connection.transport import Api
 from fairlead.cli.slurm_tools.columns import Cell, parse_percent, parse_wide, table
 from fairlead.cli.slurm_tools.fields import BY_LETTER, BY_WIDE, Field, partition_of
 from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
@@ -25,7 +26,6 @@ from fairlead.cli.slurm_tools.records import (
 )
 from fairlead.cli.slurm_tools.sinfo import node_list, partition_table, partitions_of
 from fairlead.cli.slurm_tools.states import SlurmState, parse_state
-from fairlead.cli.transport import Api
 
 #: Slurm's MinJobAge: so long an ended job is shown.
 ENDED_SECONDS = 300

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fairlead.cli.common import Common
+from fairlead.cli.connection.common import Common
 from fairlead.cli.slurm_tools.options import ToolError
 from fairlead.member.steps import ENV_STEPS
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from fairlead.api.resources import TEAMS
 from fairlead.api.status import NotFound
-from fairlead.cli.answers import ask_teams
-from fairlead.cli.common import Common
+from fairlead.cli.cluster.answers import ask_teams
+from fairlead.cli.connection.common import Common
+from fairlead.cli.script.slurm_names import CLUSTER
 from fairlead.cli.slurm_tools.columns import parse_sacct, print_listing
-from fairlead.cli.slurm_tools.fields import CLUSTER
 from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 from fairlead.cli.views.teams import with_use
 

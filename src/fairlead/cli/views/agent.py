@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fairlead.api.node_report import SettingState
-from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.node.report import Report
 from fairlead.node.tuning import TuningFinding, TuningOutcome
 

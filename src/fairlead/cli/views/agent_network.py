@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairlead.cli.table import Align, Column, Row
-from fairlead.cli.text import bytes_text
+from fairlead.cli.formats.table import Align, Column, Row
+from fairlead.cli.formats.text import bytes_text
 from fairlead.node.traffic import PodLine, TrafficUsage
 
 USAGE_COLUMNS = (

@@ -11,8 +11,8 @@ from fairlead.api.job import JobState
 from fairlead.app.messages import ClusterStatus
 from fairlead.app.run_file import KUBECONFIG_FILE, LOG_FILE, RunningCluster
 from fairlead.app.settings import OPEN_ADDRESS, Settings
-from fairlead.cli.table import Align, Column, render_table
-from fairlead.cli.text import bytes_text
+from fairlead.cli.formats.table import Align, Column, render_table
+from fairlead.cli.formats.text import bytes_text
 from fairlead.decide.words import duration, plural
 from fairlead.terminal import joined
 

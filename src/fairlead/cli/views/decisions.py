@@ -8,7 +8,7 @@ from typing import Any
 from fairlead.api.times import format_time
 from fairlead.app.decision_file import RecordedDecision, Write
 from fairlead.app.messages import DecisionLine
-from fairlead.cli.table import Align, Column, Row, render_table
+from fairlead.cli.formats.table import Align, Column, Row, render_table
 from fairlead.decide.words import fold_names, plural
 from fairlead.terminal import printable
 

@@ -19,7 +19,7 @@ from fairlead.api.node_pool import (
 )
 from fairlead.api.times import format_time, parse_time
 from fairlead.app.messages import FleetLine
-from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.words import duration, plural
 from fairlead.model.inventory.spares import is_spare, is_spare_of_pool
 from fairlead.terminal import joined

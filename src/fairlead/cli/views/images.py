@@ -9,8 +9,8 @@ from typing import Any
 from fairlead.api.core import Node
 from fairlead.api.image_names import full_image_name
 from fairlead.api.image_set import ImageSet
-from fairlead.cli.csv_table import as_csv
-from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.formats.csv_table import as_csv
+from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.images.outlook import size_text
 from fairlead.decide.images.view import REPORTED_MAX
 

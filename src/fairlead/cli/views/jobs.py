@@ -14,8 +14,8 @@ from fairlead.api.meta import find_condition, is_true
 from fairlead.api.placement import nodes_of
 from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
-from fairlead.cli.table import Align, Column, Row
-from fairlead.cli.text import natural
+from fairlead.cli.formats.table import Align, Column, Row
+from fairlead.cli.formats.text import natural
 from fairlead.cli.views.words import message_of, reason_words
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.cli.table import Align, Column, render_table
+from fairlead.cli.formats.table import Align, Column, render_table
 from fairlead.decide.placement.evict.moves import Moves
 from fairlead.decide.placement.places.search import Plan
 from fairlead.decide.placement.waiting.state import PlacementState

@@ -11,7 +11,7 @@ from fairlead.api.egress import TEAM_BITS_MIN, egress_bits, rate_text
 from fairlead.api.names import INTERNET_EGRESS, TEAM
 from fairlead.api.node_report import EgressShare, NodeReport, ReportedPodEgress
 from fairlead.api.team import Team
-from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.formats.table import Align, Column, Row
 
 BUDGET_COLUMNS = (
     Column("TEAM"),

@@ -10,7 +10,7 @@ from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.node_report import NodeReport
 from fairlead.api.times import format_time, parse_time
-from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.nodes import pool_of, state_of
 from fairlead.decide.words import duration, plural
 from fairlead.model.health.node_record import NodeRecord, NodeState, record_of

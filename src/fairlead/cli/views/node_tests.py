@@ -9,7 +9,7 @@ from fairlead.api.machine_result import Figure, MachineFinding
 from fairlead.api.node_suites import machine_tests
 from fairlead.api.node_test import NodeTest
 from fairlead.api.times import parse_time
-from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.health.judgement import values_of
 from fairlead.decide.words import duration
 

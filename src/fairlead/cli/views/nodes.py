@@ -11,7 +11,7 @@ from fairlead.api.core import Node, Pod
 from fairlead.api.job import Job
 from fairlead.api.pod_asks import member_amounts, pod_amounts
 from fairlead.api.times import parse_time
-from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.words import duration, fold_names
 from fairlead.model.health.node_record import record_of
 from fairlead.model.health.windows import read_window

@@ -17,7 +17,7 @@ from fairlead.api.placement import nodes_of
 from fairlead.api.team import Budget, JobLimits, Share, Team, TeamUse
 from fairlead.api.times import parse_time
 from fairlead.api.validate_team import selector_of
-from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.defaults import defaults_of
 from fairlead.cli.views.words import reason_words
 from fairlead.decide.attempts.usage import gpu_count

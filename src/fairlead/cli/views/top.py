@@ -8,8 +8,8 @@ from typing import Any
 
 from fairlead.api import names, quantity
 from fairlead.api.job import Job
-from fairlead.cli.csv_table import as_csv
-from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.formats.csv_table import as_csv
+from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.words import amount_text
 from fairlead.decide.present_use import PresentUse
 from fairlead.decide.words import duration

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.api.node_report import ReportedTuning
-from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.words import plural
 from fairlead.node.tuning import RollOut
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fairlead.app.messages import HistoryLine
-from fairlead.cli.csv_table import as_csv
-from fairlead.cli.table import Align, Column, Row
+from fairlead.cli.formats.csv_table import as_csv
+from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.attempts.usage import Usage
 from fairlead.decide.words import duration
 

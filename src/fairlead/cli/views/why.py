@@ -18,8 +18,8 @@ from fairlead.api.names import RUNNING
 from fairlead.api.placement import nodes_of
 from fairlead.api.simulated import is_simulated
 from fairlead.api.times import parse_time
-from fairlead.cli.flags import Flag
-from fairlead.cli.text import natural
+from fairlead.cli.formats.text import natural
+from fairlead.cli.job_request.flags import Flag
 from fairlead.cli.views.defaults import defaults_words
 from fairlead.cli.views.fleet import Buying
 from fairlead.cli.views.jobs import (

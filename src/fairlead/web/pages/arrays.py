@@ -10,7 +10,7 @@ from fairlead.api.indices import parse_indices
 from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray, element_index_of, element_name
 from fairlead.api.meta import is_true
-from fairlead.cli.arrays import Elements
+from fairlead.cli.job_request.arrays import Elements
 from fairlead.cli.views.arrays import array_state, array_words
 from fairlead.cli.views.jobs import state_of
 from fairlead.model.element_sets import Members

@@ -10,14 +10,8 @@ from collections.abc import Iterator
 from fairlead.api.job import Job
 from fairlead.api.job_array import JobArray
 from fairlead.api.placement import nodes_of
-from fairlead.cli.commands.change import (
-    CANCEL,
-    HOLD,
-    RELEASE,
-    ChangeVerb,
-    adopted_problem,
-    is_of_another,
-)
+from fairlead.cli.commands.change import adopted_problem, is_of_another
+from fairlead.cli.job_request.change_verbs import CANCEL, HOLD, RELEASE, ChangeVerb
 from fairlead.cli.views.arrays import array_state, array_words
 from fairlead.cli.views.jobs import state_of
 from fairlead.decide.attempts.usage import gpu_count

@@ -14,7 +14,7 @@ from fairlead.api import quantity
 from fairlead.api.core import Node
 from fairlead.api.names import HOSTNAME
 from fairlead.api.pod_asks import member_amounts
-from fairlead.cli.text import natural
+from fairlead.cli.formats.text import natural
 from fairlead.cli.views.nodes import NodeUsability, NodeUse
 from fairlead.model.asks.requests import NAME_COLUMN
 from fairlead.web.cluster import PageFacts

@@ -1,0 +1,40 @@
+"""What `submit` notes of a script: where it runs, and which variables it does not get."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+
+from fairlead.api import names
+from fairlead.api.indices import parse_indices
+from fairlead.api.job_array import JobArray
+from fairlead.cli.job_request.batch import OF_TASKS
+from fairlead.cli.job_request.environment import passed_variables
+from fairlead.cli.job_request.jobspec import Script, files_note, runs_once, where_it_runs
+from fairlead.cli.job_request.request import JobRequest, Target
+from fairlead.cli.script.script_variables import not_passed_note
+from fairlead.cli.script.slurm import variable_notes
+
+
+def script_notes(
+    request: JobRequest, script: Script, file: str, given: Collection[str]
+) -> Iterator[str]:
+    """Yield the notes on where a script runs, and on variables that it reads and does not get.
+
+    `given` are those of --env. Some may be "".
+    """
+    batch, known = request.batch, {*names.ENV_NUMBER, *given}
+    if request.array is not None:
+        from fairlead.decide.arrays import element_environment
+
+        known.update(dict(element_environment(JobArray(), parse_indices(request.array.indices), 0)))
+    if batch is not None:
+        known |= batch.names
+        known.update(OF_TASKS if runs_once(request, script) else ())
+    yield where_it_runs(request, script)
+    yield files_note(request)
+    yield from variable_notes(script.text, file=file, given=known)
+    if request.target in (Target.LOCAL, Target.ANY):
+        exports_all = batch is not None and batch.exports_all
+        known.update(dict(passed_variables(os.environ, exports_all=exports_all)))
+    yield not_passed_note(script.text, file=file, environment=os.environ, given=known)

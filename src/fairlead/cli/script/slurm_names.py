@@ -1,0 +1,10 @@
+"""Names that users of Slurm write: of commands, of the cluster, of the partition of all jobs."""
+
+from __future__ import annotations
+
+CLUSTER = "fairlead"
+DEFAULT_PARTITION = "all"
+COMMANDS = (
+    "sacct", "sattach", "sbatch", "scancel", "scontrol", "seff", "sinfo", "sprio", "squeue",
+    "srun", "sshare",
+)  # fmt: skip

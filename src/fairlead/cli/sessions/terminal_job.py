@@ -1,0 +1,136 @@
+"""A job whose program has the terminal of its submitter: `run --pty`.
+
+The job's own command only holds what was asked for. The program runs beside it, as `exec --tty`
+runs one, behind a pipe that the holder reads: the program's exit code comes through it and becomes
+the job's. A pipe that closes without one means that the session was lost, and ends the job with
+LOST; so does a holder that is not joined within JOIN_SECONDS. No side needs the other to clean up,
+so a client that is killed, at any line, leaves no job that runs.
+
+The image needs a shell, mkfifo and sleep.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from contextlib import suppress
+
+from fairlead.api.job import Job
+from fairlead.api.resources import JOBS
+from fairlead.api.status import ApiError, NotFound
+from fairlead.cli.connection.common import Common
+from fairlead.cli.connection.transport import Api
+from fairlead.cli.job_request.change_verbs import CANCEL
+from fairlead.cli.job_request.jobspec import Program
+from fairlead.cli.records.follow import state_line
+from fairlead.cli.records.members import MemberReference, running_members
+from fairlead.cli.records.watching import Gone, job_changes
+from fairlead.cli.sessions.foreground import run_one
+from fairlead.cli.sessions.session import ended_by_signals
+from fairlead.cli.views.jobs import ending, exit_code, state_of
+from fairlead.input.errors import CliError, Exit
+
+JOIN_SECONDS = 60
+#: So long a job may take to end after its program, before it is cancelled.
+END_SECONDS_MAX = 30.0
+#: Between the end of the program and that of the holder, for output that is still on its way.
+LINGER_SECONDS = 1
+#: The exit code of a job whose terminal was lost: 128 + SIGHUP.
+LOST = 129
+_PATH = "path=${TMPDIR:-/tmp}/.fairlead-run-$1"
+_HOLDER = f"""{_PATH}
+umask 077
+trap 'rm -f "$path"' EXIT
+trap 'exit 143' TERM
+mkfifo "$path" || exit 1
+(sleep {JOIN_SECONDS}; : >"$path") &
+exec 3<"$path"
+code=
+read -r code <&3
+[ -z "$code" ] || sleep {LINGER_SECONDS}
+[ -n "$code" ] || echo "the terminal was lost before the program ended, or never came"
+exit "${{code:-{LOST}}}"
+"""
+_PROGRAM = f"""{_PATH}
+shift
+until [ -p "$path" ]; do sleep 0.1; done
+exec 9>"$path"
+trap : INT QUIT
+"$@" 9>&-
+code=$?
+echo "$code" >&9
+exit "$code"
+"""
+
+
+class TerminalJob:
+    """One command that is to have this terminal."""
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        self._command = command
+        self._token = secrets.token_hex(8)
+
+    @property
+    def program(self) -> Program:
+        """What the job itself runs."""
+        return Program(("sh", "-c", _HOLDER, "fairlead-run", self._token), called=self._command[0])
+
+    def run(self, common_: Common, api: Api, key: tuple[str, str]) -> int:
+        """Wait until the job runs, run the command in it and see the job end; return the command's
+        exit code. Whatever else ends this cancels the job.
+        """
+        try:
+            with ended_by_signals():
+                job = _started(common_, api, key)
+            if job.is_finished:
+                common_.note(f"{key[1]} {state_of(job)}: {ending(job)}")
+                return exit_code(job) or Exit.FAILED
+            _, pods = running_members(api, key[0], MemberReference(key[1], None))
+            kind = os.environ.get("TERM") or "xterm"
+            command = ("env", f"TERM={kind}", "sh", "-c", _PROGRAM, "fairlead-run", self._token)
+            code = run_one(api, pods[0], (*command, *self._command), tty=True)
+        except KeyboardInterrupt:
+            _cancel(common_, api, key)
+            return Exit.INTERRUPTED
+        except (ApiError, CliError):
+            with suppress(ApiError, CliError):  # the first failure is the one to show
+                _cancel(common_, api, key)
+            raise
+        ended = _ended(api, key, job.status.attempt)
+        if ended is None:
+            _cancel(common_, api, key)
+            return code
+        return exit_code(ended)  # a session may end with its container, before it has the code
+
+
+def _started(common_: Common, api: Api, key: tuple[str, str]) -> Job:
+    """Return the job once its member runs, or it has ended; say meanwhile why it waits."""
+    said = ""
+    for job in job_changes(api, key):
+        text = state_line(job)
+        if text not in ("", said):
+            common_.note(f"{key[1]} {text}")
+            said = text
+        if job.is_finished or job.status.members.running:
+            return job
+    raise AssertionError("a job's changes never end")
+
+
+def _ended(api: Api, key: tuple[str, str], attempt: int) -> Job | None:
+    """Return the job once it has ended; None where it begins again, is gone, or takes too long."""
+    try:
+        for job in job_changes(api, key, deadline=time.monotonic() + END_SECONDS_MAX):
+            if job.is_finished:
+                return job
+            if job.status.attempt != attempt:
+                return None
+    except (Gone, NotFound, TimeoutError):
+        return None
+    raise AssertionError("a job's changes never end")
+
+
+def _cancel(common_: Common, api: Api, key: tuple[str, str]) -> None:
+    with suppress(NotFound):
+        api.patch(JOBS, key[1], CANCEL.patch, namespace=key[0])
+        common_.note(f"\n{key[1]} is cancelled")

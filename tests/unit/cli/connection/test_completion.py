@@ -1,0 +1,59 @@
+"""What the shells offer behind flags that take one of a few values."""
+
+from __future__ import annotations
+
+import pytest
+from click.shell_completion import BashComplete, ZshComplete
+
+from fairlead.api.core import Namespace
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.resources import JOBS, NAMESPACES
+from fairlead.cli.app import cli
+from fairlead.testing.builders import make_job
+
+
+def offered(line: str, shell: type[BashComplete | ZshComplete] = BashComplete) -> list[str]:
+    *arguments, incomplete = line.split(" ")
+    complete = shell(cli, {}, "fairlead", "_FAIRLEAD_COMPLETE")
+    return [item.value for item in complete.get_completions(arguments, incomplete)]
+
+
+@pytest.mark.parametrize("shell", [BashComplete, ZshComplete])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("ps -o ", ["table", "wide", "json", "yaml", "name"]),
+        ("ps -o j", ["json"]),
+        ("wait a --for s", ["started", "succeeded"]),
+        ("history --state ", ["Succeeded", "Failed", "Cancelled"]),
+        ("up --profile ", ["default", "flaky", "instant", "training"]),
+        ("doctor -o h", ["html"]),
+        ("top --by ", ["user", "team"]),
+        ("top -o c", ["csv"]),
+    ],
+)
+def test_flags_offer_the_values_that_they_accept(
+    line: str, words: list[str], shell: type[BashComplete | ZshComplete]
+) -> None:
+    assert offered(line, shell) == words
+
+
+def test_names_come_from_the_cluster_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Api:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def list(self, resource: object, *, namespace: str = "") -> list[object]:
+            names = ("team-a", "team-b", "kube-system")
+            if resource == NAMESPACES:
+                return [Namespace(ObjectMeta(name=name)) for name in names]
+            assert (resource, namespace) == (JOBS, "team-a")
+            return [make_job("train-1"), make_job("other")]
+
+    monkeypatch.setattr("fairlead.cli.connection.completers.find_connection", lambda *_: None)
+    monkeypatch.setattr("fairlead.cli.connection.transport.Api", Api)
+    assert offered("why -n team-a tr") == ["train-1"]
+    monkeypatch.setattr(
+        "fairlead.cli.connection.completers.find_connection",
+        lambda *_: type("C", (), {"namespace": "x"})(),
+    )
+    assert offered("ps -n team") == ["team-a", "team-b"]
