@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
@@ -27,6 +28,7 @@ from fairlead.embedded.virtual.profile import load_profile
 from fairlead.embedded.virtual.records import NodeFault
 from fairlead.embedded.volume_binder import VolumeBinder
 from fairlead.history.memory import MemoryHistory
+from fairlead.runtime.client import Request
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.reader import MirrorReader
@@ -34,16 +36,30 @@ from fairlead.runtime.set_aside import SetAside
 from fairlead.runtime.supervisor import SupervisedService, Supervisor
 from fairlead.testing.builders import EPOCH
 
+A = TypeVar("A")
 NAMESPACE = "default"
 #: Of a virtual node.
 GPUS = 8
 SIMULATE_SECONDS = "fairlead.dev/simulate-seconds"
 
 
+class CountingClient(InProcessClient):
+    """Counts what is asked for by verb and kind, with the subresource: `jobs/status`."""
+
+    def __init__(self, service: ApiService) -> None:
+        super().__init__(service)
+        self.asked: Counter[tuple[str, str]] = Counter()
+
+    async def call(self, request: Request[A]) -> A:
+        rest = f"/{request.subresource}" if request.subresource else ""
+        self.asked[request.verb.value, f"{request.resource.plural}{rest}"] += 1
+        return await super().call(request)
+
+
 class EmbeddedWorld:
     """Short ways to make, change and look at jobs; every job runs for a day unless it says so."""
 
-    def __init__(self, client: InProcessClient, controllers: Controllers, clock: LoopClock) -> None:
+    def __init__(self, client: CountingClient, controllers: Controllers, clock: LoopClock) -> None:
         self.client, self.controllers, self.clock = client, controllers, clock
         self.nodes: VirtualNodes | None = None
 
@@ -101,7 +117,7 @@ class EmbeddedWorld:
 @asynccontextmanager
 async def embedded_world(
     nodes: int, policies: Policies | None = None
-) -> AsyncIterator[EmbeddedWorld]:
+) -> AsyncGenerator[EmbeddedWorld]:
     """Run the cluster inside, with nodes of 8 GPUs."""
     clock, ids = LoopClock(EPOCH), random.Random(2)
     service = ApiService(
@@ -109,7 +125,7 @@ async def embedded_world(
         ids=lambda: f"{ids.getrandbits(128):032x}", rng=random.Random(3),
     )  # fmt: skip
     await service.bootstrap()
-    client = InProcessClient(service)
+    client = CountingClient(service)
     for manifest in crd.manifests():
         await client.create(CRDS, manifest)
     metrics = Metrics(CollectorRegistry(), version="test")

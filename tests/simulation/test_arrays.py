@@ -96,6 +96,26 @@ def test_an_array_runs_every_element_once_within_its_window_and_leaves_one_objec
     run(play())
 
 
+def test_a_short_element_costs_seven_requests_and_nothing_is_read() -> None:
+    """Of the controllers; what the node writes of its pod is left out."""
+
+    async def play() -> None:
+        async with embedded_world(4) as world:
+            await submit(world, "0-199", parallelism=20, template=template(seconds=1))
+            before = world.client.asked.copy()
+            await until(world, lambda a: a.is_finished)
+            await asyncio.sleep(2)
+            asked = world.client.asked - before
+            each = {key: count / 200 for key, count in asked.items() if key[1] != "pods/status"}
+            assert {key: count for key, count in each.items() if count >= 0.5} == {
+                ("create", "jobs"): 1, ("create", "pods"): 1, ("delete", "pods"): 1,
+                ("patch", "jobs/status"): 2, ("delete", "jobs"): 1, ("patch", "jobs"): 1,
+            }  # fmt: skip
+            assert ("get", "jobs") not in each
+
+    run(play())
+
+
 def test_without_a_limit_an_array_is_as_wide_as_the_cluster_and_at_most_100_jobs_wait() -> None:
     async def play() -> None:
         async with embedded_world(4) as world:  # 32 GPUs

@@ -38,6 +38,7 @@ from fairlead.controllers.images import ImagesController
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.scheduler import SchedulerController
+from fairlead.controllers.stored_templates import StoredTemplates
 from fairlead.controllers.teams import TeamsController
 from fairlead.controllers.use import UseKeeper
 from fairlead.decide.adoption.view import AdoptionPolicy
@@ -157,6 +158,7 @@ class Controllers:
             set_aside=self._new_set_aside("cluster"),
         )  # fmt: skip
         self._numbers = Numbers(client, policies.numbers, highest=self._highest_number)
+        self._templates = StoredTemplates(client)
         self._loops: dict[str, ControllerLoop[Any]] = {}
         self._placing: PlacementState | None = None
         #: Of the scheduler; None while it does not run.
@@ -263,7 +265,8 @@ class Controllers:
         controller = JobsController(
             self._client, self.world, own, history=self._history, events=self._events,
             policy=self._policies.jobs, clock=self._clock,
-            keys=self._context.streams("gang-keys"), numbers=self._numbers, reader=reader,
+            keys=self._context.streams("gang-keys"), numbers=self._numbers,
+            templates=self._templates, reader=reader,
         )  # fmt: skip
         await self._run(controller, reader, own=own.all)
 
@@ -282,7 +285,7 @@ class Controllers:
         policy = replace(self._policies.arrays, keep_finished_seconds=keep_seconds)
         controller = ArraysController(
             self._client, self.world, events=self._events, policy=policy,
-            clock=self._clock, numbers=self._numbers, reader=reader,
+            clock=self._clock, numbers=self._numbers, templates=self._templates, reader=reader,
         )  # fmt: skip
         await self._run(controller, reader)
 

@@ -23,6 +23,7 @@ from fairlead.controllers.array_index import ArrayIndex
 from fairlead.controllers.array_sets import ArraySets
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.element_renderer import ElementRenderer
+from fairlead.controllers.stored_templates import STORED_JOBS, StoredTemplates
 from fairlead.decide.arrays import (
     Action,
     ArraysPolicy,
@@ -92,14 +93,16 @@ class ArraysController:
         policy: ArraysPolicy,
         clock: Clock,
         numbers: Numbers | None = None,
+        templates: StoredTemplates | None = None,
         reader: MirrorReader | None = None,
     ) -> None:
-        """`numbers` are those of the process, where it has other controllers."""
+        """`numbers` and `templates` are those of the process, where it has other controllers."""
         self._arrays = world.mirrors.arrays
         self._jobs = world.mirrors.jobs
         self._objects = ObjectWriter(client)
         self._numbers = numbers or Numbers(client)
         self._renderer = ElementRenderer(client)
+        self._templates = templates or StoredTemplates(client)
         self._events = events
         self._policy = policy
         self._clock = clock
@@ -221,19 +224,20 @@ class ArraysController:
         body = await self._renderer.body(action)
         key = (array.metadata.namespace, body["metadata"]["name"])
         try:
-            written = await self._objects.create(
-                JOBS, key, body, owner=array.metadata, awaits_collection=True
+            made = await self._objects.make(
+                STORED_JOBS, key, body, owner=array.metadata, awaits_collection=True
             )
         except NameTaken as error:
             retry_at = self._clock.now() + self._policy.refused_backoff_seconds_max
             memory.taken[action.index] = ElementRefusal(str(error)[:MESSAGE_MAX], retry_at)
             self._decider.mark(array.metadata.key)
             return None
+        self._templates.keep(made)  # its pods need no read of it
         memory.taken.pop(action.index, None)
         if memory.refusal is not None:
             memory.refusal, memory.refusals = None, 0
             self._decider.mark(array.metadata.key)
-        return written
+        return Written.of(JOBS, made)
 
     def _report_end(self, action: WriteArrayStatus) -> None:
         """Emit the event of an array that ends with this write."""

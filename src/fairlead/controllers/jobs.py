@@ -32,6 +32,7 @@ from fairlead.controllers.job_parts import (
 from fairlead.controllers.job_writer import JobWriter, with_number
 from fairlead.controllers.pod_refusals import PodProbes, PodRefusals, is_denial, refusal_of
 from fairlead.controllers.pod_renderer import PodRenderer
+from fairlead.controllers.stored_templates import StoredTemplates
 from fairlead.decide.attempts.notes import EventReason, PendingEvent, event
 from fairlead.decide.attempts.status import StatusDraft, given_up
 from fairlead.decide.job_actions import JobAction, WriteJobStatus
@@ -73,13 +74,13 @@ class JobsController:
         clock: Clock,
         keys: random.Random,
         numbers: Numbers | None = None,
+        templates: StoredTemplates | None = None,
         reader: MirrorReader | None = None,
     ) -> None:
         """Attach to the world and register on the mirrors. DNS naming needs one of services.
 
         `keys` is where the keys of MPI gangs are drawn from: the operating system, or a seed.
-        `numbers` are those of the process, where it has other controllers.
-
+        `numbers` and `templates` are those of the process, where it has other controllers;
         `reader` is given where the mirrors are shared; it takes the faults of the handlers.
         """
         if policy.peer_naming is PeerNaming.DNS and mirrors.services is None:
@@ -98,7 +99,7 @@ class JobsController:
             self._objects, history=history, numbers=self._numbers, events=events,
             set_aside=self._set_aside, clock=clock,
         )  # fmt: skip
-        self._renderer = PodRenderer(client)
+        self._renderer = PodRenderer(templates or StoredTemplates(client))
         self._refusals = PodRefusals()
         self._probes = PodProbes(client, self._renderer, clock)
         self._parts = PartWriter(

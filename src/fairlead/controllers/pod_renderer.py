@@ -1,18 +1,16 @@
 """Pods as they are sent: what the core decided, laid over the user's whole template.
 
 The core sees a template through a read model that drops fields that decisions do not need (security
-contexts, probes, sources of volumes ...). Here they come back: the stored job is read once more,
-as plain JSON, and each pod is overlaid onto its role's template. One read serves all pods of a
-generation of a job, and the first pod of a role is encoded and overlaid in full; of the others only
-what sets them apart from it, which is their node, host name and some variables. Templates are kept
-as bytes, for many jobs wait, and decoded for the few of which pods are being made.
+contexts, probes, sources of volumes ...). Here they come back: each pod is overlaid onto its role's
+template as it is stored (`stored_templates.py`). The first pod of a role is encoded and overlaid in
+full; of the others only what sets them apart from it, which is their node, host name and some
+variables. Templates are decoded for the few jobs of which pods are being made.
 """
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -22,25 +20,15 @@ from fairlead.api.core import Container, EnvVar, Pod, PodSpec
 from fairlead.api.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.overlay import overlay
-from fairlead.api.resources import JOBS, Resource
-from fairlead.api.status import Conflict
+from fairlead.controllers.stored_templates import KeptByUid, Stored, StoredTemplates
 from fairlead.decide.pinning import pinned_node, repinned_affinity
-from fairlead.runtime.client import Client
 
-#: Jobs whose templates are kept, as a kilobyte or two of JSON; the oldest goes first, and is read
-#: again when it is needed.
-TEMPLATES_MAX = 8_192
-TEMPLATES_BYTES_MAX = 64 << 20
 #: Jobs whose templates are kept decoded, and the JSON of those; decoded they are several times as
 #: large.
 DECODED_MAX = 256
 DECODED_BYTES_MAX = 16 << 20
 
 Obj = dict[str, Any]
-T = TypeVar("T")
-
-#: Jobs with every field that was stored.
-RAW_JOBS: Resource[Obj] = Resource(JOBS.group, JOBS.version, JOBS.plural, JOBS.kind, dict)
 
 
 @dataclass(slots=True)
@@ -60,19 +48,6 @@ class _First:
 
 
 @dataclass(slots=True)
-class _Stored:
-    """One generation of a job as it is stored; `generation` is 0 until it was read."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    generation: int = 0
-    #: The version of the job at which `managedFields` were kept and no server-side apply had
-    #: been used on it; "" when there was none.
-    idly_tracked: str = ""
-    #: JSON: pod specs by role.
-    specs: bytes = b""
-
-
-@dataclass(slots=True)
 class _Templates:
     """The templates of one generation of a job, decoded."""
 
@@ -84,60 +59,22 @@ class _Templates:
     first: dict[str, _First] = field(default_factory=dict)
 
 
-class _Kept(Generic[T]):
-    """Values by uid of a job, bounded in number and bytes: what was put first goes first."""
-
-    def __init__(self, count_max: int, bytes_max: int) -> None:
-        """A value that has more than `bytes_max` bytes is kept alone."""
-        self._count_max = count_max
-        self._bytes_max = bytes_max
-        self._values: dict[str, tuple[T, int]] = {}
-        self._byte_count = 0
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def get(self, uid: str) -> T | None:
-        found = self._values.get(uid)
-        return None if found is None else found[0]
-
-    def put(self, uid: str, value: T, *, byte_count: int) -> None:
-        """Keep a value in place of the job's last one, and drop the oldest beyond the bounds."""
-        self.discard(uid)
-        self._values[uid] = (value, byte_count)
-        self._byte_count += byte_count
-        while len(self) > self._count_max or (self._byte_count > self._bytes_max and len(self) > 1):
-            self.discard(next(iter(self._values)))
-
-    def discard(self, uid: str) -> None:
-        found = self._values.pop(uid, None)
-        if found is not None:
-            self._byte_count -= found[1]
-
-
 class PodRenderer:
     """Renders the bodies of pods. Call `forget` for a job that has ended or is deleted."""
 
     def __init__(
         self,
-        client: Client,
+        stored: StoredTemplates,
         *,
-        templates_max: int = TEMPLATES_MAX,
         decoded_max: int = DECODED_MAX,
-        templates_bytes_max: int = TEMPLATES_BYTES_MAX,
         decoded_bytes_max: int = DECODED_BYTES_MAX,
     ) -> None:
-        self._client = client
-        self._stored = _Kept[_Stored](templates_max, templates_bytes_max)
-        self._decoded = _Kept[_Templates](decoded_max, decoded_bytes_max)
-
-    def __len__(self) -> int:
-        """Return how many jobs' templates are kept."""
-        return len(self._stored)
+        self._stored = stored
+        self._decoded = KeptByUid[_Templates](decoded_max, decoded_bytes_max)
 
     def forget(self, uid: str) -> None:
         """Keep nothing of a job."""
-        self._stored.discard(uid)
+        self._stored.forget(uid)
         self._decoded.discard(uid)
 
     async def body(self, job: Job, pod: Pod) -> Obj:
@@ -148,7 +85,7 @@ class PodRenderer:
         Conflict when the stored job is another one, or has another generation than `job`: the pod
         was decided on a template that may not be the stored one. NotFound when the job is gone.
         """
-        stored = await self._read(job)
+        stored = await self._stored.read(job)
         return _body(self._decode(job.metadata.uid, stored), job.status.attempt, pod)
 
     async def can_drop_managed_fields(self, job: Job) -> bool:
@@ -158,9 +95,9 @@ class PodRenderer:
         only server-side apply reads it. The answer holds for this version of the job: a write that
         depends on it must name the version. Errors as `body`.
         """
-        return (await self._read(job)).idly_tracked == job.metadata.resource_version
+        return (await self._stored.read(job)).idly_tracked == job.metadata.resource_version
 
-    def _decode(self, uid: str, stored: _Stored) -> _Templates:
+    def _decode(self, uid: str, stored: Stored) -> _Templates:
         templates = self._decoded.get(uid)
         if templates is None or templates.generation != stored.generation:
             specs: dict[str, Obj] = msgspec.json.decode(stored.specs)
@@ -168,37 +105,6 @@ class PodRenderer:
             templates = _Templates(stored.generation, roles)
             self._decoded.put(uid, templates, byte_count=len(stored.specs))
         return templates
-
-    async def _read(self, job: Job) -> _Stored:
-        """Return what is kept of the job, read again if it is of another generation."""
-        uid = job.metadata.uid
-        stored = self._stored.get(uid)
-        if stored is None:
-            stored = _Stored()
-            self._stored.put(uid, stored, byte_count=0)
-        if stored.generation != job.metadata.generation:
-            async with stored.lock:
-                if stored.generation != job.metadata.generation:
-                    await self._fetch(stored, job)
-                    if self._stored.get(uid) is stored:  # else forgotten while it was read
-                        self._stored.put(uid, stored, byte_count=len(stored.specs))
-        return stored
-
-    async def _fetch(self, stored: _Stored, job: Job) -> None:
-        meta = job.metadata
-        raw = await self._client.get(RAW_JOBS, meta.name, namespace=meta.namespace)
-        found = raw["metadata"]
-        if found.get("uid") != meta.uid or found.get("generation", 0) != meta.generation:
-            raise Conflict(
-                f"job {meta.name} has changed: its pods were decided on generation "
-                f"{meta.generation}, stored is {found.get('generation', 0)}"
-            )
-        managers = found.get("managedFields") or []
-        is_idle = bool(managers) and all(each.get("operation") != "Apply" for each in managers)
-        stored.idly_tracked = found["resourceVersion"] if is_idle else ""
-        specs = {r["name"]: r["template"].get("spec") or {} for r in raw["spec"]["roles"]}
-        stored.specs = msgspec.json.encode(specs)
-        stored.generation = meta.generation
 
 
 def _model(raw: Obj) -> _Model:

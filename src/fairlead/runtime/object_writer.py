@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.meta import ObjectMeta
+from fairlead.api.meta import ObjectMeta, OnlyMetadata
 from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import AlreadyExists, Conflict, Forbidden, NotFound, TooLarge
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client, Propagation
 from fairlead.runtime.making_room import room_patch
+
+M = TypeVar("M", bound=OnlyMetadata)
 
 
 class NameTaken(Conflict):
@@ -43,18 +45,31 @@ class ObjectWriter:
         owner: ObjectMeta | None = None,
         awaits_collection: bool = False,
     ) -> Written:
-        """Create an object, or find the one that was created before.
+        """Create an object, or find the one that was created before; errors as `make`."""
+        answer = resource.only_metadata
+        made = await self.make(answer, key, body, owner=owner, awaits_collection=awaits_collection)
+        return Written.of(resource, made)
+
+    async def make(
+        self,
+        resource: Resource[M],
+        key: ObjectKey,
+        body: Any,
+        *,
+        owner: ObjectMeta | None = None,
+        awaits_collection: bool = False,
+    ) -> M:
+        """Create an object, or find the one that was created before; return it as it is stored.
 
         NameTaken when it exists and another object than `owner` controls it. With
         `awaits_collection` Conflict, to try again, when that is an earlier one of the owner's name,
         which is gone: the cluster is about to collect what it controlled. Both are of our kinds.
         """
         namespace, name = key
-        answer = resource.only_metadata
         try:
-            made = await self._client.create(answer, body, namespace=namespace)
+            return await self._client.create(resource, body, namespace=namespace)
         except AlreadyExists:
-            made = await self._client.get(answer, name, namespace=namespace)
+            made = await self._client.get(resource, name, namespace=namespace)
             found = next((each for each in made.metadata.owner_references if each.controller), None)
             if owner is not None and (found is None or found.uid != owner.uid):
                 is_earlier = found is not None and found.name == owner.name
@@ -64,7 +79,7 @@ class ObjectWriter:
                     raise Conflict(text) from None
                 text = f"{resource.kind} {name} exists already and does not belong to this job"
                 raise NameTaken(text) from None
-        return Written.of(resource, made)
+            return made
 
     async def create_unread(self, resource: Resource[Any], key: ObjectKey, body: Any) -> None:
         """Create an object whose name no other owner has; one that is there stays, and is not read.

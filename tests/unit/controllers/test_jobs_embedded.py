@@ -20,7 +20,6 @@ from fairlead.api.status import Invalid, NotFound
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
-from fairlead.controllers.pod_renderer import RAW_JOBS
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
@@ -316,7 +315,7 @@ def test_a_job_deleted_while_a_lost_nodes_pods_already_terminate_goes() -> None:
 def test_one_type_of_reader_does_not_spoil_another() -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.submit()
-        raw = await cluster.client.get(RAW_JOBS, "train", namespace="default")
+        raw = await cluster.client.get(JOBS.raw, "train", namespace="default")
         assert raw["spec"]["roles"][0]["template"]["spec"]["dnsConfig"]
         assert isinstance(await cluster.job(), Job)
 

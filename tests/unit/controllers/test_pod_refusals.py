@@ -18,6 +18,7 @@ from fairlead.api.status import (
 )
 from fairlead.controllers.pod_refusals import PodProbes, PodRefusals, refusal_of
 from fairlead.controllers.pod_renderer import PodRenderer
+from fairlead.controllers.stored_templates import StoredTemplates
 from fairlead.decide.jobs.actions import ProbePods
 from fairlead.decide.jobs.view import Refusal
 from fairlead.runtime.clock import LoopClock
@@ -97,7 +98,7 @@ def test_a_job_whose_first_pod_exists_is_still_refused_for_the_others() -> None:
         client = FakeClient()
         body = {"metadata": {"name": "a"}, "spec": to_wire(make_job("a", count=2).spec)}
         job = await client.create(JOBS, body, namespace="default")
-        probes = PodProbes(client, PodRenderer(client), LoopClock(EPOCH))
+        probes = PodProbes(client, PodRenderer(StoredTemplates(client)), LoopClock(EPOCH))
         quota = Forbidden('pods "a" is forbidden: exceeded quota: team, requested: pods=1')
         client.fail_next("create", AlreadyExists("a-1-worker-0"), quota)
         pods = (make_member_pod(job, 0), make_member_pod(job, 1))

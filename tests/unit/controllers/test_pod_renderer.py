@@ -16,6 +16,7 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS
 from fairlead.api.status import Conflict, NotFound, Unavailable
 from fairlead.controllers.pod_renderer import PodRenderer
+from fairlead.controllers.stored_templates import STORED_JOBS, StoredJob, StoredTemplates
 from fairlead.decide.attempts.seats import seats
 from fairlead.decide.jobs.members import PodFactory
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -44,7 +45,7 @@ def _pods(job: Job) -> list[Pod]:
 
 def _play(play: Callable[[FakeClient, PodRenderer], Awaitable[None]]) -> None:
     client = FakeClient(latency_seconds=0.01)
-    run(play(client, PodRenderer(client)))
+    run(play(client, PodRenderer(StoredTemplates(client))))
 
 
 def test_all_pods_of_a_generation_share_one_read() -> None:
@@ -61,6 +62,24 @@ def test_all_pods_of_a_generation_share_one_read() -> None:
         job = await client.patch(JOBS, "train", other, namespace="default")
         for pod in _pods(job):
             await bodies.body(job, pod)
+        assert client.count("get") == 2
+
+    _play(play)
+
+
+def test_a_job_that_was_made_by_this_process_is_not_read_until_it_changes() -> None:
+    async def play(client: FakeClient, _bodies: PodRenderer) -> None:
+        stored = StoredTemplates(client)
+        body = {"metadata": {"name": "train"}, "spec": {"roles": [ROLE]}, "status": {"attempt": 1}}
+        stored.keep(await client.create(STORED_JOBS, body, namespace="default"))
+        job = await client.get(JOBS, "train", namespace="default")
+        bodies = PodRenderer(stored)
+        made = [await bodies.body(job, pod) for pod in _pods(job)]
+        assert {b["spec"]["dnsPolicy"] for b in made} == {"None"}
+        assert client.count("get") == 1  # the one above
+        changed = {"spec": {"roles": [{**ROLE, "template": {"spec": {**SPEC, "dnsPolicy": "x"}}}]}}
+        job = await client.patch(JOBS, "train", changed, namespace="default")
+        assert (await bodies.body(job, _pods(job)[0]))["spec"]["dnsPolicy"] == "x"
         assert client.count("get") == 2
 
     _play(play)
@@ -105,11 +124,12 @@ def test_a_failed_read_is_repeated_and_a_missing_job_is_not_found() -> None:
 
 def test_no_more_templates_are_kept_than_the_bound() -> None:
     async def play(client: FakeClient, _bodies: PodRenderer) -> None:
-        bodies = PodRenderer(client, templates_max=2)
+        stored = StoredTemplates(client, templates_max=2)
+        bodies = PodRenderer(stored)
         for i in range(5):
             job = await _submit(client, f"job-{i}")
             await bodies.body(job, _pods(job)[0])
-            assert len(bodies) <= 2
+            assert stored.count <= 2
         assert client.count("get") == 5
 
     _play(play)
@@ -119,10 +139,11 @@ def test_large_templates_are_kept_up_to_their_bytes_and_read_again() -> None:
     large = {"containers": [{"name": "main", "image": "a", "args": ["x" * 10_000]}]}
 
     async def play(client: FakeClient, _bodies: PodRenderer) -> None:
-        bodies = PodRenderer(client, templates_bytes_max=35_000, decoded_bytes_max=25_000)
+        stored = StoredTemplates(client, bytes_max=35_000)
+        bodies = PodRenderer(stored, decoded_bytes_max=25_000)
         jobs = [await _submit(client, f"job-{i}", spec=large) for i in range(8)]
         made = [await bodies.body(job, _pods(job)[0]) for job in jobs]
-        assert (len(bodies), len(vars(bodies)["_decoded"])) == (3, 2)
+        assert (stored.count, len(vars(bodies)["_decoded"])) == (3, 2)
         assert client.count("get") == 8
         assert [await bodies.body(job, _pods(job)[0]) for job in jobs] == made
         assert client.count("get") == 16
@@ -138,7 +159,8 @@ def test_templates_that_are_forgotten_or_read_again_take_no_room_of_others() -> 
     large = {"containers": [{"name": "main", "image": "a", "args": ["x" * 10_000]}]}
 
     async def play(client: FakeClient, _bodies: PodRenderer) -> None:
-        bodies = PodRenderer(client, templates_bytes_max=35_000)
+        stored = StoredTemplates(client, bytes_max=35_000)
+        bodies = PodRenderer(stored)
         jobs = [await _submit(client, f"job-{i}", spec=large) for i in range(4)]
         for job in jobs[:3]:
             await bodies.body(job, _pods(job)[0])
@@ -149,7 +171,7 @@ def test_templates_that_are_forgotten_or_read_again_take_no_room_of_others() -> 
                 JOBS, "job-1", {"spec": {"suspend": turn % 2 == 0}}, namespace="default"
             )
             await bodies.body(changed, _pods(changed)[0])
-        assert (len(bodies), client.count("get")) == (3, 9)
+        assert (stored.count, client.count("get")) == (3, 9)
         await bodies.body(jobs[2], _pods(jobs[2])[0])
         assert client.count("get") == 9
 
@@ -158,7 +180,7 @@ def test_templates_that_are_forgotten_or_read_again_take_no_room_of_others() -> 
 
 def test_what_is_not_kept_decoded_is_decoded_again_and_not_read() -> None:
     async def play(client: FakeClient, _bodies: PodRenderer) -> None:
-        bodies = PodRenderer(client, decoded_max=1)
+        bodies = PodRenderer(StoredTemplates(client), decoded_max=1)
         jobs = [await _submit(client, f"job-{i}") for i in range(3)]
         made = [await bodies.body(job, _pods(job)[1]) for job in jobs * 2]
         assert made[:3] == made[3:]
@@ -184,7 +206,9 @@ def test_who_applies_by_the_servers_side_stays_tracked(
 
         async def tracked(*args: Any, **kwargs: Any) -> Any:
             stored = await get(*args, **kwargs)
-            return {**stored, "metadata": {**stored["metadata"], "managedFields": managers}}
+            wire = to_wire(stored)
+            wire["metadata"]["managedFields"] = managers
+            return msgspec.convert(wire, StoredJob)
 
         client.get = tracked
         assert await bodies.can_drop_managed_fields(job) is may
@@ -228,7 +252,7 @@ def test_a_later_pods_body_is_what_it_would_be_as_the_first(
         for seat in seats(job, placement):
             pod = factory.make(seat, binding)
             body = to_wire(await bodies.body(job, pod))
-            assert body == to_wire(await PodRenderer(client).body(job, pod))
+            assert body == to_wire(await PodRenderer(StoredTemplates(client)).body(job, pod))
             assert msgspec.convert(body, Pod) == pod
             assert (pod.spec.node_name or pinned_node(pod.spec)) == seat.node
             if affinity is not None:

@@ -92,9 +92,10 @@ class Record(msgspec.Struct, gc=False, eq=False):
     def typed(self, type_: type[T]) -> T:
         """Return the object as `type_`, decoded once and shared; only one type is cached.
 
-        Metadata alone take no other type's place there, and of a past version nothing is.
+        What is no read model but metadata, alone or with a part of the spec, takes no other type's
+        place there, and of a past version nothing is.
         """
-        if type_ is OnlyMetadata:
+        if issubclass(type_, OnlyMetadata):
             return msgspec.json.decode(self.data, type=type_)
         value = self._typed
         if type(value) is not type_:
