@@ -25,6 +25,8 @@ ARRAY_NUMBER = f"{GROUP}/array-number"
 
 # Label on the pods of tests of nodes: the suite.
 NODE_TEST = f"{GROUP}/node-test"
+# Label on those of them that leave as soon as work comes to their node.
+NODE_TEST_YIELDS = f"{GROUP}/node-test-yields"
 
 # Label on the pods that pull an image onto a node: the uid of the object that they do it for.
 IMAGE_PULL = f"{GROUP}/image-pull"

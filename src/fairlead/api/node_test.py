@@ -24,6 +24,7 @@ class NodeTestCause(Enum):
 
     GATE = "Gate"  # before it takes work: a new node, or one that was repaired
     PERSON = "Person"
+    IDLE = "Idle"  # it was idle, and not tested for long
 
 
 class NodeTestPhase(Enum):

@@ -96,6 +96,13 @@ class Policies:
     #: Levels of the topology, widest first.
     levels: tuple[Level, ...] = DEFAULT_LEVELS
 
+    @property
+    def own_namespace(self) -> str:
+        """Where pods of ours are that leave for work: balloons, tests of nodes; "": nowhere."""
+        if self.balloons.namespace:
+            return self.balloons.namespace
+        return self.health.test_namespace if self.health.enabled else ""
+
     def with_balloons(self, namespace: str, binding: Binding) -> Policies:
         """Return the policies of a cluster where Fairlead's own pods, such as balloons, are there.
 
@@ -154,7 +161,7 @@ class Controllers:
         #: The cluster as the mirrors show it, taken in once for all controllers.
         self.world = ClusterWorld(
             self._cluster_mirrors(), clock=self._clock, levels=policies.levels,
-            balloon_namespace=policies.balloons.namespace,
+            balloon_namespace=policies.own_namespace,
             set_aside=self._new_set_aside("cluster"),
         )  # fmt: skip
         self._numbers = Numbers(client, policies.numbers, highest=self._highest_number)
@@ -304,7 +311,7 @@ class Controllers:
     async def _run_fleet(self) -> None:
         """Run the fleet controller, and the balloon controller on the nodes that it indexes."""
         reader, balloons, pools = self._begin("fleet"), self._policies.balloons, self.mirrors.pools
-        nodes = PoolNodes(balloons.namespace)
+        nodes = PoolNodes(balloons.namespace, test_namespace=self._policies.own_namespace)
         shared = self.mirrors.fleets
         fleets = shared or Mirror(
             self._client, FLEETS, clock=self._clock, log=self._log,

@@ -82,13 +82,33 @@ class HealthSettings(Section, frozen=True):
         int, within(60, DAY, "A test that has no result after so long, with all its attempts, has "
                              "failed its node."),
     ] = 1800  # fmt: skip
+    idle_test_suite: Annotated[
+        str,
+        Meta(max_length=63, description="Suite that idle nodes run, the longest untested first; a "
+             "test ends as soon as work comes to its node. Empty: idle nodes are not tested."),
+    ] = ""  # fmt: skip
+    idle_test_share: Annotated[
+        float,
+        Meta(gt=0.0, le=0.5, description="So much of the fleet is under such a test at a time, and "
+             "at least one node."),
+    ] = 0.005  # fmt: skip
+    idle_test_after_seconds: Annotated[
+        int, within(60, DAY, "A node that nothing has used for so long is tested.")
+    ] = 1800
+    idle_test_interval_seconds: Annotated[
+        int,
+        within(3600, 82_800, "But not before so long after its last test. What is idle for a day "
+                             "without a test is reported, so leave time for the tests."),
+    ] = 72_000  # fmt: skip
 
 
 def conflicts_of_tests(settings: HealthSettings) -> Iterator[tuple[str, str]]:
     """Yield (path, message) of what is named and does not exist."""
-    known, chosen = suites(), settings.test_suite
-    if chosen and chosen not in known:
-        yield "health.testSuite", f"no suite '{chosen}'; there are {', '.join(known)}"
+    known = suites()
+    named = {"testSuite": settings.test_suite, "idleTestSuite": settings.idle_test_suite}
+    for name, chosen in named.items():
+        if chosen and chosen not in known:
+            yield f"health.{name}", f"no suite '{chosen}'; there are {', '.join(known)}"
     options = {f"{kind.name}.{option}" for suite in known.values() for kind in suite.kinds()
                for option in kind.options}  # fmt: skip
     for i, text in enumerate(settings.test_options):

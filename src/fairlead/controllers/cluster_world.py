@@ -51,6 +51,7 @@ from fairlead.model.asks.topology import Level
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.model.health.node_health import NodeHealth
+from fairlead.model.pools.yielding_tests import YieldingTests
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change, HasMetadata, Mirror, MirrorOptions
@@ -81,6 +82,8 @@ class ClusterWorld:
         self.mirrors = mirrors
         self.set_aside = set_aside
         self.health = NodeHealth()
+        #: Where tests are that members wait for.
+        self.yielding = YieldingTests(balloon_namespace)
         self._levels = levels
         self._balloon_namespace = balloon_namespace
         self.state = self._empty_state()
@@ -268,8 +271,10 @@ class ClusterWorld:
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         if change.new is None:
+            self.yielding.remove(change.key)
             is_seen = self.state.pod_deleted(change.key)
         else:
+            self.yielding.put(change.new)
             is_seen = self.state.pod_changed(change.new)
         # A pod that comes to the place of its member, or leaves it, is no reason for a decision.
         self.change_count -= not is_seen

@@ -28,6 +28,7 @@ from fairlead.decide.verdict import ObjectKey
 from fairlead.model.asks.image_pulls import is_pull
 from fairlead.model.objects import Objects
 from fairlead.model.pools.balloons import is_balloon
+from fairlead.model.pools.yielding_tests import is_yielding
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.reader import MirrorReader, follow
 
@@ -167,9 +168,10 @@ class DecisionLog:
             for kind, by_key in found.items()
         }
         namespace = self._world.state.balloon_namespace
-        objects["pods"] = tuple(  # balloons and pulls decide nothing
-            pod for pod in objects["pods"] if not (is_balloon(pod, namespace) or is_pull(pod))
-        )
+        objects["pods"] = tuple(  # balloons, pulls and tests decide nothing
+            pod for pod in objects["pods"]
+            if not (is_balloon(pod, namespace) or is_pull(pod) or is_yielding(pod, namespace))
+        )  # fmt: skip
         return cycle, Snapshot(
             cycle.now, Objects(**objects), self._policy, self._world.state.levels,
             cycle.carried, cycle.recall, cycle.contains_faults,

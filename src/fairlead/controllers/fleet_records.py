@@ -24,7 +24,17 @@ RECORDS_WAITING_MAX = 10_000
 _BATCH = 100
 _RETRY_SECONDS = 10.0
 _WARNINGS = frozenset(
-    ("Refused", "GiveUp", "Hold", "Release", "Unmanaged", "Cordon", "WouldCordon", "Asking")
+    (
+        "Refused",
+        "GiveUp",
+        "Hold",
+        "Release",
+        "Unmanaged",
+        "Cordon",
+        "WouldCordon",
+        "Asking",
+        "Untested",
+    )
 )
 
 

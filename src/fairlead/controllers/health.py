@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, assert_never
 
@@ -41,10 +41,12 @@ from fairlead.decide.health.testing import (
     DeleteTestPod,
     SetTest,
     fault_of,
+    past_of,
 )
 from fairlead.decide.rails.books import CreateFleet, WriteFleet
 from fairlead.decide.rails.sight import Pulse
 from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.model.health.idle_nodes import WITHIN_SECONDS, DueNode, IdleNodes
 from fairlead.model.health.node_record import record_of, record_text
 from fairlead.model.health.windows import drain_of
 from fairlead.model.pools.pool_nodes import PoolNodes
@@ -62,6 +64,8 @@ from fairlead.runtime.set_aside import AsideStage
 _SOON_SECONDS = 0.5
 #: Taints of nodes that may need something.
 _MARKS = (names.TAINT_UNHEALTHY, names.TAINT_PREFLIGHT)
+#: Taints of nodes that take no work, and that idle tests leave alone.
+_KEPT = (*_MARKS, names.TAINT_JOINING, names.TAINT_RETURNING)
 
 
 class HealthController:
@@ -102,7 +106,8 @@ class HealthController:
         self._memory = HealthMemory()
         self._pulse = Pulse()
         self._set_aside = set_aside_of(reader)
-        self._use = PoolNodes()
+        self._use = PoolNodes(test_namespace=policy.test_namespace)
+        self._idle = IdleNodes(policy.idle_test_after_seconds, policy.idle_test_interval_seconds)
         #: Nodes with a report that asks for something, a record or a drain.
         self._open: dict[str, None] = {}
         self._joining: dict[str, None] = {}
@@ -164,6 +169,8 @@ class HealthController:
             self._sizes.update(self._scopes[name])
             if any(taint.key == names.TAINT_JOINING for taint in node.spec.taints):
                 self._joining[name] = None
+        else:
+            self._idle.remove(name)
         self._judge(name)
 
     def _report_changed(self, change: Change[NodeReport]) -> None:
@@ -174,12 +181,22 @@ class HealthController:
             self._judge(name)
 
     def _job_changed(self, change: Change[Job]) -> None:
-        self._use.job_changed(change.key, change.new, self._instant())
-        self._is_changed |= bool(self._open)
+        self._used(self._use.job_changed(change.key, change.new, self._instant()))
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        self._use.pod_changed(change.key, change.new, self._instant())
+        self._used(self._use.pod_changed(change.key, change.new, self._instant()))
+        pod = change.new or change.old
+        if pod is not None and names.NODE_TEST in pod.metadata.labels:
+            self._judge(pod.spec.node_name)
+
+    def _used(self, nodes: frozenset[str]) -> None:
+        """Take in that use of some nodes may have begun or ended."""
         self._is_changed |= bool(self._open)
+        for name in nodes:
+            is_used = self._use.is_used(name)
+            self._idle.set_used(name, self._instant(), is_used=is_used)
+            if is_used and name in self._world.yielding.nodes:
+                self._decide_soon()
 
     def _judge(self, name: str) -> None:
         """Note whether a node may need something."""
@@ -188,9 +205,13 @@ class HealthController:
         is_open = names.HEALTH in notes or drain_of(notes) is not None
         if node is not None:
             is_open |= any(taint.key in _MARKS for taint in node.spec.taints)
-            if tests := self._book.of(node):
-                is_open |= any(each.is_open for each in tests)
-                is_open |= fault_of(node, tests) is not None
+            tests = self._book.of(node)
+            is_open |= any(each.is_open or self._test_pod(each) is not None for each in tests)
+            is_open |= fault_of(node, tests) is not None
+            self._idle.put(
+                node, past_of(tests), is_fit=self._may_be_tested(node, tests),
+                now=self._clock.now(), instant=self._instant(),
+            )  # fmt: skip
         if report is not None:
             is_open |= any(urgency_of(fault) is not None for fault in report.status.faults)
         was_open = name in self._open
@@ -200,6 +221,22 @@ class HealthController:
             self._open.pop(name, None)
         if is_open or was_open:
             self._decide_soon()
+
+    def _may_be_tested(self, node: Node, tests: Sequence[NodeTest]) -> bool:
+        """True for a node that an idle test may go to: it works, and no other test is open."""
+        if not self._policy.idle_test_suite or any(each.is_open for each in tests):
+            return False
+        record = record_of(node.metadata.annotations)
+        is_out = record is not None and record.is_out
+        is_kept = any(taint.key in _KEPT for taint in node.spec.taints)
+        health = self._world.health
+        name = node.metadata.name
+        is_usable = health.usable.get(name, False) and name not in health.closing
+        return is_usable and not is_out and not is_kept
+
+    def _test_pod(self, test: NodeTest) -> Pod | None:
+        """Return the pod of a test's name; pods of other namespaces are none."""
+        return self._world.mirrors.pods.get(self._policy.test_namespace, test.metadata.name)
 
     def _decide_soon(self) -> None:
         self._is_changed = True
@@ -253,14 +290,23 @@ class HealthController:
             api_latency_seconds=pulse.latency_seconds, api_error_share=pulse.error_share,
             report=None if cluster_reports is None else cluster_reports.get("", REPORT_NAME),
             test_pods=self._test_pods(nodes), peers=self._book.peers,
+            due=self._due(now, instant),
         )  # fmt: skip
 
     def _test_pods(self, nodes: Mapping[str, NodeView]) -> dict[str, Pod]:
-        """Return the pods by the name of the test; pods of other namespaces are none."""
-        pods, namespace = self._world.mirrors.pods, self._policy.test_namespace
-        called = (test.metadata.name for view in nodes.values() for test in view.tests)
-        found = ((name, pods.get(namespace, name)) for name in called)
+        """Return the pods of tests by the name of the test."""
+        tests = (test for view in nodes.values() for test in view.tests)
+        found = ((test.metadata.name, self._test_pod(test)) for test in tests)
         return {name: pod for name, pod in found if pod is not None}
+
+    def _due(self, now: float, instant: float) -> Collection[DueNode]:
+        """Return the idle nodes that are to be tested."""
+        if not self._policy.idle_test_suite or self._tests.is_undefined:
+            return ()
+        self._idle.suspect(
+            self._world.state.suspects.signs_since(now - WITHIN_SECONDS), now, instant
+        )
+        return self._idle.due(instant)
 
     def _node_view(self, name: str) -> NodeView | None:
         node = self._world.mirrors.nodes.get("", name)
@@ -275,8 +321,10 @@ class HealthController:
         suite = (pool.spec.test_suite if pool is not None else "") or self._policy.test_suite
         return NodeView(
             node, record_of(meta.annotations), self._reports.get("", name),
-            is_used=self._use.is_used(name), is_replaceable=is_replaceable,
-            tests=self._book.of(node), suite="" if self._tests.is_undefined else suite,
+            is_used=self._use.is_used(name),
+            idle_seconds=self._idle.idle_seconds(name, self._instant()),
+            is_replaceable=is_replaceable, tests=self._book.of(node),
+            suite="" if self._tests.is_undefined else suite,
         )  # fmt: skip
 
     def _others(self, name: str) -> list[Pod]:
@@ -340,6 +388,8 @@ class HealthController:
                 written = await self._objects.patch(NODES, node.metadata, patch)
                 self._records.note(NODES, node.metadata, decided)
                 return written
+            case BeginTest() if action.yields:
+                return await self._begin(action)
             case CreateTest() | BeginTest() | SetTest() | DeleteTestPod() | DeleteTest():
                 return await perform_test(action, self._client, self._objects, self._policy)
             case EvictPod(pod, node):
@@ -357,6 +407,27 @@ class HealthController:
                 return None
             case _:
                 assert_never(action)
+
+    async def _begin(self, action: BeginTest) -> Written | None:
+        """Begin a test that leaves for work, unless work has come to the node meanwhile.
+
+        From here on members wait for it, so none comes while the pod is being made.
+        """
+        name, test = action.node.metadata.name, action.test
+        if self._use.is_used(name):
+            return None
+        key, written = (self._policy.test_namespace, test.metadata.name), None
+        self._world.yielding.begin(key, name)
+        try:
+            written = await perform_test(action, self._client, self._objects, self._policy)
+            return written
+        finally:
+            if written is None:  # as far as is known, no pod was made
+                pod = self._test_pod(test)
+                if pod is not None:
+                    self._world.yielding.put(pod)
+                else:
+                    self._world.yielding.remove(key)
 
     async def _evict(self, pod: Pod, node: Node) -> Written | None:
         try:

@@ -102,6 +102,7 @@ class JobIndex:
         self._finished = finished
         self._cluster = world.mirrors
         self._health = world.health
+        self._yielding = world.yielding
         self._mark = mark
         self._on_finished = on_finished
         self._on_gone = on_gone
@@ -190,6 +191,7 @@ class JobIndex:
             is_surplus=self._finished.is_surplus(job),
             is_waited_for=key in self._dependents,
             cordoned=self._health.cordoned,
+            yielding=self._yielding.nodes,
             closing=self._health.closing,
             pod_refusal=pod_refusal,
             probe=probe,

@@ -15,7 +15,7 @@ from fairlead.api.core import Node
 from fairlead.api.machine_result import MachineFinding
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.node_suites import suites
-from fairlead.api.node_test import NodeTest, NodeTestCause, NodeTestPhase
+from fairlead.api.node_test import NodeTest, NodeTestPhase
 from fairlead.api.resources import NODE_TESTS, PODS
 from fairlead.api.status import AlreadyExists
 from fairlead.decide.health.policy import HealthPolicy
@@ -113,7 +113,7 @@ async def perform_test(
 
 
 def node_test_body(action: CreateTest) -> dict[str, Any]:
-    """Return the NodeTest of a node at the gate, which the Node owns."""
+    """Return the NodeTest of a node at the gate or of an idle one, which the Node owns."""
     node = action.node.metadata
     owner = {
         "apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid, "controller": True,
@@ -122,7 +122,7 @@ def node_test_body(action: CreateTest) -> dict[str, Any]:
         "metadata": {"name": action.name, "ownerReferences": [owner]},
         "spec": {
             "node": node.name, "nodeUID": node.uid, "suite": action.suite,
-            "cause": NodeTestCause.GATE.value, "number": action.number,
+            "cause": action.cause.value, "number": action.number,
         },
     }  # fmt: skip
 
@@ -158,6 +158,7 @@ def pod_body(action: BeginTest, policy: HealthPolicy) -> dict[str, Any]:
         "volumes": [{"name": "scratch", "emptyDir": {}}],
         "tolerations": [{"operator": "Exists"}],
         "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,  # it has nothing to save, and work may wait
         "activeDeadlineSeconds": int(seconds) + _SLACK_SECONDS,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -166,12 +167,15 @@ def pod_body(action: BeginTest, policy: HealthPolicy) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }  # fmt: skip
+    labels = {names.NODE_TEST: test.spec.suite}
+    if action.yields:
+        labels[names.NODE_TEST_YIELDS] = "true"
     if policy.test_priority_class:
         spec["priorityClassName"] = policy.test_priority_class
     return {
         "metadata": {
             "name": test.metadata.name, "namespace": policy.test_namespace,
-            "labels": {names.NODE_TEST: test.spec.suite}, "ownerReferences": [owner],
+            "labels": labels, "ownerReferences": [owner],
         },
         "spec": spec,
     }  # fmt: skip

@@ -56,6 +56,7 @@ from fairlead.model.job_entry import JobEntry, JobObserver
 from fairlead.model.job_use import use_of
 from fairlead.model.pools.balloons import is_balloon
 from fairlead.model.pools.consolidation import ConsolidatingPools
+from fairlead.model.pools.yielding_tests import is_yielding
 from fairlead.model.transaction import Transaction
 
 T = TypeVar("T")
@@ -177,9 +178,10 @@ class ClusterState:
     def pod_changed(self, pod: Pod) -> bool:
         """Take in a pod, new or changed; False when nothing follows that a decision could see.
 
-        Balloons and pulls of images use nothing: they leave for every gang.
+        Balloons, pulls of images and tests that yield use nothing: they leave for every gang.
         """
-        if is_balloon(pod, self.balloon_namespace) or is_pull(pod):
+        own = self.balloon_namespace
+        if is_balloon(pod, own) or is_pull(pod) or is_yielding(pod, own):
             return self.pod_deleted(pod.metadata.key)
         versions = self._versions(pod.metadata.namespace)
         if self.terms or states_rules(pod.spec):

@@ -65,4 +65,12 @@ class HealthMetrics(Collector):
         )
         for rule in RemovalRule:
             held.add_metric([rule.value], counts[rule])
-        return (states, holds, held)
+        tests = GaugeMetricFamily(
+            "fairlead_health_nodes_untested",
+            "Idle nodes whose last test is old: all of them, and those that should have been "
+            "tested by now.",
+            labels=["state"],
+        )
+        tests.add_metric(["due"], report.due)
+        tests.add_metric(["late"], report.overdue)
+        return (states, holds, held, tests)

@@ -85,6 +85,8 @@ class World:
     pod_groups: dict[str, OwnedObject] = field(default_factory=dict)
     troubles: dict[str, NodeOutage] = field(default_factory=dict)
     cordoned: set[str] = field(default_factory=set[str])
+    #: Nodes with a test that leaves for work.
+    yielding: set[str] = field(default_factory=set[str])
     #: Nodes whose provider has announced maintenance, and when it is.
     closing: dict[str, Window] = field(default_factory=dict[str, Window])
     dependencies: dict[str, DependencyState] = field(default_factory=dict)
@@ -123,6 +125,7 @@ class World:
             pod_refusal=self.refusal,
             probe=self.probe,
             cordoned=self.cordoned,
+            yielding=self.yielding,
             closing=self.closing,
             late_until=self.late_until,
         )
@@ -254,6 +257,7 @@ class World:
         assert placement is not None, "a pod before its placement"
         assert placement.attempt == status.attempt, "a pod before its placement"
         assert node_of(pod.spec) not in self.cordoned, "a pod made on a cordoned node"
+        assert pod.spec.node_name not in self.yielding, "a pod made beside a test"
         index = int(pod.metadata.labels[names.INDEX])
         places = {r.role: r.nodes for r in placement.roles}
         if (group := pod.spec.scheduling_group) is not None:

@@ -151,3 +151,18 @@ def test_a_pinned_member_moves_as_well() -> None:
     world.evict_pod("train-1-worker-1")
     attempt = _ended(world)
     assert (attempt.reason, attempt.nodes_lost) == ("Drained", ("n1",))
+
+
+def test_a_member_waits_for_the_test_on_its_node_and_the_others_do_not() -> None:
+    world = World(new_job(count=3))
+    world.settle()
+    world.schedule()
+    world.act()  # the attempt begins
+    world.yielding.add("n2")
+    decision = world.settle()
+    assert sorted(world.pods) == ["train-1-worker-0", "train-1-worker-1"]
+    assert decision.wake_at == world.now + 0.5
+    world.yielding.clear()
+    world.settle()
+    assert len(world.pods) == 3
+    assert "train-1-worker-2" in world.pods, "the same attempt"

@@ -11,7 +11,7 @@ next one finds what it had begun, and what two leaders take is booked once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 
@@ -22,6 +22,7 @@ from fairlead.api.core import Pod
 from fairlead.api.fleet import REPAIRS_MAX, Fleet, RemovalCause, Repair
 from fairlead.api.names import DRAIN, POOL, ZONE
 from fairlead.api.node_pool import NodePool, PoolDecision
+from fairlead.api.node_test import NodeTestCause
 from fairlead.api.times import format_time
 from fairlead.decide.health.actions import Action, DeleteOverduePod, EvictPod, Note, SetRecord
 from fairlead.decide.health.decisions import (
@@ -33,6 +34,7 @@ from fairlead.decide.health.decisions import (
     taken,
 )
 from fairlead.decide.health.gate import Bench, steps_of_tests
+from fairlead.decide.health.idle_tests import idle_tests, overdue, said_overdue
 from fairlead.decide.health.judgement import Peers
 from fairlead.decide.health.need import Need, need_of
 from fairlead.decide.health.node_step import NodeView, next_record, stray, taken_out
@@ -56,6 +58,7 @@ from fairlead.decide.rails.sight import (
     reported_of,
 )
 from fairlead.decide.verdict import Decision
+from fairlead.model.health.idle_nodes import DueNode
 from fairlead.model.health.node_record import NodeState
 from fairlead.model.health.windows import drain_of
 
@@ -87,6 +90,8 @@ class HealthView:
     #: Pods of tests by the name of the test, and what nodes measured last, by shape and suite.
     test_pods: Mapping[str, Pod] = field(default_factory=dict[str, Pod])
     peers: Mapping[tuple[str, str], Peers] = field(default_factory=dict[tuple[str, str], Peers])
+    #: Idle nodes that are to be tested.
+    due: Collection[DueNode] = ()
 
 
 @dataclass(slots=True)
@@ -102,6 +107,8 @@ class HealthMemory:
     suspects: dict[str, float] = field(default_factory=dict[str, float])
     #: What was recorded of rules in shadow, by uid of the node.
     shadows: dict[str, str] = field(default_factory=dict[str, str])
+    #: It was said that idle nodes are not tested in time.
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,9 @@ class HealthReport:
     findings: tuple[SightFinding, ...] = ()
     rulings: tuple[Ruling, ...] = ()
     states: Mapping[NodeState, int] = field(default_factory=dict[NodeState, int])
+    #: Idle nodes that are to be tested, and those of them that should have been.
+    due: int = 0
+    overdue: int = 0
 
 
 def decide_health(
@@ -143,6 +153,7 @@ class _Cycle:
         rulings = self._grant(findings)
         bench = Bench(view.test_pods, view.peers, self.policy, view.now)
         self.actions += steps_of_tests(view.nodes, bench, self.needs)
+        late = self._test_idle(is_clear=is_clear)
         if is_clear:
             self._evict()
         self._note_shadows(findings)
@@ -151,8 +162,25 @@ class _Cycle:
         confirmed_at = view.instant - self.policy.confirm_seconds
         if any(since > confirmed_at for since in self.memory.suspects.values()):
             seconds = self.policy.confirm_seconds
-        report = HealthReport(findings, rulings, self.states)
+        report = HealthReport(findings, rulings, self.states, len(view.due), late)
         return Decision(tuple(self.actions), wake_at=view.now + seconds), report
+
+    def _test_idle(self, *, is_clear: bool) -> int:
+        """Begin tests of idle nodes, unless the cluster is in trouble; return how many are late."""
+        view, policy, memory = self.view, self.policy, self.memory
+        late = overdue(view.due, view.instant)
+        if bool(late) is not memory.is_late:
+            memory.is_late = bool(late)
+            self.actions.append(Note(None, said_overdue(late, view.instant, view.now)))
+        if is_clear and policy.idle_test_suite:
+            open_count = sum(
+                test.is_open and test.spec.cause is NodeTestCause.IDLE
+                for node in view.nodes.values() for test in node.tests
+            )  # fmt: skip
+            self.actions += idle_tests(
+                view.due, policy, open_count=open_count, nodes=len(view.node_names)
+            )
+        return len(late)
 
     # Sight
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fairlead.api.core import Node, Pod
 from fairlead.api.node_pool import PoolDecision
-from fairlead.api.node_test import NodeTestPhase
+from fairlead.api.node_test import NodeTest, NodeTestCause, NodeTestPhase
 from fairlead.api.times import format_time
 from fairlead.decide.health.judgement import Peers
 from fairlead.decide.health.need import instant_of
@@ -26,9 +26,11 @@ from fairlead.decide.health.testing import (
     is_gated,
     next_step,
     outdated,
+    step_aside,
     wanted_test,
 )
 from fairlead.model.health.node_record import NodeState
+from fairlead.model.pools.yielding_tests import is_yielding
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,7 @@ def _steps(node: NodeView, bench: Bench, *, is_needed: bool) -> Iterator[TestAct
             yield DeleteTestPod(pod)
     first = next((each for each in tests if each.is_open), None)
     if first is not None:  # one runner for each node: the others wait
-        step = next_step(
-            first, bench.pods.get(first.metadata.name), node.node, bench.policy, now=bench.now,
-            peers=bench.peers, is_used=node.is_used,
-        )  # fmt: skip
+        step = _step(first, bench.pods.get(first.metadata.name), node, bench)
         if step is not None:
             yield step
         return
@@ -97,6 +96,19 @@ def _steps(node: NodeView, bench: Bench, *, is_needed: bool) -> Iterator[TestAct
         yield LiftTaint(node.node, (decided,))
     elif (wanted := wanted_test(node.node, tests, node.suite, since)) is not None:
         yield wanted
+
+
+def _step(test: NodeTest, pod: Pod | None, node: NodeView, bench: Bench) -> TestAction | None:
+    """Return what follows for the open test of a node."""
+    is_aside = test.spec.cause is NodeTestCause.IDLE or (
+        pod is not None and is_yielding(pod, bench.policy.test_namespace)
+    )
+    if node.is_used and is_aside:
+        return step_aside(test, pod, now=bench.now)
+    return next_step(
+        test, pod, node.node, bench.policy, now=bench.now, peers=bench.peers,
+        is_used=node.is_used, idle_seconds=node.idle_seconds,
+    )  # fmt: skip
 
 
 def _gate_since(node: NodeView) -> float | None:

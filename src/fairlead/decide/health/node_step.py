@@ -53,6 +53,8 @@ class NodeView:
     record: NodeRecord | None
     report: NodeReport | None
     is_used: bool = False
+    #: For how long nothing has used it, as far as this process knows.
+    idle_seconds: float = float("inf")
     is_replaceable: bool = False
     #: Its tests, and the suite that it is to pass before it takes work; "": none.
     tests: tuple[NodeTest, ...] = ()

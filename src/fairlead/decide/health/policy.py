@@ -47,6 +47,12 @@ class HealthPolicy:
     #: Where the pods of tests are, and their priority class; "": none.
     test_namespace: str = "kube-system"
     test_priority_class: str = ""
+    #: The suite that idle nodes run; "": none. And how much of the fleet is under test at a time.
+    idle_test_suite: str = ""
+    idle_test_share: float = 0.005
+    #: Idle for so long, and so long after its last test, a node is tested.
+    idle_test_after_seconds: int = 1800
+    idle_test_interval_seconds: int = 72_000
     #: From the creation of a test pod to its result, beyond the time of the suite.
     test_start_seconds: float = 600.0
     #: Tests that run at a time.

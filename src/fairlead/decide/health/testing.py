@@ -34,6 +34,7 @@ from fairlead.api.node_test import (
 from fairlead.api.times import format_time, parse_time
 from fairlead.decide.health.judgement import Peers, judged, shape_of
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.model.health.idle_nodes import NEVER, PastTests
 
 #: The check of faults that tests find, as `health.actOn` names it.
 CHECK = "node-test"
@@ -55,6 +56,7 @@ class CreateTest:
     node: Node
     suite: str
     number: int
+    cause: NodeTestCause = NodeTestCause.GATE
 
     @property
     def name(self) -> str:
@@ -70,6 +72,11 @@ class BeginTest:
     node: Node
     takes_devices: bool
     at: str
+
+    @property
+    def yields(self) -> bool:
+        """True for a test that leaves when work comes. No work comes to a node at the gate."""
+        return self.takes_devices and self.test.spec.cause is not NodeTestCause.GATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +113,8 @@ def fault_of(node: Node, tests: Sequence[NodeTest]) -> ReportedFault | None:
     """Return the fault that the latest test found; None: none, or it is over.
 
     It ends with the boot in which it was found, with a later test of the suite that passes, and
-    when a person says so. What the gate could not find out is a fault, too; what a person's test
-    could not is none.
+    when a person says so. What the gate could not find out is a fault, too; what other tests could
+    not is none.
     """
     passed = set[str]()
     for test in newest_first(tests):
@@ -179,6 +186,32 @@ def wanted_test(
     return CreateTest(node, suite, 1 + max((each.spec.number for each in tests), default=0))
 
 
+# Idle nodes
+
+
+def past_of(tests: Sequence[NodeTest]) -> PastTests:
+    """Return what tests of a node there were. Errors found nothing out."""
+    ended = [each for each in tests if not each.is_open]
+    told = [each for each in ended if each.status.outcome is not MachineOutcome.ERROR]
+    return PastTests(
+        max((each.spec.number for each in tests), default=0),
+        max((_instant(each.status.ended_at) for each in told), default=NEVER),
+        max((_instant(each.status.ended_at) for each in ended), default=NEVER),
+    )
+
+
+def step_aside(test: NodeTest, pod: Pod | None, *, now: float) -> TestAction | None:
+    """Return what follows for an open test of a node that work has come to; None: wait.
+
+    One of an idle node is over. One of a person goes on later, beside the work.
+    """
+    if pod is not None:
+        return DeleteTestPod(pod) if pod.metadata.deletion_timestamp is None else None
+    if test.status.pod_uid and now < _instant(test.status.started_at) + _SEEN_SECONDS:
+        return None  # the mirror of pods may be a little behind
+    return DeleteTest(test)
+
+
 # One test
 
 
@@ -218,11 +251,13 @@ class _Now:
 def next_step(
     test: NodeTest, pod: Pod | None, node: Node, policy: HealthPolicy,
     *, now: float, peers: Mapping[tuple[str, str], Peers], is_used: bool,
+    idle_seconds: float = float("inf"),
 ) -> TestAction | None:  # fmt: skip
     """Return what follows for an open test; None: wait.
 
     `pod` has the name of the test's pod, whoever made it. `peers`: figures by shape and suite; a
-    node that works meanwhile is not compared with them, and its devices are left to its work.
+    node that works meanwhile, or that is not known to have been idle all the time, is not compared
+    with them. The devices of one that works are left to its work.
     """
     at, status, suite = _Now(test, policy, now), test.status, suites().get(test.spec.suite)
     if suite is None:
@@ -249,7 +284,10 @@ def next_step(
             message = f"no result after {patience:.0f} s"
             return SetTest(test, replace(status, reason=LATE, message=message))
         return DeleteTestPod(pod)
-    return _result(at, pod, node, {} if is_used else peers)
+    is_quiet = idle_seconds >= now - _instant(status.started_at)
+    if test.spec.cause is NodeTestCause.GATE:
+        is_quiet = True  # its taint keeps work away
+    return _result(at, pod, node, peers if is_quiet and not is_used else {})
 
 
 def _result(at: _Now, pod: Pod, node: Node, peers: Mapping[tuple[str, str], Peers]) -> SetTest:

@@ -10,6 +10,7 @@ from fairlead.api import names
 from fairlead.api.bounds import MEMBER_RESTARTS_MAX
 from fairlead.api.job import Attempt, Cause, JobState, JobStatus, MemberRestart, RestartPolicy
 from fairlead.api.meta import find_condition
+from fairlead.api.placement import nodes_of
 from fairlead.api.times import format_micro_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, PendingEvent
@@ -42,6 +43,8 @@ from fairlead.decide.verdict import Decision, earliest
 
 #: How long after a try that the API may have refused the job is looked at again.
 _LOOK_AGAIN_SECONDS = 1.0
+#: A test that leaves for a member is gone within a few seconds.
+_YIELD_SECONDS = 0.5
 
 
 def decide_open_attempt(view: JobView, attempt: Attempt) -> Decision[Action]:
@@ -75,7 +78,7 @@ def decide_open_attempt(view: JobView, attempt: Attempt) -> Decision[Action]:
         *delete_stale_objects(view, keep_attempt=attempt.number),
     )
     settle_at = found.until if isinstance(found, Settling) else None
-    wake_at = earliest(count_at, settle_at, _wake_at(view, attempt))
+    wake_at = earliest(count_at, settle_at, _wake_at(view, attempt), _yields_at(view))
     return Decision((*actions, *stale), wake_at=wake_at)
 
 
@@ -221,8 +224,21 @@ def _all_missing(view: JobView) -> tuple[Action, ...]:
             resume_step=resume_step, absent=absent_members(job.status, view.now),
             bindings=view.bindings, group=group,
         )  # fmt: skip
-        actions.extend(CreatePod(job, pod) for pod in missing)
+        actions.extend(
+            CreatePod(job, pod) for pod in missing if pod.spec.node_name not in view.yielding
+        )
     return tuple(actions)
+
+
+def _yields_at(view: JobView) -> float | None:
+    """Return when to look again for tests that have left nodes where members are missing."""
+    placement = view.job.status.placement
+    if not view.yielding or placement is None:
+        return None
+    if len(view.current.members) >= view.job.member_count:
+        return None
+    waits = any(node in view.yielding for node in nodes_of(placement))
+    return view.now + _YIELD_SECONDS if waits else None
 
 
 # Members that are replaced while the others run (policy Member)

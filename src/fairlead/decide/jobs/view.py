@@ -130,6 +130,8 @@ class JobView(msgspec.Struct, frozen=True):
     element: ElementState = ElementState.NONE
     #: The cluster's cordoned nodes: a member that runs there may stay, no pod is made there.
     cordoned: Collection[str] = ()
+    #: Nodes with a test that leaves for members: no pod is made there before it has.
+    yielding: Collection[str] = ()
     #: Nodes whose provider has announced maintenance, and when it is.
     closing: Mapping[str, Window] = msgspec.field(default_factory=dict)
     node_troubles: Mapping[str, NodeOutage] = msgspec.field(default_factory=dict)

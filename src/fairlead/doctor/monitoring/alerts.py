@@ -123,6 +123,13 @@ OWN: tuple[Alert, ...] = (
         "fairlead nodes -R; fairlead node NAME",
     ),
     Alert(
+        "FairleadNodesUntested",
+        'max(fairlead_health_nodes_untested{state="late"}) > 0', 30,
+        Harm.WARNING, "Idle nodes have not been tested for a day",
+        "Their tests end without a result, or health.idleTestShare is too small for the suite.",
+        "fairlead fleet history --action Untested; kubectl get nodetests",
+    ),
+    Alert(
         "FairleadFleetBlind",
         'max by (rail) (fairlead_fleet_rail_holds{rail!~"Frozen|SightReturning"}) > 0', 15,
         Harm.WARNING, "Fairlead removes no node, because it cannot trust what it sees",

@@ -73,6 +73,14 @@ class SuspectTable:
         found: Iterable[tuple[float, str]] = [each for each in latest if each[0] > instant]
         return sorted(node for _, node in nlargest(SUSPECTS_MAX, found))
 
+    def signs_since(self, instant: float) -> dict[str, float]:
+        """Return the latest sign of each node that has one since then, but for its report."""
+        found = {
+            node: max((at for source, at in signs.items() if source != _REPORT), default=-inf)
+            for node, signs in self._signs.items()
+        }
+        return {node: at for node, at in found.items() if at > instant}
+
     def _remove(self, node: str, source: JobKey) -> None:
         signs = self._signs.get(node)
         if signs is not None and signs.pop(source, None) is not None and not signs:

@@ -2,7 +2,8 @@
 
 A node belongs to the pool that its label names. It is idle while no unfinished job has a place on
 it and no pod is bound to it, pods of a DaemonSet and those that have ended aside. Instants are of a
-monotonic clock, so a jump of the wall clock makes no node look idle for long. Balloons use no node.
+monotonic clock, so a jump of the wall clock makes no node look idle for long. Balloons, and tests
+that leave for work, use no node.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fairlead.model.health.node_record import Departure, departure_of
 from fairlead.model.health.windows import drain_of
 from fairlead.model.inventory.spares import is_spare, is_spare_of_pool
 from fairlead.model.pools.balloons import is_balloon
+from fairlead.model.pools.yielding_tests import is_yielding
 
 _LASTING = "DaemonSet"
 #: In the place of a job's namespace: no namespace has a slash.
@@ -92,14 +94,17 @@ class PoolNode:
 class PoolNodes:
     """All nodes that carry the label of a pool."""
 
-    def __init__(self, balloon_namespace: str = "") -> None:
-        """`balloon_namespace`: see `model/pools/balloons.py`."""
+    def __init__(self, balloon_namespace: str = "", *, test_namespace: str = "") -> None:
+        """`balloon_namespace`: see `model/pools/balloons.py`; `test_namespace`: where tests of
+        nodes are, see `model/pools/yielding_tests.py`.
+        """
         #: Pods that hold idle nodes of pools whose machines another autoscaler owns.
         self.balloons: dict[JobKey, Pod] = {}
         #: Balloons that a scheduler put beside what used their node already, since they fit there.
         #: They hold nothing; but one that leaves would be put there again.
         self.late_balloons: dict[JobKey, None] = {}
         self._balloon_namespace = balloon_namespace
+        self._test_namespace = test_namespace
         self.by_name: dict[str, PoolNode] = {}
         self.by_instance: dict[str, PoolNode] = {}
         self.by_pool: dict[str, dict[str, PoolNode]] = {}
@@ -163,8 +168,8 @@ class PoolNodes:
         found = (user[1].split("/", 1) for user in self._users.get(name, ()) if user[0] == _POD)
         return sorted((namespace, pod) for namespace, pod in found)
 
-    def job_changed(self, key: JobKey, job: Job | None, instant: float) -> None:
-        """Take in a job; None: it is gone."""
+    def job_changed(self, key: JobKey, job: Job | None, instant: float) -> frozenset[str]:
+        """Take in a job; None: it is gone. Return the nodes that it left or came to."""
         placement = job.status.placement if job is not None and not job.is_finished else None
         vacant = job.status.vacant if job is not None else frozenset[tuple[str, int]]()
         after = frozenset(
@@ -180,9 +185,13 @@ class PoolNodes:
             self._leave(name, key, instant)
         for name in after - before:
             self._use(name, key)
+        return before ^ after
 
-    def pod_changed(self, key: JobKey, pod: Pod | None, instant: float) -> None:
-        """Take in a pod; None: it is gone. A balloon does not use its node."""
+    def pod_changed(self, key: JobKey, pod: Pod | None, instant: float) -> frozenset[str]:
+        """Take in a pod; None: it is gone. Return the nodes that it left or came to.
+
+        A balloon does not use its node, nor does a test that leaves for work.
+        """
         if pod is not None and is_balloon(pod, self._balloon_namespace):
             self._put_balloon(key, pod)
             pod = None
@@ -191,13 +200,15 @@ class PoolNodes:
             self.version += 1
         user = (_POD, "/".join(key))
         before = self._node_of_pod.pop(key, "")
-        after = pod.spec.node_name if pod is not None and uses_node(pod) else ""
+        is_used = pod is not None and uses_node(pod) and not is_yielding(pod, self._test_namespace)
+        after = pod.spec.node_name if pod is not None and is_used else ""
         if after:
             self._node_of_pod[key] = after
         if before and before != after:
             self._leave(before, user, instant)
         if after and after != before:
             self._use(after, user)
+        return frozenset(name for name in (before, after) if name and before != after)
 
     def _put_balloon(self, key: JobKey, pod: Pod) -> None:
         before, self.balloons[key] = self.balloons.get(key), pod
