@@ -44,14 +44,17 @@ from fairlead.decide.reasons import Outcome
 from fairlead.kube.client import HttpClient
 from fairlead.model.claimed.devices import DeviceTable
 from fairlead.model.cluster import ClusterState
-from fairlead.testing.builders import make_job, make_node
+from fairlead.testing.builders import make_job, make_node, make_placement
 from fairlead.testing.device_builders import (
     DRIVER,
+    MIG,
     device_request,
     make_device,
     make_device_class,
     make_device_template,
+    make_mig_slices,
     make_slice,
+    mig_template,
     with_device_claims,
 )
 
@@ -114,8 +117,9 @@ def body_of(obj: Any) -> dict[str, Any]:
     body = to_wire(obj)
     body["metadata"] = {"name": obj.metadata.name}
     if isinstance(obj, ResourceSlice):
-        name = obj.spec.pool.name
-        body["spec"]["pool"] = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        pool = obj.spec.pool
+        count = pool.resource_slice_count
+        body["spec"]["pool"] = {"name": pool.name, "generation": 1, "resourceSliceCount": count}
     return body
 
 
@@ -145,8 +149,8 @@ async def add_nodes(client: HttpClient, names: list[str]) -> None:
         await client.patch(NODES, name, {"status": status}, subresource="status")
 
 
-async def is_accepted(client: HttpClient, name: str, template: str, node: str) -> bool:
-    """Return whether kube-scheduler binds a pod with this claim to the node; then it is deleted."""
+async def answer(client: HttpClient, name: str, template: str, node: str) -> bool:
+    """Return whether kube-scheduler binds a pod with this claim to the node."""
     claim = {"name": "gpu", "resourceClaimTemplateName": template}
     spec = {"containers": [{"name": "main", "image": "none"}], "resourceClaims": [claim],
             "nodeSelector": {"own": node}}  # fmt: skip
@@ -164,6 +168,12 @@ async def is_accepted(client: HttpClient, name: str, template: str, node: str) -
         return bool(answers)
 
     await until(is_judged)
+    return answers[0]
+
+
+async def is_accepted(client: HttpClient, name: str, template: str, node: str) -> bool:
+    """Return whether kube-scheduler binds a pod with this claim to the node; then it is deleted."""
+    is_bound = await answer(client, name, template, node)
     await client.delete(PODS, name, namespace="default", grace_period_seconds=0)
 
     async def has_no_claim() -> bool:
@@ -171,7 +181,7 @@ async def is_accepted(client: HttpClient, name: str, template: str, node: str) -
         return not any(claim.pod == name for claim in claims)
 
     await until(has_no_claim)
-    return answers[0]
+    return is_bound
 
 
 async def test_kube_scheduler_takes_the_devices_for_which_we_say_that_an_expression_is_true(
@@ -249,3 +259,88 @@ async def test_gangs_with_claims_for_devices_are_bound_at_their_first_attempt(
             assert (status.state, status.attempt, status.infrastructure_failures) == (
                 "Succeeded", 1, 0
             ), (job.metadata.name, status)  # fmt: skip
+
+
+async def test_gangs_with_parts_of_gpus_are_bound_at_their_first_attempt(
+    client: HttpClient,
+) -> None:
+    """Each cycle binds members of one profile, beside what others have by then."""
+    rng = random.Random(5)
+    async with virtual_nodes(client, 3), controllers(client, policy=DIRECT):
+        nodes = sorted(node.metadata.name for node in (await client.list(NODES)).items)
+        for i, node in enumerate(nodes):
+            for each in make_mig_slices(node, 1 + i % 2):
+                await client.create(RESOURCE_SLICES, body_of(each))
+        for profile in MIG:
+            body = body_of(mig_template(profile))
+            await client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace="default")
+
+        async def submit(name: str, members: int, profile: str, seconds: float) -> None:
+            body = job_body(name, members, seconds=seconds, gpus=0)
+            spec = body["spec"]["roles"][0]["template"]["spec"]
+            template = profile.replace(".", "-")
+            spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template}]
+            spec["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+            await client.create(JOBS, body, namespace="default")
+
+        async def runs(name: str) -> bool:
+            job = await client.get(JOBS, name, namespace="default")
+            return job.status.state in ("Running", "Succeeded")
+
+        async def is_over(name: str) -> bool:
+            return (await client.get(JOBS, name, namespace="default")).is_finished
+
+        for number in range(10):
+            name, profile = f"j{number}", rng.choice([*MIG])
+            members = rng.randint(1, 2 if profile in ("7g.80gb", "4g.40gb") else 4)
+            await submit(name, members, profile, 6)
+            await until(lambda name=name: runs(name))
+        for number in range(10):
+            await until(lambda name=f"j{number}": is_over(name))
+        for job in (await client.list(JOBS, namespace="default")).items:
+            status = job.status
+            assert (status.state, status.attempt, status.infrastructure_failures) == (
+                "Succeeded", 1, 0
+            ), (job.metadata.name, status)  # fmt: skip
+
+
+async def test_kube_scheduler_finds_parts_of_a_gpu_for_all_that_the_rows_offer(
+    client: HttpClient,
+) -> None:
+    """Mixes of profiles on one GPU, the largest first, as many of each as still fit our rows."""
+    rng = random.Random(6)
+    mixes = 6
+    await add_nodes(client, [f"n{i}" for i in range(mixes)])
+    templates = [mig_template(profile) for profile in MIG]
+    for template in templates:
+        await client.create(RESOURCE_CLAIM_TEMPLATES, body_of(template), namespace="default")
+
+    async def judge(index: int) -> None:
+        node = f"n{index}"
+        slices = make_mig_slices(node, 2)
+        for each in slices:
+            await client.create(RESOURCE_SLICES, body_of(each))
+        table = DeviceTable(slices, [make_device_class(DRIVER)], templates)
+        asked = rng.sample([*MIG], 3)
+        jobs = [
+            with_device_claims(make_job(f"j{i}", gpus=0, cpu="1"), profile.replace(".", "-"))
+            for i, profile in enumerate(asked)
+        ]
+        state = ClusterState.of([make_node(node, cpu="64")], jobs, devices=table)
+        bound = 0
+        for profile in sorted(asked, key=[*MIG].index):
+            name = profile.replace(".", "-")
+            while bound < 8 and rng.random() < 0.8:
+                entry = state.jobs["default", f"j{asked.index(profile)}"]
+                if would_fit(state, entry.gang).outcome is not Outcome.PLACED:
+                    break
+                job = make_job(f"k{bound}", gpus=0, cpu="1", placement=make_placement([node]))
+                state.job_changed(with_device_claims(job, name))
+                pod = f"{node}-k{bound}"
+                assert await answer(client, pod, name, node), (node, profile, bound)
+                bound += 1
+        assert bound
+
+    async with asyncio.TaskGroup() as group:
+        for index in range(mixes):
+            group.create_task(judge(index))

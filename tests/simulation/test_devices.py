@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -23,11 +24,14 @@ from fairlead.decide.reasons import Reason
 from fairlead.sim.loop import run
 from fairlead.testing.device_builders import (
     DRIVER,
+    MIG,
     device_request,
     make_device_claim,
     make_device_class,
     make_device_template,
+    make_mig_slices,
     make_slice,
+    mig_template,
 )
 
 from .embedded_world import NAMESPACE, SIMULATE_SECONDS, EmbeddedWorld, embedded_world
@@ -107,6 +111,38 @@ def test_each_member_has_a_device_of_its_own_until_it_ends() -> None:
             await world.patch("j", cancel=True)
             await world.runs("k")
             assert {claim.pod for claim in await claims(world)} == {"k-1-worker-0", "k-1-worker-1"}
+
+    run(main())
+
+
+def test_members_have_parts_of_gpus_that_together_are_no_more_than_these() -> None:
+    async def main() -> None:
+        async with embedded_world(1) as world:
+            [node] = (await world.client.list(NODES)).items
+            slices = make_mig_slices(node.metadata.name, 2)
+            templates = [mig_template(profile) for profile in MIG]
+            await create(world, make_device_class(DRIVER), *slices, *templates)
+            for name, count in (("3g-40gb", 2), ("1g-10gb", 6)):
+                await submit(world, name, count, template=name)
+                await world.runs(name)
+            await submit(world, "whole", 1, template="7g-80gb")
+            assert await verdict(world, "whole") == Reason.INSUFFICIENT_CAPACITY.value
+            had = [
+                each.device
+                for claim in await claims(world)
+                if claim.status.allocation is not None
+                for each in claim.status.allocation.devices.results
+            ]
+            assert len(set(had)) == len(had) == 8
+            consumed = Counter[tuple[str, str]]()
+            for device in slices[1].spec.devices:
+                if device.name in had:
+                    consumed.update({key: int(value) for key, value in device.consumed.items()})
+            for counters in slices[0].spec.shared_counters:
+                for counter, there_is in counters.counters.items():
+                    assert consumed[counters.name, counter] <= int(there_is.value)
+            await world.patch("1g-10gb", cancel=True)
+            await world.runs("whole")
 
     run(main())
 

@@ -7,12 +7,14 @@ refused.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import msgspec
 
 from fairlead.api.core import NodeSelector
 from fairlead.api.meta import Amount, ObjectMeta, Wire
+from fairlead.api.quantity import parse
 
 
 class DeviceSpec(Wire, frozen=True):
@@ -151,6 +153,26 @@ class DeviceCapacity(Wire, frozen=True):
     value: Amount = 0
 
 
+class DeviceCounter(Wire, frozen=True):
+    """An amount of a counter, that there is or that a device consumes."""
+
+    value: Amount = 0
+
+
+class CounterSet(Wire, frozen=True):
+    """Counters that devices of a pool share."""
+
+    name: str = ""
+    counters: dict[str, DeviceCounter] = {}
+
+
+class CounterConsumption(Wire, frozen=True):
+    """What a device consumes of a set of counters while a claim has it."""
+
+    counter_set: str = ""
+    counters: dict[str, DeviceCounter] = {}
+
+
 class DeviceTaint(Wire, frozen=True):
     """Why a device is not to be used."""
 
@@ -164,7 +186,7 @@ class Device(Wire, frozen=True):
     name: str
     attributes: dict[str, DeviceAttribute] = {}
     capacity: dict[str, DeviceCapacity] = {}
-    consumes_counters: tuple[dict[str, Any], ...] = ()
+    consumes_counters: tuple[CounterConsumption, ...] = ()
     taints: tuple[DeviceTaint, ...] = ()
     binds_to_node: bool = False
     binding_conditions: tuple[str, ...] = ()
@@ -173,17 +195,24 @@ class Device(Wire, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """True for one that one claim has as a whole, at once and without more: the others are not
-        counted.
-        """
+        """True for one that one claim has as a whole and at once: the others are not counted."""
         return not (
-            self.consumes_counters
-            or any(taint.effect != "None" for taint in self.taints)
+            any(taint.effect != "None" for taint in self.taints)
             or self.binds_to_node
             or self.binding_conditions
             or self.allow_multiple_allocations
             or self.node_allocatable_resources
         )
+
+    @property
+    def consumed(self) -> dict[tuple[str, str], Fraction]:
+        """What it consumes, by set and counter; QuantityError."""
+        found: dict[tuple[str, str], Fraction] = {}
+        for each in self.consumes_counters:
+            for name, counter in each.counters.items():
+                key = (each.counter_set, name)
+                found[key] = found.get(key, Fraction()) + parse(counter.value)
+        return found
 
 
 class ResourcePool(Wire, frozen=True):
@@ -201,6 +230,7 @@ class ResourceSliceSpec(Wire, frozen=True):
     pool: ResourcePool = ResourcePool()
     node_name: str = ""
     devices: tuple[Device, ...] = ()
+    shared_counters: tuple[CounterSet, ...] = ()
 
 
 class ResourceSlice(Wire, frozen=True):

@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 import msgspec
@@ -27,6 +28,7 @@ from fairlead.api.devices import (
     ResourceSlice,
 )
 from fairlead.api.meta import to_wire
+from fairlead.api.quantity import QuantityError, parse
 from fairlead.api.resources import (
     DEVICE_CLASSES,
     RESOURCE_CLAIM_TEMPLATES,
@@ -49,6 +51,12 @@ from fairlead.runtime.mirror import Change, Mirror
 
 #: Driver, pool and name of a device.
 _Id: TypeAlias = tuple[str, str, str]
+#: Driver, pool, set and name of a counter.
+_CounterKey: TypeAlias = tuple[str, str, str, str]
+#: Index of the claim, name of the request, and the devices that will do.
+_Wanted: TypeAlias = tuple[int, str, list[_Id]]
+#: Devices that are tried for the claims of one pod, where they share counters.
+TRIES_MAX = 10_000
 #: `status.allocation` of a claim.
 Allocation: TypeAlias = dict[str, Any]
 
@@ -214,8 +222,10 @@ class DeviceAllocator:
     def _allocate(
         self, claims: Sequence[ResourceClaim], node: str, taken: set[_Id]
     ) -> list[Allocation] | None:
-        """Return devices of a node for each claim, by augmenting paths; None: too few."""
-        wanted: list[tuple[int, str, list[_Id]]] = []
+        """Return devices of a node for each claim; None: too few. By augmenting paths, and where
+        devices share counters by trying them in order, as kube-scheduler does.
+        """
+        wanted: list[_Wanted] = []
         for i, claim in enumerate(claims):
             asks = asks_of(ClaimName(claim.metadata.name, is_template=False), claim.spec.devices)
             if not isinstance(asks, tuple):
@@ -223,8 +233,17 @@ class DeviceAllocator:
             for request, ask in zip(claim.spec.devices.requests, asks, strict=True):
                 found = [id_ for id_ in self._fitting(ask.kind, node) if id_ not in taken]
                 wanted += [(i, request.get("name", ""), found)] * ask.count
-        owners: dict[_Id, int] = {}
-        if not all(_augment(i, wanted, owners, set()) for i in range(len(wanted))):
+        try:
+            shared = self._shared(node, taken)
+        except QuantityError:  # no admission has seen the slice
+            return None
+        if any(id_ in shared.uses for _, _, found in wanted for id_ in found):
+            owners = shared.search(wanted)
+        else:
+            owners = dict[_Id, int]()
+            if not all(_augment(i, wanted, owners, set()) for i in range(len(wanted))):
+                return None
+        if owners is None:
             return None
         results: list[list[dict[str, str]]] = [[] for _ in claims]
         for id_, slot in sorted(owners.items(), key=lambda item: item[1]):
@@ -235,6 +254,25 @@ class DeviceAllocator:
         here = {"key": "metadata.name", "operator": "In", "values": [node]}
         near = {"nodeSelectorTerms": [{"matchFields": [here]}]}
         return [{"devices": {"results": each}, "nodeSelector": near} for each in results]
+
+    def _shared(self, node: str, taken: set[_Id]) -> _Shared:
+        """Return what devices of a node consume of counters, and what is left of these."""
+        left: dict[_CounterKey, Fraction] = {}
+        uses: dict[_Id, dict[_CounterKey, Fraction]] = {}
+        for driver, pool, each in self._slices_on(node):
+            for found in each.spec.shared_counters:
+                for name, counter in found.counters.items():
+                    left[driver, pool, found.name, name] = parse(counter.value)
+            for device in each.spec.devices:
+                if device.consumes_counters:
+                    consumed = device.consumed.items()
+                    uses[driver, pool, device.name] = {
+                        (driver, pool, *key): amount for key, amount in consumed
+                    }
+        shared = _Shared(left, uses)
+        for id_ in taken & uses.keys():
+            shared.take(id_, 1)
+        return shared
 
     def _fitting(self, kind: DeviceKind, node: str) -> Iterator[_Id]:
         """Yield the devices of a node that are of a kind; none where an expression fails."""
@@ -253,11 +291,15 @@ class DeviceAllocator:
             return
 
     def _on(self, node: str) -> Iterator[tuple[str, str, Device]]:
+        for driver, pool, each in self._slices_on(node):
+            for device in each.spec.devices:
+                if device.is_plain:
+                    yield driver, pool, device
+
+    def _slices_on(self, node: str) -> Iterator[tuple[str, str, ResourceSlice]]:
         for each in sorted(self._slices.items(), key=lambda s: s.metadata.name):
             if each.spec.node_name == node and self._is_newest(each):
-                for device in each.spec.devices:
-                    if device.is_plain:
-                        yield each.spec.driver, each.spec.pool.name, device
+                yield each.spec.driver, each.spec.pool.name, each
 
     def _is_newest(self, given: ResourceSlice) -> bool:
         pool = given.spec.pool
@@ -348,9 +390,48 @@ def _will_do(selectors: Sequence[DeviceExpression], driver: str, device: Device)
     return all(each.matches(driver, device) for each in selectors)
 
 
-def _augment(
-    slot: int, wanted: Sequence[tuple[int, str, list[_Id]]], owners: dict[_Id, int], seen: set[_Id]
-) -> bool:
+class _Shared:
+    """Counters of which devices consume."""
+
+    def __init__(
+        self,
+        left: dict[_CounterKey, Fraction],
+        uses: Mapping[_Id, Mapping[_CounterKey, Fraction]],
+    ) -> None:
+        self.left, self.uses = left, uses
+
+    def take(self, id_: _Id, sign: int) -> bool:
+        """Count a device as had (1), or no more (-1); False where there is not enough for it."""
+        for key, amount in self.uses.get(id_, {}).items():
+            self.left[key] = self.left.get(key, Fraction()) - sign * amount
+        return all(self.left[key] >= 0 for key in self.uses.get(id_, ()))
+
+    def search(self, wanted: Sequence[_Wanted]) -> dict[_Id, int] | None:
+        """Return a device for each slot, the first ones that do; None where there are none, or
+        none were found in `TRIES_MAX` tries.
+        """
+        owners: dict[_Id, int] = {}
+        tries = 0
+
+        def find(slot: int) -> bool:
+            nonlocal tries
+            if slot == len(wanted):
+                return True
+            for id_ in wanted[slot][2]:
+                tries += 1
+                if id_ in owners or tries > TRIES_MAX:
+                    continue
+                owners[id_] = slot
+                if self.take(id_, 1) and find(slot + 1):
+                    return True
+                del owners[id_]
+                self.take(id_, -1)
+            return False
+
+        return owners if find(0) else None
+
+
+def _augment(slot: int, wanted: Sequence[_Wanted], owners: dict[_Id, int], seen: set[_Id]) -> bool:
     """Find a device for a slot, moving others where that helps."""
     for id_ in wanted[slot][2]:
         if id_ in seen:

@@ -295,6 +295,8 @@ class ClusterState:
         for node, amounts in changes.nodes.items():
             for resource in self.table.set_devices(node, amounts):
                 self.ledger.book_resource(resource)
+        for node, lost in changes.stranded.items():
+            self.ledger.set_stranded(node, lost)
         for pod, devices in changes.pods.items():
             self.ledger.set_devices(pod, devices)
         for key in dict.fromkeys((*self.volumes.pop_stale(), *changes.jobs)):

@@ -12,12 +12,15 @@ from fairlead.api.devices import (
     AllocatedDevice,
     AllocatedDevices,
     CelSelector,
+    CounterConsumption,
+    CounterSet,
     Device,
     DeviceAllocation,
     DeviceAttribute,
     DeviceCapacity,
     DeviceClass,
     DeviceClassSpec,
+    DeviceCounter,
     DeviceSelector,
     DeviceSpec,
     ResourceClaim,
@@ -66,6 +69,55 @@ def make_slice(
     spec = ResourceSliceSpec(driver, ResourcePool(node), node, tuple(devices))
     metadata = ObjectMeta(name=f"{node}-{driver}", uid=f"slice-{node}", resource_version="1")
     return ResourceSlice(metadata, spec)
+
+
+#: By profile: compute and memory slices, and the memory slices at which it may begin (NVIDIA MIG
+#: user guide, H100 80 GB).
+MIG = {
+    "7g.80gb": (7, 8, (0,)),
+    "4g.40gb": (4, 4, (0,)),
+    "3g.40gb": (3, 4, (0, 4)),
+    "2g.20gb": (2, 2, (0, 2, 4)),
+    "1g.20gb": (1, 2, (0, 2, 4, 6)),
+    "1g.10gb": (1, 1, (0, 1, 2, 3, 4, 5, 6)),
+}
+
+
+def make_mig_slices(node: str, gpus: int = 1, *profiles: str) -> list[ResourceSlice]:
+    """Return the slices of a node whose GPUs may be had in parts: counters, and devices by GPU,
+    profile and place, with these profiles only where some are named.
+    """
+    sets: list[CounterSet] = []
+    devices: list[Device] = []
+    for gpu in range(gpus):
+        slices = {f"memory-slice-{i}": DeviceCounter(1) for i in range(8)}
+        sets.append(CounterSet(f"gpu-{gpu}", {"compute": DeviceCounter(7)} | slices))
+        for profile in profiles or MIG:
+            compute, memory, starts = MIG[profile]
+            for start in starts:
+                used = {f"memory-slice-{i}": DeviceCounter(1) for i in range(start, start + memory)}
+                uses = CounterConsumption(f"gpu-{gpu}", {"compute": DeviceCounter(compute)} | used)
+                made = make_device(f"gpu-{gpu}-{profile.replace('.', '-')}-{start}",
+                                   {"profile": profile, "parent": gpu})  # fmt: skip
+                devices.append(replace(made, consumes_counters=(uses,)))
+    pool = ResourcePool(node, resource_slice_count=2)
+    specs = {
+        "counters": ResourceSliceSpec(DRIVER, pool, node, shared_counters=tuple(sets)),
+        "devices": ResourceSliceSpec(DRIVER, pool, node, tuple(devices)),
+    }
+    return [
+        ResourceSlice(
+            ObjectMeta(name=f"{node}-{name}", uid=f"{node}-{name}", resource_version="1"), spec
+        )
+        for name, spec in specs.items()
+    ]
+
+
+def mig_template(profile: str, count: int = 1) -> ResourceClaimTemplate:
+    """Return a template, named after a profile, for devices with it."""
+    expression = f'device.attributes["{DRIVER}"].profile == "{profile}"'
+    name = profile.replace(".", "-")
+    return make_device_template(name, device_request(DRIVER, count, expression))
 
 
 def make_device_class(name: str, *expressions: str) -> DeviceClass:

@@ -149,7 +149,6 @@ def test_one_device_of_two_kinds_of_which_neither_contains_the_other_counts_once
     "change",
     [
         {"taints": (DeviceTaint("broken", "NoSchedule"),)},
-        {"consumes_counters": ({"counterSet": "x"},)},
         {"allow_multiple_allocations": True},
         {"binding_conditions": ("ready",)},
     ],

@@ -12,37 +12,49 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 
 from fairlead.api.devices import Device, ResourceClaim, ResourceSlice
-from fairlead.model.asks.requests import Request, request_of
+from fairlead.api.quantity import QuantityError
+from fairlead.model.asks.requests import Request
 from fairlead.model.claimed.device_asks import DeviceKind
-from fairlead.model.claimed.device_rows import DeviceRows
+from fairlead.model.claimed.device_rows import DeviceGroup, DeviceRows
 from fairlead.model.claimed.device_selectors import DeviceExpression, ExpressionError
+from fairlead.model.claimed.shared_counters import GROUP_MAX, CounterShape, Layout, shapes
 from fairlead.model.gang.gangs import JobKey
 
 #: Driver and name of a pool of devices.
 PoolKey: TypeAlias = tuple[str, str]
+#: Ways in which devices share counters that rows are made for.
+LAYOUTS_MAX = 32
 #: Returns the expressions that choose a kind; ExpressionError.
 SelectorsOf: TypeAlias = Callable[[DeviceKind], Sequence[DeviceExpression]]
 
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """What has changed: what nodes offer of the rows of devices, what pods have, and the rows."""
+    """What has changed: what nodes offer of the rows of devices and what of it is stranded, what
+    pods have, and the rows.
+    """
 
     nodes: Mapping[str, Mapping[str, int]]
+    stranded: Mapping[str, Request]
     pods: Mapping[JobKey, Request]
     has_new_rows: bool = False
 
 
 @dataclass(slots=True)
 class _Pool:
-    """The devices of a pool that count, and the mask of each."""
+    """The devices of a pool that count, and the mask of each; those that share counters."""
 
     node: str
     masks: dict[str, int]
+    groups: tuple[tuple[tuple[str, ...], CounterShape], ...]
+    #: The devices of these groups.
+    shared: frozenset[str]
 
 
 class DevicePools:
@@ -58,20 +70,24 @@ class DevicePools:
         self._faults: dict[DeviceKind, dict[PoolKey, str]] = {}
         #: How many devices of a node have each mask, whoever has them.
         self._masks: dict[str, Counter[int]] = {}
+        #: The devices of a node that share counters, by how they do.
+        self._layouts: dict[str, frozenset[Layout]] = {}
         #: By claim: what it has; and how many claims that are of no pod have a device of a pool.
         self._devices_of: dict[JobKey, tuple[tuple[PoolKey, str], ...]] = {}
         self._taken: dict[PoolKey, Counter[str]] = {}
+        self._claims_of_pool: dict[PoolKey, dict[JobKey, None]] = {}
         #: Claims whose devices are taken; those that are of a pod, by the pod; pods on their nodes.
         self._takers: dict[JobKey, None] = {}
         self._pod_of: dict[JobKey, JobKey] = {}
         self._claims_of_pod: dict[JobKey, dict[JobKey, None]] = {}
         self.pods: dict[JobKey, None] = {}
         self._kinds: dict[DeviceKind, int] = {}
-        self._seen_masks: frozenset[int] = frozenset()
+        self._seen: tuple[frozenset[int], frozenset[Layout]] = (frozenset(), frozenset())
         self._stale_pools: dict[PoolKey, None] = {}
         self._stale_nodes: dict[str, None] = {}
         self._stale_pods: dict[JobKey, None] = {}
         self._offered: dict[str, dict[str, int]] = {}
+        self._stranded: dict[str, Request] = {}
         self._booked: dict[JobKey, Request] = {}
 
     def fault(self, kind: DeviceKind) -> str:
@@ -112,15 +128,32 @@ class DevicePools:
             if not claims:
                 del self._claims_of_pod[before]
             self._stale_pods[before] = None
-        self._devices_of.pop(key, None)
-        if devices:
-            self._devices_of[key] = devices
+        self._set_devices(key, devices)
         if pod is not None:
             self._pod_of[key] = pod
             self._claims_of_pod.setdefault(pod, {})[key] = None
             self._stale_pods[pod] = None
         self._take(key, is_taken=pod not in self.pods)
         return True
+
+    def _set_devices(self, claim: JobKey, devices: tuple[tuple[PoolKey, str], ...]) -> None:
+        for pool, _ in dict.fromkeys(self._devices_of.pop(claim, ())):
+            claims = self._claims_of_pool.get(pool, {})
+            claims.pop(claim, None)
+            if not claims:
+                self._claims_of_pool.pop(pool, None)
+            self._mark_shared(pool)
+        for pool, _ in devices:
+            self._claims_of_pool.setdefault(pool, {})[claim] = None
+            self._mark_shared(pool)
+        if devices:
+            self._devices_of[claim] = devices
+
+    def _mark_shared(self, pool: PoolKey) -> None:
+        """Look at a node again whose devices share counters: what it offers is no sum."""
+        found = self._pools.get(pool)
+        if found is not None and found.groups:
+            self._stale_nodes[found.node] = None
 
     def put_pod(self, key: JobKey, *, is_there: bool) -> bool:
         """Take in that a pod is on its node, or that it is over or gone; False: it has nothing."""
@@ -165,32 +198,47 @@ class DevicePools:
             self._masks[node] = self._masks_of(node)
             if not self._masks[node]:
                 del self._masks[node]
+            self._layouts[node] = frozenset(
+                group.layout for group in self._groups(node) if any(group.layout.masks)
+            )
+            if not self._layouts[node]:
+                del self._layouts[node]
+        seen = self._seen
         if self._stale_nodes or has_new_kinds:
-            self._stale_nodes.update(dict.fromkeys(self._offered.keys() - self._masks.keys()))
-            seen = frozenset(mask for masks in self._masks.values() for mask in masks)
-        else:
-            seen = self._seen_masks
+            self._stale_nodes.update(dict.fromkeys(self._offered.keys() - self._pools_of_node))
+            seen = (
+                frozenset(mask for masks in self._masks.values() for mask in masks),
+                frozenset(chain.from_iterable(self._layouts.values())),
+            )
         has_new_rows = False
-        if has_new_kinds or seen != self._seen_masks:
-            self._seen_masks = seen
-            rows = DeviceRows(list(kinds.items()), seen)
+        if has_new_kinds or seen != self._seen:
+            self._seen = seen
+            layouts = sorted(seen[1], key=repr)[:LAYOUTS_MAX]
+            rows = DeviceRows(list(kinds.items()), seen[0], layouts)
             has_new_rows = rows.rows != self.rows.rows
             self.rows = rows
         if has_new_rows:
-            self._stale_nodes.update(dict.fromkeys(self._masks))
+            self._stale_nodes.update(dict.fromkeys(self._pools_of_node))
             self._stale_pods.update(dict.fromkeys(self._claims_of_pod))
-        return Booked(self._changed_nodes(), self._changed_pods(), has_new_rows)
+        return Booked(*self._changed_nodes(), self._changed_pods(), has_new_rows)
 
-    def _changed_nodes(self) -> dict[str, dict[str, int]]:
+    def _changed_nodes(self) -> tuple[dict[str, dict[str, int]], dict[str, Request]]:
         changed: dict[str, dict[str, int]] = {}
+        stranded: dict[str, Request] = {}
         for node in self._stale_nodes:
-            amounts = self.rows.offered(self._free_masks(node))
+            groups = self._groups(node)
+            amounts = self.rows.offered(self._free_masks(node), groups)
+            lost = self.rows.stranded(groups)
+            if lost != self._stranded.pop(node, ()):
+                stranded[node] = lost
+            if lost:
+                self._stranded[node] = lost
             if amounts != self._offered.pop(node, {}):
                 changed[node] = amounts
             if amounts:
                 self._offered[node] = amounts
         self._stale_nodes.clear()
-        return changed
+        return changed, stranded
 
     def _changed_pods(self) -> dict[JobKey, Request]:
         changed: dict[JobKey, Request] = {}
@@ -232,7 +280,11 @@ class DevicePools:
         if not names:
             return
         node = self._newest(key)[0].spec.node_name
-        self._pools[key] = _Pool(node, dict.fromkeys(names, 0))
+        groups = self._groups_of_pool(key)
+        if groups is None:
+            return
+        shared = frozenset(name for group in groups for name in group[0])
+        self._pools[key] = _Pool(node, dict.fromkeys(names, 0), tuple(groups), shared)
         self._pools_of_node.setdefault(node, {})[key] = None
         self._mark(key, self._kinds, 0, selectors_of)
 
@@ -240,6 +292,21 @@ class DevicePools:
         slices = list(self._slices.get(key, {}).values())
         newest = max((each.spec.pool.generation for each in slices), default=0)
         return [each for each in slices if each.spec.pool.generation == newest]
+
+    def _groups_of_pool(self, key: PoolKey) -> list[tuple[tuple[str, ...], CounterShape]] | None:
+        """Return the devices of a pool that share counters; None for a pool that says of them what
+        cannot be.
+        """
+        slices = self._newest(key)
+        devices = [device for each in slices for device in each.spec.devices]
+        if not any(device.consumes_counters for device in devices):
+            return []
+        sets = [each for found in slices for each in found.spec.shared_counters]
+        if len({each.name for each in sets}) < len(sets):
+            return None
+        with suppress(QuantityError):
+            return shapes(devices, sets)
+        return None
 
     def _devices(self, key: PoolKey) -> Iterator[Device]:
         """Yield the devices of a pool that count: none where slices are missing, devices have one
@@ -280,7 +347,46 @@ class DevicePools:
         """
         pools = self._pools_of_node.get(node, {})
         failed = self._failed(pools)
-        return Counter(m & ~failed for key in pools for m in self._pools[key].masks.values())
+        return Counter(
+            mask & ~failed
+            for pool in map(self._pools.__getitem__, pools)
+            for name, mask in pool.masks.items()
+            if name not in pool.shared
+        )
+
+    def _groups(self, node: str) -> list[DeviceGroup]:
+        """Return the devices of a node that share counters, and who has them.
+
+        None of a pool that has given more than it has, nor of two pools of one name, of which
+        kube-scheduler counts together what they share (`checkAvailableCounters`).
+        """
+        pools = {k: p for k in self._pools_of_node.get(node, {}) if (p := self._pools[k]).groups}
+        if not pools:
+            return []
+        failed = self._failed(self._pools_of_node[node])
+        names = Counter(name for _, name in pools)
+        found: list[DeviceGroup] = []
+        for key, pool in pools.items():
+            claims = self._claims_of_pool.get(key, {})
+            had = {d: c for c in claims for k, d in self._devices_of[c] if k == key}
+            groups = [self._group(group, pool, had, failed) for group in pool.groups]
+            is_over = any(each.layout.shape.left(each.taken) is None for each in groups)
+            if names[key[1]] == 1 and not is_over:
+                found += [each for each in groups if len(each.layout.masks) <= GROUP_MAX]
+        return found
+
+    def _group(
+        self, group: tuple[tuple[str, ...], CounterShape], pool: _Pool, had: Mapping[str, JobKey],
+        failed: int,
+    ) -> DeviceGroup:  # fmt: skip
+        devices, shape = group
+        layout = Layout(shape, tuple(pool.masks.get(name, 0) & ~failed for name in devices))
+        taken = of_pods = 0
+        for i, name in enumerate(devices):
+            if name in had:
+                taken |= 1 << i
+                of_pods |= (had[name] not in self._takers) << i
+        return DeviceGroup(layout, taken, of_pods)
 
     def _failed(self, pools: Mapping[PoolKey, None]) -> int:
         bits = (
@@ -297,7 +403,7 @@ class DevicePools:
         for key in pools:
             known = self._pools[key].masks
             for device in self._taken.get(key, ()):
-                if device in known:
+                if device in known and device not in self._pools[key].shared:
                     masks[known[device] & ~failed] -= 1
         return masks
 
@@ -310,4 +416,4 @@ class DevicePools:
                 if pool is not None and device in pool.masks:
                     failed = self._failed(self._pools_of_node[pool.node])
                     masks[pool.masks[device] & ~failed] += 1
-        return request_of(self.rows.offered(masks).items())
+        return self.rows.had(masks)

@@ -7,43 +7,76 @@ devices of any kind in it, and a member takes of it what it asks of the kinds th
 Sets that are made up of the same devices are one row. Kinds apart, the usual case, are a row each,
 and kinds of which one contains the other as well; CPU and devices are then alike to the planner.
 
+Kinds with devices that share counters have rows in an order, the largest devices first: what
+members take of the row of a kind is 1, or the weight of an earlier kind (`shared_counters.py`).
+
 What a device is of is a *mask*: bit i for kind i. Rows follow from the masks that there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import combinations
+from itertools import chain, combinations
 
 from fairlead.api.quantity import CLAIMED
 from fairlead.model.asks.requests import Request, request_of
 from fairlead.model.claimed.device_asks import DeviceAsk, DeviceKind
+from fairlead.model.claimed.shared_counters import Layout, weight_of
 
-#: Kinds that overlap in a chain, and rows in all. Kinds beyond have no row.
-OVERLAPPING_MAX, ROWS_MAX = 6, 128
+#: Kinds that overlap in a chain, those that share counters, and rows in all. Kinds beyond have no
+#: row.
+OVERLAPPING_MAX, SHARING_MAX, ROWS_MAX = 6, 8, 128
 _TEXT_MAX = 120
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A row: its name, and the bits of the kinds that lie within, of which all devices count."""
+    """A row: its name, the kinds of which all devices count (bits), and what a member takes of it
+    for a device of each kind.
+    """
 
     name: str
     bits: int
+    weights: Mapping[int, int]
 
-    def counts(self, mask: int) -> bool:
-        """True for a device with this mask."""
-        return bool(self.bits & mask)
+    @property
+    def has_others(self) -> bool:
+        """True where kinds that are not of the row take of it."""
+        return any(bit & ~self.bits for bit in self.weights)
+
+    def takes(self, mask: int) -> int:
+        """Return what a device with this mask takes that some pod has."""
+        return max((weight for bit, weight in self.weights.items() if bit & mask), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """Devices of a node that share counters: which are had (bits), and which of these by pods that
+    count on their node.
+    """
+
+    layout: Layout
+    taken: int = 0
+    of_pods: int = 0
 
 
 class DeviceRows:
     """The rows of some kinds. The earlier kinds come first where there are too many."""
 
-    def __init__(self, kinds: Sequence[tuple[DeviceKind, int]], masks: Iterable[int]) -> None:
-        """`kinds` with the bit of each; `masks` of all devices."""
-        self._masks = sorted({mask for mask in masks if mask})
+    def __init__(
+        self,
+        kinds: Sequence[tuple[DeviceKind, int]],
+        masks: Iterable[int],
+        layouts: Iterable[Layout] = (),
+    ) -> None:
+        """`kinds` with the bit of each; `masks` of all devices, `layouts` of those that share
+        counters: a group of any other layout counts nothing.
+        """
+        self._layouts = dict.fromkeys(layouts)
+        self._plain = {mask for mask in masks if mask}
+        self._masks = sorted(self._plain.union(*(each.masks for each in self._layouts)) - {0})
         self._content = {
             bit: frozenset(mask for mask in self._masks if mask & bit) for _, bit in kinds
         }
@@ -69,34 +102,84 @@ class DeviceRows:
     def request(self, asks: Iterable[DeviceAsk]) -> Request:
         """Return what a member takes of each row; it asks for kinds that are counted."""
         counts = [(self._bits[ask.kind], ask.count) for ask in asks]
-        taken = {r.name: sum(n for bit, n in counts if r.bits & bit) for r in self.rows}
+        taken = {r.name: sum(n * r.weights.get(bit, 0) for bit, n in counts) for r in self.rows}
         return request_of(taken.items())
 
-    def offered(self, masks: Mapping[int, int]) -> dict[str, int]:
-        """Return what there is of each row, given how many devices have each mask."""
-        return {
-            row.name: count
-            for row in self.rows
-            if (count := sum(n for mask, n in masks.items() if row.counts(mask)))
-        }
+    def had(self, masks: Mapping[int, int]) -> Request:
+        """Return what a pod has of each row, given how many of its devices have each mask."""
+        return request_of(
+            (row.name, sum(n * row.takes(mask) for mask, n in masks.items())) for row in self.rows
+        )
+
+    def offered(
+        self, masks: Mapping[int, int], groups: Sequence[DeviceGroup] = ()
+    ) -> dict[str, int]:
+        """Return what there is of each row, given how many devices have each mask, and those that
+        share counters.
+        """
+        found: dict[str, int] = {}
+        groups = [group for group in groups if group.layout in self._layouts]
+        for row in self.rows:
+            count = sum(n for mask, n in masks.items() if mask & row.bits)
+            count += sum(_rooms(row, group)[0] for group in groups)
+            if row.has_others and not (count or any(g.layout.of(row.bits) for g in groups)):
+                # No device of the kind: all others may be had.
+                rest = chain(masks.items(), ((m, 1) for g in groups for m in g.layout.masks))
+                count = sum(n * row.takes(mask) for mask, n in rest)
+            if count:
+                found[row.name] = count
+        return found
+
+    def stranded(self, groups: Sequence[DeviceGroup]) -> Request:
+        """Return what a node offers of each row that nobody can have: parts that are covered by
+        those that pods have.
+        """
+        known = [g for g in groups if g.of_pods and g.layout in self._layouts]
+        return request_of((row.name, sum(_rooms(row, g)[1] for g in known)) for row in self.rows)
 
     def _rows(self, names: Mapping[int, str]) -> tuple[DeviceRow, ...] | None:
         """Return the rows of some kinds, by bit; None where there would be too many."""
         found: list[DeviceRow] = []
         for part in self._parts(list(names)):
-            if len(part) > OVERLAPPING_MAX:
+            is_sharing = any(each.of(sum(part)) for each in self._layouts)
+            if len(part) > (SHARING_MAX if is_sharing else OVERLAPPING_MAX):
                 return None
-            found += self._rows_of(part, names)
+            found += self._sharing(part, names) if is_sharing else self._rows_of(part, names)
         return None if len(found) > ROWS_MAX else tuple(sorted(found, key=lambda row: row.name))
 
     def _parts(self, bits: Sequence[int]) -> list[list[int]]:
-        """Return the kinds that are connected by devices in common."""
+        """Return the kinds that are connected by devices, or counters, in common."""
         parts: list[list[int]] = []
         for bit in bits:
-            touched = [p for p in parts if any(self._content[bit] & self._content[o] for o in p)]
+            touched = [p for p in parts if any(self._compete(bit, other) for other in p)]
             parts = [part for part in parts if part not in touched]
             parts.append(sorted([bit, *(other for part in touched for other in part)]))
         return parts
+
+    def _compete(self, one: int, other: int) -> bool:
+        shares = any(each.of(one) and each.of(other) for each in self._layouts)
+        return shares or not self._content[one].isdisjoint(self._content[other])
+
+    def _sharing(self, part: Sequence[int], names: Mapping[int, str]) -> Iterator[DeviceRow]:
+        """Yield the rows of kinds that share counters: how many there are, and how many remain
+        beside earlier kinds.
+        """
+        sizes = {
+            bit: max((each.room(bit, {bit: 1}) for each in self._layouts), default=1)
+            for bit in part
+        }
+        order = sorted(part, key=lambda bit: (sizes[bit], names[bit]))
+        for i, bit in enumerate(order):
+            own = {bit: 1}
+            yield DeviceRow(f"{CLAIMED}{names[bit]}", bit, own)
+            others = {o: weight for o in order[:i] if (weight := self._weight(o, bit))}
+            if others:
+                name = f"{CLAIMED}{names[bit]} beside larger ones"
+                yield DeviceRow(name, bit, own | others)
+
+    def _weight(self, earlier: int, bit: int) -> int:
+        both = any(mask & earlier and mask & bit for mask in self._plain)
+        return max((int(both), *(weight_of(each, earlier, bit) for each in self._layouts)))
 
     def _rows_of(self, part: Sequence[int], names: Mapping[int, str]) -> Iterable[DeviceRow]:
         rows: dict[frozenset[int], DeviceRow] = {}
@@ -118,7 +201,20 @@ class DeviceRows:
             bit for bit in within if not any(self._content[bit] < self._content[o] for o in within)
         ]
         name = " or ".join(sorted({names[bit] for bit in outer}))
-        return DeviceRow(f"{CLAIMED}{_short(name)}", sum(within))
+        return DeviceRow(f"{CLAIMED}{_short(name)}", sum(within), dict.fromkeys(within, 1))
+
+
+def _rooms(row: DeviceRow, group: DeviceGroup) -> tuple[int, int]:
+    """Return what a group offers of a row, to pods that count on the node and to others, and what
+    of it is stranded: parts that nobody can have beside those that pods have.
+    """
+    layout, of_others = group.layout, group.taken & ~group.of_pods
+    offered = layout.room(row.bits, row.weights, of_others)
+    if not group.of_pods:
+        return offered, 0
+    left = layout.room(row.bits, row.weights, group.taken)
+    had = sum(row.takes(m) for i, m in enumerate(layout.masks) if group.of_pods >> i & 1)
+    return offered, max(0, offered - had - left)
 
 
 def _text(kind: DeviceKind) -> str:

@@ -90,14 +90,17 @@ DeviceNeeds: TypeAlias = tuple[DeviceNeed, ...]
 
 @dataclass(frozen=True, slots=True)
 class DeviceChanges:
-    """What nodes offer of the rows of devices, what pods have, and the jobs to look at again."""
+    """What nodes offer of the rows of devices and what of it is stranded, what pods have, and the
+    jobs to look at again.
+    """
 
     nodes: Mapping[str, Mapping[str, int]]
+    stranded: Mapping[str, Request]
     pods: Mapping[JobKey, Request]
     jobs: tuple[JobKey, ...]
 
 
-_NO_CHANGES = DeviceChanges({}, {}, ())
+_NO_CHANGES = DeviceChanges({}, {}, {}, ())
 
 
 class DeviceTable:
@@ -227,7 +230,7 @@ class DeviceTable:
             self._beyond = dict.fromkeys(k for k in self._wanted() if not self._pools.rows.has(k))
         for key in jobs:
             self._judged.pop(key, None)
-        return DeviceChanges(booked.nodes, booked.pods, tuple(jobs))
+        return DeviceChanges(booked.nodes, booked.stranded, booked.pods, tuple(jobs))
 
     def read(self, job: Job, claims: DeviceClaims) -> DeviceNeeds | UnusableDevices:
         """Return what members of each role need, or what is wrong with the first claim."""

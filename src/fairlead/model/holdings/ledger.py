@@ -31,8 +31,8 @@ from fairlead.model.asks.requests import CARRIED, Request, RequestError, Request
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.holdings.claims import Claim, Member, Owner, owner_of_pod
 from fairlead.model.holdings.held_seats import HeldSeats
-from fairlead.model.holdings.pod_use import PodUse, excess, fills
-from fairlead.model.inventory.nodes import NODE_AMOUNT_MAX, Ints, NodeTable, counted
+from fairlead.model.holdings.pod_use import PodUse, booked_amount, excess, fills, stranded_use
+from fairlead.model.inventory.nodes import Ints, NodeTable, counted
 from fairlead.model.pools.grouping import controller_of
 
 K = TypeVar("K")
@@ -240,7 +240,7 @@ class Ledger:
     def mark_pods(self, term: Term, *, is_known: bool) -> None:
         """Mark the pods that a new term is about; or unmark them, since nothing has the term."""
         entry = (f"{CARRIED}{term.mark.name}", 1)
-        for use in list(self._pods.values()):
+        for use in [each for each in self._pods.values() if each.key[0]]:
             if term.selects(use.key[0], use.labels) and (entry in use.request) != is_known:
                 request = tuple(sorted({*use.request} ^ {entry}))
                 self._put_pod(replace(use, request=request))
@@ -253,6 +253,11 @@ class Ledger:
         if use is not None:
             request = tuple(sorted({*use.request} - {*before} | {*devices}))
             self._put_pod(replace(use, request=request))
+
+    def set_stranded(self, node: str, lost: Request) -> None:
+        """Count what of a node nobody can have; see `stranded_use`."""
+        use = stranded_use(node, lost)
+        self._put_pod(use) if lost else self.remove_pod(use.key)
 
     def _put_pod(self, use: PodUse) -> None:
         key = use.key
@@ -337,11 +342,11 @@ class Ledger:
         table, used = self._table, dict[str, int]()
         for claim in (*self._claims.values(), *self._uncertain.values(), *self.nominated.values()):
             for _, request, nodes in claim.roles:
-                amount = _amount(request, resource)
+                amount = booked_amount(request, resource)
                 for node in nodes if amount else ():
                     used[node] = used.get(node, 0) + amount
         for use in self._pods.values():
-            amount = _amount(use.booked, resource) if use.node else 0
+            amount = booked_amount(use.booked, resource) if use.node else 0
             if amount:
                 used[use.node] = used.get(use.node, 0) + amount
         if used:
@@ -476,12 +481,6 @@ class Ledger:
             return ()
         found = self._terms.neighbours(rules, namespace, labels)
         return () if found is None else found.booking
-
-
-def _amount(request: Request, resource: str) -> int:
-    """Return what a request books of one resource."""
-    asked = next((amount for name, amount in request if name == resource), 0)
-    return min(asked, NODE_AMOUNT_MAX + 1)
 
 
 def _discard(index: dict[K, dict[JobKey, None]], key: K, pod: JobKey) -> dict[JobKey, None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fairlead.model.asks.requests import Request
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.holdings.claims import Claim, Member, Owner
+from fairlead.model.inventory.nodes import NODE_AMOUNT_MAX
 
 
 @dataclass(slots=True)
@@ -33,6 +34,14 @@ class PodUse:
     labels: Mapping[str, str] = field(compare=False, default_factory=dict[str, str])
 
 
+def stranded_use(node: str, lost: Request) -> PodUse:
+    """Return what nobody can have of a node: parts of devices that others cover.
+
+    It is of no pod: it has no namespace, and leaves for nobody.
+    """
+    return PodUse(("", f"stranded devices of {node}"), node, lost, None, None, "", team=None)
+
+
 def fills(use: PodUse, claim: Claim) -> bool:
     """True when a pod asks for at least what its place holds: to follow it takes nothing."""
     place = claim.places.get(use.member) if use.member is not None else None
@@ -45,3 +54,9 @@ def excess(request: Request, covered: Request) -> Request:
         return ()
     given = dict(covered)
     return tuple((r, more) for r, amount in request if (more := amount - given.get(r, 0)) > 0)
+
+
+def booked_amount(request: Request, resource: str) -> int:
+    """Return what a request books of one resource."""
+    asked = next((amount for name, amount in request if name == resource), 0)
+    return min(asked, NODE_AMOUNT_MAX + 1)
