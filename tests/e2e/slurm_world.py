@@ -16,6 +16,7 @@ class Tools:
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
+        self.root = shell.root
         self.bin = shell.root / "bin"
         shell.run("slurm", "install", str(self.bin))
         self.environment = {
@@ -34,6 +35,10 @@ class Tools:
         assert "Traceback" not in result.err, result
         assert code is None or result.code == code, result
         return result
+
+    def command(self, *words: str) -> list[str]:
+        """Return the argument vector of a command."""
+        return [str(self.bin / words[0]), *words[1:]]
 
     def submit(self, text: str, *options: str) -> int:
         """Submit a script on standard input and return its number."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
+from tests.e2e.slurm_world import Tools
 from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.resources import PODS
@@ -60,7 +61,7 @@ def until_gone(pid: int) -> None:
 class Terminal:
     """A command in a terminal of its own, and what it shows."""
 
-    def __init__(self, world: Shell, *arguments: str) -> None:
+    def __init__(self, world: Shell | Tools, *arguments: str) -> None:
         self.ours, theirs = pty.openpty()
         self.resize(31, 97)
         self.before = termios.tcgetattr(theirs)

@@ -65,7 +65,11 @@ PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.S
 #: A socket's path has at most 107 bytes.
 _PATH_BYTES_MAX = 80
 #: Programs of the script's PATH, and their modules.
-_PROGRAMS = {"srun": "fairlead.member.srun", "scontrol": "fairlead.member.scontrol"}
+_PROGRAMS = {
+    "srun": "fairlead.member.srun",
+    "sbcast": "fairlead.member.sbcast",
+    "scontrol": "fairlead.member.scontrol",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +242,7 @@ def _private_directory(stack: ExitStack) -> Path:
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=short, prefix="steps-")))
     (directory / "bin").mkdir()
     for name, module in _PROGRAMS.items():
-        if name != "srun" and shutil.which(name) is not None:
+        if name == "scontrol" and shutil.which(name) is not None:
             continue
         program = directory / "bin" / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m {module} "$@"\n')

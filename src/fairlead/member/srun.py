@@ -188,7 +188,7 @@ async def _run(options: StepOptions, job: Allotted) -> int:
     """Run the step; return the exit code. StepError, LinkLost."""
     placed = layout(options.wanted, job)
     total = sum(count for _, count in placed)
-    link, asked = await _connected(), asyncio.Event()
+    link, asked = await connected(), asyncio.Event()
     async with spawning() as spawn:
 
         def pass_on(numbers: Iterable[int]) -> None:
@@ -251,8 +251,8 @@ def _say_end(rank: int, code: int) -> None:
     sys.stderr.write(f"srun: error: task {rank}: {how}\n")
 
 
-async def _connected() -> Link:
-    """Return the link to the first member; StepError."""
+async def connected() -> Link:
+    """Return the link of srun or sbcast to the first member; StepError."""
     directory = os.environ.get(ENV_STEPS)
     if not directory:
         raise StepError("this is no batch script, or a node of one that is not its first")

@@ -1,4 +1,5 @@
 """The first member's side of srun: takes steps, starts their tasks in all members, merges the rest.
+The same of sbcast, which copies a file to all members.
 
 srun reaches it at a socket in a directory that only this user may enter, and both ends prove that
 they belong to this attempt of this job (`gang_link`). So no other user of the machine, and no other
@@ -17,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairlead.member.file_copies import CopyToMembers, Send
 from fairlead.member.gang_link import (
     PROOF_SECONDS_MAX,
     Gang,
@@ -27,7 +29,6 @@ from fairlead.member.gang_link import (
     Stranger,
     prove_first,
 )
-from fairlead.member.tasks import Send
 
 #: Names the directory of a batch script's steps.
 ENV_STEPS = "FAIRLEAD_STEPS"
@@ -59,6 +60,8 @@ class Steps:
         self._members: dict[int, Send] = {}
         self._steps: dict[int, _Step] = {}
         self._count = 0
+        self._copies: dict[int, CopyToMembers] = {}
+        self._copies_count = 0
         self._cpus = cpus
         self._used: dict[int, int] = {}
         self._freed = asyncio.Condition()
@@ -68,7 +71,7 @@ class Steps:
         self._members[node] = send
 
     async def serve(self, directory: Path, spawn: Spawn) -> asyncio.Server:
-        """Listen for srun in a directory of this user's own."""
+        """Listen for srun and sbcast in a directory of this user's own."""
         key = secrets.token_bytes(KEY_BYTES)
         descriptor = os.open(directory / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -79,7 +82,7 @@ class Steps:
             try:
                 async with asyncio.timeout(PROOF_SECONDS_MAX):
                     _, link = await prove_first(gang, reader, writer)
-                await self._serve_step(link)
+                await self._serve(link)
             except (Stranger, LinkLost, TimeoutError):
                 return
             finally:
@@ -93,6 +96,10 @@ class Steps:
     async def heard(self, message: Message) -> None:
         """Pass on what a member says of a task; LinkLost for what no member says."""
         match message:
+            case {"copied": int(number), "member": str(member), "error": str(error)}:
+                if (copying := self._copies.get(number)) is not None:
+                    copying.heard(member, error)
+                return
             case {"wrote": int(number), "rank": int()}:
                 pass
             case {"ended": int(number), "rank": int(rank)}:
@@ -109,8 +116,20 @@ class Steps:
         for step in tuple(self._steps):
             await self._signal(step, number)
 
-    async def _serve_step(self, link: Link) -> None:
-        request = await link.receive()
+    async def _serve(self, link: Link) -> None:
+        match await link.receive():
+            case {"copy": dict(asked)}:
+                number, self._copies_count = self._copies_count, self._copies_count + 1
+                self._copies[number] = CopyToMembers(number, self._members)
+                try:
+                    await self._copies[number].serve(link, asked)
+                finally:
+                    del self._copies[number]
+            case request:
+                await self._serve_step(link, request)
+
+    async def _serve_step(self, link: Link, request: Message) -> None:
+        """Run a step; LinkLost."""
         if len(self._steps) >= STEPS_MAX:
             await link.send({"error": f"there are {STEPS_MAX} steps already"})
             return

@@ -1,4 +1,4 @@
-"""The tasks of steps that run in one member: started, signalled, and heard.
+"""The tasks of steps that run in one member: started, signalled, and heard; files that it is sent.
 
 Each task is a process group of its own. What it writes is sent in pieces of at most CHUNK_BYTES_MAX
 to where the step came from; a reader that is slow slows the task down, and nothing is kept.
@@ -11,10 +11,11 @@ import os
 import re
 import signal
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from fairlead.member.file_copies import FilesFromFirst, Send
 from fairlead.member.gang_link import LinkLost, Message, Spawn
 
 CHUNK_BYTES_MAX = 64 << 10
@@ -28,8 +29,6 @@ _OF_MEMBER = re.compile(
     r"|(CUDA|NVIDIA|ROCR|HIP)_VISIBLE_DEVICES"
 )
 
-Send = Callable[[Message], Awaitable[None]]
-
 
 class Tasks:
     """The running tasks of this member."""
@@ -37,16 +36,21 @@ class Tasks:
     def __init__(self, send: Send, spawn: Spawn) -> None:
         self._send = send
         self._spawn = spawn
+        self._files = FilesFromFirst(send)
         self._running: dict[tuple[int, int], asyncio.subprocess.Process] = {}
 
     async def hear(self, message: Message) -> None:
-        """Do what the first member says: launch the tasks of a step, or send them a signal."""
+        """Do what the first member says: launch the tasks of a step, send them a signal, or write
+        a file.
+        """
         match message:
             case {"launch": int(step), "tasks": list(tasks), "environment": dict(environment)}:
                 for task in tasks:
                     self._spawn(self._run(step, environment, task))
             case {"signal": int(number), "step": int(step)}:
                 self.signal(number, step)
+            case {"copy": int(number)}:
+                await self._files.hear(number, message)
             case _:
                 raise LinkLost
 

@@ -23,7 +23,8 @@ from fairlead.runtime.loglines import LineCutter
 
 #: Members that run a command of `exec --all` at the same time.
 AT_ONCE_MAX = 64
-_SHELL = "exec $(command -v bash || echo sh)"
+#: For `sh -c`: the shell that people expect, where there is one.
+SHELL = "exec $(command -v bash || echo sh)"
 _PORTS = re.compile(r"(?:(\d{1,5}):)?(\d{1,5})", re.ASCII)
 
 
@@ -83,7 +84,7 @@ def shell(common_: Common, *, job: str) -> int:
     require_terminal("a shell")
     api, pods = _members(common_, job)
     kind = os.environ.get("TERM") or "xterm"
-    command = ("env", f"TERM={kind}", "sh", "-c", _SHELL)
+    command = ("env", f"TERM={kind}", "sh", "-c", SHELL)
     common_.note(f"shell in {task_of(pods[0])} ({pods[0].metadata.name})")
     return run_one(api, pods[0], command, tty=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,18 +162,20 @@ def submit(
 def submit_script(
     common_: Common, program: Program, file: str, givens: FlagValues, *, dry_run: bool,
     ignore_unknown: bool, warn: Callable[[str], None], options: tuple[Given, ...] | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:  # fmt: skip
     """Check and store the job or the array of a script (or only check it) and return it; CliError.
 
     `file` is what the script is called in messages; `givens` win over the flags of its header.
-    `warn` is given what is noted about the script. `options` are those of sbatch's command line.
+    `warn` is given what is noted about the script. `options` are those of sbatch's command line,
+    `environment` has its variables.
     """
     assert program.script is not None
     text, variables = program.script.text, _variables(givens)
     nodes = givens.get(Flag.NODES)
     beside = Beside(
         ignore_unknown, "SLURM_ARRAY_TASK_ID" in variables, nodes[0].value if nodes else None,
-        os.environ, options,
+        environment, options,
     )  # fmt: skip
     header = parse_header(text, file=file, beside=beside)
     request, wrong = parse_request(

@@ -14,7 +14,7 @@ from fairlead.cli.script.slurm_options import LONG, SHORT, OptionTreatment
 COMMANDS = {
     "sbatch": "fairlead submit SCRIPT reads its #SBATCH lines",
     "srun": "fairlead run -- COMMAND; a script with #SBATCH lines has srun",
-    "salloc": "fairlead run --pty -- bash opens a shell in a job",
+    "salloc": "fairlead run --pty -- bash; fairlead slurm install DIR has salloc itself",
     "squeue": "fairlead ps; fairlead why JOB explains why one waits",
     "sinfo": "fairlead nodes",
     "scancel": "fairlead cancel JOB",

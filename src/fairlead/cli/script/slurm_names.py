@@ -5,6 +5,6 @@ from __future__ import annotations
 CLUSTER = "fairlead"
 DEFAULT_PARTITION = "all"
 COMMANDS = (
-    "sacct", "sattach", "sbatch", "scancel", "scontrol", "seff", "sinfo", "sprio", "squeue",
-    "srun", "sshare",
+    "sacct", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "seff", "sinfo",
+    "sprio", "squeue", "srun", "sshare",
 )  # fmt: skip

@@ -1,10 +1,15 @@
-"""A job whose program has the terminal of its submitter: `run --pty`.
+"""A job whose program has the terminal of its submitter: `run --pty`, and `salloc`.
 
 The job's own command only holds what was asked for. The program runs beside it, as `exec --tty`
 runs one, behind a pipe that the holder reads: the program's exit code comes through it and becomes
 the job's. A pipe that closes without one means that the session was lost, and ends the job with
 LOST; so does a holder that is not joined within JOIN_SECONDS. No side needs the other to clean up,
 so a client that is killed, at any line, leaves no job that runs.
+
+An allocation of salloc is such a job as well: its holder is a batch script in the first member, and
+leaves the name of the directory of steps (`member/steps.py`) beside the pipe, so that the program
+beside it has srun. The pipe is the holder's own, made after that file, which none but the holder
+can have made then.
 
 The image needs a shell, mkfifo and sleep.
 """
@@ -14,15 +19,16 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
-from fairlead.api.job import Job
+from fairlead.api.job import Job, JobState
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError, NotFound
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.change_verbs import CANCEL
-from fairlead.cli.job_request.jobspec import Program
+from fairlead.cli.job_request.jobspec import Program, Script
 from fairlead.cli.records.follow import state_line
 from fairlead.cli.records.members import MemberReference, running_members
 from fairlead.cli.records.watching import Gone, job_changes
@@ -39,11 +45,21 @@ LINGER_SECONDS = 1
 #: The exit code of a job whose terminal was lost: 128 + SIGHUP.
 LOST = 129
 _PATH = "path=${TMPDIR:-/tmp}/.fairlead-run-$1"
-_HOLDER = f"""{_PATH}
+_STEPS = """# what runs beside this finds srun by it
+(set -C; echo "$FAIRLEAD_STEPS" >"$path.steps") || exit 1
+"""
+_HAS_STEPS = """read -r FAIRLEAD_STEPS <"$path.steps"
+export FAIRLEAD_STEPS PATH="$FAIRLEAD_STEPS/bin:$PATH"
+"""
+
+
+def _holder(of_steps: str) -> str:
+    """Return what the job runs."""
+    return f"""{_PATH}
 umask 077
-trap 'rm -f "$path"' EXIT
+trap 'rm -f "$path" "$path.steps"' EXIT
 trap 'exit 143' TERM
-mkfifo "$path" || exit 1
+{of_steps}mkfifo "$path" || exit 1
 (sleep {JOIN_SECONDS}; : >"$path") &
 exec 3<"$path"
 code=
@@ -52,16 +68,24 @@ read -r code <&3
 [ -n "$code" ] || echo "the terminal was lost before the program ended, or never came"
 exit "${{code:-{LOST}}}"
 """
-_PROGRAM = f"""{_PATH}
+
+
+def _program(of_steps: str) -> str:
+    """Return what runs the program beside it."""
+    return f"""{_PATH}
 shift
-until [ -p "$path" ]; do sleep 0.1; done
+until [ -p "$path" ] && [ -O "$path" ]; do sleep 0.1; done
 exec 9>"$path"
-trap : INT QUIT
+{of_steps}trap : INT QUIT
 "$@" 9>&-
 code=$?
 echo "$code" >&9
 exit "$code"
 """
+
+
+def _nothing() -> None:
+    pass
 
 
 class TerminalJob:
@@ -74,11 +98,20 @@ class TerminalJob:
     @property
     def program(self) -> Program:
         """What the job itself runs."""
-        return Program(("sh", "-c", _HOLDER, "fairlead-run", self._token), called=self._command[0])
+        holder = ("sh", "-c", _holder(""), "fairlead-run", self._token)
+        return Program(holder, called=self._command[0])
 
-    def run(self, common_: Common, api: Api, key: tuple[str, str]) -> int:
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """What runs the command beside the holder."""
+        return ("sh", "-c", _program(""), "fairlead-run", self._token, *self._command)
+
+    def run(
+        self, common_: Common, api: Api, key: tuple[str, str], begun: Callable[[], None] = _nothing,
+        *, tty: bool = True,
+    ) -> int:  # fmt: skip
         """Wait until the job runs, run the command in it and see the job end; return the command's
-        exit code. Whatever else ends this cancels the job.
+        exit code. Whatever else ends this cancels the job. `begun` is called once the job runs.
         """
         try:
             with ended_by_signals():
@@ -87,9 +120,9 @@ class TerminalJob:
                 common_.note(f"{key[1]} {state_of(job)}: {ending(job)}")
                 return exit_code(job) or Exit.FAILED
             _, pods = running_members(api, key[0], MemberReference(key[1], None))
+            begun()
             kind = os.environ.get("TERM") or "xterm"
-            command = ("env", f"TERM={kind}", "sh", "-c", _PROGRAM, "fairlead-run", self._token)
-            code = run_one(api, pods[0], (*command, *self._command), tty=True)
+            code = run_one(api, pods[0], ("env", f"TERM={kind}", *self.beside), tty=tty)
         except KeyboardInterrupt:
             _cancel(common_, api, key)
             return Exit.INTERRUPTED
@@ -104,15 +137,33 @@ class TerminalJob:
         return exit_code(ended)  # a session may end with its container, before it has the code
 
 
+class Allocation(TerminalJob):
+    """One command, in the first member of a job of several, that has srun for all of them."""
+
+    def __init__(self, command: tuple[str, ...], name: str) -> None:
+        super().__init__(command)
+        self._name = name
+
+    @property
+    def program(self) -> Program:
+        """A batch script in the first member."""
+        return Program((self._token,), Script(self._name, f"#!/bin/sh\n{_holder(_STEPS)}"))
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """What runs the command beside the holder, with srun in its PATH."""
+        return ("sh", "-c", _program(_HAS_STEPS), "fairlead-run", self._token, *self._command)
+
+
 def _started(common_: Common, api: Api, key: tuple[str, str]) -> Job:
-    """Return the job once its member runs, or it has ended; say meanwhile why it waits."""
+    """Return the job once its members run, or it has ended; say meanwhile why it waits."""
     said = ""
     for job in job_changes(api, key):
         text = state_line(job)
         if text not in ("", said):
             common_.note(f"{key[1]} {text}")
             said = text
-        if job.is_finished or job.status.members.running:
+        if job.is_finished or job.status.state == JobState.RUNNING.value:
             return job
     raise AssertionError("a job's changes never end")
 

@@ -17,6 +17,7 @@ VERSION = f"slurm 24.05.0 (fairlead {__version__})"
 _NO_CONTROLLER = "Unable to contact slurm controller (connect failure)"
 #: What Slurm's commands say before the reason, where no answer comes.
 _BEFORE = {
+    "salloc": "salloc: error: Job submit/allocate failed: ",
     "sbatch": "sbatch: error: Batch job submission failed: ",
     "squeue": "slurm_load_jobs error: ",
     "scontrol": "slurm_load_jobs error: ",

@@ -1,0 +1,97 @@
+"""salloc: queue a job that holds what is asked for, and run a command on its first node.
+
+The command, by default a shell, has this terminal, and srun for all nodes. The job ends with it,
+and with the terminal (`cli/sessions/terminal_job.py`). Options are those of sbatch that are about a
+job.
+Source: the manual page salloc(1), with LaunchParameters=use_interactive_step.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from fairlead import terminal
+from fairlead.cli.commands.interactive import SHELL
+from fairlead.cli.commands.submit import submit_script
+from fairlead.cli.connection.common import Common
+from fairlead.cli.script.sbatch_lines import Given, take_option
+from fairlead.cli.script.slurm_options import LONG
+from fairlead.cli.sessions.terminal_job import Allocation
+from fairlead.cli.slurm_tools.options import ToolError
+from fairlead.cli.slurm_tools.sbatch import number_of
+
+#: What an allocation without a command is called, as in Slurm.
+INTERACTIVE = "interactive"
+#: Options of sbatch that are about a script or about sbatch itself.
+_OF_SCRIPTS = frozenset((
+    "array", "output", "error", "open-mode", "input", "parsable", "wait", "test-only", "wrap",
+    "requeue", "export",
+))  # fmt: skip
+#: Options of salloc alone that change nothing here: how it ends a command, and its bell.
+_IGNORED = re.compile(r"--(no-)?bell|-K\w*|--kill-command(=\w+)?")
+_REFUSED = {
+    re.compile(r"--no-shell"): "an allocation ends with its command; sbatch --wrap 'sleep "
+    "infinity' holds one, and fairlead shell JOB opens a shell in it",
+    re.compile(r"-I\d*|--immediate(=\d+)?"): "sbatch --test-only says when a job may start",
+    re.compile(r"--x11(=\w+)?"): "fairlead forward JOB PORT passes on a port",
+}  # fmt: skip
+
+
+def _options(arguments: list[str]) -> tuple[list[Given], tuple[str, ...]]:
+    """Return the options and the command; ToolError."""
+    options, rest = list[Given](), list(arguments)
+    while rest:
+        for pattern, instead in _REFUSED.items():
+            if pattern.fullmatch(rest[0]):
+                raise ToolError(f"{rest[0]} cannot be honoured: {instead}")
+        if _IGNORED.fullmatch(rest[0]):
+            rest.pop(0)
+            continue
+        given = take_option(rest)
+        if given is None:
+            break
+        if given.option is not None and given.option.name in _OF_SCRIPTS:
+            raise ToolError(f"{given.shown} is an option of sbatch, not of salloc")
+        options.append(given)
+    return options, tuple(rest[1:] if rest[:1] == ["--"] else rest)
+
+
+def run(common_: Common, arguments: list[str]) -> int:
+    """Hold what is asked for while a command runs in it, and return the command's exit code."""
+    options, command = _options(arguments)
+    is_quiet = any(given.option is LONG["quiet"] for given in options)
+
+    def say(text: str) -> None:
+        if not is_quiet:
+            terminal.tell(f"salloc: {text}")
+
+    called = command[0].rpartition("/")[2] if command else INTERACTIVE
+    held = Allocation(command or ("sh", "-c", SHELL), called)
+    never_again = Given(LONG["no-requeue"], "--no-requeue")  # a terminal cannot move
+    stored = submit_script(
+        common_, held.program, "salloc", {}, dry_run=False, ignore_unknown=False,
+        warn=lambda note: say(f"warning: {note}"), options=(*options, never_again),
+        environment=_defaults(),
+    )  # fmt: skip
+    api = common_.connect()
+    key = (str(stored["metadata"]["namespace"]), str(stored["metadata"]["name"]))
+    number = number_of(api, key, is_array=False)
+    say(f"Pending job allocation {number}")
+    has_terminal = sys.stdin.isatty() and terminal.is_terminal()
+    code = held.run(
+        common_, api, key, lambda: say(f"Granted job allocation {number}"), tty=has_terminal
+    )
+    say(f"Relinquishing job allocation {number}")
+    return code
+
+
+def _defaults() -> dict[str, str]:
+    """Return the variables of salloc as those of sbatch that give the same options a value."""
+    prefix = "SALLOC_"
+    return {
+        f"SBATCH_{name.removeprefix(prefix)}": value
+        for name, value in os.environ.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,106 @@
+"""salloc, and what is done in an allocation: srun and sbcast from what is no batch script."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from tests.e2e.cli_world import Shell, eventually
+from tests.e2e.disaster_world import kill, processes_of
+from tests.e2e.slurm_world import Tools
+from tests.e2e.test_interactive import Terminal, until_gone
+from tests.patience import PATIENCE_SECONDS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm-tools")]
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+    shell = Shell(tmp_path_factory.mktemp("salloc"))
+    shell.up("--nodes", "1", "--listen", "127.0.0.1:0")
+    try:
+        yield Tools(shell)
+    finally:
+        shell.down()
+        kill(processes_of(shell.data))
+
+
+def test_a_command_of_salloc_starts_tasks_on_all_nodes_and_its_end_releases_them(
+    tools: Tools,
+) -> None:
+    (tools.root / "table").write_text("copied\n")
+    inner = (
+        "sbcast table there && srun -n4 sh -c 'echo $SLURM_PROCID/$SLURM_NTASKS on $SLURM_NODEID'"
+        "; srun -N1 -n1 cat there; echo $SLURM_NNODES nodes, step $SLURM_STEP_ID., given $(cat)"
+    )
+    done = tools.run("salloc", "-N2", "sh", "-c", inner, stdin="text")
+    number = done.err.split("Granted job allocation ")[1].split()[0]
+    assert sorted(done.out.splitlines()) == [
+        "0/4 on 0", "1/4 on 0", "2 nodes, step ., given text", "2/4 on 1", "3/4 on 1", "copied",
+    ]  # fmt: skip
+    assert done.err.endswith(f"salloc: Relinquishing job allocation {number}\n")
+    assert tools.queue("-j", number) == []
+    form = ("-X", "-n", "-P", "-o", "JobName,State,NNodes")
+    assert tools.run("sacct", *form, "-j", number).out == "sh|COMPLETED|1\n"
+    failed = tools.run("salloc", "-Q", "srun", "sh", "-c", "exit 5", code=5)
+    assert failed.err == "srun: error: task 0: Exited with exit code 5\n"
+
+
+def test_a_shell_of_salloc_has_the_terminal_and_scancel_ends_it_with_its_steps(
+    tools: Tools,
+) -> None:
+    terminal = Terminal(tools, "salloc", "-N2")
+    terminal.until(b"Granted job allocation")
+    terminal.type(b"stty size; srun -l sh -c 'echo has $RANK'; echo na'me' $SLURM_JOB_NAME.\n")
+    for text in (b"31 97", b"0: has 0", b"1: has 1", b"name interactive."):
+        terminal.until(text)
+    terminal.resize(40, 100)
+    terminal.process.send_signal(signal.SIGWINCH)
+    terminal.type(b"until [ \"$(stty size)\" = '40 100' ]; do :; done; echo re'sized'\n")
+    terminal.until(b"resized")
+    terminal.type(b"srun -N1 -n1 sh -c 'echo pid=$$=; exec sleep 1000'\n")
+    terminal.until(b"=\r\n")
+    pid = int(terminal.shown.rsplit(b"pid=", 1)[1].split(b"=")[0])
+    [number] = tools.queue(form="%i")
+    tools.run("scancel", number)
+    assert terminal.end() != 0
+    until_gone(pid)
+    eventually(lambda: tools.queue("-t", "all", "-j", number), [f"{number} CA"])
+
+
+def test_a_killed_salloc_leaves_no_allocation(tools: Tools) -> None:
+    terminal = Terminal(tools, "salloc", "srun", "sh", "-c", "echo pid=$$=; exec sleep 1000")
+    terminal.until(b"=\r\n")
+    pid = int(terminal.shown.rsplit(b"pid=", 1)[1].split(b"=")[0])
+    terminal.process.send_signal(signal.SIGKILL)
+    terminal.process.wait(PATIENCE_SECONDS)
+    until_gone(pid)
+    eventually(tools.queue, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--no-shell",), "an allocation ends with its command"),
+        (("-I10", "true"), "--test-only"),
+        (("--array=1-3", "true"), "--array is an option of sbatch"),
+        (("--frobnicate", "true"), "--frobnicate is not an option"),
+        (("-L", "matlab", "true"), "there are no licences"),
+        (("-N99", "true"), "99 members"),
+    ],
+)
+def test_what_no_allocation_can_be_is_refused_with_what_to_do(
+    tools: Tools, words: tuple[str, ...], said: str
+) -> None:
+    assert said in tools.run("salloc", *words, code=1).err
+    assert tools.queue() == []
+
+
+def test_variables_of_salloc_give_options_a_value_and_those_of_sbatch_do_not(tools: Tools) -> None:
+    done = tools.run(
+        "salloc", "true", SALLOC_TIMELIMIT="00:07:00", SBATCH_TIMELIMIT="1", SBATCH_JOB_NAME="no"
+    )
+    number = done.err.split("Granted job allocation ")[1].split()[0]
+    form = ("-X", "-n", "-P", "-o", "JobName,Timelimit", "-j", number)
+    eventually(lambda: tools.run("sacct", *form).out, "true|00:07:00\n")
