@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from bench.harness import Report
 from fairlead.decide.words import duration
-from fairlead.sim.run import ScenarioRun
-from fairlead.sim.scenario import FaultProfile, Scenario, load_scenario
-from fairlead.sim.summary import Summary
+from fairlead.sim.scenarios.run import ScenarioRun
+from fairlead.sim.scenarios.scenario import FaultProfile, Scenario, load_scenario
+from fairlead.sim.scenarios.summary import Summary
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scenarios" / "day-of-bursts.yaml"
 NODES, DAYS = 40, 0.5

@@ -27,8 +27,8 @@ from typing import NamedTuple
 from bench.bare_queue import BareJob, bare_waits
 from bench.harness import Report
 from fairlead.runtime.worker_process import end_with_parent
-from fairlead.sim.run import ScenarioRun
-from fairlead.sim.scenario import ClusterSpec, LoadSpec, Scenario, TenantTeams
+from fairlead.sim.scenarios.run import ScenarioRun
+from fairlead.sim.scenarios.scenario import ClusterSpec, LoadSpec, Scenario, TenantTeams
 from fairlead.sim.traces.readers import read_trace, write_csv
 from fairlead.sim.traces.trace import Trace, TraceJob
 

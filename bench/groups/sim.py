@@ -27,11 +27,11 @@ from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import Request, RequestVerb
 from fairlead.runtime.clock import SystemClock
-from fairlead.sim.run import ScenarioRun
-from fairlead.sim.scenario import ClusterSpec, LoadSpec, Scenario
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.scenarios.run import ScenarioRun
+from fairlead.sim.scenarios.scenario import ClusterSpec, LoadSpec, Scenario
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import simulate
-from fairlead.sim.world_options import WorldOptions
 
 NODES, JOBS, SECONDS, SEED, ROUNDS = 64, 100, 21_600.0, 7, 3
 

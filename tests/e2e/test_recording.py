@@ -12,9 +12,9 @@ from tests.e2e.cli_world import Shell, eventually
 
 from fairlead.api.job import Job
 from fairlead.decide.verdict import ObjectKey
-from fairlead.sim.observer import Observer
-from fairlead.sim.run import ScenarioRun
-from fairlead.sim.scenario import load_scenario
+from fairlead.sim.observers.observer import Observer
+from fairlead.sim.scenarios.run import ScenarioRun
+from fairlead.sim.scenarios.scenario import load_scenario
 
 pytestmark = pytest.mark.e2e
 

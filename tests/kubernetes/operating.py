@@ -54,8 +54,8 @@ from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
 from fairlead.runtime.reader import MirrorReader
-from fairlead.sim.array_checker import ArrayChecker
-from fairlead.sim.checkers import Checkers
+from fairlead.sim.promises.array_checker import ArrayChecker
+from fairlead.sim.promises.checkers import Checkers
 
 CLOCK = SystemClock()
 POLICY = JobsPolicy(peer_naming=PeerNaming.DNS)

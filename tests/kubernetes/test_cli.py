@@ -26,8 +26,8 @@ from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api.resources import JOBS, VOLUMES
 from fairlead.kube.client import HttpClient
-from fairlead.sim.run import ScenarioRun
-from fairlead.sim.scenario import load_scenario
+from fairlead.sim.scenarios.run import ScenarioRun
+from fairlead.sim.scenarios.scenario import load_scenario
 
 pytestmark = pytest.mark.kubernetes
 

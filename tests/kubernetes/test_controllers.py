@@ -56,7 +56,7 @@ from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.fencing import fence
 from fairlead.runtime.leader import LeaderTerm
 from fairlead.runtime.mirror import Mirror
-from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.observers.broken_promise import PromiseBroken
 
 pytestmark = pytest.mark.kubernetes
 

@@ -16,7 +16,7 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.placement.why_not.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Reason
-from fairlead.sim.placement_checkers import NeighbourChecker
+from fairlead.sim.promises.placement_checkers import NeighbourChecker
 from fairlead.testing.builders import (
     EPOCH,
     as_written,

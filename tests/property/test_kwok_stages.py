@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fairlead.embedded.virtual.profile import parse_profile
 from fairlead.input.errors import CliError
-from fairlead.sim.kwok_objects import read_template
-from fairlead.sim.kwok_stages import Conversion, convert
+from fairlead.sim.kwok.objects import read_template
+from fairlead.sim.kwok.stages import Conversion, convert
 
 KEYS = (
     ".metadata.deletionTimestamp", ".status.phase", ".status.podIP", ".metadata.finalizers",

@@ -30,7 +30,7 @@ from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.placement.why_not.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.model.gang.gangs import GangRequest
-from fairlead.sim.placement_checkers import TopologyChecker
+from fairlead.sim.promises.placement_checkers import TopologyChecker
 from fairlead.testing.builders import EPOCH, as_written
 
 

@@ -24,7 +24,7 @@ from fairlead.decide.placement.places.freed import FreedCapacity
 from fairlead.decide.placement.places.search import plan_gang
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.gang.gangs import GangRequest
-from fairlead.sim.placement_checkers import TopologyChecker
+from fairlead.sim.promises.placement_checkers import TopologyChecker
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 
 POLICY = PlacementPolicy(preemption_min_run_seconds=0.0, nominations_max=1000)

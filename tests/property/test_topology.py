@@ -27,7 +27,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.model.asks.topology import Level
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest
-from fairlead.sim.placement_checkers import TopologyChecker
+from fairlead.sim.promises.placement_checkers import TopologyChecker
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_node
 
 LEVELS = tuple(Level(name, f"net/{name}") for name in ("block", "rack", "nvlink"))

@@ -16,13 +16,13 @@ from fairlead.api.job import Job
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.virtual.profile import NodeShape, load_profile
-from fairlead.sim.checkers import Checkers
-from fairlead.sim.faults import PERFECT, FaultRates
-from fairlead.sim.observer import Observer
-from fairlead.sim.training_operator import GateChecker
-from fairlead.sim.workload import Arrival, WorkloadOptions
+from fairlead.sim.actors.training_operator import GateChecker
+from fairlead.sim.observers.observer import Observer
+from fairlead.sim.promises.checkers import Checkers
+from fairlead.sim.setup.faults import PERFECT, FaultRates
+from fairlead.sim.setup.workload import Arrival, WorkloadOptions
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import WorldOptions
 
 SHAPE = NodeShape(resources={"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "8"})
 FAULTS = FaultRates(

@@ -21,16 +21,16 @@ from itertools import pairwise
 from pathlib import Path
 
 from fairlead.api.core import Node
-from fairlead.sim.checkers import unwrap_broken
-from fairlead.sim.faults import PERFECT
+from fairlead.sim.actors.replicas import Replicas
 from fairlead.sim.loop import run
-from fairlead.sim.observer import Observer
-from fairlead.sim.replicas import Replicas
-from fairlead.sim.team_changes import TeamChange
-from fairlead.sim.team_model import team_taints
-from fairlead.sim.workload import HIGH, Arrival, WorkloadOptions, job_body
+from fairlead.sim.observers.broken_promise import unwrap_broken
+from fairlead.sim.observers.observer import Observer
+from fairlead.sim.promises.team_model import team_taints
+from fairlead.sim.setup.faults import PERFECT
+from fairlead.sim.setup.team_changes import TeamChange
+from fairlead.sim.setup.workload import HIGH, Arrival, WorkloadOptions, job_body
+from fairlead.sim.setup.world_options import EPOCH, WorldOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import EPOCH, WorldOptions
 
 HELIOS = Path(__file__).parents[1] / "property" / "data" / "helios_earth_quota_changes.csv"
 GPUS = 8

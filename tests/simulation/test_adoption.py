@@ -14,8 +14,8 @@ from tests.unit.history.contract import records_of
 from fairlead.api.job import Job
 from fairlead.api.resources import JOBS, PODS
 from fairlead.runtime.history import HistoryQuery
+from fairlead.sim.actors.training_operator import OWNERS, SPACE, owner_body, owner_name
 from fairlead.sim.loop import run
-from fairlead.sim.training_operator import OWNERS, SPACE, owner_body, owner_name
 
 
 async def until(condition: Callable[[], bool], seconds_max: float) -> None:

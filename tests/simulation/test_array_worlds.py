@@ -21,14 +21,14 @@ from fairlead.controllers.array_index import ArrayIndex
 from fairlead.controllers.element_states import ElementStates
 from fairlead.decide.arrays import ArrayView, DeleteElement, lifecycle
 from fairlead.decide.jobs.view import ElementState
-from fairlead.sim.array_checker import ArrayChecker
-from fairlead.sim.checkers import PromiseBroken, unwrap_broken
 from fairlead.sim.explored_worlds import options_of
-from fairlead.sim.faults import ROUGH
 from fairlead.sim.loop import run
-from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.observers.broken_promise import PromiseBroken, unwrap_broken
+from fairlead.sim.promises.array_checker import ArrayChecker
+from fairlead.sim.setup.faults import ROUGH
+from fairlead.sim.setup.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World, simulate
-from fairlead.sim.world_options import WorldOptions
 from fairlead.testing.builders import make_job, make_placement
 
 ROUGH_WORLD = WorldOptions(
@@ -152,7 +152,7 @@ def test_an_array_that_stays_open_after_its_elements_have_ended_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What can never run excuses an array only while there is an element that waits."""
-    monkeypatch.setattr("fairlead.sim.fitting.never_fits", lambda *_: "planted")
+    monkeypatch.setattr("fairlead.sim.setup.fitting.never_fits", lambda *_: "planted")
     monkeypatch.setattr("fairlead.decide.arrays.lifecycle._is_over", lambda *_: False)
     with pytest.raises(BaseExceptionGroup) as group:
         run(one_node(12, members=1).run())

@@ -18,12 +18,12 @@ from fairlead.api.resources import JOBS, NODE_POOLS, NODES, PODS, PRIORITY_CLASS
 from fairlead.decide.pinning import Binding
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.virtual.profile import NodeShape, load_profile
-from fairlead.sim.faults import PERFECT, FaultRates
 from fairlead.sim.loop import run
-from fairlead.sim.observer import Observer
-from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.observers.observer import Observer
+from fairlead.sim.setup.faults import PERFECT, FaultRates
+from fairlead.sim.setup.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import WorldOptions
 from fairlead.testing.builders import EPOCH
 
 RESOURCES = {"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": "8", "pods": "110"}

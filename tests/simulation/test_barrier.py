@@ -9,11 +9,11 @@ import pytest
 
 from fairlead.runtime import loop
 from fairlead.runtime.barrier import Barrier, Written
-from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.faults import PERFECT
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.setup.faults import PERFECT
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import simulate
-from fairlead.sim.world_options import WorldOptions
 
 LAGGING = WorldOptions(
     nodes=6,

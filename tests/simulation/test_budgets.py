@@ -15,11 +15,11 @@ from fairlead.api.placement import Nomination, RolePlacement
 from fairlead.api.team import Budget, Team, TeamSpec, TeamStatus, TeamUse
 from fairlead.api.times import format_time, parse_time
 from fairlead.model.holdings.team_use import DecayedSums
-from fairlead.sim.budget_checker import BudgetChecker
-from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.team_changes import TeamChange, budget_seconds, draw_changes, with_budgets
-from fairlead.sim.team_model import TeamModel
-from fairlead.sim.working_time import SCHEDULER, WorkingTime
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.observers.working_time import SCHEDULER, WorkingTime
+from fairlead.sim.promises.budget_checker import BudgetChecker
+from fairlead.sim.promises.team_model import TeamModel
+from fairlead.sim.setup.team_changes import TeamChange, budget_seconds, draw_changes, with_budgets
 from fairlead.sim.world import World
 from fairlead.testing.builders import make_job, make_placement
 

@@ -18,12 +18,13 @@ from fairlead.api.core import Pod, PodCondition
 from fairlead.api.job import Adopts, Job, VerdictStatus
 from fairlead.api.meta import Condition
 from fairlead.decide.verdict import NOTHING
-from fairlead.sim.checkers import Checkers, PromiseBroken
-from fairlead.sim.faults import PERFECT
-from fairlead.sim.working_time import JOBS, TEAMS, WorkingTime
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.observers.working_time import JOBS, TEAMS, WorkingTime
+from fairlead.sim.promises.checkers import Checkers
+from fairlead.sim.setup.faults import PERFECT
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World, simulate
-from fairlead.sim.world_options import WorldOptions
 from fairlead.testing.builders import (
     make_job,
     make_member_pod,

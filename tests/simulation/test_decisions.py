@@ -16,11 +16,11 @@ from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.verdict import Decision
 from fairlead.sim.explored_worlds import options_of
-from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.loop import run
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.setup.faults import PERFECT, ROUGH
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import simulate
-from fairlead.sim.world_options import WorldOptions
 
 from .test_balloons import BalloonWorld, gang, holds, play, pool_body
 from .test_consolidation import world_of

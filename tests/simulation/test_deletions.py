@@ -14,16 +14,16 @@ from fairlead.api.meta import Condition
 from fairlead.api.resources import TEAMS
 from fairlead.api.team import Team
 from fairlead.api.times import format_time, parse_time
-from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.explored_worlds import options_of
-from fairlead.sim.faults import PERFECT
-from fairlead.sim.jobs_checker import JobsChecker
 from fairlead.sim.loop import run
-from fairlead.sim.team_changes import TeamChange
-from fairlead.sim.working_time import WorkingTime
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.observers.working_time import WorkingTime
+from fairlead.sim.promises.jobs_checker import JobsChecker
+from fairlead.sim.setup.faults import PERFECT
+from fairlead.sim.setup.team_changes import TeamChange
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import EPOCH, WorldOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import EPOCH, WorldOptions
 from fairlead.testing.builders import make_job, make_member_pod, make_placement
 
 replace = msgspec.structs.replace

@@ -9,11 +9,11 @@ import pytest
 from fairlead.decide.placement.desk import context, repair
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.desk.repair import RepairScope
-from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.explored_worlds import options_of
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import WorldOptions
 
 from .test_teams import HOUR, run_world
 

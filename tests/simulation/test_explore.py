@@ -12,12 +12,12 @@ import pytest
 
 from fairlead.sim.explore import broken_text, explore_one, summary
 from fairlead.sim.explored_worlds import options_of
-from fairlead.sim.fitting import unfit_jobs
 from fairlead.sim.settling import gpu_hours, settle_seconds
-from fairlead.sim.team_changes import budget_seconds
-from fairlead.sim.workload import generate
+from fairlead.sim.setup.fitting import unfit_jobs
+from fairlead.sim.setup.team_changes import budget_seconds
+from fairlead.sim.setup.workload import generate
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import WorldOptions
 
 
 def small(_number: int) -> WorldOptions:
@@ -93,9 +93,9 @@ def test_a_job_that_can_never_run_and_does_not_say_so_breaks_promise_3(
 ) -> None:
     options = replace(small(3), settle_seconds_max=1800.0)
     monkeypatch.setattr("fairlead.sim.explore.options_of", lambda _number: options)
-    monkeypatch.setattr("fairlead.sim.fitting.never_fits", lambda _body, _options: "planted")
+    monkeypatch.setattr("fairlead.sim.setup.fitting.never_fits", lambda _body, _options: "planted")
     monkeypatch.setattr(World, "_waiting_unfit", lambda world: list(world.unfit)[:1])
-    monkeypatch.setattr("fairlead.sim.checkers.Checkers.unfinished_count", 1)
+    monkeypatch.setattr("fairlead.sim.promises.checkers.Checkers.unfinished_count", 1)
     found = explore_one(3)
     assert "3: ('default', 'job-00000') can never run and does not say so" in found.broken
 

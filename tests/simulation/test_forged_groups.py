@@ -20,8 +20,8 @@ from fairlead.api.meta import to_wire
 from fairlead.api.names import SIMULATE_SECONDS
 from fairlead.api.quantity import GPU
 from fairlead.api.resources import JOBS, NAMESPACES, PODS
+from fairlead.sim.actors.training_operator import OWNERS, SPACE, owner_body
 from fairlead.sim.loop import run
-from fairlead.sim.training_operator import OWNERS, SPACE, owner_body
 
 MALLORY = "mallory"
 NODES = 4

@@ -13,13 +13,13 @@ from fairlead.api.names import TAINT_UNHEALTHY
 from fairlead.decide.health import cycle
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.rails.ledger import RailsAccount
-from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.actors.health_checker import HealthChecker
 from fairlead.sim.explore import explore_one
 from fairlead.sim.explored_worlds import options_of
-from fairlead.sim.health_checker import HealthChecker
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import WorldOptions
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 
 from .test_teams import HOUR, run_world

@@ -15,10 +15,10 @@ from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.virtual.profile import ImagesSpec, load_profile
 from fairlead.sim.loop import run
-from fairlead.sim.observer import Observer
-from fairlead.sim.workload import Arrival, WorkloadOptions
+from fairlead.sim.observers.observer import Observer
+from fairlead.sim.setup.workload import Arrival, WorkloadOptions
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import WorldOptions
 
 GIB = 1 << 30
 OTHERS = [f"other-{i}" for i in range(6)]

@@ -18,12 +18,12 @@ from fairlead.api.node_pool import DeletionPolicy, NodePool
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.fleet.demand import Demand
 from fairlead.model.health.machines import Instance, InstanceState
-from fairlead.sim.checkers import PromiseBroken
+from fairlead.sim.actors.machines import FleetChecker, pool_body
 from fairlead.sim.loop import run
-from fairlead.sim.machines import FleetChecker, pool_body
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import PoolShape, WorldOptions
 from fairlead.sim.world import World, simulate
-from fairlead.sim.world_options import PoolShape, WorldOptions
 from fairlead.testing.builders import make_job, make_member_pod, make_node, make_placement
 
 HOUR = 3600.0

@@ -11,13 +11,13 @@ from fairlead.api.names import MAINTENANCE
 from fairlead.api.times import format_time
 from fairlead.model.inventory.labels import Bools, Slots
 from fairlead.model.inventory.window_table import WindowTable
-from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.explore import explore_one
 from fairlead.sim.explored_worlds import options_of
-from fairlead.sim.placement_checkers import MaintenanceChecker
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.promises.placement_checkers import MaintenanceChecker
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import WorldOptions
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 
 from .test_teams import HOUR, run_world

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from fairlead.api.job import Attempt, Job
 from fairlead.api.placement import Nomination, Preemption, PreemptionKind, RolePlacement, Victim
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.faults import PERFECT, FaultRates
 from fairlead.sim.loop import run
-from fairlead.sim.preemption_checker import PreemptionChecker
-from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.promises.preemption_checker import PreemptionChecker
+from fairlead.sim.setup.faults import PERFECT, FaultRates
+from fairlead.sim.setup.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import WorldOptions
 from fairlead.testing.builders import make_job, make_node, make_placement
 
 MOVES = PlacementPolicy(starvation_seconds=30.0, defragments=True, move_min_run_seconds=60.0)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from fairlead.api.pod_parts import ContainerPort
-from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.loop import run
-from fairlead.sim.placement_checkers import NeighbourChecker
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.promises.placement_checkers import NeighbourChecker
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import WorldOptions
 from fairlead.testing.builders import (
     make_anti_affinity,
     make_job,

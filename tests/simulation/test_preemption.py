@@ -16,14 +16,14 @@ from fairlead.api.names import ADMITTED, TEAM
 from fairlead.api.placement import Nomination, Preemption, PreemptionKind, RolePlacement, Victim
 from fairlead.api.resources import JOBS, PRIORITY_CLASSES
 from fairlead.api.times import format_time, parse_time
-from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.faults import PERFECT
 from fairlead.sim.loop import run
-from fairlead.sim.preemption_checker import PreemptionChecker
-from fairlead.sim.team_model import TeamModel
-from fairlead.sim.workload import HIGH, Arrival, WorkloadOptions, job_body
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.promises.preemption_checker import PreemptionChecker
+from fairlead.sim.promises.team_model import TeamModel
+from fairlead.sim.setup.faults import PERFECT
+from fairlead.sim.setup.workload import HIGH, Arrival, WorkloadOptions, job_body
+from fairlead.sim.setup.world_options import EPOCH, WorldOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import EPOCH, WorldOptions
 from fairlead.testing.builders import (
     make_job,
     make_member_pod,

@@ -38,7 +38,7 @@ from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.sim.loop import run
-from fairlead.sim.workload import job_body
+from fairlead.sim.setup.workload import job_body
 from fairlead.testing.builders import EPOCH
 
 GPUS = "requests.nvidia.com/gpu"

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from fairlead.sim.explored_worlds import options_of
-from fairlead.sim.replay_command import read_options, replay_command
-from fairlead.sim.world_options import Outage, WorldOptions
+from fairlead.sim.setup.replay_command import read_options, replay_command
+from fairlead.sim.setup.world_options import Outage, WorldOptions
 
 
 def stated(options: WorldOptions) -> str:

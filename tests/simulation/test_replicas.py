@@ -12,13 +12,13 @@ import pytest
 from fairlead.runtime.client import Request, RequestVerb
 from fairlead.runtime.fencing import LeaderClient
 from fairlead.runtime.leader import LeaderElector, LeaderTerm
-from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.faults import PERFECT, ROUGH
 from fairlead.sim.loop import run
+from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.outcome import SimulationOutcome
-from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.setup.faults import PERFECT, ROUGH
+from fairlead.sim.setup.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World, simulate
-from fairlead.sim.world_options import WorldOptions
 
 CALM = WorldOptions(
     nodes=4,

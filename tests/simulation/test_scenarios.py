@@ -13,9 +13,9 @@ from bench.bare_queue import BareJob, bare_waits
 from msgspec.structs import replace
 
 from fairlead.cli.main import guarded
-from fairlead.sim.recorder import RunRecorder
-from fairlead.sim.report import figure_rows, render_report
-from fairlead.sim.run import (
+from fairlead.sim.scenarios.recorder import RunRecorder
+from fairlead.sim.scenarios.report import figure_rows, render_report
+from fairlead.sim.scenarios.run import (
     RunProgress,
     RunResult,
     ScenarioRun,
@@ -23,7 +23,7 @@ from fairlead.sim.run import (
     team_changes_of,
     write_results,
 )
-from fairlead.sim.scenario import (
+from fairlead.sim.scenarios.scenario import (
     CloudSpec,
     ClusterSpec,
     FaultProfile,

@@ -14,10 +14,10 @@ from fairlead.decide.placement.actions import WriteVerdict
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import Decision
 from fairlead.runtime.mirror import Change
-from fairlead.sim.faults import PERFECT, ROUGH
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.setup.faults import PERFECT, ROUGH
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import simulate
-from fairlead.sim.world_options import WorldOptions
 from fairlead.testing.builders import make_team
 
 BUSY = WorldOptions(

@@ -21,12 +21,12 @@ from fairlead.api.resources import NODES
 from fairlead.cloud.simulated import CloudRates
 from fairlead.model.asks.requests import Constraints
 from fairlead.model.inventory.spares import is_spare
-from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.loop import run
-from fairlead.sim.placement_checkers import SpareChecker
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.promises.placement_checkers import SpareChecker
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import PoolShape
 from fairlead.sim.world import simulate
-from fairlead.sim.world_options import PoolShape
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 
 SPARE = (Taint(names.TAINT_SPARE, "NoSchedule", "pool"),)

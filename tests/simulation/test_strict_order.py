@@ -16,12 +16,13 @@ from fairlead.api.pod_parts import ContainerPort
 from fairlead.api.team import QueueingStrategy
 from fairlead.decide.placement.stages.strict_order import StrictOrder
 from fairlead.decide.placement.waiting.order import OrderKey
-from fairlead.sim.checkers import Checkers, PromiseBroken
 from fairlead.sim.explore import explore_one
 from fairlead.sim.explored_worlds import options_of
-from fairlead.sim.strict_order_checker import StrictOrderChecker
-from fairlead.sim.team_changes import draw_changes, with_strict_order
-from fairlead.sim.team_model import TeamModel
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.promises.checkers import Checkers
+from fairlead.sim.promises.strict_order_checker import StrictOrderChecker
+from fairlead.sim.promises.team_model import TeamModel
+from fairlead.sim.setup.team_changes import draw_changes, with_strict_order
 from fairlead.sim.world import World
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team
 

@@ -24,16 +24,16 @@ from fairlead.decide.placement.waiting.job_limits import QueueLimits, RunningLim
 from fairlead.decide.teams.decide import Sharing
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.model.asks.teams import TeamTable
-from fairlead.sim.checkers import PromiseBroken, unwrap_broken
-from fairlead.sim.faults import PERFECT
 from fairlead.sim.loop import run
-from fairlead.sim.own_nodes_checker import OwnNodesChecker
-from fairlead.sim.preemption_checker import PreemptionChecker
-from fairlead.sim.team_changes import TeamChange, draw_changes
-from fairlead.sim.team_checker import TeamChecker
-from fairlead.sim.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.observers.broken_promise import PromiseBroken, unwrap_broken
+from fairlead.sim.promises.own_nodes_checker import OwnNodesChecker
+from fairlead.sim.promises.preemption_checker import PreemptionChecker
+from fairlead.sim.promises.team_checker import TeamChecker
+from fairlead.sim.setup.faults import PERFECT
+from fairlead.sim.setup.team_changes import TeamChange, draw_changes
+from fairlead.sim.setup.workload import Arrival, WorkloadOptions, job_body
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World
-from fairlead.sim.world_options import WorldOptions
 from fairlead.testing.builders import make_job, make_node, make_placement
 
 HOUR = 3600.0

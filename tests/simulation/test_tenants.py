@@ -31,7 +31,7 @@ from fairlead.decide.placement.stages import fit
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.history import HistoryQuery, JobRecord
 from fairlead.runtime.mirror import Change
-from fairlead.sim.stock_scheduler import StockScheduler
+from fairlead.sim.actors.stock_scheduler import StockScheduler
 from fairlead.sim.tenants import admission_policies, runs, world
 from fairlead.sim.tenants.bodies import array, create, gated, job, member_labels, owned, patch, pod
 from fairlead.sim.tenants.calls import TENANT, Call, Verb

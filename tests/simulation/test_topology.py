@@ -21,11 +21,11 @@ from fairlead.embedded.virtual.fleet import NodeFleet, node_object
 from fairlead.embedded.virtual.profile import NodeShape, load_profile
 from fairlead.model.asks.topology import DEFAULT_LEVELS, TopologyRequest
 from fairlead.model.cluster import ClusterState
-from fairlead.sim.checkers import PromiseBroken, unwrap_broken
-from fairlead.sim.fitting import never_fits
 from fairlead.sim.loop import run
-from fairlead.sim.placement_checkers import TopologyChecker
-from fairlead.sim.workload import TOPOLOGIES, Arrival, WorkloadOptions, job_body
+from fairlead.sim.observers.broken_promise import PromiseBroken, unwrap_broken
+from fairlead.sim.promises.placement_checkers import TopologyChecker
+from fairlead.sim.setup.fitting import never_fits
+from fairlead.sim.setup.workload import TOPOLOGIES, Arrival, WorkloadOptions, job_body
 from fairlead.sim.world import World, WorldOptions
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 

@@ -14,12 +14,12 @@ from fairlead.api.meta import ObjectMeta
 from fairlead.decide.pinning import Binding
 from fairlead.model.asks.requests import Reach
 from fairlead.model.inventory.labels import Bools, LabelTable, Slots
-from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.loop import run
-from fairlead.sim.volumes import VolumeChecker
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.setup.volumes import VolumeChecker
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World, simulate
-from fairlead.sim.world_options import WorldOptions
 from fairlead.testing.builders import make_job, make_node, make_placement
 from fairlead.testing.volume_builders import ZONE, make_claim, make_volume
 

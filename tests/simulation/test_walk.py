@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 from types import FrameType
 
-from fairlead.sim.faults import PERFECT
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.setup.faults import PERFECT
+from fairlead.sim.setup.workload import WorkloadOptions
 from fairlead.sim.world import WorldOptions, simulate
 
 ROOT = Path(__file__).parents[2]

@@ -22,12 +22,12 @@ from fairlead.decide.placement.desk.repair import RepairScope, repair_scope
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest
 from fairlead.model.inventory.nodes import NodeTable
-from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.faults import PERFECT, ROUGH
-from fairlead.sim.replay_command import replay_command
-from fairlead.sim.workload import WorkloadOptions, WorkloadSubmission
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.setup.faults import PERFECT, ROUGH
+from fairlead.sim.setup.replay_command import replay_command
+from fairlead.sim.setup.workload import WorkloadOptions, WorkloadSubmission
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import simulate
-from fairlead.sim.world_options import WorldOptions
 
 DAY = 86_400.0
 HARSH = WorldOptions(

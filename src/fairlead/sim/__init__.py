@@ -1,1 +1,4 @@
-"""The simulator: virtual time, faults, checkers, reports."""
+"""The simulator: virtual time, faults, checkers, reports.
+
+Begin with `world.py`, then `setup/world_options.py`.
+"""

@@ -12,8 +12,8 @@ import sys
 from dataclasses import asdict
 
 from fairlead import terminal
-from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.replay_command import read_options
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.setup.replay_command import read_options
 from fairlead.sim.world import simulate
 
 

@@ -22,9 +22,9 @@ from types import FrameType
 from fairlead import terminal
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.worker_process import end_with_parent
-from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.loop import run
+from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.outcome import SimulationOutcome
 from fairlead.sim.world import World
 

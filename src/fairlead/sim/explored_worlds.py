@@ -15,16 +15,16 @@ from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
 from fairlead.decide.teams.policy import TeamsPolicy
-from fairlead.sim.faults import FaultRates
 from fairlead.sim.settling import gpu_hours
-from fairlead.sim.team_changes import (
+from fairlead.sim.setup.faults import FaultRates
+from fairlead.sim.setup.team_changes import (
     draw_changes,
     with_budgets,
     with_replacements,
     with_strict_order,
 )
-from fairlead.sim.workload import WorkloadOptions, generate
-from fairlead.sim.world_options import PoolShape, WorldOptions
+from fairlead.sim.setup.workload import WorkloadOptions, generate
+from fairlead.sim.setup.world_options import PoolShape, WorldOptions
 
 
 def options_of(number: int) -> WorldOptions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlead.sim.machines import MachineUse
+from fairlead.sim.actors.machines import MachineUse
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from fairlead.api.indices import parse_indices
 from fairlead.api.names import SIMULATE_SECONDS
 from fairlead.api.quantity import GPU
 from fairlead.decide.verdict import ObjectKey
-from fairlead.sim.disturbances import GROUP_MEMBERS_MAX, GROUP_SECONDS_MAX
-from fairlead.sim.team_changes import TEAM_NAMES, budget_seconds
-from fairlead.sim.training_operator import POD_GPUS
-from fairlead.sim.workload import Arrival, job_spec
-from fairlead.sim.world_options import DAY_SECONDS, WorldOptions
+from fairlead.sim.actors.disturbances import GROUP_MEMBERS_MAX, GROUP_SECONDS_MAX
+from fairlead.sim.actors.training_operator import POD_GPUS
+from fairlead.sim.setup.team_changes import TEAM_NAMES, budget_seconds
+from fairlead.sim.setup.workload import Arrival, job_spec
+from fairlead.sim.setup.world_options import DAY_SECONDS, WorldOptions
 
 #: Attempts that a job may need, each as long as its program.
 _ATTEMPTS = 4

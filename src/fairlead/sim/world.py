@@ -55,37 +55,42 @@ from fairlead.model.health.machines import Instance
 from fairlead.runtime.client import EventType
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.leader import LeaderOptions
-from fairlead.sim.agents import Agents
-from fairlead.sim.array_checker import ArrayChecker
-from fairlead.sim.budget_checker import BudgetChecker
-from fairlead.sim.checkers import Checkers, PromiseBroken, unwrap_broken
-from fairlead.sim.deletions import Deletions
-from fairlead.sim.disturbances import Disturbances
-from fairlead.sim.faults import FaultSwitch
-from fairlead.sim.fitting import unfit_jobs
-from fairlead.sim.health_checker import HealthChecker
-from fairlead.sim.jobs_checker import JobsChecker
+from fairlead.sim.actors.agents import Agents
+from fairlead.sim.actors.deletions import Deletions
+from fairlead.sim.actors.disturbances import Disturbances
+from fairlead.sim.actors.health_checker import HealthChecker
+from fairlead.sim.actors.machines import FleetChecker, MachineUse, pool_body, stop_failing
+from fairlead.sim.actors.quiet_client import QuietClient
+from fairlead.sim.actors.replica_options import replica_options
+from fairlead.sim.actors.replicas import Replicas
+from fairlead.sim.actors.stock_scheduler import StockScheduler
+from fairlead.sim.actors.training_operator import OWNER_DEFINITION, GateChecker, TrainingOperator
 from fairlead.sim.loop import run
-from fairlead.sim.machines import FleetChecker, MachineUse, pool_body, stop_failing
-from fairlead.sim.observer import Observer, ObserverCalls
+from fairlead.sim.observers.broken_promise import PromiseBroken, unwrap_broken
+from fairlead.sim.observers.observer import Observer, ObserverCalls
+from fairlead.sim.observers.working_time import WorkingTime
 from fairlead.sim.outcome import SimulationOutcome
-from fairlead.sim.own_nodes_checker import OwnNodesChecker
-from fairlead.sim.placement_checkers import MaintenanceChecker, NeighbourChecker, TopologyChecker
-from fairlead.sim.preemption_checker import PreemptionChecker
-from fairlead.sim.quiet_client import QuietClient
-from fairlead.sim.replay_command import replay_command
-from fairlead.sim.replica_options import replica_options
-from fairlead.sim.replicas import Replicas
+from fairlead.sim.promises.array_checker import ArrayChecker
+from fairlead.sim.promises.budget_checker import BudgetChecker
+from fairlead.sim.promises.checkers import Checkers
+from fairlead.sim.promises.jobs_checker import JobsChecker
+from fairlead.sim.promises.own_nodes_checker import OwnNodesChecker
+from fairlead.sim.promises.placement_checkers import (
+    MaintenanceChecker,
+    NeighbourChecker,
+    TopologyChecker,
+)
+from fairlead.sim.promises.preemption_checker import PreemptionChecker
+from fairlead.sim.promises.strict_order_checker import StrictOrderChecker
+from fairlead.sim.promises.team_checker import TeamChecker
 from fairlead.sim.settling import settle_seconds
-from fairlead.sim.stock_scheduler import StockScheduler
-from fairlead.sim.strict_order_checker import StrictOrderChecker
-from fairlead.sim.team_checker import TeamChecker
-from fairlead.sim.training_operator import OWNER_DEFINITION, GateChecker, TrainingOperator
-from fairlead.sim.volumes import KINDS as VOLUME_KINDS
-from fairlead.sim.volumes import VolumeChecker, VolumeWorld
-from fairlead.sim.working_time import WorkingTime
-from fairlead.sim.workload import HIGH, Arrival, WorkloadSubmission, generate
-from fairlead.sim.world_options import EPOCH, WorldOptions
+from fairlead.sim.setup.faults import FaultSwitch
+from fairlead.sim.setup.fitting import unfit_jobs
+from fairlead.sim.setup.replay_command import replay_command
+from fairlead.sim.setup.volumes import KINDS as VOLUME_KINDS
+from fairlead.sim.setup.volumes import VolumeChecker, VolumeWorld
+from fairlead.sim.setup.workload import HIGH, Arrival, WorkloadSubmission, generate
+from fairlead.sim.setup.world_options import EPOCH, WorldOptions
 
 _PARTIAL_SECONDS = 120.0
 #: Compared for every write; to compute a resource's name, or to read an Enum's member, costs more.

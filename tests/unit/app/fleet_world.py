@@ -41,7 +41,7 @@ from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.history import FleetQuery, FleetRecord, History
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import Supervisor
-from fairlead.sim.quiet_client import QuietClient
+from fairlead.sim.actors.quiet_client import QuietClient
 from fairlead.testing.builders import EPOCH, make_job
 
 A = TypeVar("A")

@@ -38,10 +38,10 @@ from fairlead.runtime.logs import SILENT
 from fairlead.runtime.loop import ControllerLoop
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.mirror import Mirror
-from fairlead.sim.faults import PERFECT
-from fairlead.sim.workload import WorkloadOptions
+from fairlead.sim.setup.faults import PERFECT
+from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import simulate
-from fairlead.sim.world_options import WorldOptions
 from fairlead.testing.fake_client import FakeClient
 
 CALM = WorldOptions(

@@ -35,7 +35,7 @@ from fairlead.history.memory import MemoryHistory
 from fairlead.model.health.windows import read_window, window_text
 from fairlead.runtime.history import FleetRecord, HistoryError
 from fairlead.sim.loop import run
-from fairlead.sim.workload import job_body
+from fairlead.sim.setup.workload import job_body
 from fairlead.testing.builders import make_team
 
 

@@ -42,8 +42,8 @@ from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import Supervisor
+from fairlead.sim.actors.quiet_client import QuietClient
 from fairlead.sim.loop import run
-from fairlead.sim.quiet_client import QuietClient
 from fairlead.testing.builders import EPOCH, make_job
 
 SPACE = "fairlead-system"

@@ -20,8 +20,8 @@ from fairlead.embedded.storage.store import OBJECT_BYTES_MAX, Store
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.object_writer import ObjectWriter
+from fairlead.sim.actors.quiet_client import QuietClient
 from fairlead.sim.loop import run
-from fairlead.sim.quiet_client import QuietClient
 
 OWN_FINALIZER, OWN_LABEL = names.JOB_FINALIZER, {names.JOB_NUMBER: "7"}
 JOB = {

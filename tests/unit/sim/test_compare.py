@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fairlead.sim.compare import compare
-from fairlead.sim.scenario import Scenario
+from fairlead.sim.scenarios.compare import compare
+from fairlead.sim.scenarios.scenario import Scenario
 
 
 def results(folder: Path, scenario: Scenario, wait: float) -> Path:

@@ -9,8 +9,8 @@ import pytest
 
 from fairlead.api.resources import NODES
 from fairlead.api.status import Conflict, Timeout
-from fairlead.sim.faults import PERFECT, FaultRates, FaultSwitch, FaultyClient
 from fairlead.sim.loop import run
+from fairlead.sim.setup.faults import PERFECT, FaultRates, FaultSwitch, FaultyClient
 from fairlead.testing.builders import make_node
 from fairlead.testing.fake_client import FakeClient
 

@@ -9,8 +9,8 @@ from fairlead.api import names
 from fairlead.api.core import SchedulingGate
 from fairlead.api.job import Adopts
 from fairlead.decide.pinning import pinned_affinity
-from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.training_operator import SPACE, GateChecker
+from fairlead.sim.actors.training_operator import SPACE, GateChecker
+from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.testing.builders import make_job, make_placement, make_pod
 
 

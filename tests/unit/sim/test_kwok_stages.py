@@ -12,7 +12,7 @@ from tests.unit.embedded.test_virtual import World, live
 from fairlead.api.resources import PODS
 from fairlead.embedded.virtual.profile import Profile, Stage, is_kwok, parse_profile
 from fairlead.input.errors import CliError, Code
-from fairlead.sim.kwok_stages import Conversion, convert
+from fairlead.sim.kwok.stages import Conversion, convert
 
 DATA = Path(__file__).parents[2] / "golden" / "data" / "kwok"
 

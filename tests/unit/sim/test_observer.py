@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairlead.api.job import Job
 from fairlead.decide.verdict import ObjectKey
-from fairlead.sim.observer import Observer, ObserverCalls
+from fairlead.sim.observers.observer import Observer, ObserverCalls
 from fairlead.testing.builders import make_job
 
 

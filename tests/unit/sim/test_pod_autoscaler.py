@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.sim.pod_autoscaler import SCAN_SECONDS, PodPolicyResult, run_per_pod
-from fairlead.sim.scenario import CloudSpec, ClusterSpec, PoolSpec
-from fairlead.sim.workload import Arrival, job_body
+from fairlead.sim.scenarios.pod_autoscaler import SCAN_SECONDS, PodPolicyResult, run_per_pod
+from fairlead.sim.scenarios.scenario import CloudSpec, ClusterSpec, PoolSpec
+from fairlead.sim.setup.workload import Arrival, job_body
 
 HOUR = 3600.0
 

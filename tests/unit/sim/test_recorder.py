@@ -7,8 +7,8 @@ import pytest
 
 from fairlead.api.job import Attempt, Job
 from fairlead.api.times import format_time
-from fairlead.sim.recorder import ClusterSample, RunRecorder
-from fairlead.sim.summary import percentile
+from fairlead.sim.scenarios.recorder import ClusterSample, RunRecorder
+from fairlead.sim.scenarios.summary import percentile
 from fairlead.testing.builders import make_job, make_node
 
 KEY = ("default", "j")

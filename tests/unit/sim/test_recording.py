@@ -9,8 +9,9 @@ import pytest
 
 from fairlead.api.core import Node
 from fairlead.api.job import Job
-from fairlead.sim.run import load_of, outages_of
-from fairlead.sim.scenario import (
+from fairlead.sim.scenarios.recording import record, write_recording
+from fairlead.sim.scenarios.run import load_of, outages_of
+from fairlead.sim.scenarios.scenario import (
     ClusterSpec,
     FaultProfile,
     Scenario,
@@ -20,7 +21,6 @@ from fairlead.sim.scenario import (
     load_scenario,
 )
 from fairlead.sim.traces.readers import read_trace
-from fairlead.sim.traces.recording import record, write_recording
 
 #: 2026-01-01T01:00:00Z
 NOW = 1_767_229_200.0

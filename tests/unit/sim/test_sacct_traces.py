@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.sim.run import ScenarioRun
-from fairlead.sim.scenario import ClusterSpec, LoadSpec, Scenario
+from fairlead.sim.scenarios.run import ScenarioRun
+from fairlead.sim.scenarios.scenario import ClusterSpec, LoadSpec, Scenario
 from fairlead.sim.traces.readers import read_trace, write_csv
 from fairlead.sim.traces.recorded import recorded_load
 from fairlead.sim.traces.trace import AfterJob, TraceError, TraceJob

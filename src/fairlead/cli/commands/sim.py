@@ -26,11 +26,19 @@ from fairlead.decide.words import duration
 from fairlead.embedded.virtual.profile import is_kwok
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail, writable_directory, writing
 from fairlead.input.sections import read_text
-from fairlead.sim.compare import cells, compare
-from fairlead.sim.kwok_stages import convert
-from fairlead.sim.report import figure_rows
-from fairlead.sim.run import RunProgress, RunResult, ScenarioRun, read_results, write_results
-from fairlead.sim.scenario import (
+from fairlead.sim.kwok.stages import convert
+from fairlead.sim.scenarios.compare import cells, compare
+from fairlead.sim.scenarios.recording import SCENARIO_FILE, write_recording
+from fairlead.sim.scenarios.recording import record as recorded
+from fairlead.sim.scenarios.report import figure_rows
+from fairlead.sim.scenarios.run import (
+    RunProgress,
+    RunResult,
+    ScenarioRun,
+    read_results,
+    write_results,
+)
+from fairlead.sim.scenarios.scenario import (
     POLICIES,
     ClusterSpec,
     LoadSpec,
@@ -40,12 +48,10 @@ from fairlead.sim.scenario import (
     fault_profiles,
     load_scenario,
 )
-from fairlead.sim.story import Story
+from fairlead.sim.scenarios.story import Story
+from fairlead.sim.setup.world_options import EPOCH
 from fairlead.sim.traces.readers import FORMATS, read_trace, write_csv
-from fairlead.sim.traces.recording import SCENARIO_FILE, write_recording
-from fairlead.sim.traces.recording import record as recorded
 from fairlead.sim.traces.trace import TraceError
-from fairlead.sim.world_options import EPOCH
 
 _BAR_WIDTH = 24
 _KWOK = "kwok"

@@ -43,7 +43,7 @@ from fairlead.embedded.webhooks.review import ReviewUser
 from fairlead.model.asks.teams import TeamTable
 from fairlead.runtime.client import PatchType
 from fairlead.runtime.leader import LeaderOptions
-from fairlead.sim.team_model import team_taints
+from fairlead.sim.promises.team_model import team_taints
 from fairlead.sim.tenants.admission_policies import InstalledPolicies
 from fairlead.sim.tenants.calls import EDITED, TENANT, Call, Verb, resolved
 from fairlead.sim.tenants.cel import EvaluationError, Scope, compiled

@@ -29,7 +29,7 @@ from fairlead.api.resources import (
     SERVICES,
     Resource,
 )
-from fairlead.sim.training_operator import OWNERS
+from fairlead.sim.actors.training_operator import OWNERS
 
 #: The namespace of the tenant, and his name.
 TENANT = "mallory"

@@ -31,9 +31,10 @@ from fairlead.decide.verdict import ObjectKey
 from fairlead.history.memory import MemoryHistory
 from fairlead.model.pools.grouping import is_gated
 from fairlead.runtime.history import HistoryQuery, JobRecord
-from fairlead.sim.checkers import PromiseBroken, requests_of
-from fairlead.sim.observer import Observer
-from fairlead.sim.team_model import team_taints
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.observers.observer import Observer
+from fairlead.sim.promises.checkers import requests_of
+from fairlead.sim.promises.team_model import team_taints
 from fairlead.sim.tenants.calls import TENANT
 from fairlead.sim.tenants.quota import GPUS_MAX
 

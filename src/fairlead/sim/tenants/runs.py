@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from fairlead.sim.checkers import PromiseBroken
 from fairlead.sim.loop import run
+from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.tenants.calls import Call
 from fairlead.sim.tenants.draws import draw
 from fairlead.sim.tenants.world import Played, TenantWorld

@@ -55,18 +55,18 @@ from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import SupervisedService, Supervisor
-from fairlead.sim.array_checker import ArrayChecker
-from fairlead.sim.checkers import PromiseBroken
-from fairlead.sim.quiet_client import QuietClient
-from fairlead.sim.stock_scheduler import StockScheduler
+from fairlead.sim.actors.quiet_client import QuietClient
+from fairlead.sim.actors.stock_scheduler import StockScheduler
+from fairlead.sim.actors.training_operator import OWNER_DEFINITION
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.promises.array_checker import ArrayChecker
+from fairlead.sim.setup.world_options import EPOCH
 from fairlead.sim.tenants.api import TenantApi
 from fairlead.sim.tenants.bodies import array, gated, job
 from fairlead.sim.tenants.calls import EDITED, TENANT, Call
 from fairlead.sim.tenants.footprint import entries_of
 from fairlead.sim.tenants.promises import LATE_SECONDS_MAX, PREEMPTORS, SHARED, Promises
 from fairlead.sim.tenants.quota import CLOSED_CLASS, QUOTAS
-from fairlead.sim.training_operator import OWNER_DEFINITION
-from fairlead.sim.world_options import EPOCH
 
 #: Of which rich has 3, lender 2, poor 1, and no team 4; the tenant's own is beside them.
 _NODES = 10

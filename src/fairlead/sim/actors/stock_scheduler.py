@@ -1,0 +1,122 @@
+"""A scheduler as kube-scheduler is to Fairlead: it leaves gated pods alone, looks at the node that
+a pod is pinned to, and binds it there or says Unschedulable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection
+
+from fairlead.api.core import Node, Pod
+from fairlead.api.quantity import resources_to_base
+from fairlead.api.resources import PODS
+from fairlead.api.status import Conflict, NotFound
+from fairlead.decide.pinning import pinned_node
+from fairlead.decide.verdict import ObjectKey
+from fairlead.embedded.verbs.options import WriteOptions
+from fairlead.embedded.verbs.service import ApiService
+from fairlead.embedded.virtual.status import pod_requests
+from fairlead.model.inventory.labels import tolerates
+from fairlead.runtime.client import Client
+from fairlead.sim.observers.observer import Observer
+
+_BIND_SECONDS = 0.2
+
+
+class StockScheduler(Observer):
+    """Binds what is pending, soon after something has changed. An `Observer` of the world."""
+
+    def __init__(self, service: ApiService, client: Client) -> None:
+        self._service = service
+        self._client = client
+        self._nodes: dict[str, Node] = {}
+        self._pending: dict[ObjectKey, Pod] = {}
+        self._used: defaultdict[str, dict[ObjectKey, dict[str, int]]] = defaultdict(dict)
+        self._node_of: dict[ObjectKey, str] = {}
+        self._refused: frozenset[str] = frozenset()
+        self._woken = asyncio.Event()
+
+    def refuse(self, nodes: Collection[str]) -> None:
+        """Refuse these nodes, and no others, for a reason that our planner does not know."""
+        self._refused = frozenset(nodes)
+        self._woken.set()
+
+    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
+        """Note who is pending, and what is used on each node."""
+        if (node := self._node_of.pop(key, "")) and (new is None or new.is_terminal):
+            self._used[node].pop(key, None)
+            self._wake()
+        self._pending.pop(key, None)
+        if new is None or new.is_terminal:
+            return
+        if new.spec.node_name:
+            self._node_of[key] = new.spec.node_name
+            self._used[new.spec.node_name][key] = pod_requests(new)
+        elif not new.spec.scheduling_gates and new.metadata.deletion_timestamp is None:
+            self._pending[key] = new
+            self._woken.set()
+
+    def node(self, new: Node | None, name: str, now: float) -> None:
+        """Note a node."""
+        if new is None:
+            self._nodes.pop(name, None)
+        else:
+            self._nodes[name] = new
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._pending:
+            self._woken.set()
+
+    async def run(self) -> None:
+        """Bind until cancelled."""
+        while True:
+            await self._woken.wait()
+            await asyncio.sleep(_BIND_SECONDS)
+            self._woken.clear()
+            for key in sorted(self._pending, key=self._order):
+                pod = self._pending.get(key)
+                if pod is not None:
+                    await self._bind(key, pod)
+
+    def _order(self, key: ObjectKey) -> tuple[int, ObjectKey]:
+        return (-(self._pending[key].spec.priority or 0), key)
+
+    async def _bind(self, key: ObjectKey, pod: Pod) -> None:
+        wanted = pinned_node(pod.spec)
+        tried = [wanted] if wanted else sorted(self._nodes)
+        node = next((name for name in tried if self._fits(pod, name)), None)
+        try:
+            if node is not None:
+                target = {"kind": "Node", "name": node}
+                body = {"metadata": {"name": key[1]}, "target": target}
+                await self._service.bind(key, body, WriteOptions())
+            elif not any(c.reason == "Unschedulable" for c in pod.status.conditions):
+                condition = {
+                    "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                    "message": "0/1 nodes are available",
+                    # As on a real server: the status was False already, for the gate's sake.
+                    "lastTransitionTime": pod.metadata.creation_timestamp,
+                }  # fmt: skip
+                patch = {"status": {"conditions": [condition]}}
+                await self._client.patch(
+                    PODS, key[1], patch, namespace=key[0], subresource="status"
+                )
+        except (Conflict, NotFound):
+            pass
+
+    def _fits(self, pod: Pod, name: str) -> bool:
+        node = self._nodes.get(name)
+        if node is None or node.spec.unschedulable or name in self._refused:
+            return False
+        labels = node.metadata.labels
+        if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
+            return False
+        if not all(any(tolerates(t, x) for t in pod.spec.tolerations) for x in node.spec.taints):
+            return False
+        left = resources_to_base(node.status.allocatable)
+        for requests in (pod_requests(pod), *self._used[name].values()):
+            for resource, amount in requests.items():
+                left[resource] = left.get(resource, 0) - amount
+        return min(left.values()) >= 0

@@ -1,0 +1,164 @@
+"""Volumes in simulated worlds: the claims that jobs share, who binds them, and their checker.
+
+`volume_share` of the workload gives jobs claims: shared ones, of volumes that are there or are made
+in racks, and ones of their members' own. The checker knows the objects alone: no member gets a
+place from which it cannot reach a volume that was bound before the place could be decided on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.core import Node
+from fairlead.api.job import Job
+from fairlead.api.placement import Placement
+from fairlead.api.resources import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim
+from fairlead.decide.verdict import ObjectKey
+from fairlead.embedded.storage.records import Record
+from fairlead.embedded.volume_binder import VolumeBinder
+from fairlead.runtime.client import Client
+from fairlead.runtime.clock import Clock
+from fairlead.runtime.mirror import Mirror
+from fairlead.sim.observers.broken_promise import PromiseBroken
+from fairlead.sim.observers.observer import STALE_SECONDS, Observer
+
+KINDS = (CLAIMS.name, VOLUMES.name)
+RACKS, SHARED = "racks", 4
+_ACCESS = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+
+
+def add_claims(body: dict[str, Any], rng: random.Random) -> None:
+    """Give a job a shared claim, or its members claims of their own, or both."""
+    role = body["spec"]["roles"][0]
+    if rng.random() < 0.7:
+        claim = {"claimName": f"shared-{rng.randrange(SHARED)}"}
+        role["template"]["spec"]["volumes"] = [{"name": "shared", "persistentVolumeClaim": claim}]
+    if rng.random() < 0.5:
+        spec = {**_ACCESS, "storageClassName": RACKS}
+        role["volumeClaimTemplates"] = [{"metadata": {"name": "own"}, "spec": spec}]
+
+
+class VolumeWorld:
+    """Makes what jobs share, and binds claims as the other controllers of a cluster do."""
+
+    def __init__(self, client: Client, clock: Clock, rng: random.Random) -> None:
+        self._client, self._clock, self._rng = client, clock, rng
+
+    async def run(self, namespaces: Sequence[str]) -> None:
+        """Make the objects, without teams in the default namespace; then bind until cancelled."""
+        client, clock, rng = self._client, self._clock, self._rng
+        nodes = (await client.list(NODES)).items
+        racks = sorted({node.metadata.labels[names.RACK] for node in nodes})
+        term = {"matchLabelExpressions": [{"key": names.RACK, "values": racks}]}
+        await client.create(STORAGE_CLASSES, {
+            "metadata": {"name": RACKS}, "provisioner": "disk.test",
+            "volumeBindingMode": "WaitForFirstConsumer", "allowedTopologies": [term],
+        })  # fmt: skip
+        for namespace in namespaces or (names.DEFAULT_NAMESPACE,):
+            for i in range(SHARED):
+                name = f"shared-{i}"
+                is_made = i % 2 == 0
+                if not is_made:
+                    await self._volume(f"{namespace}-{name}", (namespace, name), rng.choice(racks))
+                spec = {**_ACCESS, "storageClassName": RACKS if is_made else ""}
+                await client.create(
+                    CLAIMS, {"metadata": {"name": name}, "spec": spec}, namespace=namespace
+                )
+        pods, there = (Mirror(client, PODS, clock=clock, rng=rng),
+                       Mirror(client, NODES, clock=clock, rng=rng))  # fmt: skip
+        binder = VolumeBinder(client, pods, there, clock=clock, rng=rng)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pods.run())
+            group.create_task(there.run())
+            group.create_task(binder.run())
+
+    async def _volume(self, name: str, claim: ObjectKey, rack: str) -> None:
+        rule = {"key": names.RACK, "operator": "In", "values": [rack]}
+        owner = {"kind": CLAIMS.kind, "namespace": claim[0], "name": claim[1]}
+        await self._client.create(VOLUMES, {"metadata": {"name": name}, "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "claimRef": owner,
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}},
+        }})  # fmt: skip
+
+
+class VolumeChecker(Observer):
+    """`checked` counts the members whose place was compared with a volume."""
+
+    def __init__(self, stale_seconds: float = STALE_SECONDS) -> None:
+        """A place may be decided on so long before it is written."""
+        self.checked = 0
+        self._stale_seconds = stale_seconds
+        self._labels: dict[str, dict[str, str]] = {}
+        #: By claim: its volume, and since when it has that.
+        self._bound: dict[ObjectKey, tuple[str, float]] = {}
+        self._volumes: dict[str, PersistentVolume] = {}
+        self._placements: dict[ObjectKey, Placement] = {}
+
+    def node(self, new: Node | None, name: str, now: float) -> None:
+        """Note the labels of a node."""
+        if new is not None:
+            self._labels[name] = new.metadata.labels
+
+    def stored(self, kind: str, record: Record | None, key: ObjectKey, now: float) -> None:
+        """Take in a claim or a volume that was written, or removed."""
+        if kind == CLAIMS.name:
+            self.claim(None if record is None else record.typed(CLAIMS.type), key, now)
+        else:
+            self.volume(None if record is None else record.typed(VOLUMES.type), key[1])
+
+    def claim(self, new: PersistentVolumeClaim | None, key: ObjectKey, now: float) -> None:
+        """Note which volume a claim has."""
+        if new is None or not new.spec.volume_name:
+            self._bound.pop(key, None)
+        elif self._bound.get(key, ("", 0.0))[0] != new.spec.volume_name:
+            self._bound[key] = (new.spec.volume_name, now)
+
+    def volume(self, new: PersistentVolume | None, name: str) -> None:
+        """Note from where a volume can be reached."""
+        if new is not None:
+            self._volumes[name] = new
+
+    def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
+        """Compare a new place with the volumes of its members."""
+        placement = new.status.placement if new is not None and not new.is_finished else None
+        if new is None or placement is None:
+            self._placements.pop(key, None)
+        elif self._placements.get(key) != placement:
+            self._placements[key] = placement
+            for claim, node in _uses(new, placement):
+                self._check((key[0], claim), node, key, now)
+
+    def _check(self, claim: ObjectKey, node: str, job: ObjectKey, now: float) -> None:
+        name, since = self._bound.get(claim, ("", now))
+        volume, labels = self._volumes.get(name), self._labels.get(node)
+        if volume is None or labels is None or now - since < self._stale_seconds:
+            return
+        affinity = volume.spec.node_affinity
+        if affinity is None or affinity.required is None:
+            return
+        self.checked += 1
+        if not any(
+            all(labels.get(each.key) in each.values for each in term.match_expressions)
+            for term in affinity.required.node_selector_terms
+        ):
+            raise PromiseBroken(
+                f"1: job {job[1]} has node {node}, which does not reach volume {name} of claim "
+                f"{claim[1]}, bound {now - since:.0f} s ago"
+            )
+
+
+def _uses(job: Job, placement: Placement) -> Iterator[tuple[str, str]]:
+    """Yield each claim of each member, and the member's node."""
+    nodes = {place.role: place.nodes for place in placement.roles}
+    for role in job.spec.roles:
+        for i, node in enumerate(nodes.get(role.name, ())):
+            for volume in role.template.spec.volumes:
+                if volume.persistent_volume_claim is not None:
+                    yield volume.persistent_volume_claim.claim_name, node
+            for template in role.volume_claim_templates:
+                yield f"{template.metadata.name}-{job.metadata.name}-{role.name}-{i}", node
