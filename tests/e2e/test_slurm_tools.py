@@ -166,6 +166,43 @@ def test_the_limit_of_an_array_is_raised_while_it_runs_and_each_task_has_its_own
     assert written == {f"{array}_{n}.out": f"task {n} of 6\n" for n in range(1, 7)}
 
 
+def restarts(tools: Tools, task: str) -> str:
+    """Return how often a job or task has begun again, as scontrol shows it."""
+    shown = tools.run("scontrol", "-o", "show", "job", task).out
+    return shown.partition("Restarts=")[2].split()[0]
+
+
+def test_a_task_that_is_at_its_limit_requeues_itself_and_goes_on_from_its_checkpoint(
+    tools: Tools,
+) -> None:
+    """As submitit and Lightning do it: of the task alone, which ends by itself meanwhile."""
+    script = (
+        "#!/bin/bash\n#SBATCH --array=0-1\n#SBATCH --output=logs/%A_%a.out\n"
+        "#SBATCH --open-mode=append\n"
+        f"export PATH={tools.bin}:$PATH FAIRLEAD_KUBECONFIG={tools.shell.data}/kubeconfig\n"
+        'task="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" saved="saved_$SLURM_ARRAY_TASK_ID"\n'
+        'echo "run $SLURM_RESTART_COUNT from $(cat "$saved" 2>/dev/null || echo 0)"\n'
+        '[ "$SLURM_ARRAY_TASK_ID" = 1 ] || exit 0\n'
+        '[ "$SLURM_RESTART_COUNT" = 0 ] || exit 0\n'
+        'echo 7 > "$saved"\nscontrol requeue "$task" && echo queued\n'
+    )
+    array = tools.submit(script, "-J", "checkpointed")
+    eventually(lambda: tools.queue("-j", str(array)), [])
+    logs = tools.shell.root / "logs"
+    assert (logs / f"{array}_0.out").read_text() == "run 0 from 0\n"
+    first, *_, last = (logs / f"{array}_1.out").read_text().splitlines()
+    assert (first, last) == ("run 0 from 0", "run 1 from 7")
+    states = tools.run("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", str(array)).out
+    assert sorted(states.split()) == [f"{array}_0|COMPLETED", f"{array}_1|COMPLETED"]
+
+
+def test_what_waits_is_not_queued_again(tools: Tools) -> None:
+    number = tools.submit(SLEEP, "-J", "waiting", "-H")
+    refused = tools.run("scontrol", "requeue", str(number), code=1)
+    assert "Job is pending execution" in refused.err
+    tools.run("scancel", str(number))
+
+
 def test_a_task_that_is_queued_again_stays_known_under_its_id(tools: Tools) -> None:
     array = tools.submit(SLEEP, "--array=0-1", "-J", "again")
     both = [f"{array}_0 R", f"{array}_1 R"]
@@ -173,12 +210,11 @@ def test_a_task_that_is_queued_again_stays_known_under_its_id(tools: Tools) -> N
     tools.run("scontrol", "requeue", f"{array}_1")
     seen: list[str] = []
 
-    def restarts() -> str:
+    def looked_at() -> str:
         seen.extend(tools.queue("-r", "-j", f"{array}_1", form="%i"))
-        shown = tools.run("scontrol", "-o", "show", "job", f"{array}_1").out
-        return shown.partition("Restarts=")[2].split()[0]
+        return restarts(tools, f"{array}_1")
 
-    eventually(restarts, "1")
+    eventually(looked_at, "1")
     assert set(seen) == {f"{array}_1"}
     eventually(lambda: tools.queue("-r", "-j", str(array)), both)
 
@@ -248,9 +284,8 @@ def test_scontrol_shows_jobs_hosts_and_partitions_and_changes_a_running_job(tool
     tools.run("scontrol", "update", f"JobId={number}", "TimeLimit=30")
     assert tools.queue("-j", str(number), form="%l") == ["30:00"]
     assert tools.run("scontrol", "requeue", str(number)).out == ""
+    eventually(lambda: restarts(tools, str(number)), "1")
     eventually(lambda: tools.queue("-j", str(number)), [f"{number} R"])
-    line = tools.run("scontrol", "-o", "show", "job", str(number)).out
-    assert "Restarts=1 " in line
     hosts = tools.run("scontrol", "show", "hostnames", "n[01-03],m-0-[7,9]").out.split()
     assert hosts == ["n01", "n02", "n03", "m-0-7", "m-0-9"]
     hosts = tools.run("scontrol", "show", "hostname", SLURM_JOB_NODELIST="v[0-1]").out

@@ -34,6 +34,7 @@ WRONG_ARRAYS: list[tuple[dict[str, Any], list[str]]] = [
     ({"template": {"roles": []}}, ["spec.template.roles"]),
     ({"template": {**template(), "suspend": True}}, ["spec.template.suspend"]),
     ({"template": {**template(), "cancel": True}}, ["spec.template.cancel"]),
+    ({"template": {**template(), "requeueAttempt": 1}}, ["spec.template.requeueAttempt"]),
     ({"template": {**template(), "priorityClassName": "none-such"}},
      ["spec.template.priorityClassName"]),
     ({"template": template(subdomain="x" * 140_000)}, ["spec.template"]),

@@ -261,6 +261,14 @@ class JobSpec(Wire, frozen=True):
             "with the reason Cancelled. Default false."
         ),
     ] = False
+    requeue_attempt: Annotated[
+        Positive | None,
+        doc(
+            "End the attempt of this number, if it is the present one, and queue the job again; "
+            "it counts against no limit. Also where the program ends by itself meanwhile. No "
+            "default."
+        ),
+    ] = None
     ttl_seconds_after_finished: Annotated[
         Count | None, doc("Delete the object this many seconds after its end. Default: a setting.")
     ] = None

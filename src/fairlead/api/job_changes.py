@@ -41,6 +41,7 @@ CHANGES: Mapping[str, ChangeRule] = {
     "deadline": ChangeRule.FREE,
     "suspend": ChangeRule.FREE,
     "cancel": ChangeRule.FREE,
+    "requeueAttempt": ChangeRule.FREE,
     "ttlSecondsAfterFinished": ChangeRule.FREE,
     "adopts": ChangeRule.NEVER,
 }

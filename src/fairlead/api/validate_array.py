@@ -20,10 +20,14 @@ from fairlead.api.validate import job_name_max, validate_job
 _OF_ARRAYS = {
     "suspend": "hold the array instead: spec.suspend",
     "cancel": "cancel the array instead: spec.cancel",
+    "requeue_attempt": "is of one job: its elements have attempts of their own",
     "ttl_seconds_after_finished": "elements are deleted once their ends are recorded",
     "adopts": "is written by Fairlead for pods of other tools",
 }
-_WIRE_NAMES = {"ttl_seconds_after_finished": "ttlSecondsAfterFinished"}
+_WIRE_NAMES = {
+    "requeue_attempt": "requeueAttempt",
+    "ttl_seconds_after_finished": "ttlSecondsAfterFinished",
+}
 #: What may change of a template: elements that have no place yet, and later ones, follow.
 _FREE_IN_TEMPLATE = ("priorityClassName", "priority")
 

@@ -112,6 +112,53 @@ def test_a_running_gang_whose_size_was_changed_starts_anew_and_is_never_done_ear
     assert len(world.pods) == count
 
 
+def test_an_attempt_is_queued_again_once_and_counts_against_no_limit() -> None:
+    world = World(new_job(count=2))
+    world.start()
+    world.change_spec(requeue_attempt=1)
+    world.settle()
+    [attempt] = world.status.attempts
+    assert (attempt.reason, attempt.cause) == ("Requeued", None)
+    world.reap_pods()
+    world.start()
+    assert (world.status.attempt, world.status.user_failures) == (2, 0)
+    assert world.status.infrastructure_failures == 0
+    world.run_to(world.now + 60)
+    assert (world.status.state, len(world.status.attempts)) == ("Running", 2)
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_a_program_that_asks_to_be_queued_again_may_end_meanwhile(exit_code: int) -> None:
+    world = World(new_job(count=1))
+    world.start()
+    world.change_spec(requeue_attempt=1)
+    world.end_pod("train-1-worker-0", exit_code=exit_code)
+    world.settle()
+    assert world.status.attempts[0].reason == "Requeued"
+    world.reap_pods()
+    world.start()
+    assert (world.status.attempt, world.status.user_failures) == (2, 0)
+
+
+def test_a_job_that_is_queued_again_and_cancelled_ends_and_one_that_is_held_waits() -> None:
+    cancelled, held = World(new_job(count=1)), World(new_job(count=1))
+    for world, change in ((cancelled, {"cancel": True}), (held, {"suspend": True})):
+        world.start()
+        world.change_spec(requeue_attempt=1, **change)
+        world.settle()
+        world.reap_pods()
+        world.settle()
+    assert (cancelled.status.state, held.status.state) == ("Cancelled", "Held")
+
+
+def test_a_number_of_another_attempt_ends_nothing() -> None:
+    world = World(new_job(count=1))
+    world.start()
+    world.change_spec(requeue_attempt=2)
+    world.run_to(world.now + 60)
+    assert (world.status.state, len(world.status.attempts)) == ("Running", 1)
+
+
 def test_a_role_of_another_name_does_not_stop_the_controller() -> None:
     world = World(new_job(count=2))
     world.start()

@@ -40,8 +40,6 @@ from fairlead.decide.words import fold_names
 from fairlead.member.hostlist import expand_hosts
 
 OPTIONS = ToolOptions("~a/all ~d/details ~/hide ~M/clusters= o/oneliner Q/quiet v/verbose ~/local")
-#: So long the members of a job may take to end before it is queued again.
-REQUEUE_SECONDS_MAX = 600.0
 _TAKES = "scontrol show job|node|partition|hostnames|config, hold, release, requeue, update"
 
 
@@ -206,7 +204,7 @@ def _ids(texts: list[str]) -> list[str]:
 
 
 def _requeue(common_: Common, texts: list[str]) -> int:
-    """Stop the members of jobs and queue them again: a hold that is released once they ended."""
+    """Stop the members of jobs and queue them again; one write, which a job may make of itself."""
     api = common_.connect()
     space = common_.space(api.connection.namespace)
     for text in _ids(texts):
@@ -218,25 +216,14 @@ def _requeue(common_: Common, texts: list[str]) -> int:
                 raise ToolError(f"name one element of the array, such as {text}_0")
             job = api.get(JOBS, f"{found.metadata.name}-{numbered.indices}", namespace=space)
         assert isinstance(job, Job)
-        if os.environ.get("SLURM_JOB_ID") == str(job.status.number):
-            raise ToolError(
-                "a job cannot requeue itself: end with an exit code that is not 0, and submit with "
-                "--retries N; it begins again with its checkpoint"
-            )
         if job.is_finished:
             raise ToolError(f"Job/step already completing or completed for job {text}")
-        _begin_again(api, job)
+        attempt = job.status.current_attempt
+        if attempt is None:
+            raise ToolError(f"Job is pending execution for job {text}")
+        api.patch(JOBS, job.metadata.name, {"spec": {"requeueAttempt": attempt.number}},
+                  namespace=space)  # fmt: skip
     return 0
-
-
-def _begin_again(api: Api, job: Job) -> None:
-    key = job.metadata.key
-    api.patch(JOBS, key[1], HOLD.patch, namespace=key[0])
-    deadline = time.monotonic() + REQUEUE_SECONDS_MAX
-    for each in job_changes(api, key, deadline=deadline):
-        if each.status.state == "Held" or each.is_finished:
-            break
-    api.patch(JOBS, key[1], RELEASE.patch, namespace=key[0])
 
 
 def _update(common_: Common, words: list[str]) -> int:

@@ -25,7 +25,7 @@ from fairlead.model.element_sets import Members, lowest
 Obj = dict[str, Any]
 _RETRY = re.compile(r"-retry-\d+$")
 #: Of a spec: what was asked of the first one while it was there.
-_OF_THE_FIRST = ("suspend", "cancel", "cancelIndices")
+_OF_THE_FIRST = ("suspend", "cancel", "cancelIndices", "requeueAttempt")
 #: Of metadata: what a person may have put there.
 _KEPT_METADATA = ("labels", "annotations")
 _OURS, _KUBECTL = f"{names.GROUP}/", "kubectl.kubernetes.io/"

@@ -37,6 +37,7 @@ class EndReason(Enum):
 
     SUCCEEDED = "Succeeded", None, True
     SUSPENDED = "Suspended", None
+    REQUEUED = "Requeued", None
     CANCELLED = "Cancelled", None
     TIME_LIMIT = "TimeLimit", None, True
     SPEC_CHANGED = "SpecChanged", None

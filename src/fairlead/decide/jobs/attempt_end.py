@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Attempt, Cause, JobState, RestartPolicy
+from fairlead.api.job import Attempt, Cause, Job, JobState, RestartPolicy
 from fairlead.api.placement import nodes_of
 from fairlead.api.times import format_micro_time, parse_time
 from fairlead.decide.attempts.backoff import refused_seconds
@@ -92,6 +92,17 @@ def _cordoned(view: JobView) -> AttemptEnd | None:
         return None
     text = f"member {seat.role.name}-{seat.index} (rank {seat.rank}) has no pod, and its node "
     return AttemptEnd(EndReason.DRAINED, text + f"{seat.node} is cordoned")
+
+
+def requeued(job: Job, attempt: Attempt) -> AttemptEnd | None:
+    """Return the end of an attempt that its user wants to begin again; None where he does not.
+
+    It comes before the program's own end: a program that asks for it ends meanwhile, and where that
+    is seen first, the write that would end the job is of a version that the job no longer has.
+    """
+    if job.spec.requeue_attempt != attempt.number:
+        return None
+    return AttemptEnd(EndReason.REQUEUED, "queued again by its user")
 
 
 def changed_spec(view: JobView, attempt: Attempt) -> AttemptEnd | None:

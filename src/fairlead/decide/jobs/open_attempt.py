@@ -28,6 +28,7 @@ from fairlead.decide.jobs.attempt_end import (
     changed_spec,
     close_attempt,
     find_end,
+    requeued,
     succeed,
 )
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects
@@ -51,7 +52,7 @@ def decide_open_attempt(view: JobView, attempt: Attempt) -> Decision[Action]:
     """Decide about a job whose current attempt has begun and not ended."""
     job, draft = view.job, view.draft
     draft = draft.set(progress=fold_progress(job.status.progress, view.reported))
-    changed = changed_spec(view, attempt)
+    changed = requeued(job, attempt) or changed_spec(view, attempt)
     if changed is None and view.current.counts[MemberPhase.SUCCEEDED] >= job.member_count:
         return Decision(succeed(view, draft))
     found = failure_cause.assess(view)
