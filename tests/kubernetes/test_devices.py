@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as msgspec_replace
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     POLICY,
@@ -27,7 +28,7 @@ from tests.kubernetes.operating import (
 )
 from tests.kubernetes.own_plane import own_plane
 
-from fairlead.api.devices import Device, ResourceSlice
+from fairlead.api.devices import Device, DeviceTaint, ResourceClaimTemplate, ResourceSlice
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import (
     DEVICE_CLASSES,
@@ -217,6 +218,70 @@ async def test_kube_scheduler_takes_the_devices_for_which_we_say_that_an_express
             # Where it fails for a device, kube-scheduler gives up, but not if it needs none beyond.
             is_right = ours <= theirs if name in failing else ours == theirs
             assert is_right, (node, template, devices[node], verdict, entry.reaches)
+            seen[theirs] += 1
+
+    async with asyncio.TaskGroup() as group:
+        for node in devices:
+            group.create_task(judge(node))
+    assert min(seen.values()) > len(asked) // 2, seen
+
+
+async def test_kube_scheduler_tolerates_taints_of_devices_as_we_do_and_takes_what_is_alike(
+    client: HttpClient,
+) -> None:
+    taints = (
+        ("old", "yes", "NoSchedule"), ("old", "no", "NoExecute"), ("hot", "", "NoSchedule"),
+        ("seen", "", "None"),
+    )  # fmt: skip
+    devices = {
+        f"n{i}": [
+            msgspec_replace(
+                make_device(f"d{j}", {"rack": "a" if i < 4 else f"r{j}"}),
+                taints=(DeviceTaint(*taint),),
+            )
+            for j in range(2)
+        ]
+        for i, taint in enumerate((*taints, taints[3]))
+    }
+    slices = [make_slice(node, found) for node, found in devices.items()]
+    await add_nodes(client, [*devices])
+    for each in slices:
+        await client.create(RESOURCE_SLICES, body_of(each))
+    tolerations = (
+        {"operator": "Exists"}, {"key": "old", "operator": "Exists"},
+        {"key": "old", "operator": "Equal", "value": "yes"}, {"key": "hot", "operator": "Equal"},
+        {"key": "old", "operator": "Exists", "effect": "NoExecute"},
+        {"key": "hot", "operator": "Exists", "effect": "NoExecute"},
+    )  # fmt: skip
+    asked: list[ResourceClaimTemplate] = []
+    for i, toleration in enumerate((None, *tolerations)):
+        request = device_request(count=2)
+        if toleration is not None:
+            request["exactly"]["tolerations"] = [toleration]
+        template = make_device_template(f"t{i}", request)
+        asked.append(template)
+        devices_spec = msgspec_replace(
+            template.spec.spec.devices, constraints=({"matchAttribute": f"{DRIVER}/rack"},)
+        )
+        spec = msgspec_replace(
+            template.spec, spec=msgspec_replace(template.spec.spec, devices=devices_spec)
+        )
+        metadata = msgspec_replace(template.metadata, name=f"a{i}")
+        asked.append(msgspec_replace(template, metadata=metadata, spec=spec))
+    for template in asked:
+        await client.create(RESOURCE_CLAIM_TEMPLATES, body_of(template), namespace="default")
+    seen = {True: 0, False: 0}
+
+    async def judge(node: str) -> None:
+        for template in asked:
+            name = template.metadata.name
+            job = with_device_claims(make_job("j", gpus=0, cpu="1"), name)
+            table = DeviceTable(slices, [make_device_class(DRIVER)], [template])
+            state = ClusterState.of([make_node(node, cpu="64")], [job], devices=table)
+            verdict = would_fit(state, state.jobs["default", "j"].gang)
+            ours = verdict.outcome is Outcome.PLACED
+            theirs = await is_accepted(client, f"{name}-{node}", name, node)
+            assert ours == theirs, (node, to_wire(template), verdict)
             seen[theirs] += 1
 
     async with asyncio.TaskGroup() as group:

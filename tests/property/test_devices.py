@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from tests.property.placement_world import BOUNDED
 
 from fairlead.api.core import Pod
-from fairlead.api.devices import Device
+from fairlead.api.devices import Device, DeviceTaint
 from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.placement.actions import PlaceJob
@@ -48,6 +49,7 @@ class Gpu:
     name: str
     model: str
     memory: int
+    is_tainted: bool
 
 
 #: By name: the expression, and the same in Python.
@@ -60,7 +62,14 @@ KINDS: dict[str, tuple[tuple[str, ...], Callable[[Gpu], bool]]] = {
     "large a": ((f'{_AT}.model == "a"', f"{_AT}.memory > 39"),
                 lambda gpu: gpu.model == "a" and gpu.memory > 39),
     "none": ((f'{_AT}.model == "z"',), lambda gpu: False),
+    "any, tolerant": ((), lambda gpu: True),
+    "a, tolerant": ((f'{_AT}.model == "a"',), lambda gpu: gpu.model == "a"),
 }  # fmt: skip
+
+
+def will_do(kind: str, gpu: Gpu) -> bool:
+    """Return whether a device is of a kind and can be had."""
+    return KINDS[kind][1](gpu) and (not gpu.is_tainted or "tolerant" in kind)
 
 
 @dataclass
@@ -86,7 +95,7 @@ class Case:
 
         def find(slot: int, seen: set[str]) -> bool:
             for gpu in free:
-                if gpu.name in seen or not KINDS[slots[slot]][1](gpu):
+                if gpu.name in seen or not will_do(slots[slot], gpu):
                     continue
                 seen.add(gpu.name)
                 if gpu.name not in owner or find(owner[gpu.name], seen):
@@ -103,7 +112,9 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    gpu = st.tuples(st.sampled_from("abc"), st.sampled_from([16, 40, 80]))
+    gpu = st.tuples(
+        st.sampled_from("abc"), st.sampled_from([16, 40, 80]), st.sampled_from([False, False, True])
+    )
     nodes = {
         f"n{i}": [Gpu(f"d{j}", *each) for j, each in enumerate(draw(st.lists(gpu, max_size=5)))]
         for i in range(draw(st.integers(1, 4)))
@@ -118,13 +129,21 @@ def cases(draw: st.DrawFn) -> Case:
 
 def device(gpu: Gpu) -> Device:
     attributes = {"model": gpu.model, "memory": gpu.memory, "uuid": f"{gpu.name}-{gpu.memory}"}
-    return make_device(gpu.name, attributes, {"memory": f"{gpu.memory}Gi"})
+    made = make_device(gpu.name, attributes, {"memory": f"{gpu.memory}Gi"})
+    return replace(made, taints=(DeviceTaint("old", "", "NoSchedule"),) * gpu.is_tainted)
+
+
+def request(kind: str, count: int, name: str) -> dict[str, Any]:
+    found = device_request("gpu", count, *KINDS[kind][0], name=name)
+    if "tolerant" in kind:
+        found["exactly"]["tolerations"] = [{"key": "old", "operator": "Exists"}]
+    return found
 
 
 def state_of(case: Case) -> ClusterState:
     templates = [
         make_device_template(name, *(
-            device_request("gpu", count, *KINDS[kind][0], name=f"r{i}")
+            request(kind, count, f"r{i}")
             for i, (kind, count) in enumerate(asks)
         ))
         for name, (_, asks) in case.jobs.items()

@@ -177,6 +177,7 @@ class DeviceTaint(Wire, frozen=True):
     """Why a device is not to be used."""
 
     key: str = ""
+    value: str = ""
     effect: str = ""
 
 
@@ -197,8 +198,7 @@ class Device(Wire, frozen=True):
     def is_plain(self) -> bool:
         """True for one that one claim has as a whole and at once: the others are not counted."""
         return not (
-            any(taint.effect != "None" for taint in self.taints)
-            or self.binds_to_node
+            self.binds_to_node
             or self.binding_conditions
             or self.allow_multiple_allocations
             or self.node_allocatable_resources

@@ -40,9 +40,10 @@ from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.embedded.own_mirrors import run_with_mirrors
 from fairlead.model.claimed.device_asks import ClaimName, DeviceKind, asks_of
 from fairlead.model.claimed.device_selectors import (
-    DeviceExpression,
     ExpressionError,
+    alike,
     device_expression,
+    will_do,
 )
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
@@ -275,18 +276,19 @@ class DeviceAllocator:
         return shared
 
     def _fitting(self, kind: DeviceKind, node: str) -> Iterator[_Id]:
-        """Yield the devices of a node that are of a kind; none where an expression fails."""
+        """Yield the devices of a node that are of a kind; none where an expression fails, or where
+        they are not alike in what they are to be.
+        """
         found = self._classes.get("", kind.device_class)
         of_class = found.spec.selectors if found is not None else ()
         expressions = [each.cel.expression for each in of_class if each.cel is not None]
         try:
             selectors = [device_expression(each) for each in (*expressions, *kind.selectors)]
-            if found is not None and len(expressions) == len(of_class):
-                yield from [
-                    (driver, pool, device.name)
-                    for driver, pool, device in self._on(node)
-                    if _will_do(selectors, driver, device)
-                ]
+            if found is None or len(expressions) < len(of_class):
+                return
+            chosen = [each for each in self._on(node) if will_do(kind, selectors, each[0], each[2])]
+            if len({alike(kind, driver, device) for driver, _, device in chosen}) <= 1:
+                yield from ((driver, pool, device.name) for driver, pool, device in chosen)
         except ExpressionError:
             return
 
@@ -384,10 +386,6 @@ def _devices_of(claim: ResourceClaim) -> Iterator[_Id]:
 
 def _id(result: dict[str, str]) -> _Id:
     return (result["driver"], result["pool"], result["device"])
-
-
-def _will_do(selectors: Sequence[DeviceExpression], driver: str, device: Device) -> bool:
-    return all(each.matches(driver, device) for each in selectors)
 
 
 class _Shared:

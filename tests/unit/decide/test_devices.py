@@ -148,7 +148,7 @@ def test_one_device_of_two_kinds_of_which_neither_contains_the_other_counts_once
 @pytest.mark.parametrize(
     "change",
     [
-        {"taints": (DeviceTaint("broken", "NoSchedule"),)},
+        {"taints": (DeviceTaint("broken", "", "NoSchedule"),)},
         {"allow_multiple_allocations": True},
         {"binding_conditions": ("ready",)},
     ],
@@ -210,8 +210,9 @@ def test_a_class_that_does_not_exist_is_named_with_the_claim() -> None:
          "exactly.allocationMode", "All is not planned"),
         ({"name": "r", "exactly": {"deviceClassName": DRIVER, "adminAccess": True}},
          "exactly.adminAccess", "not planned"),
-        ({"name": "r", "exactly": {"deviceClassName": DRIVER, "tolerations": [{"key": "a"}]}},
-         "exactly.tolerations", "not planned"),
+        ({"name": "r", "exactly": {"deviceClassName": DRIVER, "tolerations": [
+            {"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9}]}},
+         "exactly.tolerations[0]", "accepted: key, operator"),
         ({"name": "r", "exactly": {"deviceClassName": DRIVER, "ofTomorrow": {"x": 1}}},
          "exactly.ofTomorrow", "not planned"),
         (device_request(count=33), "requests", "32 devices at most"),
@@ -234,12 +235,81 @@ def test_what_is_not_understood_is_a_verdict_with_its_path(
     assert why in str(said.facts["why"])
 
 
-def test_constraints_between_devices_are_not_understood() -> None:
-    template = make_device_template("one")
-    devices = replace(template.spec.spec.devices, constraints=({"matchAttribute": "a/b"},))
+@pytest.mark.parametrize(
+    ("toleration", "is_tolerated"),
+    [
+        ({"key": "old", "operator": "Exists"}, True),
+        ({"operator": "Exists"}, True),
+        ({"key": "old", "value": "yes", "effect": "NoSchedule"}, True),
+        ({"key": "old", "value": "no"}, False),
+        ({"key": "old"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+        ({"key": "old", "operator": "Exists", "effect": "NoExecute"}, False),
+    ],
+)
+def test_devices_with_taints_count_for_those_that_tolerate_them(
+    toleration: dict[str, str], is_tolerated: bool
+) -> None:  # fmt: skip
+    taint = DeviceTaint("old", "yes", "NoSchedule")
+    devices = [make_device("d0"), replace(make_device("d1"), taints=(taint,))]
+    request = device_request()
+    request["exactly"]["tolerations"] = [toleration]
+    templates = [make_device_template("one"), make_device_template("any", request)]
+    state = cluster([gang(2, "any")], [make_slice("n1", devices)], templates)
+    assert (verdict(state).reason is Reason.PLACED) is is_tolerated
+    plain = cluster([gang(2, "one")], [make_slice("n1", devices)], templates)
+    assert verdict(plain).reason is Reason.EXCEEDS_CLUSTER
+
+
+def constrained(
+    constraint: dict[str, object], *requests: dict[str, object]
+) -> ResourceClaimTemplate:
+    template = make_device_template("one", *requests or (device_request(count=2),))
+    devices = replace(template.spec.spec.devices, constraints=(constraint,))
     spec = replace(template.spec, spec=replace(template.spec.spec, devices=devices))
-    state = cluster([gang(1, "one")], [make_slice("n1", 2)], [replace(template, spec=spec)])
-    assert verdict(state).facts["path"] == "spec.spec.devices.constraints"
+    return replace(template, spec=spec)
+
+
+def test_devices_that_are_to_be_alike_are_had_where_all_of_a_node_are() -> None:
+    racks = {"n0": ["a", "b"], "n1": ["b", "b"], "n2": ["a"]}
+    slices = [
+        make_slice(node, [make_device(f"d{i}", {"rack": rack}) for i, rack in enumerate(found)])
+        for node, found in racks.items()
+    ]
+    slices[2] = make_slice("n2", [make_device("d0"), make_device("d1")])
+    template = constrained({"matchAttribute": f"{DRIVER}/rack"})
+    state = cluster([gang(1, "one")], slices, [template])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n1"]
+    state = cluster([gang(2, "one")], slices, [template])
+    assert verdict(state).reason is Reason.EXCEEDS_CLUSTER
+    said = verdict(cluster([gang(1, "one")], slices[::2], [template]))
+    assert said.reason is Reason.NO_NODE_SHAPE_FITS
+    assert f"of one {DRIVER}/rack" in said.message
+    again = make_slice("n0", [make_device(f"d{i}", {"rack": "c"}) for i in range(2)])
+    state.devices.put_slice(slices[0].metadata.name, again)
+    state.follow_claims()
+    assert sorted(workers(decide(PlacementState(state), POLICY, EPOCH), "j")) == ["n0", "n1"]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "path", "why"),
+    [
+        ({"matchAttribute": "a/b", "requests": ["none"]}, ".requests", "no request"),
+        ({"matchAttribute": "a/b", "requests": ["x", "y"]}, ".requests", "different kinds"),
+        ({"distinctAttribute": "a/b"}, ".distinctAttribute", "not planned"),
+        ({"requests": ["x"]}, "", "no matchAttribute"),
+        ({"matchAttribute": "b"}, "", "a domain and a name"),
+    ],
+)
+def test_constraints_that_are_not_planned_are_said_with_their_path(
+    constraint: dict[str, object], path: str, why: str
+) -> None:
+    requests = [device_request(name="x"), device_request(DRIVER, 1, BIG, name="y")]
+    template = constrained(constraint, *requests)
+    said = verdict(cluster([gang(1, "one")], [make_slice("n1", SIZES)], [template]))
+    assert said.reason is Reason.DEVICE_CLAIM_UNSUPPORTED
+    assert said.facts["path"] == f"spec.spec.devices.constraints[0]{path}"
+    assert why in str(said.facts["why"])
 
 
 def test_a_selector_that_fails_for_one_device_leaves_its_node_out() -> None:

@@ -6,14 +6,16 @@ path: an alternative, a constraint or a mode that is not counted would be a plac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fairlead.api.core import PodSpec
-from fairlead.api.devices import DeviceSpec
+from fairlead.api.devices import DeviceSpec, DeviceTaint
 from fairlead.api.job import Job
 
 #: Devices of one claim (`AllocationResultsMaxSize`).
@@ -36,11 +38,44 @@ class ClaimName(Struct, frozen=True):
 DeviceClaims = tuple[tuple[ClaimName, ...], ...]
 
 
+class TaintToleration(Struct, frozen=True, order=True):
+    """Taints of devices that do not matter; "" is any key, and any effect."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: DeviceTaint) -> bool:
+        """True for a taint that it is about (`resourceclaim.ToleratesTaint`)."""
+        is_about = self.effect in ("", taint.effect) and self.key in ("", taint.key)
+        return is_about and (self.operator == "Exists" or self.value == taint.value)
+
+    @property
+    def words(self) -> str:
+        """What it is about."""
+        value = f"={self.value}" if self.operator != "Exists" else ""
+        return f"{self.key or 'any taint'}{value}{self.effect and f':{self.effect}'}"
+
+
 class DeviceKind(Struct, frozen=True, order=True, cache_hash=True):
-    """Devices of a class that some selectors choose; kinds may overlap."""
+    """Devices of a class that some selectors choose; kinds may overlap.
+
+    `alike` are attributes that these devices have, and in which all of a node are alike: whichever
+    are had, they meet a constraint `matchAttribute`.
+    """
 
     device_class: str
     selectors: tuple[str, ...] = ()
+    tolerations: tuple[TaintToleration, ...] = ()
+    alike: tuple[str, ...] = ()
+
+    def tolerates(self, taints: Iterable[DeviceTaint]) -> bool:
+        """True where no taint keeps a device from being had."""
+        return all(
+            taint.effect == "None" or any(each.tolerates(taint) for each in self.tolerations)
+            for taint in taints
+        )
 
 
 class DeviceAsk(Struct, frozen=True):
@@ -48,6 +83,17 @@ class DeviceAsk(Struct, frozen=True):
 
     kind: DeviceKind
     count: int
+
+
+class _StrictToleration(TaintToleration, frozen=True, forbid_unknown_fields=True):
+    """A toleration as it is written. One that ends after some seconds is not planned."""
+
+    operator: Literal["Equal", "Exists"] = "Equal"
+    effect: Literal["", "NoSchedule", "NoExecute"] = ""
+
+    def read(self) -> TaintToleration:
+        """Return it without its form."""
+        return TaintToleration(self.key, self.operator, self.value, self.effect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +124,6 @@ def _names(spec: PodSpec) -> Iterator[ClaimName]:
 def asks_of(claim: ClaimName, spec: DeviceSpec) -> tuple[DeviceAsk, ...] | UnsupportedClaim:
     """Return what a claim asks for, by request, or the first part that is not planned."""
     root = "spec.spec.devices" if claim.is_template else "spec.devices"
-    if spec.constraints:
-        why = "constraints between devices are not planned yet"
-        return UnsupportedClaim(claim.words, f"{root}.constraints", why)
     if not spec.requests:
         return UnsupportedClaim(claim.words, f"{root}.requests", "it asks for no device")
     asks: list[DeviceAsk] = []
@@ -90,6 +133,10 @@ def asks_of(claim: ClaimName, spec: DeviceSpec) -> tuple[DeviceAsk, ...] | Unsup
             path, why = found
             return UnsupportedClaim(claim.words, f"{root}.requests[{i}].{path}", why)
         asks.append(found)
+    for i, constraint in enumerate(spec.constraints):
+        wrong = _constrain(asks, [each.get("name", "") for each in spec.requests], constraint)
+        if wrong is not None:
+            return UnsupportedClaim(claim.words, f"{root}.constraints[{i}]{wrong[0]}", wrong[1])
     if sum(ask.count for ask in asks) > DEVICES_PER_CLAIM_MAX:
         why = f"a claim has {DEVICES_PER_CLAIM_MAX} devices at most"
         return UnsupportedClaim(claim.words, f"{root}.requests", why)
@@ -115,8 +162,39 @@ def _ask(request: Mapping[str, Any]) -> DeviceAsk | tuple[str, str]:
                 selectors.append(expression)
             case _:
                 return f"exactly.selectors[{j}]", "it is no expression of CEL"
+    tolerations: list[TaintToleration] = []
+    for j, each in enumerate(asked.pop("tolerations", ())):
+        try:
+            tolerations.append(msgspec.convert(each, _StrictToleration).read())
+        except msgspec.ValidationError:
+            why = "accepted: key, operator, value and effect (NoSchedule or NoExecute)"
+            return f"exactly.tolerations[{j}]", why
     for key in asked:
         return f"exactly.{key}", "it is not planned yet; leave it out"
     if not isinstance(count, int) or count < 1 or not isinstance(device_class, str):
         return "exactly", "it cannot be read"
-    return DeviceAsk(DeviceKind(device_class, tuple(sorted(set(selectors)))), count)
+    kind = DeviceKind(device_class, tuple(sorted(set(selectors))), tuple(sorted(set(tolerations))))
+    return DeviceAsk(kind, count)
+
+
+def _constrain(
+    asks: list[DeviceAsk], names: list[str], constraint: Mapping[str, Any]
+) -> tuple[str, str] | None:
+    """Let the kinds of some requests be alike in an attribute; or return what is not planned of
+    the constraint, and why.
+    """
+    attribute, requests = constraint.get("matchAttribute"), constraint.get("requests") or names
+    for key, value in constraint.items():
+        if key not in ("matchAttribute", "requests") and value:
+            return f".{key}", "it is not planned yet; leave it out"
+    if not isinstance(attribute, str) or attribute.count("/") != 1:
+        return "", "it is no matchAttribute with a domain and a name"
+    if not isinstance(requests, list) or not set(requests) <= set(names):
+        return ".requests", "it names what is no request"
+    chosen = [i for i, name in enumerate(names) if name in requests]
+    if len({asks[i].kind for i in chosen}) > 1:
+        return ".requests", "requests for devices of different kinds are not planned together yet"
+    for i in chosen:
+        alike = tuple(sorted({*asks[i].kind.alike, attribute}))
+        asks[i] = DeviceAsk(replace(asks[i].kind, alike=alike), asks[i].count)
+    return None

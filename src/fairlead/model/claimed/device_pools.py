@@ -11,8 +11,7 @@ place of its member covers it. What any other claim has is not offered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
@@ -22,7 +21,12 @@ from fairlead.api.quantity import QuantityError
 from fairlead.model.asks.requests import Request
 from fairlead.model.claimed.device_asks import DeviceKind
 from fairlead.model.claimed.device_rows import DeviceGroup, DeviceRows
-from fairlead.model.claimed.device_selectors import DeviceExpression, ExpressionError
+from fairlead.model.claimed.device_selectors import (
+    DeviceExpression,
+    ExpressionError,
+    alike,
+    will_do,
+)
 from fairlead.model.claimed.shared_counters import GROUP_MAX, CounterShape, Layout, shapes
 from fairlead.model.gang.gangs import JobKey
 
@@ -51,6 +55,7 @@ class _Pool:
     """The devices of a pool that count, and the mask of each; those that share counters."""
 
     node: str
+    devices: tuple[Device, ...]
     masks: dict[str, int]
     groups: tuple[tuple[tuple[str, ...], CounterShape], ...]
     #: The devices of these groups.
@@ -68,6 +73,8 @@ class DevicePools:
         self._pools_of_node: dict[str, dict[PoolKey, None]] = {}
         #: By kind, then by pool: how an expression failed.
         self._faults: dict[DeviceKind, dict[PoolKey, str]] = {}
+        #: By kind whose devices are to be alike, then by pool: in what they are.
+        self._alike: dict[DeviceKind, dict[PoolKey, frozenset[Hashable]]] = {}
         #: How many devices of a node have each mask, whoever has them.
         self._masks: dict[str, Counter[int]] = {}
         #: The devices of a node that share counters, by how they do.
@@ -258,8 +265,9 @@ class DevicePools:
         new = {kind: bit for kind, bit in kinds.items() if self._kinds.get(kind) != bit}
         gone = sum(bit for kind, bit in self._kinds.items() if kinds.get(kind) != bit)
         self._kinds = dict(kinds)
-        for kind in [kind for kind in self._faults if kind not in kinds or kind in new]:
-            del self._faults[kind]
+        for found in (self._faults, self._alike):
+            for kind in [kind for kind in found if kind not in kinds or kind in new]:
+                del found[kind]
         if new or gone:
             for key in self._pools:
                 self._mark(key, new, gone, selectors_of)
@@ -274,17 +282,18 @@ class DevicePools:
             if not pools:
                 del self._pools_of_node[before.node]
             self._stale_nodes[before.node] = None
-        for faults in self._faults.values():
-            faults.pop(key, None)
-        names = [device.name for device in self._devices(key)]
-        if not names:
+        for found in (*self._faults.values(), *self._alike.values()):
+            found.pop(key, None)
+        devices = tuple(self._devices(key))
+        if not devices:
             return
         node = self._newest(key)[0].spec.node_name
         groups = self._groups_of_pool(key)
         if groups is None:
             return
         shared = frozenset(name for group in groups for name in group[0])
-        self._pools[key] = _Pool(node, dict.fromkeys(names, 0), tuple(groups), shared)
+        masks = {device.name: 0 for device in devices}
+        self._pools[key] = _Pool(node, devices, masks, tuple(groups), shared)
         self._pools_of_node.setdefault(node, {})[key] = None
         self._mark(key, self._kinds, 0, selectors_of)
 
@@ -304,9 +313,13 @@ class DevicePools:
         sets = [each for found in slices for each in found.spec.shared_counters]
         if len({each.name for each in sets}) < len(sets):
             return None
-        with suppress(QuantityError):
-            return shapes(devices, sets)
-        return None
+        try:
+            found = shapes(devices, sets)
+        except QuantityError:
+            return None
+        if found is None:
+            return None
+        return [(tuple(devices[i].name for i in members), shape) for members, shape in found]
 
     def _devices(self, key: PoolKey) -> Iterator[Device]:
         """Yield the devices of a pool that count: none where slices are missing, devices have one
@@ -327,13 +340,15 @@ class DevicePools:
         pool, driver = self._pools[key], key[0]
         gone |= sum(kinds.values())
         masks = {name: mask & ~gone for name, mask in pool.masks.items()} if gone else pool.masks
-        devices = list(self._devices(key)) if kinds else []
         for kind, bit in kinds.items():
             try:
                 selectors = selectors_of(kind)
-                for device in devices:
-                    if all(each.matches(driver, device) for each in selectors):
-                        masks[device.name] |= bit
+                chosen = [each for each in pool.devices if will_do(kind, selectors, driver, each)]
+                for device in chosen:
+                    masks[device.name] |= bit
+                if kind.alike:
+                    values = frozenset(alike(kind, driver, each) for each in chosen)
+                    self._alike.setdefault(kind, {})[key] = values
             except ExpressionError as error:
                 self._faults.setdefault(kind, {})[key] = str(error)
         pool.masks = masks
@@ -347,12 +362,11 @@ class DevicePools:
         """
         pools = self._pools_of_node.get(node, {})
         failed = self._failed(pools)
-        return Counter(
-            mask & ~failed
-            for pool in map(self._pools.__getitem__, pools)
-            for name, mask in pool.masks.items()
-            if name not in pool.shared
-        )
+        found = Counter[int]()
+        for pool in map(self._pools.__getitem__, pools):
+            names = pool.masks.keys() - pool.shared if pool.groups else pool.masks
+            found.update(pool.masks[name] & ~failed for name in names)
+        return found
 
     def _groups(self, node: str) -> list[DeviceGroup]:
         """Return the devices of a node that share counters, and who has them.
@@ -389,12 +403,17 @@ class DevicePools:
         return DeviceGroup(layout, taken, of_pods)
 
     def _failed(self, pools: Mapping[PoolKey, None]) -> int:
-        bits = (
-            self._kinds[kind]
-            for kind, at in self._faults.items()
-            if not pools.keys().isdisjoint(at)
-        )
-        return sum(bits)
+        """Return the kinds (bits) of which a node with these pools offers nothing: an expression
+        fails, or devices are not alike.
+        """
+        failed = 0
+        for kind, at in self._faults.items():
+            if not pools.keys().isdisjoint(at):
+                failed |= self._kinds[kind]
+        for kind, values in self._alike.items():
+            if len(frozenset[Hashable]().union(*(values.get(key, ()) for key in pools))) > 1:
+                failed |= self._kinds[kind]
+        return failed
 
     def _free_masks(self, node: str) -> Counter[int]:
         masks = Counter(self._masks.get(node, {}))

@@ -29,6 +29,7 @@ from fairlead.model.claimed.shared_counters import Layout, weight_of
 #: row.
 OVERLAPPING_MAX, SHARING_MAX, ROWS_MAX = 6, 8, 128
 _TEXT_MAX = 120
+_KNOWN_MAX = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ class DeviceRows:
             bit: frozenset(mask for mask in self._masks if mask & bit) for _, bit in kinds
         }
         self.rows: tuple[DeviceRow, ...] = ()
+        #: What groups offer of `rows`; they are alike by the thousand.
+        self._known: dict[DeviceGroup, tuple[tuple[int, int], ...]] = {}
         self._bits: dict[DeviceKind, int] = {}
         names: dict[int, str] = {}
         for kind, bit in kinds:
@@ -119,9 +122,10 @@ class DeviceRows:
         """
         found: dict[str, int] = {}
         groups = [group for group in groups if group.layout in self._layouts]
-        for row in self.rows:
+        rooms = [self._rooms(group) for group in groups]
+        for i, row in enumerate(self.rows):
             count = sum(n for mask, n in masks.items() if mask & row.bits)
-            count += sum(_rooms(row, group)[0] for group in groups)
+            count += sum(each[i][0] for each in rooms)
             if row.has_others and not (count or any(g.layout.of(row.bits) for g in groups)):
                 # No device of the kind: all others may be had.
                 rest = chain(masks.items(), ((m, 1) for g in groups for m in g.layout.masks))
@@ -134,8 +138,21 @@ class DeviceRows:
         """Return what a node offers of each row that nobody can have: parts that are covered by
         those that pods have.
         """
-        known = [g for g in groups if g.of_pods and g.layout in self._layouts]
-        return request_of((row.name, sum(_rooms(row, g)[1] for g in known)) for row in self.rows)
+        rooms = [self._rooms(g) for g in groups if g.of_pods and g.layout in self._layouts]
+        return request_of(
+            (row.name, sum(each[i][1] for each in rooms)) for i, row in enumerate(self.rows)
+        )
+
+    def _rooms(self, group: DeviceGroup) -> tuple[tuple[int, int], ...]:
+        """Return what a group offers of each row, to pods that count on the node and to others, and
+        what of it is stranded: parts that nobody can have beside those that pods have.
+        """
+        found = self._known.get(group)
+        if found is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            found = self._known[group] = tuple(_room(row, group) for row in self.rows)
+        return found
 
     def _rows(self, names: Mapping[int, str]) -> tuple[DeviceRow, ...] | None:
         """Return the rows of some kinds, by bit; None where there would be too many."""
@@ -204,10 +221,7 @@ class DeviceRows:
         return DeviceRow(f"{CLAIMED}{_short(name)}", sum(within), dict.fromkeys(within, 1))
 
 
-def _rooms(row: DeviceRow, group: DeviceGroup) -> tuple[int, int]:
-    """Return what a group offers of a row, to pods that count on the node and to others, and what
-    of it is stranded: parts that nobody can have beside those that pods have.
-    """
+def _room(row: DeviceRow, group: DeviceGroup) -> tuple[int, int]:
     layout, of_others = group.layout, group.taken & ~group.of_pods
     offered = layout.room(row.bits, row.weights, of_others)
     if not group.of_pods:
@@ -218,9 +232,10 @@ def _rooms(row: DeviceRow, group: DeviceGroup) -> tuple[int, int]:
 
 
 def _text(kind: DeviceKind) -> str:
-    if not kind.selectors:
-        return kind.device_class
-    return f"{kind.device_class} [{_short(' && '.join(kind.selectors))}]"
+    parts = [_short(" && ".join(kind.selectors))] if kind.selectors else []
+    parts += [f"of one {name}" for name in kind.alike]
+    parts += [f"tolerating {each.words}" for each in kind.tolerations]
+    return f"{kind.device_class} [{_short(', '.join(parts))}]" if parts else kind.device_class
 
 
 def _short(text: str) -> str:

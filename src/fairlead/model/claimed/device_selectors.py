@@ -12,13 +12,16 @@ the expression reads end at one leaf. Only a device that comes to no leaf is eva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
 from typing import Protocol, TypeAlias
 
+from msgspec import Struct
+
 from fairlead.api.devices import Device
+from fairlead.model.claimed.device_asks import DeviceKind
 
 #: Length of an expression, a fifth of what the API server takes: to parse it holds up all else; and
 #: different answers that are remembered of one.
@@ -58,7 +61,7 @@ class DeviceExpression:
         """Return whether a device of a driver will do; ExpressionError where that has no answer."""
         at = self._answers
         while isinstance(at, _Read):
-            at = at.then.get(_look(at.path, driver, device))
+            at = at.then.get(look(at.path, driver, device))
         if at is None:
             at = self._evaluate(driver, device)
         if at.error:
@@ -72,7 +75,7 @@ class DeviceExpression:
         reads: dict[Path, Hashable] = {}
 
         def read(path: Path) -> Hashable:
-            reads[path] = found = _look(path, driver, device)
+            reads[path] = found = look(path, driver, device)
             return found
 
         try:
@@ -137,7 +140,36 @@ def device_expression(expression: str) -> DeviceExpression:
     return found
 
 
-def _look(path: Path, driver: str, device: Device) -> Hashable:
+def will_do(
+    kind: DeviceKind, selectors: Sequence[DeviceExpression], driver: str, device: Device
+) -> bool:
+    """Return whether a device is of a kind with these selectors; ExpressionError.
+
+    Selectors come first: one that fails for a device leaves out a node (`selectorsMatch`).
+    """
+    for each in selectors:  # no generator, as it is asked of each device
+        if not each.matches(driver, device):
+            return False
+    if device.taints and not kind.tolerates(device.taints):
+        return False
+    return not kind.alike or None not in alike(kind, driver, device)
+
+
+def alike(kind: DeviceKind, driver: str, device: Device) -> tuple[Hashable, ...]:
+    """Return what a device has of the attributes in which those of a kind are alike; None for what
+    it lacks, or has of a type that is not known.
+    """
+    found = (look(("attributes", *name.split("/", 1)), driver, device) for name in kind.alike)
+    return tuple(None if isinstance(each, _Unknown) else each for each in found)
+
+
+class _Unknown(Struct, frozen=True):
+    """A value of a type that is not known."""
+
+    key: str
+
+
+def look(path: Path, driver: str, device: Device) -> Hashable:
     """Return what a device has at a path, with its type; None for nothing."""
     if len(path) == 1:
         return ("string", driver)
@@ -145,7 +177,7 @@ def _look(path: Path, driver: str, device: Device) -> Hashable:
     keys = (name, f"{domain}/{name}") if domain == driver else (f"{domain}/{name}",)
     for key in keys:
         if kind == "attributes" and key in device.attributes:
-            return device.attributes[key].value or ("unknown", key)
+            return device.attributes[key].value or _Unknown(key)
         if kind == "capacity" and key in device.capacity:
             return ("quantity", device.capacity[key].value)
     return None

@@ -16,6 +16,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from math import lcm
 
+import msgspec
 from msgspec import Struct
 
 from fairlead.api.devices import CounterSet, Device
@@ -119,38 +120,50 @@ def weight_of(layout: Layout, earlier: int, kind: int) -> int:
     return min(choices)[1] if choices else own
 
 
-def shapes(
-    devices: Sequence[Device], sets: Iterable[CounterSet]
-) -> list[tuple[tuple[str, ...], CounterShape]] | None:
-    """Return the groups of devices that share counters, directly or through others, by name; None
-    where a device consumes what there is not (`validateDeviceCounterConsumption`).
+#: Groups of devices by index, each with its shape.
+Groups = tuple[tuple[tuple[int, ...], CounterShape], ...]
+#: Pools of a cluster are alike, and to read what they consume takes long.
+_POOLS_MAX = 64
+_pools: dict[bytes, Groups | None] = {}
+
+
+def shapes(devices: Sequence[Device], sets: Sequence[CounterSet]) -> Groups | None:
+    """Return the groups of devices that share counters, directly or through others; None where a
+    device consumes what there is not (`validateDeviceCounterConsumption`). QuantityError.
     """
+    key = msgspec.json.encode(([each.consumes_counters for each in devices], sets))
+    if key not in _pools:
+        if len(_pools) >= _POOLS_MAX:
+            _pools.clear()
+        _pools[key] = _read(devices, sets)
+    return _pools[key]
+
+
+def _read(devices: Sequence[Device], sets: Iterable[CounterSet]) -> Groups | None:
     limits = {(s.name, name): parse(c.value) for s in sets for name, c in s.counters.items()}
-    uses = {device.name: device.consumed for device in devices if device.consumes_counters}
+    uses = {i: each.consumed for i, each in enumerate(devices) if each.consumes_counters}
     if not all(use.keys() <= limits.keys() for use in uses.values()):
         return None
     scale = lcm(*(v.denominator for use in (limits, *uses.values()) for v in use.values()))
-    groups: list[tuple[set[str], list[str]]] = []
-    for device in devices:
-        if device.consumes_counters:
-            touched = {name for name, _ in uses[device.name]}
-            near = [group for group in groups if group[0] & touched]
-            groups = [group for group in groups if group not in near]
-            names = [name for group in near for name in group[1]]
-            groups.append((touched.union(*(group[0] for group in near)), [*names, device.name]))
-    found: list[tuple[tuple[str, ...], CounterShape]] = []
-    for touched, names in groups:
+    groups: list[tuple[set[str], list[int]]] = []
+    for i, use in uses.items():
+        touched = {name for name, _ in use}
+        near = [group for group in groups if group[0] & touched]
+        groups = [group for group in groups if group not in near]
+        members = [other for group in near for other in group[1]]
+        groups.append((touched.union(*(group[0] for group in near)), [*members, i]))
+    found: list[tuple[tuple[int, ...], CounterShape]] = []
+    for touched, members in groups:
         digits, guards, at = dict[tuple[str, str], int](), 0, 0
         for key in sorted(limits):
             if key[0] in touched:
                 digits[key] = at
-                most = max(limits[key], *(uses[name].get(key, 0) for name in names))
+                most = max(limits[key], *(uses[i].get(key, 0) for i in members))
                 at += int(most * scale).bit_length() + 1
                 guards |= 1 << at - 1
-        numbers = [
-            sum(int(amount * scale) << digits[key] for key, amount in use.items())
-            for use in ({k: v for k, v in limits.items() if k in digits}, *map(uses.get, names))
-            if use is not None
-        ]
-        found.append((tuple(names), CounterShape(tuple(numbers[1:]), numbers[0], guards)))
-    return found
+        total, *each = (
+            sum(int(amount * scale) << digits[key] for key, amount in use.items() if key in digits)
+            for use in (limits, *(uses[i] for i in members))
+        )
+        found.append((tuple(members), CounterShape(tuple(each), total, guards)))
+    return tuple(found)
