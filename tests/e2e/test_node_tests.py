@@ -86,6 +86,12 @@ def test_this_machine_passes_the_gate_by_a_real_run_of_the_quick_suite(shell: Sh
     assert row.split()[:3] == ["memory", "Passed", "copyBytesPerSecond"]
     assert row.split()[7] == "9", "so many nodes make the median"
     assert row.split()[9] == "GB/s", "and a limit"
+    fleet = shell.run("node", "tests")
+    rows = [line.split() for line in fleet.out.splitlines() if "copyBytesPerSecond" in line]
+    assert {(row[0].partition("/")[0], row[2], row[4]) for row in rows} >= {
+        ("virtual-8gpu", "memory", "10"), ("", "memory", "1"),
+    }, "nodes of one shape are beside each other"  # fmt: skip
+    assert "11 tested in the last day" in fleet.err
     rows = [line.split()[:4] for line in shell.run("node", local).out.splitlines()]
     assert [f"{local}-2", "quick", "Person", "Passed"] in rows
     assert [f"{local}-1", "quick", "Gate", "Passed"] in rows

@@ -17,7 +17,7 @@ from fairlead.api.resources import JOBS, NODE_REPORTS, NODES, PODS
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.times import format_time
 from fairlead.cli.cluster.known_nodes import node_named
-from fairlead.cli.commands.node_tests import test, tests_of
+from fairlead.cli.commands.node_tests import fleet_tests, test, tests_of
 from fairlead.cli.connection.common import Common, common, now, seconds_of
 from fairlead.cli.connection.identity import submitter_name
 from fairlead.cli.connection.transport import Api
@@ -74,6 +74,7 @@ def _acts(command: F) -> F:
       fairlead node drain n17 --within 2h --dry-run
       fairlead node resume n17
       fairlead node test n17               CPU, memory, disk, clock, GPUs, beside the fleet
+      fairlead node tests                  what the tests of all nodes measured
       fairlead node repair n17             its faults are mended: test it and take it back
       fairlead node retire n17 --reason "third repair"
       fairlead node tune n17               settings that are not as its profile says
@@ -291,3 +292,4 @@ def _raw_report(api: Api, name: str) -> Any:
 
 
 node.add_command(test)
+node.add_command(fleet_tests)

@@ -11,12 +11,18 @@ from fairlead.api.machine_result import MachineOutcome
 from fairlead.api.meta import to_wire
 from fairlead.api.node_suites import suites
 from fairlead.api.node_test import NodeTest, NodeTestPhase, NodeTestSpec
-from fairlead.api.resources import NODE_TESTS
+from fairlead.api.resources import NODE_TESTS, NODES
 from fairlead.api.status import AlreadyExists, Forbidden, NotFound
 from fairlead.cli.cluster.known_nodes import node_named
-from fairlead.cli.connection.common import Common, common, seconds_of
+from fairlead.cli.connection.common import Common, common, now, seconds_of
 from fairlead.cli.connection.transport import Api
-from fairlead.cli.views.node_tests import COMPARED_COLUMNS, compared_rows
+from fairlead.cli.views.node_tests import (
+    COMPARED_COLUMNS,
+    FLEET_COLUMNS,
+    compared_rows,
+    coverage_lines,
+    fleet_rows,
+)
 from fairlead.input.errors import Code, Exit, fail
 
 _LOOK_SECONDS = 1.0
@@ -66,6 +72,37 @@ def test(common_: Common, *, name: str, suite: str, timeout: str) -> int:
         common_.note(f"{found.status.outcome.value}: {found.status.message or 'all is good'}")
     ends = {MachineOutcome.FAILED: Exit.FAILED, MachineOutcome.ERROR: Exit.CONFLICT}
     return ends.get(found.status.outcome, Exit.OK)
+
+
+@click.command(
+    "tests",
+    epilog="""Examples:
+
+    \b
+      fairlead node tests
+      fairlead node tests --suite full -o json
+    """,
+)
+@click.option("--suite", metavar="NAME", default="",
+              help="Only tests of this suite: quick, full or burn-in.")  # fmt: skip
+@common()
+def fleet_tests(common_: Common, *, suite: str) -> None:
+    """Show what the tests of all nodes measured: the spread of each figure, and who is beyond it.
+
+    Of each node the latest test counts. Nodes are compared with those of their shape.
+    """
+    if suite and suite not in suites():
+        raise fail(Code.BAD_VALUE, f"--suite: there is no suite '{suite}'",
+                   help=(f"there are {', '.join(suites())}",))  # fmt: skip
+    api = common_.connect()
+    tests = [each for each in api.list(NODE_TESTS) if suite in ("", each.spec.suite)]
+    if common_.is_structured:
+        common_.data([to_wire(each) for each in tests])
+        return
+    common_.table(FLEET_COLUMNS, fleet_rows(tests), empty="no test has measured anything")
+    nodes = {each.metadata.name: each.metadata.uid for each in api.list(NODES)}
+    for line in coverage_lines(tests, nodes, now()):
+        common_.note(line)
 
 
 def tests_of(api: Api, name: str) -> Sequence[NodeTest]:

@@ -21,7 +21,6 @@ from fairlead.cli.formats.text import parse_slurm_time
 from fairlead.cli.job_request.arrays import ArrayReference
 from fairlead.cli.job_request.change_verbs import HOLD, RELEASE, ChangeVerb
 from fairlead.cli.job_request.node_kinds import Labels
-from fairlead.cli.records.watching import job_changes
 from fairlead.cli.script.slurm_names import CLUSTER, DEFAULT_PARTITION
 from fairlead.cli.slurm_tools import sinfo
 from fairlead.cli.slurm_tools.fields import BY_LETTER, BY_SACCT, BY_WIDE, memory

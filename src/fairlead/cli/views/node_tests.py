@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from fairlead.api.machine_result import Figure, MachineFinding
-from fairlead.api.node_suites import machine_tests
+from fairlead.api.machine_result import Figure, MachineFinding, MachineOutcome
+from fairlead.api.node_suites import Better, FigureKind, machine_tests
 from fairlead.api.node_test import NodeTest
 from fairlead.api.times import parse_time
 from fairlead.cli.formats.table import Align, Column, Row
-from fairlead.decide.health.judgement import values_of
-from fairlead.decide.words import duration
+from fairlead.decide.health.judgement import fleet_limit, is_beyond, values_of
+from fairlead.decide.words import duration, plural
 
 MEASURED_COLUMNS = (
     Column("TEST"),
@@ -138,3 +139,95 @@ def _test_row(test: NodeTest, now: float) -> Row:
         test.metadata.name, test.spec.suite, test.spec.cause.value, outcome, ended,
         f"{status.attempts:,}", status.message,
     )  # fmt: skip
+
+
+FLEET_COLUMNS = (
+    Column("SHAPE"),
+    Column("SUITE"),
+    Column("TEST"),
+    Column("FIGURE"),
+    Column("NODES", Align.RIGHT),
+    Column("WORST", Align.RIGHT),
+    Column("MEDIAN", Align.RIGHT),
+    Column("BEST", Align.RIGHT),
+    Column("LIMIT", Align.RIGHT),
+    Column("BEYOND", may_cut=True),
+)
+_BEYOND_MAX = 3
+_DAY_SECONDS = 86_400.0
+
+
+def fleet_rows(tests: Iterable[NodeTest]) -> list[Row]:
+    """Return a row per judged figure of each shape and suite, of the latest test of each node.
+
+    LIMIT is what the fleet sets now; none where too few nodes have the figure. Nodes beyond it are
+    named, the worst first.
+    """
+    latest: dict[tuple[str, str], dict[str, Sequence[MachineFinding]]] = {}
+    for each in sorted(tests, key=lambda each: each.spec.number):
+        if each.status.measured:
+            alike = latest.setdefault((each.status.shape, each.spec.suite), {})
+            alike[each.spec.node] = each.status.measured
+    rows: list[Row] = []
+    for (shape, suite), nodes in sorted(latest.items()):
+        for test in machine_tests().values():
+            for kind in test.figure:
+                found = _figures_of(nodes, test.name, kind.name)
+                if found and kind.better is not Better.NEITHER:
+                    cells = _spread_cells(found, kind)
+                    rows.append((shape, suite, test.name, kind.name, *cells))
+    return rows
+
+
+def _figures_of(
+    nodes: Mapping[str, Sequence[MachineFinding]], test: str, figure: str
+) -> dict[str, float]:
+    return {
+        node: found.value
+        for node, measured in nodes.items()
+        for each in measured
+        if each.test == test
+        for found in each.figures
+        if found.name == figure
+    }
+
+
+def _spread_cells(found: Mapping[str, float], kind: FigureKind) -> tuple[str, ...]:
+    is_higher = kind.better is Better.HIGHER
+    worst_first = sorted(found, key=lambda node: (found[node] if is_higher else -found[node], node))
+    values = list(found.values())
+    limit = fleet_limit(kind, values)
+    beyond = [
+        node for node in worst_first
+        if limit is not None and is_beyond(kind.better, found[node], limit)
+    ]  # fmt: skip
+    more = f" and {len(beyond) - _BEYOND_MAX:,} more" if len(beyond) > _BEYOND_MAX else ""
+    spread = (found[worst_first[0]], median(values), found[worst_first[-1]])
+    return (
+        f"{len(found):,}", *(figure_text(value, kind.unit) for value in spread),
+        "-" if limit is None else figure_text(limit, kind.unit),
+        f"{', '.join(beyond[:_BEYOND_MAX])}{more}",
+    )  # fmt: skip
+
+
+def coverage_lines(tests: Iterable[NodeTest], nodes: Mapping[str, str], now: float) -> list[str]:
+    """Return how many nodes were tested, by the outcome of their latest test.
+
+    `nodes`: uids by name. Tests of nodes that are gone count for nothing.
+    """
+    latest: dict[str, NodeTest] = {}
+    for each in sorted(tests, key=lambda each: each.spec.number):
+        if not each.is_open and nodes.get(each.spec.node) == each.spec.node_uid:
+            latest[each.spec.node] = each
+    counts = Counter(each.status.outcome for each in latest.values())
+    outcomes = ", ".join(
+        f"{counts[outcome]:,} {outcome.value}" for outcome in MachineOutcome if counts[outcome]
+    )
+    recent = sum(
+        each.status.ended_at is not None and now - parse_time(each.status.ended_at) <= _DAY_SECONDS
+        for each in latest.values()
+    )
+    untested = len(nodes) - len(latest)
+    lines = [f"{plural(len(nodes), 'node')}: {recent:,} tested in the last day, "
+             f"{len(latest) - recent:,} before, {untested:,} never"]  # fmt: skip
+    return [*lines, f"latest tests: {outcomes}"] if outcomes else lines

@@ -59,7 +59,7 @@ def _judged(measured: MachineFinding, devices: Sequence[str], peers: Peers) -> M
         of_fleet = fleet_limit(known, values_of(peers, measured.test, figure.name))
         limit = _stricter(known.better, [*floors, of_fleet])
         figures.append(replace(figure, limit=limit))
-        if limit is not None and _misses(known.better, figure.value, limit):
+        if limit is not None and is_beyond(known.better, figure.value, limit):
             side = "less" if known.better is Better.HIGHER else "more"
             misses.append(f"{figure.name} {figure.value:.3g} is {side} than {limit:.3g}")
     outcome, message = measured.outcome, measured.message
@@ -97,5 +97,6 @@ def _stricter(better: Better, limits: Iterable[float | None]) -> float | None:
     return max(found) if better is Better.HIGHER else min(found)
 
 
-def _misses(better: Better, value: float, limit: float) -> bool:
+def is_beyond(better: Better, value: float, limit: float) -> bool:
+    """True for a figure that is beyond its limit."""
     return value < limit if better is Better.HIGHER else value > limit

@@ -10,7 +10,13 @@ from fairlead.api.node_suites import suites
 from fairlead.api.node_test import NodeTest, NodeTestPhase, NodeTestSpec, NodeTestStatus
 from fairlead.api.times import format_time
 from fairlead.cli.formats.options_of_tests import options_of
-from fairlead.cli.views.node_tests import compared_rows, figure_text, rows_of_tests
+from fairlead.cli.views.node_tests import (
+    compared_rows,
+    coverage_lines,
+    figure_text,
+    fleet_rows,
+    rows_of_tests,
+)
 from fairlead.input.errors import CliError
 
 QUICK = suites()["quick"]
@@ -74,4 +80,31 @@ def test_a_figure_is_beside_the_median_of_the_latest_of_other_nodes_of_the_shape
 def test_the_tests_of_a_node_are_a_row_each() -> None:
     assert rows_of_tests([_test("n1", 1e10)], 160.0) == [
         ("n1-1", "quick", "Person", "Passed", "1m ago", "1", ""),
+    ]
+
+
+def test_the_fleet_is_a_row_per_figure_and_shape_with_the_nodes_beyond_its_limit() -> None:
+    tests = [
+        *(_test(f"n{i}", 1e10) for i in range(8)), _test("slow", 1e10),
+        _test("slow", 4e9, number=2), _test("worse", 3e9), _test("other", 1e9, shape="b"),
+    ]  # fmt: skip
+    assert fleet_rows(tests) == [
+        ("a", "quick", "memory", "copyBytesPerSecond", "10", "3 GB/s", "10 GB/s", "10 GB/s",
+         "9 GB/s", "worse, slow"),
+        ("b", "quick", "memory", "copyBytesPerSecond", "1", "1 GB/s", "1 GB/s", "1 GB/s", "-", ""),
+    ]  # fmt: skip
+    assert fleet_rows([]) == []
+
+
+def test_the_nodes_are_counted_by_their_latest_test() -> None:
+    tests = [_test("n1", 1.0), _test("n1", 1.0, number=2), _test("n2", 1.0), _test("gone", 1.0)]
+    nodes = {"n1": "uid", "n2": "another", "n3": "uid"}
+    assert coverage_lines(tests, nodes, 160.0) == [
+        "3 nodes: 1 tested in the last day, 0 before, 2 never", "latest tests: 1 Passed",
+    ]  # fmt: skip
+    assert coverage_lines(tests, nodes, 100_000.0)[0] == (
+        "3 nodes: 0 tested in the last day, 1 before, 2 never"
+    )
+    assert coverage_lines([], nodes, 0.0) == [
+        "3 nodes: 0 tested in the last day, 0 before, 3 never"
     ]
