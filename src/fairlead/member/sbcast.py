@@ -31,7 +31,7 @@ _REFUSED = ("--send-libs", "--exclude", "--no-allocation")
 
 
 @dataclass(frozen=True, slots=True)
-class CopyOptions:
+class SbcastOptions:
     """What is copied where."""
 
     source: Path
@@ -41,7 +41,7 @@ class CopyOptions:
     shows_version: bool = False
 
 
-def parse(arguments: Sequence[str]) -> CopyOptions:
+def parse(arguments: Sequence[str]) -> SbcastOptions:
     """Return what a command line asks for; StepError."""
     words = [word for word in arguments if not _COMPRESS.fullmatch(word)]
     for word in words:
@@ -53,17 +53,17 @@ def parse(arguments: Sequence[str]) -> CopyOptions:
         raise StepError(str(error)) from None
     given = {name for name, _ in options}
     if given & {"-V", "--version"}:
-        return CopyOptions(Path(), "", shows_version=True)
+        return SbcastOptions(Path(), "", shows_version=True)
     if len(operands) != 2:
         raise StepError(f"Need two file names, have {len(operands)} names")
     source, target = operands
-    return CopyOptions(
+    return SbcastOptions(
         Path(source), str(Path.cwd() / target), bool(given & {"-f", "--force"}),
         bool(given & {"-p", "--preserve"}),
     )  # fmt: skip
 
 
-async def _copy(options: CopyOptions, file: BinaryIO) -> None:
+async def _copy(options: SbcastOptions, file: BinaryIO) -> None:
     """Copy a file; StepError, LinkLost."""
     info = os.fstat(file.fileno())
     if not stat.S_ISREG(info.st_mode):
