@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm-calls")]
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
     shell = Shell(tmp_path_factory.mktemp("slurm-calls"))
-    shell.up("--nodes", "1", "--listen", "127.0.0.1:0")
+    shell.up("--nodes", "2", "--listen", "127.0.0.1:0")
     try:
         yield Tools(shell)
     finally:
@@ -172,3 +172,61 @@ def test_the_calls_of_open_ondemand_get_every_field_and_an_unknown_job_has_compl
         keepends=True)[0])  # fmt: skip
     nodes = tools.run("sinfo", "-ahNO", "nodehost:100,gres:512,gresused:512,statelong").out
     assert all(len(line.split()) == 4 for line in nodes.splitlines())
+
+
+PARTITIONED = "#!/bin/sh\n#SBATCH -p late,early\n#FAIRLEAD --simulate 600s --gpus 8\ntrue\n"
+
+
+def test_the_first_partition_of_a_list_in_which_a_job_can_start_wins_and_is_shown(
+    tools: Tools,
+) -> None:
+    virtual = tools.run("sinfo", "-h", "-o", "%n", "-p", "virtual").out.strip().split(",")
+    for node, pool in zip(virtual, ("early", "late"), strict=True):
+        tools.shell.patch(
+            f"/api/v1/nodes/{node}", {"metadata": {"labels": {"fairlead.dev/pool": pool}}}
+        )
+    (tools.root / "list.sh").write_text(PARTITIONED)
+    numbers = [int(tools.run("sbatch", "--parsable", "list.sh").out) for _ in range(3)]
+    shown = [f"{numbers[0]} R late", f"{numbers[1]} R early", f"{numbers[2]} PD late,early"]
+    eventually(lambda: tools.queue(form="%i %t %P"), shown)
+    tools.run("scancel", *map(str, numbers))
+
+
+def test_nodes_that_differ_are_shown_apart_or_with_the_least_of_them(tools: Tools) -> None:
+    def shown(form: str, *options: str) -> list[str]:
+        lines = tools.run("sinfo", "-h", "-p", "all", "-o", form, *options).out.splitlines()
+        return [" ".join(line.split()) for line in lines]
+
+    eventually(lambda: shown("%t"), ["idle"])
+    [together] = shown("%P %D %c")
+    assert re.fullmatch(r"all\* 3 \d+\+", together)
+    exact = shown("%P %D %c", "-e")
+    assert sorted(line.split()[1] for line in exact) == ["1", "2"]
+    assert sum(int(line.split()[1]) for line in shown("%P %D %G")) == 3
+    assert {line.split()[2] for line in shown("%P %D %G")} == {"(null)", "gpu:8"}
+    assert shown("%P %D %F") == ["all* 3 0/3/0/3"]
+
+
+CHECKPOINTING = """#!/bin/bash
+#SBATCH --time=1 --signal=B:TERM@55 --requeue --open-mode=append --output=chain-%j.out -c 1
+trap 'echo saved; [ -e saved-once ] && exit 1; touch saved-once' TERM
+echo "run $SLURM_RESTART_COUNT of $SLURM_JOB_ID"
+[ $SLURM_RESTART_COUNT = 0 ] || exit 0
+srun sh -c 'trap "echo task has it" TERM; echo up; while :; do sleep 0.1; done' &
+while :; do wait; done
+"""
+
+
+def test_a_signal_before_the_end_is_for_the_batch_shell_and_a_second_run_has_the_same_id(
+    tools: Tools,
+) -> None:
+    number = int(tools.run("sbatch", "--parsable", stdin=CHECKPOINTING).out)
+    out = tools.root / f"chain-{number}.out"
+    first = [f"run 0 of {number}", "up", "saved"]
+    eventually(lambda: out.exists() and out.read_text().splitlines()[:3], first)
+    assert tools.queue("-j", str(number)) == [f"{number} R"]
+    tools.run("scontrol", "requeue", str(number))
+    eventually(lambda: tools.queue("-t", "all", "-j", str(number)), [f"{number} CD"])
+    assert out.read_text().splitlines()[-1] == f"run 1 of {number}"
+    form = ("-X", "-n", "-P", "-o", "JobID,State,Restarts", "-j", str(number))
+    eventually(lambda: tools.run("sacct", *form).out, f"{number}|COMPLETED|1\n")

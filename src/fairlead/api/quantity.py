@@ -15,6 +15,8 @@ CPU = "cpu"
 MEMORY = "memory"
 PODS = "pods"
 GPU = "nvidia.com/gpu"
+#: A slice of a GPU at the end of a type, as Slurm's NVML plugin names it: h100_3g.40gb, 1g.10gb+me.
+_SLICE = re.compile(r"(?:(.*)_)?(\d{1,2}g\.\d{1,4}gb)([+.]me)?", re.IGNORECASE)
 EPHEMERAL_STORAGE = "ephemeral-storage"
 #: First characters of what counts devices that claims ask for; no resource has such a name.
 CLAIMED = "claim:"
@@ -111,6 +113,18 @@ def format_base(resource: str, amount: int) -> str:
 def is_gpu(resource: str) -> bool:
     """True for GPUs of any vendor: nvidia.com/gpu, amd.com/gpu and the like."""
     return resource.endswith("/gpu")
+
+
+def gpu_resource(kind: str) -> tuple[str, str]:
+    """Return the resource that a type of GPUs is counted by, and the type of the whole GPU.
+
+    A slice of a GPU (MIG) is a resource of its own, as NVIDIA's device plugin names it with the
+    strategy `mixed`; "" for a type that is not named.
+    """
+    match = _SLICE.fullmatch(kind)
+    if match is None:
+        return GPU, kind
+    return f"nvidia.com/mig-{match[2].lower()}{'.me' if match[3] else ''}", match[1] or ""
 
 
 def humanize(resource: str, amount: int) -> str:

@@ -69,8 +69,9 @@ def kinds_resolved(
     found = [resolve(kind, known) for kind in request.kinds]
     requirements = [each for one in found for each in one.requirements]
     resolved = replace(
-        request, kinds=(), node_requirements=(*request.node_requirements, *requirements)
-    )
+        request, kinds=(), node_requirements=(*request.node_requirements, *requirements),
+        node_choices=next((each.choices for each in found if each.choices), ()),
+    )  # fmt: skip
     notes = tuple(one.note for one in found if one.note)
     return resolved, notes, tuple(one.problem for one in found if one.problem is not None)
 

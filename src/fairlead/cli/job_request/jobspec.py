@@ -276,9 +276,16 @@ def _affinity(request: JobRequest) -> core.Affinity | None:
     Members of one job are told apart from those of others by the uid, which a template cannot name.
     """
     nodes = None
-    if request.node_requirements:
-        terms = (core.NodeSelectorTerm(request.node_requirements),)
-        nodes = core.NodeAffinity(required=core.NodeSelector(terms))
+    if request.node_requirements or request.node_choices:
+        terms = tuple(
+            core.NodeSelectorTerm((*request.node_requirements, *choice))
+            for choice in request.node_choices or ((),)
+        )
+        rather = tuple(
+            core.PreferredSchedulingTerm(max(1, 100 - place), core.NodeSelectorTerm(choice))
+            for place, choice in enumerate(request.node_choices)
+        )
+        nodes = core.NodeAffinity(required=core.NodeSelector(terms), preferred=rather)
     apart: tuple[PodAffinityTerm, ...] = ()
     any_job = LabelSelector(match_expressions=(LabelSelectorRequirement(names.JOB_NAME, "Exists"),))
     if request.is_exclusive and not shares_machine(request):
@@ -342,6 +349,6 @@ def _resources(request: JobRequest) -> core.ResourceRequirements:
     if request.memory_bytes is not None:
         amounts[quantity.MEMORY] = quantity.format_base(quantity.MEMORY, request.memory_bytes)
     if request.gpus:
-        amounts[quantity.GPU] = str(request.gpus)
+        amounts[request.gpu_resource] = str(request.gpus)
     limits = {key: value for key, value in amounts.items() if key != quantity.CPU}
     return core.ResourceRequirements(requests=amounts, limits=limits)

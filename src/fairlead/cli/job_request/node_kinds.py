@@ -17,6 +17,7 @@ from enum import Enum
 
 from fairlead.api import names
 from fairlead.api.core import NodeSelectorRequirement
+from fairlead.api.quantity import gpu_resource
 from fairlead.cli.job_request.flags import FlagValue
 from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
@@ -60,6 +61,8 @@ class Found:
     """What a kind asks of the labels of nodes, or why it asks nothing."""
 
     requirements: tuple[NodeSelectorRequirement, ...] = ()
+    #: Of several partitions the labels of each: any of them, the first ones rather.
+    choices: tuple[tuple[NodeSelectorRequirement, ...], ...] = ()
     note: str = ""
     problem: Problem | None = None
 
@@ -90,7 +93,7 @@ def parse_constraint(text: str) -> tuple[tuple[str, ...], ...]:
 
 def kinds_of(gpus: FlagValue | None, partition: FlagValue | None) -> Iterator[NamedNodes]:
     """Yield the kind of [TYPE:]N GPUs, where there is a type, and that of a list of partitions."""
-    if gpus is not None and (name := gpus.value.rpartition(":")[0]):
+    if gpus is not None and (name := gpu_resource(gpus.value.rpartition(":")[0])[1]):
         yield NamedNodes(What.GPU_TYPE, (name,), gpus)
     if partition is not None:
         listed = (part.strip() for part in partition.value.split(","))
@@ -185,22 +188,22 @@ def _problem(kind: NamedNodes, message: str, help_: str) -> Problem:
 
 
 def _partition(kind: NamedNodes, known: KnownNodes) -> Found:
+    """Return the labels of each partition that is known, in their order."""
     pools = {labels[names.POOL] for labels in known.labels or () if names.POOL in labels}
-    of_settings = [name for name in kind.names if name in known.partitions]
-    of_pools = [name for name in kind.names if name in pools and name not in of_settings]
-    if of_settings and (of_pools or len(of_settings) > 1):
-        of_settings, of_pools = of_settings[:1], []
-        others = f"of '{kind.given.value}' only the first, {of_settings[0]}, is used"
-    else:
-        others = ""
-    note = f"{kind.given.origin}: --partition: {others}" if others else ""
-    if of_settings:
-        chosen = known.partitions[of_settings[0]]
-        return Found(
-            tuple(NodeSelectorRequirement(k, "In", (v,)) for k, v in sorted(chosen.items())), note
+    by_pool = {name: {names.POOL: name} for name in kind.names if name in pools}
+    of_partitions = {**by_pool, **known.partitions}
+    choices = tuple(
+        tuple(
+            NodeSelectorRequirement(key, "In", (value,))
+            for key, value in sorted(of_partitions[name].items())
         )
-    if of_pools:
-        return Found((NodeSelectorRequirement(names.POOL, "In", tuple(sorted(of_pools))),))
+        for name in dict.fromkeys(kind.names)
+        if name in of_partitions
+    )
+    if len(choices) > 1:
+        return Found(choices=choices)
+    if choices:
+        return Found(choices[0])
     shown = " and ".join(kind.names)
     note = (
         f"{kind.given.origin}: --partition={kind.given.value} has no effect: neither the settings "

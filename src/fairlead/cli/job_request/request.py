@@ -74,6 +74,8 @@ class JobRequest:
     #: Nor is any member of another job there.
     is_exclusive: bool = False
     gpus: int = 0
+    #: What the GPUs are counted by: whole ones, or slices of one size.
+    gpu_resource: str = quantity.GPU
     cpu_millis: int = 1000
     memory_bytes: int | None = None
     time_seconds: int | None = None
@@ -87,6 +89,8 @@ class JobRequest:
     node_selector: tuple[tuple[str, str], ...] = ()
     #: What labels must be beside `node_selector`.
     node_requirements: tuple[NodeSelectorRequirement, ...] = ()
+    #: One of these as well, the first ones rather; none: no more is asked.
+    node_choices: tuple[tuple[NodeSelectorRequirement, ...], ...] = ()
     #: Kinds of nodes by names that are not labels yet.
     kinds: tuple[NamedNodes, ...] = ()
     reservation: str = ""
@@ -300,12 +304,13 @@ class _Reader:
             self.complain(given, str(error), help_=error.help)
             return None
 
-    def gpus(self) -> int:
-        """Return the GPUs of a member: N, or TYPE:N."""
+    def gpus(self) -> tuple[str, int]:
+        """Return what the GPUs of a member are counted by, and their number: N, or TYPE:N."""
         if (given := self.last(Flag.GPUS)) is None:
-            return 0
-        number = FlagValue(given.value.rpartition(":")[2], given.origin)
-        return self.whole_of(number, (0, GPUS_MAX), 0)
+            return quantity.GPU, 0
+        kind, _, text = given.value.rpartition(":")
+        number = self.whole_of(FlagValue(text, given.origin), (0, GPUS_MAX), 0)
+        return quantity.gpu_resource(kind)[0], number
 
     def kinds(self) -> tuple[NamedNodes, ...]:
         """Return the kinds of nodes: the type of the GPUs, features, partitions."""
@@ -439,6 +444,7 @@ def parse_request(
     name, stem = reader.name(), reader.stem()
     members_min, members = reader.members()
     labels = reader.node_labels()
+    gpu_resource, gpus = reader.gpus()
     plain = [each for each in labels if each.operator is Operator.IN and len(each.values) == 1]
     request = JobRequest(
         name=name,
@@ -447,7 +453,8 @@ def parse_request(
         members_min=members_min,
         one_per_node=reader.last(Flag.ONE_PER_NODE) is not None,
         is_exclusive=reader.last(Flag.EXCLUSIVE) is not None,
-        gpus=reader.gpus(),
+        gpus=gpus,
+        gpu_resource=gpu_resource,
         cpu_millis=reader.cpu(1000),
         memory_bytes=reader.memory(),
         time_seconds=max(1, round(time_seconds)) if time_seconds else None,

@@ -28,7 +28,9 @@ _ELEMENT = re.compile(r"([^_]+)_(\d+)")
 _SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"K": 1 << 10, "": MIB, "M": MIB, "G": 1 << 30, "T": 1 << 40}
 _NODES = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-_GPUS = re.compile(r"(?:([A-Za-z][\w.-]*):)?(\d{1,6})(?:\(.*\))?")
+#: A type of GPUs, or a slice of one: h100, nvidia_h100_3g.40gb, 1g.10gb+me.
+_TYPE = r"(?:[A-Za-z]|\d{1,2}g\.)[\w.+-]*"
+_GPUS = re.compile(rf"(?:({_TYPE}):)?(\d{{1,6}})(?:\(.*\))?")
 _SIGNAL = re.compile(r"((?:[RB]+:)?)(?:@)?(\w+)(?:@(\d{1,6}))?")
 _IMAGE = re.compile(r"(?:docker://)?(?:([^#]+)#)?(.+)")
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
@@ -206,7 +208,7 @@ class _Reader:
         if name == "gres":
             kind, _, text = given.value.partition(":")
             kind = kind.removeprefix("gres/")
-            text = f"{text}:1" if re.fullmatch(r"[A-Za-z][\w.-]*", text) else text or "1"
+            text = f"{text}:1" if re.fullmatch(_TYPE, text) else text or "1"
             if kind != "gpu" or "," in given.value:
                 why = f"={given.value} cannot be given: only GPUs are counted, of one type"
                 self._refuse(name, why, "--gres=gpu:N or --gres=gpu:TYPE:N")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.api.causes import LABEL
+from fairlead.api.quantity import GPU, gpu_resource
 from fairlead.cli.slurm_import.conf import ConfLine, Findings
 from fairlead.member.hostlist import HOSTS_MAX, expand_hosts
 
@@ -31,7 +32,6 @@ _PARTITION_KEYS = frozenset((
     "partitionname", "nodes", "default", "maxtime", "defaulttime", "state",
 ))  # fmt: skip
 _GRES = re.compile(r"([a-z_]+)(?::([^:,()]*(?::[^:,()]+)*?))??(?::(\d{1,9}))?(?:\([^)]*\))?")
-_MIG = re.compile(r"\d+g\.\d+gb(?:\.me)?")
 _GRES_PART = re.compile(r"(?:[^,(]|\([^)]*\))+")
 
 
@@ -154,10 +154,9 @@ def gres_of(text: str) -> tuple[dict[str, int], str]:
         if match[1] != "gpu":
             continue
         type_ = match[2] or ""
-        slice_ = _MIG.search(type_)
-        resource = f"nvidia.com/mig-{slice_[0]}" if slice_ else "nvidia.com/gpu"
+        resource, whole = gpu_resource(type_.removesuffix(":no_consume"))
         devices[resource] = devices.get(resource, 0) + int(match[3] or 1)
-        kind = kind or ("" if slice_ else type_.removesuffix(":no_consume"))
+        kind = kind or (whole if resource == GPU else "")
     return devices, kind
 
 

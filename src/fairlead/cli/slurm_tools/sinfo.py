@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from enum import Enum
 
 from fairlead import terminal
 from fairlead.api import names
@@ -26,7 +26,7 @@ FORMAT_LONG = "%9P %.5a %.10l %.6D %.11T %N"
 FORMAT_NODES = "%N %.6D %.9P %6t"
 FORMAT_SUMMARY = "%9P %.5a %.10l %.16F %N"
 OPTIONS = ToolOptions(
-    "~a/all d/dead ~e/exact h/noheader ~/hide i/iterate= l/long ~M/clusters= n/nodes= N/Node "
+    "~a/all d/dead e/exact h/noheader ~/hide i/iterate= l/long ~M/clusters= n/nodes= N/Node "
     "~/noconvert o/format= O/Format= p/partition= r/responding R/list-reasons s/summarize "
     "S/sort= t/states= T/reservation v/verbose ~/local ~/federation /json? /yaml?",
     {
@@ -110,12 +110,38 @@ def _first(group: NodeGroup, value: Callable[[NodeUse], object]) -> str:
     return str(value(group.nodes[0])) if group.nodes else "0"
 
 
+def _least(group: NodeGroup, value: Callable[[NodeUse], int]) -> str:
+    """Return an amount of each node, the least one with a `+` where they differ."""
+    found = {value(node) for node in group.nodes} or {0}
+    return f"{min(found)}{'+' if len(found) > 1 else ''}"
+
+
+def _memory(node: NodeUse) -> int:
+    return node.total.get("memory", 0) // _MIB
+
+
+def _free_memory(group: NodeGroup) -> str:
+    """Return what is free on each node, LEAST-MOST where they differ."""
+    free = {
+        (node.total.get("memory", 0) - node.used.get("memory", 0)) // _MIB for node in group.nodes
+    } or {0}
+    return str(min(free)) if len(free) == 1 else f"{min(free)}-{max(free)}"
+
+
 def _is_busy(node: NodeUse) -> tuple[int, int]:
     return int(any(node.used.values())), 1
 
 
 def _partition(group: NodeGroup) -> str:
     return group.partition + ("*" if group.partition == DEFAULT_PARTITION else "")
+
+
+class Unequal(Enum):
+    """What becomes of nodes that differ in a column that is shown."""
+
+    TOGETHER = "one line, which says it of all of them"
+    APART = "a line for each value"
+    APART_IF_EXACT = "a line for each value with --exact, else one with the least"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +152,7 @@ class NodeField:
     wide: str
     title: str
     value: Callable[[NodeGroup], str]
+    unequal: Unequal = Unequal.TOGETHER
 
 
 FIELDS: tuple[NodeField, ...] = (
@@ -134,24 +161,25 @@ FIELDS: tuple[NodeField, ...] = (
     NodeField("a", "available", "AVAIL", lambda _: "up"),
     NodeField("l", "time", "TIMELIMIT", lambda _: "infinite"),
     NodeField("D", "nodes", "NODES", lambda g: str(len(g.nodes))),
-    NodeField("t", "statecompact", "STATE", lambda g: _COMPACT.get(g.state, g.state)),
-    NodeField("T", "statelong", "STATE", lambda g: g.state),
+    NodeField("t", "statecompact", "STATE", lambda g: _COMPACT.get(g.state, g.state),
+              Unequal.APART),
+    NodeField("T", "statelong", "STATE", lambda g: g.state, Unequal.APART),
     NodeField("N", "nodelist", "NODELIST", lambda g: fold_names(n.name for n in g.nodes)),
     NodeField("n", "nodehost", "HOSTNAMES", lambda g: ",".join(n.name for n in g.nodes)),
     NodeField("F", "nodeaiot", "NODES(A/I/O/T)", lambda g: g.counts(_is_busy)),
     NodeField("C", "cpusstate", "CPUS(A/I/O/T)", lambda g: g.counts(_cpus)),
-    NodeField("c", "cpus", "CPUS", lambda g: _first(g, lambda n: _cpus(n)[1])),
-    NodeField("m", "memory", "MEMORY",
-              lambda g: _first(g, lambda n: n.total.get("memory", 0) // _MIB)),
+    NodeField("c", "cpus", "CPUS", lambda g: _least(g, lambda n: _cpus(n)[1]),
+              Unequal.APART_IF_EXACT),
+    NodeField("m", "memory", "MEMORY", lambda g: _least(g, _memory), Unequal.APART_IF_EXACT),
     NodeField("G", "gres", "GRES",
-              lambda g: f"gpu:{n}" if (n := int(_first(g, _gpus))) else "(null)"),
-    NodeField("", "gresused", "GRES_USED", lambda g: _first(g, _gres_used)),
+              lambda g: f"gpu:{n}" if (n := int(_first(g, _gpus))) else "(null)", Unequal.APART),
+    NodeField("", "gresused", "GRES_USED", lambda g: _first(g, _gres_used), Unequal.APART),
     NodeField("f", "features", "AVAIL_FEATURES", lambda _: "(null)"),
     NodeField("b", "features_act", "ACTIVE_FEATURES", lambda _: "(null)"),
-    NodeField("E", "reason", "REASON", lambda g: _first(g, lambda n: n.reason) or "none"),
+    NodeField("E", "reason", "REASON", lambda g: _first(g, lambda n: n.reason) or "none",
+              Unequal.APART),
     NodeField("O", "cpusload", "CPU_LOAD", lambda _: "N/A"),
-    NodeField("e", "freemem", "FREE_MEM", lambda g: _first(g, lambda n: (
-        n.total.get("memory", 0) - n.used.get("memory", 0)) // _MIB)),
+    NodeField("e", "freemem", "FREE_MEM", _free_memory),
     NodeField("w", "weight", "WEIGHT", lambda _: "1"),
 )  # fmt: skip
 _BY_LETTER = {field.letter: field for field in FIELDS if field.letter}
@@ -166,7 +194,7 @@ def run(common_: Common, arguments: list[str]) -> int:
     before, cells, fields = _columns(given)
     api = common_.connect()
     found = _partitions(given, node_list(api), partition_table(common_, api))
-    groups = list(_lines(given, found))
+    groups = list(_lines(given, found, fields))
     lines = [] if given.has("noheader") else table(before, cells, [[f.title for f in fields]])
     rows = dict.fromkeys(tuple(field.value(group) for field in fields) for group in groups)
     lines += table(before, cells, rows)
@@ -228,16 +256,23 @@ def _partitions(
     }  # fmt: skip
 
 
-def _lines(given: GivenOptions, partitions: dict[str, list[NodeUse]]) -> Iterator[NodeGroup]:
-    """Yield a group for each line: a node, a whole partition, or a state of one."""
+def _lines(
+    given: GivenOptions, partitions: dict[str, list[NodeUse]], fields: Iterable[NodeField]
+) -> Iterator[NodeGroup]:
+    """Yield a group for each line: a node, a whole partition, or those of one that look alike."""
+    apart = {Unequal.APART, *((Unequal.APART_IF_EXACT,) if given.has("exact") else ())}
+    telling = [field for field in fields if field.unequal in apart]
     for name, nodes in partitions.items():
         if given.has("Node"):
             yield from (NodeGroup(name, (node,)) for node in nodes)
         elif given.has("summarize") or not nodes:
             yield NodeGroup(name, tuple(nodes))
         else:
-            by_state = groupby(sorted(nodes, key=state_of), key=state_of)
-            yield from (NodeGroup(name, tuple(each)) for _, each in by_state)
+            alike: dict[tuple[str, ...], list[NodeUse]] = {}
+            for node in sorted(nodes, key=state_of):
+                one = NodeGroup(name, (node,))
+                alike.setdefault(tuple(field.value(one) for field in telling), []).append(node)
+            yield from (NodeGroup(name, tuple(each)) for each in alike.values())
 
 
 def _columns(given: GivenOptions) -> tuple[str, list[Cell], list[NodeField]]:

@@ -158,7 +158,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a feature of CPUs": ("#SBATCH -C skylake\n", {"labels": ["arch In skylake"]}),
     "any of several partitions": (
-        "#SBATCH --partition=gpu,batch\n", {"labels": [f"{names.POOL} In batch,gpu"]},
+        "#SBATCH --partition=gpu,gone,batch\n",
+        {"labels": [f"{names.POOL} In gpu", "or", f"{names.POOL} In batch"]},
     ),
     "a partition of the settings": (
         "#SBATCH -p long\n", {"labels": ["example.org/queue In long"]},
@@ -281,8 +282,9 @@ def labels(spec: PodSpec) -> list[str]:
     node = spec.affinity.node_affinity if spec.affinity else None
     found = [f"{key} In {value}" for key, value in spec.node_selector.items()]
     if node is not None and node.required is not None:
-        (term,) = node.required.node_selector_terms
-        found += [f"{r.key} {r.operator} {','.join(r.values)}" for r in term.match_expressions]
+        for number, term in enumerate(node.required.node_selector_terms):
+            found += ["or"] if number else []
+            found += [f"{r.key} {r.operator} {','.join(r.values)}" for r in term.match_expressions]
     return found
 
 

@@ -242,3 +242,44 @@ def test_a_quality_of_service_is_the_class_that_the_settings_have_for_it(
     assert submitted(lines) == 0
     assert spec_of(cluster).priority_class_name == class_
     assert said in capsys.readouterr().err
+
+
+def test_a_slice_of_a_gpu_is_a_resource_of_its_own_on_nodes_of_the_type(
+    cluster: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slices = make_node("mig", gpus=0, labels=H100, extra={"nvidia.com/mig-3g.40gb": 2})
+    cluster.create(NODES.raw, to_wire(slices))
+    assert submitted("#SBATCH --gres=gpu:nvidia_h100_80gb_hbm3_3g.40gb:1") == 0
+    assert "fits now" in capsys.readouterr().err
+    spec = spec_of(cluster).roles[0].template.spec
+    assert spec.containers[0].resources.limits == {"nvidia.com/mig-3g.40gb": "1"}
+    [term] = spec.affinity.node_affinity.required.node_selector_terms
+    assert term.match_expressions[0].values == ("NVIDIA-H100-80GB-HBM3",)
+    assert submitted("#SBATCH --gpus-per-node=3g.40gb:3") != 0
+    assert "nvidia.com/mig-3g.40gb" in capsys.readouterr().err
+    assert submitted("#SBATCH --gres=gpu:a100_3g.40gb") != 0
+    assert submitted("#SBATCH --gres=gpu:1g.10gb+me:1") != 0
+    assert "nvidia.com/mig-1g.10gb.me" in capsys.readouterr().err
+
+
+def test_of_several_partitions_any_may_be_used_and_the_first_ones_rather(
+    cluster: FakeApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def settings(_common: object, _api: object) -> ControllerSettings:
+        return ControllerSettings(slurm=SlurmSettings(partitions={"new": H100, "old": A100}))
+
+    monkeypatch.setattr(known_nodes, "settings_or_defaults", settings)
+    assert submitted("#SBATCH -p new,gone,old -x n3 --gpus-per-node=8") == 0
+    nodes = spec_of(cluster).roles[0].template.spec.affinity.node_affinity
+    asked = [
+        [(each.key, each.operator, each.values) for each in term.match_expressions]
+        for term in nodes.required.node_selector_terms
+    ]
+    without = (names.HOSTNAME, "NotIn", ("n3",))
+    (key, new), (_, old) = *H100.items(), *A100.items()
+    assert asked == [[without, (key, "In", (new,))], [without, (key, "In", (old,))]]
+    ranks = [each.weight for each in nodes.preferred]
+    assert ranks == sorted(ranks, reverse=True)
+    assert len(set(ranks)) == 2
+    assert submitted("#SBATCH -N 4 -p new,old") == 0
+    assert submitted("#SBATCH -N 4 -p new,gone") != 0
