@@ -157,6 +157,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "#SBATCH --constraint=h100,ib\n", {"labels": [H100, "example.org/ib In true"]},
     ),
     "a feature of CPUs": ("#SBATCH -C skylake\n", {"labels": ["arch In skylake"]}),
+    "whole nodes, one job of the name at a time": (
+        "#SBATCH -N 2\n#SBATCH --ntasks-per-node=8\n#SBATCH --gpus-per-node=8\n"
+        "#SBATCH --exclusive\n#SBATCH --mem=0\n#SBATCH --overcommit\n"
+        "#SBATCH --dependency=singleton\n#SBATCH -t 4:00:00\n#SBATCH -J vae:train\n",
+        {"nodes": 2, "least": 2, "apart": "all", "cpus": "8", "gpus": 8, "seconds": 4 * HOUR,
+         "tasks": (8, None)},
+    ),
     "any of several partitions": (
         "#SBATCH --partition=gpu,gone,batch\n",
         {"labels": [f"{names.POOL} In gpu", "or", f"{names.POOL} In batch"]},
