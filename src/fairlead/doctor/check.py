@@ -8,7 +8,7 @@ is then `Unknown`, with the reason and the way to make the facts visible. Unknow
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from fairlead.api.cluster_report import ReportCondition
@@ -90,8 +90,7 @@ class Check:
 
     def measured(self, facts: ClusterFacts) -> Iterable[MeasuredValue]:
         """Return the readings; NotSeen. A bare function has said of no sample that it reads it."""
-        is_bare = self.expression is None
-        return self.measure(replace(facts, readable=frozenset()) if is_bare else facts)
+        return self.measure(facts.without_samples if self.expression is None else facts)
 
     @property
     def expression(self) -> Expression | None:

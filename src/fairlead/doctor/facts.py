@@ -6,7 +6,8 @@ An absent part is not an empty one: asking for it raises `NotSeen`, and the chec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 from fairlead.doctor.audit.summary import AuditSummary
@@ -42,7 +43,7 @@ class MeasuredValue:
 Measure = Callable[["ClusterFacts"], Iterable[MeasuredValue]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: a property of it is computed once
 class ClusterFacts:
     """Everything that was seen of one cluster.
 
@@ -76,6 +77,11 @@ class ClusterFacts:
     absent: Mapping[Source, str] = field(default_factory=dict[Source, str])
     #: The samples that the measure which is asked now has said that it reads; None: any.
     readable: frozenset[tuple[Source, str]] | None = None
+
+    @cached_property
+    def without_samples(self) -> ClusterFacts:
+        """The same facts, of which no sample may be read."""
+        return replace(self, readable=frozenset())
 
     def missing(self, source: Source, what: str = "") -> NotSeen:
         """Return the exception for a part that was not seen."""

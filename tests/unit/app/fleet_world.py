@@ -26,6 +26,7 @@ from fairlead.app.controllers import Controllers, Policies
 from fairlead.cloud.provider import MachineProvider
 from fairlead.cloud.registry import provider_of
 from fairlead.cloud.simulated import CloudRates, SimulatedCloud
+from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.rails.sight import SightLimits
@@ -45,6 +46,8 @@ from fairlead.sim.actors.quiet_client import QuietClient
 from fairlead.testing.builders import EPOCH, make_job
 
 A = TypeVar("A")
+#: As rarely as its setting allows: a quarter of the time of these worlds went into examinations.
+RARE_DOCTOR = DoctorPolicy(interval_seconds=1200)
 
 
 class PagedClient(QuietClient):
@@ -71,6 +74,7 @@ class FleetWorld:
         policy: FleetPolicy,
         health: HealthPolicy | None = None,
         *,
+        doctor: DoctorPolicy = RARE_DOCTOR,
         profile: str = "default",
         hardware: HardwareSpec | None = None,
     ) -> None:
@@ -92,6 +96,7 @@ class FleetWorld:
         self.cloud = SimulatedCloud(self.virtual, random.Random(3), rates)
         self.policy = policy
         self.health = health or HealthPolicy()
+        self.doctor = doctor
         self.history: History = MemoryHistory()
         self.rng = rng
         #: What makes providers of a test's own, by pool: for each life of the controllers.
@@ -105,13 +110,16 @@ class FleetWorld:
         rates: CloudRates | None = None,
         policy: FleetPolicy | None = None,
         health: HealthPolicy | None = None,
+        *,
+        doctor: DoctorPolicy = RARE_DOCTOR,
         profile: str = "default",
         hardware: HardwareSpec | None = None,
     ) -> AsyncGenerator[FleetWorld]:
         silent = FleetPolicy(sight=SightLimits(nodes_age_seconds_max=float("inf")))
         world = cls(
-            rates or CloudRates(), policy or silent, health, profile=profile, hardware=hardware
-        )
+            rates or CloudRates(), policy or silent, health, doctor=doctor, profile=profile,
+            hardware=hardware,
+        )  # fmt: skip
         await world.api.bootstrap()
         for manifest in crd.manifests():
             await world.client.create(CRDS, manifest)
@@ -137,7 +145,8 @@ class FleetWorld:
         """One life of the controllers."""
         self.metrics = Metrics(CollectorRegistry(), version="test", stopwatch=self.clock.now)
         controllers = Controllers(
-            Policies(fleet=self.policy, health=self.health), self.client, self.history,
+            Policies(fleet=self.policy, health=self.health, doctor=self.doctor),
+            self.client, self.history,
             context=ProcessContext(self.clock, self.metrics),
             providers=self._provider_of,
         )  # fmt: skip

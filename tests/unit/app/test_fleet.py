@@ -31,6 +31,7 @@ from fairlead.api.times import format_time
 from fairlead.api.topology import Topology
 from fairlead.cli.views.fleet import fleet_note
 from fairlead.cloud.simulated import CloudRates
+from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.history.memory import MemoryHistory
 from fairlead.model.health.windows import read_window, window_text
 from fairlead.runtime.history import FleetRecord, HistoryError
@@ -308,7 +309,7 @@ def test_nothing_is_removed_or_bought_while_the_api_server_is_reported_as_degrad
     """The doctor reads a page of metrics, the report says so, and the rails of the fleet act."""
 
     async def main() -> None:
-        async with FleetWorld.running() as world:
+        async with FleetWorld.running(doctor=DoctorPolicy()) as world:
             refused_per_second = 100.0
 
             def page() -> bytes:
