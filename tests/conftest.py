@@ -34,9 +34,15 @@ settings.register_profile(
 settings.load_profile("random" if os.environ.get("FAIRLEAD_RANDOM") else "repeatable")
 
 
+def pytest_collection() -> None:
+    """Let the garbage collector rest: what is collected stays until the end."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over what was collected: all of it stays until the end."""
+    """Let it run again, and pass over all that was collected."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
