@@ -48,7 +48,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Start etcd, kube-apiserver and a few controllers; skip the test where there are none."""
-    yield from own_plane(tmp_path_factory)
+    yield from own_plane(tmp_path_factory, syncs=True)  # the doctor asks how long that takes
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

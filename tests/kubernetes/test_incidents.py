@@ -64,7 +64,7 @@ def small_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlan
 
 @pytest.fixture
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    yield from own_plane(tmp_path_factory)
+    yield from own_plane(tmp_path_factory, syncs=True)
 
 
 async def report_of(

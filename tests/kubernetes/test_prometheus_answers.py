@@ -36,7 +36,7 @@ REQUESTS = 200
 
 @pytest.fixture
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    yield from own_plane(tmp_path_factory)
+    yield from own_plane(tmp_path_factory, syncs=True)
 
 
 def over_pages(plane: ControlPlane) -> ClusterFacts:
