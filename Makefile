@@ -7,8 +7,8 @@ COMPILED := $(VENV)/.compiled
 TESTS ?= tests
 # Twice the cores of a small machine: tests of whole clusters mostly wait. They come first, so that short ones fill the end.
 WORKERS ?= 4
-# A control plane and what acts on it wait for each other half of the time: one on each core. Tests on real nodes and of the API mostly wait.
-PLANES ?= $(shell nproc)
+# A control plane and what acts on it wait for each other, and for leases, three quarters of the time: three on two cores.
+PLANES ?= $(shell echo $$(($$(nproc) * 3 / 2)))
 # A test that hangs fails after 10 minutes; real clusters on a busy machine have 25, and exploration has no bound.
 PATIENT := --timeout 1500 -o faulthandler_timeout=1800
 UNTIMED := --timeout 0 -o faulthandler_timeout=0
