@@ -71,17 +71,33 @@ def http_client(plane: ControlPlane, *, token: str | None = None) -> HttpClient:
 
 
 async def kubeconfig_of(
-    client: HttpClient, plane: ControlPlane, namespace: str, account: str
+    client: HttpClient, plane: ControlPlane, namespace: str, account: str, *, pod: Pod | None = None
 ) -> Path:
-    """Write and return a kubeconfig with a new token of a service account that has its rights."""
+    """Write and return a kubeconfig with a new token of a service account that has its rights.
+
+    The token is bound to a pod of the account, if one is named, as those are that kubelets ask for.
+    """
     await rights_count(client)
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = (await _post(client, path, body))["status"]["token"]
-    label = f"{namespace}-{account}"  # a token is too long for the name of a file
+    token = await token_of(client, namespace, account, pod=pod)
+    where = f"-{pod.metadata.name}" if pod else ""
+    label = f"{namespace}-{account}{where}"  # a token is too long for the name of a file
     kubeconfig = plane.kubeconfig(token=label)
     kubeconfig.write_text(kubeconfig.read_text().replace(f'"{label}"', f'"{token}"'))
     return kubeconfig
+
+
+async def token_of(
+    client: HttpClient, namespace: str, account: str, *, pod: Pod | None = None
+) -> str:
+    """Return a new token of a service account, bound to a pod if one is named; ApiError."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    spec: dict[str, Any] = {}
+    if pod is not None:
+        spec["boundObjectRef"] = {
+            "kind": "Pod", "apiVersion": "v1", "name": pod.metadata.name, "uid": pod.metadata.uid,
+        }  # fmt: skip
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    return (await _post(client, path, body))["status"]["token"]
 
 
 async def until(

@@ -208,6 +208,7 @@ def test_the_default_values_are_those_of_the_types() -> None:
         ("settings.jobs.nodeLostGraceSeconds=0", "nodeLostGraceSeconds"),
         ("history.kind=sqlite", "takes replicas: 1"),
         ("metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "metrics.service"),
+        ("settings.health.enabled=true,admissionPolicies.enabled=false", "admissionPolicies"),
         ("webhook.certManager.enabled=true", "issuerRef.name"),
         ("webhook.certManager.enabled=true,webhook.enabled=false", "webhook.enabled"),
     ],

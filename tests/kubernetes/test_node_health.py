@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.kubernetes.controlplane import ControlPlane
@@ -18,26 +19,31 @@ from tests.kubernetes.operating import (
     job_body,
     kubeconfig_of,
     rights_count,
+    token_of,
     until,
     virtual_nodes,
 )
 from tests.kubernetes.own_plane import own_plane
+from tests.kubernetes.test_team_boundary import POLICIES, POLICY_BINDINGS
 from tests.kubernetes.test_tenancy import ACCOUNTS, CLUSTER_BINDINGS, ROLES
+from tests.unit.runtime.test_mirror import Warnings
 
 from fairlead.api.fleet import FLEET_NAME
 from fairlead.api.meta import to_wire
-from fairlead.api.names import DRAIN, TAINT_UNHEALTHY
+from fairlead.api.names import DRAIN, GROUP, TAINT_UNHEALTHY
 from fairlead.api.node_report import (
     Action,
+    NodeReportSpec,
     NodeReportStatus,
     Recovery,
     ReportedFault,
     Severity,
 )
 from fairlead.api.placement import nodes_of
-from fairlead.api.resources import FLEETS, JOBS, NAMESPACES, NODE_REPORTS, NODES
-from fairlead.api.status import AlreadyExists, Forbidden, Invalid
+from fairlead.api.resources import FLEETS, JOBS, NAMESPACES, NODE_REPORTS, NODES, PODS
+from fairlead.api.status import AlreadyExists, ApiError, Forbidden, Invalid, NotFound, Unauthorized
 from fairlead.api.times import format_time
+from fairlead.app.collector import Collector
 from fairlead.app.context import ProcessContext
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.controllers import Controllers, Policies
@@ -51,16 +57,22 @@ from fairlead.install.values import Values
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.model.health.node_record import NodeState, record_of
+from fairlead.node.report import Report
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import Supervisor
+from fairlead.webhook.policies import REPORT_WRITERS_MAX
 
 pytestmark = pytest.mark.kubernetes
-SPACE = "health"
+SPACE, COLLECTOR, POLICY_NAME = "health", "fairlead-collector", f"{GROUP}-node-reports"
+APPLY = "application/apply-patch+yaml"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    yield from own_plane(tmp_path_factory)
+    yield from own_plane(
+        tmp_path_factory,
+        flags=("--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction"),
+    )
 
 
 @pytest.fixture
@@ -77,8 +89,13 @@ def installed() -> list[dict[str, Any]]:
     return manifests(Install(SPACE, Values(settings=settings)))
 
 
-async def account(client: HttpClient, cluster: ControlPlane, name: str, role: str) -> HttpClient:
-    """Return a client of a new service account that has a cluster role of the installation."""
+async def account(
+    client: HttpClient, cluster: ControlPlane, name: str, role: str, *, node: str = ""
+) -> HttpClient:
+    """Return a client of a service account that has a cluster role of the installation.
+
+    With a node, its token is that of a pod there.
+    """
     for resource, body, space in (
         (NAMESPACES, {"metadata": {"name": SPACE}}, ""),
         (ACCOUNTS, {"metadata": {"name": name}}, SPACE),
@@ -94,8 +111,34 @@ async def account(client: HttpClient, cluster: ControlPlane, name: str, role: st
     binding = {"metadata": {"name": name}, "roleRef": ref, "subjects": [subject]}
     with suppress(AlreadyExists):
         await client.create(CLUSTER_BINDINGS, binding)
-    path = await kubeconfig_of(client, cluster, SPACE, name)
+    pod = None
+    if node:
+        with suppress(NotFound):  # of the node that had its name before
+            await client.delete(PODS, f"on-{node}", namespace=SPACE, grace_period_seconds=0)
+        token = {"sources": [{"serviceAccountToken": {"path": "token"}}]}
+        spec = {"containers": [{"name": "c", "image": "i"}], "serviceAccountName": name,
+                "volumes": [{"name": "token", "projected": token}]}  # fmt: skip
+        body = {"metadata": {"name": f"on-{node}"}, "spec": {**spec, "nodeName": node}}
+        pod = await client.create(PODS, body, namespace=SPACE)
+    path = await kubeconfig_of(client, cluster, SPACE, name, pod=pod)
     return HttpClient(load_connection(path=path))
+
+
+async def collector_of(client: HttpClient, cluster: ControlPlane, node: str) -> HttpClient:
+    """Return a client of the collector on a node, once the policy on reports is in force."""
+    collector = await account(client, cluster, COLLECTOR, COLLECTOR, node=node)
+    for each in installed():
+        for resource in (POLICIES, POLICY_BINDINGS):
+            if each["kind"] == resource.kind and each["metadata"]["name"] == POLICY_NAME:
+                with suppress(AlreadyExists):
+                    await client.create(resource, each)
+
+    async def is_in_force() -> bool:
+        body = {"metadata": {"name": "of-another"}}
+        return await refused(collector.create(NODE_REPORTS, body, dry_run=True))
+
+    await until(is_in_force)
+    return collector
 
 
 def body_of(uid: str, *faults: ReportedFault) -> dict[str, Any]:
@@ -103,6 +146,13 @@ def body_of(uid: str, *faults: ReportedFault) -> dict[str, Any]:
     critical = sum(each.severity is Severity.CRITICAL for each in faults)
     status = NodeReportStatus(at, uid, "boot", critical=critical, faults=faults)
     return {"status": {"faults": None, "critical": None, **to_wire(status)}}
+
+
+def agent_report() -> bytes:
+    """Return what an agent without a fault has written."""
+    said = Report(1, is_healthy=True, at=format_time(CLOCK.now()), uptime_seconds=60,
+                  boot_id="boot", faults=(), ended=(), sources=(), skipped=())  # fmt: skip
+    return msgspec.json.encode(said)
 
 
 def fault() -> ReportedFault:
@@ -126,10 +176,17 @@ async def refused(action: Awaitable[object]) -> bool:
     return False
 
 
+async def refusal(action: Awaitable[object]) -> str:
+    """Return why the policy on reports refuses; any other answer is an error."""
+    with pytest.raises(Forbidden) as caught:
+        await action
+    assert POLICY_NAME in caught.value.message, caught.value.message
+    return caught.value.message
+
+
 async def test_only_the_collector_writes_reports_and_it_writes_nothing_else(
     client: HttpClient, cluster: ControlPlane
 ) -> None:
-    collector = await account(client, cluster, "fairlead-collector", "fairlead-collector")
     controller = await account(client, cluster, "fairlead-controller", "fairlead-controller")
     tenant = await account(client, cluster, "ana", "fairlead-edit")
     edit = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
@@ -141,6 +198,7 @@ async def test_only_the_collector_writes_reports_and_it_writes_nothing_else(
     async with virtual_nodes(client, 1):
         node = (await client.list(NODES)).items[0]
         name = node.metadata.name
+        collector = await collector_of(client, cluster, name)
         await report(collector, name, body_of(node.metadata.uid))
         for other in (tenant, kubelet, controller):
             body = body_of(node.metadata.uid, fault())
@@ -150,8 +208,9 @@ async def test_only_the_collector_writes_reports_and_it_writes_nothing_else(
         rates = {"metadata": {"labels": {}}}
         for other in (tenant, kubelet, collector):
             assert await refused(other.patch(NODE_REPORTS, name, rates)), "the controllers' part"
-        for other in (tenant, kubelet):
+        for other in (tenant, kubelet, collector):
             assert await refused(other.get(NODE_REPORTS, name)), "nor is it theirs to read"
+            assert await refused(other.list(NODE_REPORTS))
         assert (await controller.list(NODE_REPORTS)).items[0].metadata.name == name
         drain = {"metadata": {"annotations": {DRAIN: "now"}}}
         for writer in (collector, tenant):
@@ -161,8 +220,184 @@ async def test_only_the_collector_writes_reports_and_it_writes_nothing_else(
         assert await refused(collector.get(FLEETS, FLEET_NAME))
         assert (await client.get(NODE_REPORTS, name)).status.faults == ()
         await client.delete(NODE_REPORTS, name)
-    for each in (collector, controller, tenant, kubelet):
-        await each.close()
+        for each in (collector, controller, tenant, kubelet):
+            await each.close()
+
+
+async def test_a_compromised_node_neither_reads_nor_writes_the_report_of_another(
+    client: HttpClient, cluster: ControlPlane
+) -> None:
+    async with virtual_nodes(client, 3):
+        uids = {each.metadata.name: each.metadata.uid for each in (await client.list(NODES)).items}
+        bad, good, silent = sorted(uids)
+        theirs, honest = [await collector_of(client, cluster, each) for each in (bad, good)]
+        await report(honest, good, body_of(uids[good]))
+        before = await client.get(NODE_REPORTS, good)
+
+        lie = body_of(uids[good], fault())
+        path = f"/apis/{NODE_REPORTS.api_version}/{NODE_REPORTS.plural}/{good}/status"
+        applied = {"apiVersion": NODE_REPORTS.api_version, "kind": NODE_REPORTS.kind,
+                   "metadata": {"name": good}, **lie}  # fmt: skip
+        for attack in (
+            theirs.patch(NODE_REPORTS, good, lie, subresource="status"),
+            theirs.patch(NODE_REPORTS, good, {}, subresource="status"),  # which would read it
+            theirs.patch(NODE_REPORTS, good, body_of(uids[bad]), subresource="status"),
+            theirs.request("PATCH", f"{path}?fieldManager=x&force=true",
+                           body=msgspec.json.encode(applied), content_type=APPLY),
+            theirs.create(NODE_REPORTS, {"metadata": {"name": silent}}),
+            theirs.create(NODE_REPORTS, {"metadata": {"name": "of-no-node"}}),
+            theirs.create(NODE_REPORTS, {"metadata": {"generateName": bad}}),
+        ):  # fmt: skip
+            assert f"a pod on node {bad}" in await refusal(attack)
+        assert await refused(theirs.get(NODE_REPORTS, good))
+        assert await refused(theirs.delete(NODE_REPORTS, good))
+        assert await refused(theirs.request("PUT", path, body=msgspec.json.encode(applied)))
+
+        unbound = HttpClient(load_connection(path=await kubeconfig_of(
+            client, cluster, SPACE, COLLECTOR)))  # fmt: skip
+        for name in (bad, good, silent):
+            attack = unbound.patch(NODE_REPORTS, name, {}, subresource="status")
+            with pytest.raises((Forbidden, NotFound)):
+                await attack
+            body = {"metadata": {"name": name}}
+            assert "no pod on a node" in await refusal(unbound.create(NODE_REPORTS, body))
+
+        assert (await client.get(NODE_REPORTS, good)) == before
+        found = {each.metadata.name for each in (await client.list(NODE_REPORTS)).items}
+        assert found == {good}
+        await client.delete(NODE_REPORTS, good)
+        for each in (theirs, honest, unbound):
+            await each.close()
+
+
+async def test_a_kubelet_gets_no_token_of_another_nodes_collector(
+    client: HttpClient, cluster: ControlPlane
+) -> None:
+    async with virtual_nodes(client, 2):
+        own, other = sorted(each.metadata.name for each in (await client.list(NODES)).items)
+        for node in (own, other):
+            await (await collector_of(client, cluster, node)).close()
+        kubelet = http_client(cluster, token="kubelet-token")  # of v00000
+        assert own == "v00000"
+
+        pods = {
+            node: await client.get(PODS, f"on-{node}", namespace=SPACE) for node in (own, other)
+        }
+
+        async def has_its_own() -> bool:  # the server learns of the pod by a watch
+            return not await refused(token_of(kubelet, SPACE, COLLECTOR, pod=pods[own]))
+
+        await until(has_its_own)
+        for pod in (pods[other], None):
+            assert await refused(token_of(kubelet, SPACE, COLLECTOR, pod=pod))
+        mirror = {
+            "metadata": {"name": "mirror", "annotations": {"kubernetes.io/config.mirror": "x"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": own,
+                     "serviceAccountName": COLLECTOR},
+        }  # fmt: skip
+        assert await refused(kubelet.create(PODS, mirror, namespace=SPACE))
+        await kubelet.close()
+
+
+async def test_what_a_node_writes_into_its_own_report_is_its_status_and_is_bounded(
+    client: HttpClient, cluster: ControlPlane
+) -> None:
+    async with virtual_nodes(client, 2):
+        uids = {each.metadata.name: each.metadata.uid for each in (await client.list(NODES)).items}
+        bad, other = sorted(uids)
+        theirs = await collector_of(client, cluster, bad)
+        share = {"team": "t", "namespaces": ["default"], "bitsPerSecond": 10**12,
+                 "safeBitsPerSecond": 10**12}  # fmt: skip
+        owner = {"apiVersion": "v1", "kind": "Node", "name": other, "uid": uids[other]}
+        for more in (
+            {"spec": {"egress": [share], "egressAt": format_time(CLOCK.now())}},
+            {"metadata": {"labels": {"kubernetes.io/hostname": other}}},
+            {"metadata": {"annotations": {DRAIN: "now"}}},
+            {"metadata": {"ownerReferences": [owner]}},
+            {"metadata": {"finalizers": ["example.com/forever"]}},
+        ):
+            meta: dict[str, Any] = {"name": bad, **more.get("metadata", {})}
+            body = {**more, "metadata": meta}
+            assert "nothing else" in await refusal(theirs.create(NODE_REPORTS, body))
+        await theirs.create(NODE_REPORTS, {"metadata": {"name": bad}, "spec": {}})
+
+        forged = body_of(uids[other], fault())
+        message = await refusal(theirs.patch(NODE_REPORTS, bad, forged, subresource="status"))
+        assert uids[bad] in message
+        meta = {"name": other, "labels": {"a": "b"}, "ownerReferences": [owner],
+                "finalizers": ["example.com/forever"], "annotations": {DRAIN: "now"}}  # fmt: skip
+        body = {**body_of(uids[bad]), "spec": {"egress": [share]}, "metadata": meta}
+        with suppress(ApiError):  # the name differs
+            await theirs.patch(NODE_REPORTS, bad, body, subresource="status")
+        del meta["name"]
+        await theirs.patch(NODE_REPORTS, bad, body, subresource="status")
+        found = await client.get(NODE_REPORTS, bad)
+        assert found.status.node_uid == uids[bad], "the status of the same patch has come"
+        kept = found.metadata
+        assert (kept.labels, kept.annotations, kept.owner_references, kept.finalizers) == (
+            {}, {}, (), ())  # fmt: skip
+        assert found.spec == NodeReportSpec()
+
+        path = f"/apis/{NODE_REPORTS.api_version}/{NODE_REPORTS.plural}/{bad}"
+        refusals: list[str] = []
+        for number in range(2 * REPORT_WRITERS_MAX):
+            applied = {"apiVersion": NODE_REPORTS.api_version, "kind": NODE_REPORTS.kind,
+                       "metadata": {"name": bad}, "status": {"nodeUid": uids[bad]}}  # fmt: skip
+            try:
+                await theirs.request(
+                    "PATCH", f"{path}/status?fieldManager={'x' * 100}{number}&force=true",
+                    body=msgspec.json.encode(applied), content_type=APPLY,
+                )  # fmt: skip
+            except Forbidden as error:
+                refusals.append(error.message)
+        assert len(refusals) >= REPORT_WRITERS_MAX
+        assert all("field managers" in each for each in refusals)
+        huge = {"status": {"tuning": {"values": {str(i): "x" * 64 for i in range(50_000)}}}}
+        for garbage in (
+            huge, {"status": {"faults": "all"}}, {"status": {"bootId": "x" * 3_000_000}},
+            {"status": None}, {"status": {"strange": {"deep": ["x" * 100] * 5000}}},
+            {"status": {"tuning": {"values": {"x" * 100_000: "1"}}}},
+        ):  # fmt: skip
+            with suppress(ApiError):
+                await theirs.patch(NODE_REPORTS, bad, garbage, subresource="status")
+        assert len(await client.request("GET", path)) < 64 * 1024
+        await client.delete(NODE_REPORTS, bad)
+        await theirs.close()
+
+
+async def test_the_collector_of_a_node_works_and_its_token_ends_with_its_pod(
+    client: HttpClient, cluster: ControlPlane
+) -> None:
+    async with virtual_nodes(client, 2):
+        uids = {each.metadata.name: each.metadata.uid for each in (await client.list(NODES)).items}
+        own, other = sorted(uids)
+        granted = await collector_of(client, cluster, own)
+        said = agent_report()
+        log = Warnings()
+        await Collector(granted, own, lambda: said, clock=CLOCK, log=log).look()
+        assert (await client.get(NODE_REPORTS, own)).status.node_uid == uids[own]
+        assert log.lines == []
+        await Collector(client, other, lambda: said, clock=CLOCK, log=log).look()
+        assert ["reports of all nodes" in each for each in log.lines] == [True]
+        with pytest.raises(Forbidden, match=f"this token is of a pod on node {own}"):
+            await Collector(granted, other, lambda: said, clock=CLOCK).look()
+        pod = await client.get(PODS, f"on-{own}", namespace=SPACE)
+        path = await kubeconfig_of(client, cluster, SPACE, COLLECTOR, pod=pod)
+        unused = HttpClient(load_connection(path=path))  # the server remembers others for 10 s
+        await client.delete(PODS, f"on-{own}", namespace=SPACE, grace_period_seconds=0)
+
+        async def is_unknown() -> bool:
+            try:
+                await unused.patch(NODE_REPORTS, own, {}, subresource="status")
+            except Unauthorized:
+                return True
+            return False
+
+        await until(is_unknown)
+        for name in uids:
+            await client.delete(NODE_REPORTS, name)
+        for each in (granted, unused):
+            await each.close()
 
 
 async def test_a_report_that_breaks_the_schema_is_refused(client: HttpClient) -> None:

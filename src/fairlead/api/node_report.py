@@ -17,6 +17,7 @@ from fairlead.api.team import NAMESPACES_MAX
 #: Faults of one report: the worst ones. The agent keeps more.
 REPORTED_FAULTS_MAX = 100
 REPORTED_SOURCES_MAX = 64
+REPORTED_CHECKS_MAX = 16
 #: Characters of the texts of a fault; longer ones of others are cut where they are found.
 EVIDENCE_MAX = 240
 COMPONENT_MAX = 160
@@ -166,7 +167,7 @@ class ReportedSource(Wire, frozen=True):
     why: Annotated[str, doc("Why.", maxLength=WHY_MAX)] = ""
     checks: Annotated[
         tuple[Annotated[str, doc(maxLength=CHECK_MAX)], ...],
-        doc("What it cannot see meanwhile.", maxItems=REPORTED_SOURCES_MAX),
+        doc("What it cannot see meanwhile.", maxItems=REPORTED_CHECKS_MAX),
     ] = ()
     lost: Annotated[int, doc("Records that were lost.", ge=0)] = 0
 

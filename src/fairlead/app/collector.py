@@ -23,7 +23,7 @@ from fairlead.api.node_report import (
     NodeReportStatus,
 )
 from fairlead.api.resources import NODE_REPORTS, NODES
-from fairlead.api.status import AlreadyExists, ApiError, NotFound
+from fairlead.api.status import AlreadyExists, ApiError, Forbidden, NotFound
 from fairlead.api.times import format_time, parse_time
 from fairlead.node.node_report import UnreadableReport, decode_report, report_status
 from fairlead.node.shaping import RATES_VERSION, EgressRates, TeamRate
@@ -37,6 +37,8 @@ WRITE_SECONDS_MIN, CONFIRM_SECONDS = 5.0, 600.0
 RETRY_SECONDS_MAX = 60.0
 #: Between two reads of the node's shares of teams' budgets, while its pods use them.
 ASK_SECONDS = 10.0
+#: Begins the name of a report that nobody writes: whether it could be is tried.
+_OF_ANOTHER = "of-another-node-"
 #: A demand that changes by less of a power of two is no news.
 _DEMAND_STEPS = 4
 
@@ -70,6 +72,7 @@ class Collector:
         self._written: NodeReportStatus | None = None
         self._written_at = float("-inf")
         self._trouble = ""
+        self._knows_its_rights = False
 
     def stop(self) -> None:
         """End the loop at its next step."""
@@ -101,6 +104,7 @@ class Collector:
         if self._written is not None and not _is_news(self._written, new):
             await self._ask(new, instant)
             return
+        await self._try_rights()
         node = await self._client.get(NODES, self._node)
         before = await self._stored()
         diff = merge_diff(to_wire(before.status), to_wire(replace(new, node_uid=node.metadata.uid)))
@@ -138,11 +142,37 @@ class Collector:
     async def _stored(self) -> NodeReport:
         """Return the object, which is made where there is none."""
         try:
-            return await self._client.get(NODE_REPORTS, self._node)
+            return await self._read_own()
         except NotFound:
             with suppress(AlreadyExists):
                 await self._client.create(NODE_REPORTS, {"metadata": {"name": self._node}})
-            return await self._client.get(NODE_REPORTS, self._node)
+            return await self._read_own()
+
+    async def _try_rights(self) -> None:
+        """Warn, once, where reports of other nodes could be written with this token; ApiError.
+
+        An installation that is older than the policy which prevents it shows nothing else of that.
+        """
+        if self._knows_its_rights:
+            return
+        with suppress(Forbidden):
+            body = {"metadata": {"generateName": _OF_ANOTHER}}
+            await self._client.create(NODE_REPORTS, body, dry_run=True)
+            self._log.warning(
+                "The token of this collector may write the reports of all nodes: install the "
+                "admission policies of this version (admissionPolicies.enabled), and run the "
+                "collector under the account of the installation",
+                node=self._node,
+            )
+        self._knows_its_rights = True
+
+    async def _read_own(self) -> NodeReport:
+        """Return the object by a patch that changes nothing; ApiError.
+
+        A right to read would be one to read the reports of all nodes; admission, which judges
+        writes alone, holds each collector to the report of its node.
+        """
+        return await self._client.patch(NODE_REPORTS, self._node, {}, subresource="status")
 
     def _note(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:

@@ -284,5 +284,8 @@ def check_access(api: BlockingClient, install: Install) -> None:
             raise fail(
                 Code.REFUSED, f"{api.connection.server} does not serve {prefix} {POLICY}",
                 detail=(f"nothing was written to namespace {install.namespace}",),
-                help=("use Kubernetes 1.30 or newer, or set admissionPolicies.enabled: false",),
+                help=(
+                    "use Kubernetes 1.30 or newer, or set admissionPolicies.enabled: false, "
+                    "without which there is no node health",
+                ),
             )  # fmt: skip

@@ -200,7 +200,7 @@ class WebhookValues(Section, frozen=True):
 
 
 class AdmissionPolicyValues(Section, frozen=True):
-    """Rules about teams' nodes and adopted pods that API servers hold without the webhook."""
+    """Rules about nodes of teams, adopted pods and reports of nodes that API servers hold."""
 
     enabled: Annotated[bool, about("Install them; needs Kubernetes 1.30 or newer.")] = True
 
@@ -301,6 +301,9 @@ def conflicts(values: Values) -> Iterator[tuple[str, str]]:
             yield "webhook.certManager.enabled", "it takes webhook.enabled: true"
         if not values.webhook.cert_manager.issuer_ref.get("name"):
             yield "webhook.certManager.enabled", "it takes webhook.certManager.issuerRef.name"
+    if values.settings.health.enabled and not values.admission_policies.enabled:
+        message = "settings.health takes it: it holds each node to its own report"
+        yield "admissionPolicies.enabled", message
     for path, message in settings_conflicts(values.settings):
         yield f"settings.{path}", message
 

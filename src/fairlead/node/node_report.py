@@ -12,6 +12,7 @@ from fairlead.api.node_report import (
     EVIDENCE_MAX,
     FACTS_MAX,
     ID_MAX,
+    REPORTED_CHECKS_MAX,
     REPORTED_DIFFERENCES_MAX,
     REPORTED_FAULTS_MAX,
     REPORTED_PODS_MAX,
@@ -95,10 +96,15 @@ def _fault(line: FaultLine) -> ReportedFault:
 def _tuning(found: TuningMemory) -> ReportedTuning:
     """Return what of the last look at a profile has room in the report."""
     shown = found.differences[:REPORTED_DIFFERENCES_MAX]
-    values = [each for each in found.values.items() if len(each[1]) <= VALUE_MAX]
+    facts = [each for each in found.facts.items() if len(each[0]) <= COMPONENT_MAX]
+    values = [
+        (name, value)
+        for name, value in found.values.items()
+        if len(name) <= COMPONENT_MAX and len(value) <= VALUE_MAX
+    ]
     return ReportedTuning(
         found.profile[:CHECK_MAX], found.mode,
-        dict(sorted(found.facts.items())[:FACTS_MAX]),
+        dict(sorted(facts)[:FACTS_MAX]),
         dict(values[:REPORTED_SETTINGS_MAX]),
         tuple(
             ReportedSetting(each.setting[:COMPONENT_MAX], each.state, each.actual[:VALUE_MAX],
@@ -128,5 +134,5 @@ def _shaping(found: ShapingUsage) -> ReportedShaping:
 def _source(line: SourceLine) -> ReportedSource:
     return ReportedSource(
         line.source[:CHECK_MAX], SourceState(line.state), line.why[:WHY_MAX],
-        tuple(each[:CHECK_MAX] for each in line.checks[:REPORTED_SOURCES_MAX]), line.lost,
+        tuple(each[:CHECK_MAX] for each in line.checks[:REPORTED_CHECKS_MAX]), line.lost,
     )  # fmt: skip

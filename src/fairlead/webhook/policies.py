@@ -4,6 +4,7 @@ They repeat of `decide.admission` what CEL can say, so that it also holds while 
 or disabled: which pods may not claim nodes of teams, and who writes jobs that stand for other pods
 or are elements of arrays.
 Which team has a node CEL cannot know: there the policies are stricter than the webhook.
+Whose report of a node is whose they hold alone: the webhook is not asked about reports.
 
 The policies about pods have one parameter, the Fleet, in whose status the teams controller writes
 the teams of each namespace; without teams nothing is held. The Teams themselves as parameters would
@@ -11,7 +12,8 @@ have each pod evaluated once for each of them. A cluster without the kind would 
 its missing parameter, so failures of these two are ignored; a bound on the number of tolerations
 keeps anybody from causing one by the cost of an expression.
 
-Sources: kubernetes.io/docs, "Validating Admission Policy"; KEP-3488.
+Sources: kubernetes.io/docs, "Validating Admission Policy"; KEP-3488; for the node in the token of a
+pod KEP-4193.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.fleet import FLEET_NAME
-from fairlead.api.resources import FLEETS, JOBS
+from fairlead.api.node_report import COMPONENT_MAX
+from fairlead.api.resources import FLEETS, JOBS, NODE_REPORTS
 from fairlead.api.webhooks import GROUP
 from fairlead.decide.admission.jobs import FREE_WHERE_ADOPTED
 from fairlead.decide.admission.pod_gates import SYSTEM_NAMESPACES
@@ -50,6 +53,15 @@ _MAY_MAKE_DAEMONS = "authorizer.group('apps').resource('daemonsets').check('crea
 _IS_OF_ONE = "(!has(t.operator) || t.operator in ['', 'Equal'])"
 _IS_OF_TEAMS = f"(has(t.key) && t.key == '{names.TEAM}')"
 _IS_OF_ALL = "((!has(t.key) || t.key == '') && (!has(t.effect) || t.effect in ['', 'NoSchedule']))"
+#: What the server says of who asks with the token of a pod: its node. On by default since 1.30.
+NODE_NAME_CLAIM = "authentication.kubernetes.io/node-name"
+NODE_UID_CLAIM = "authentication.kubernetes.io/node-uid"
+#: Who writes the specs of reports is Fairlead or an administrator.
+_MAY_WRITE_REPORTS = (
+    f"authorizer.group('{names.GROUP}').resource('{NODE_REPORTS.plural}').check('patch').allowed()"
+)
+#: Writers of which a report keeps note; each may add one, and the object is bounded.
+REPORT_WRITERS_MAX = 16
 _NAMES_NO_NODE = "!has({0}.nodeName) || {0}.nodeName == ''"
 
 
@@ -86,6 +98,7 @@ def policies(namespace: str, *, system_namespaces: Sequence[str] = ()) -> Iterat
     )  # fmt: skip
     yield from _of_jobs()
     yield from _of_elements()
+    yield from _of_reports()
 
 
 def _of_teams(
@@ -220,6 +233,86 @@ def _of_elements() -> Iterator[Manifest]:
         },
     }  # fmt: skip
     yield _binding(name)
+
+
+def _of_reports() -> Iterator[Manifest]:
+    """Yield the policy on reports of nodes: who writes one has a token of a pod on that node.
+
+    A token says which node its pod is on, and the server vouches for it. One that says nothing (of
+    no pod, or of a server that is older than the claim) writes no report. What collectors read is a
+    patch that changes nothing, so that they see their own report only.
+    """
+    name = f"{names.GROUP}-node-reports"
+    whole, status = NODE_REPORTS.plural, f"{NODE_REPORTS.plural}/status"
+    rules = [
+        rule(NODE_REPORTS.group, NODE_REPORTS.version, whole, "CREATE", scope="Cluster"),
+        rule(NODE_REPORTS.group, NODE_REPORTS.version, status, "UPDATE", scope="Cluster"),
+    ]
+    yield {
+        "apiVersion": f"{GROUP}/v1", "kind": POLICY, "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": rules},
+            "matchConditions": [],
+            "variables": conditions({
+                "node": _claim(NODE_NAME_CLAIM), "uid": _claim(NODE_UID_CLAIM),
+                "isExempt": _MAY_WRITE_REPORTS,
+            }),
+            "validations": [_validation(*each) for each in _of_a_report()],
+        },
+    }  # fmt: skip
+    yield _binding(name)
+
+
+def _of_a_report() -> Sequence[tuple[str, str]]:
+    """Return what must hold of a report that is written, and what is said where it does not."""
+    own = (
+        "object.metadata.name == variables.node || variables.isExempt",
+        "'the report of a node is written with the token of a pod on it; this token is of ' + "
+        "(variables.node != '' ? 'a pod on node ' + variables.node : 'no pod on a node: run the "
+        "collector as a pod, and API servers of Kubernetes 1.30 or newer')",
+    )
+    bare = (
+        "request.operation != 'CREATE' || variables.isExempt || "
+        "((!has(object.spec) || object.spec.size() == 0) && "
+        + " && ".join(f"!has(object.metadata.{each})" for each in _METADATA_OF_OTHERS)
+        + ")",
+        "'a new report has its name and nothing else: its spec is written by Fairlead'",
+    )
+    machine = (
+        "request.operation == 'CREATE' || !has(object.status) || "
+        "(has(oldObject.status) && object.status == oldObject.status) || "
+        "(variables.uid != '' && has(object.status.nodeUid) && "
+        "object.status.nodeUid == variables.uid) || variables.isExempt",
+        "'status.nodeUid is not the node of the pod that this token is of: ' + variables.uid",
+    )
+    bounded = (
+        "!has(object.metadata.managedFields) || "
+        f"object.metadata.managedFields.size() <= {REPORT_WRITERS_MAX} || variables.isExempt",
+        f"'at most {REPORT_WRITERS_MAX} field managers write a report'",
+    )
+    # A schema bounds the values of a map and not its keys.
+    maps = (
+        "!has(object.status) || !has(object.status.tuning) || "
+        "("
+        + " && ".join(
+            f"(!has(object.status.tuning.{each}) || "
+            f"object.status.tuning.{each}.all(k, k.size() <= {COMPONENT_MAX}))"
+            for each in ("facts", "values")
+        )
+        + ") || variables.isExempt",
+        f"'names in status.tuning have at most {COMPONENT_MAX} characters'",
+    )
+    return own, bare, machine, bounded, maps
+
+
+_METADATA_OF_OTHERS = ("labels", "annotations", "ownerReferences", "finalizers")
+
+
+def _claim(key: str) -> str:
+    """Return the expression of what the server says of who asks; '' where it says nothing."""
+    extra = "request.userInfo.extra"
+    return f"has({extra}) && '{key}' in {extra} ? {extra}['{key}'][0] : ''"
 
 
 def _binding(name: str, **more: Any) -> Manifest:

@@ -15,6 +15,7 @@ from fairlead.api.builtin_schemas import KEPT, schema_of, sentences
 from fairlead.api.crd_schema import Generator
 from fairlead.api.job import JobSpec
 from fairlead.api.meta import ObjectMeta, OwnerReference, Wire
+from fairlead.api.node_report import COMPONENT_MAX
 from fairlead.embedded.schema.schema import compile_schema
 
 KINDS = tuple(manifest["spec"]["names"]["kind"] for manifest in crd.manifests())
@@ -85,6 +86,30 @@ def test_bounds_enums_defaults_and_list_keys_come_from_the_types() -> None:
     pod = roles["items"]["properties"]["template"]["properties"]["spec"]
     assert pod["x-kubernetes-preserve-unknown-fields"] is True
     assert "default" not in pod["properties"]["restartPolicy"]
+
+
+def _largest(schema: dict[str, Any]) -> int:
+    """Return the bytes of the largest value; JSON has up to six for a character."""
+    match schema["type"]:
+        case "string":
+            longest = max(map(len, schema["enum"])) if "enum" in schema else 0
+            return 6 * (schema.get("maxLength") or longest or {"date-time": 40}[schema["format"]])
+        case "array":
+            return schema["maxItems"] * (_largest(schema["items"]) + 1)
+        case "object" if "additionalProperties" in schema:  # the policy on reports bounds its keys
+            entry = 6 * COMPONENT_MAX + 4 + _largest(schema["additionalProperties"])
+            return schema["maxProperties"] * entry
+        case "object":
+            assert "x-kubernetes-preserve-unknown-fields" not in schema
+            fields = schema["properties"].items()
+            return sum(len(name) + 4 + _largest(below) for name, below in fields)
+        case _:
+            return 20
+
+
+def test_a_report_of_a_node_is_bounded_whatever_the_node_writes() -> None:
+    status = _version("NodeReport")["schema"]["openAPIV3Schema"]["properties"]["status"]
+    assert _largest(status) < 1.5 * 1024 * 1024, "what etcd takes"
 
 
 def test_a_spec_beyond_the_bounds_is_refused_with_every_path_and_can_still_be_read() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 from tests.unit.app.fleet_world import FleetWorld
 from tests.unit.node.host_tree import HostTree, Looks, changed
+from tests.unit.runtime.test_mirror import Warnings
 
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES
@@ -17,6 +18,7 @@ from fairlead.app.collector import CONFIRM_SECONDS, WRITE_SECONDS_MIN, Collector
 from fairlead.node.report import Report, report_of
 from fairlead.node.settings import AgentSettings
 from fairlead.runtime.client import RequestVerb
+from fairlead.runtime.logs import SILENT, Logger
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_node
 
@@ -24,12 +26,12 @@ from fairlead.testing.builders import make_node
 class Machine:
     """A node, the report of its agent, and the collector."""
 
-    def __init__(self, fleet: FleetWorld, root: Path) -> None:
+    def __init__(self, fleet: FleetWorld, root: Path, log: Logger = SILENT) -> None:
         self.fleet = fleet
         self.tree = HostTree(root / "host")
         self.looks = Looks(self.tree, "kernel-log")
         self.text = b""
-        self.collector = Collector(fleet.client, "n1", self._read, clock=fleet.clock)
+        self.collector = Collector(fleet.client, "n1", self._read, clock=fleet.clock, log=log)
 
     def _read(self) -> bytes:
         if not self.text:
@@ -59,8 +61,10 @@ def test_what_changes_is_written_at_once_and_the_rest_confirmed_rarely(tmp_path:
             call = fleet.client.call
 
             async def counted(request: object) -> object:
-                if getattr(request, "resource", None) is NODE_REPORTS and (
-                    getattr(request, "verb", None) is RequestVerb.PATCH
+                if (
+                    getattr(request, "resource", None) is NODE_REPORTS
+                    and (getattr(request, "verb", None) is RequestVerb.PATCH)
+                    and getattr(request, "body", None)
                 ):
                     writes.append(fleet.clock.now())
                 return await call(request)  # type: ignore[arg-type] # any request
@@ -88,6 +92,26 @@ def test_what_changes_is_written_at_once_and_the_rest_confirmed_rarely(tmp_path:
             assert len(writes) - 2 <= 3600 / CONFIRM_SECONDS + 1
             found = await fleet.client.get(NODE_REPORTS, "n1")
             assert found.status.faults[0].count > 300
+            machine.collector.stop()
+            await task
+
+    run(main())
+
+
+def test_a_token_that_could_write_for_other_nodes_is_warned_of_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as fleet:
+            log = Warnings()
+            machine = Machine(fleet, tmp_path, log)
+            await machine.make_node()
+            task = asyncio.create_task(machine.collector.run())
+            for _ in range(3):
+                machine.tree.xid(48)
+                machine.say()
+                await asyncio.sleep(CONFIRM_SECONDS)
+            assert ["reports of all nodes" in each for each in log.lines] == [True]
+            found = (await fleet.client.list(NODE_REPORTS)).items
+            assert [each.metadata.name for each in found] == ["n1"], "it was only tried"
             machine.collector.stop()
             await task
 

@@ -70,6 +70,10 @@ def test_values_that_do_not_go_together_are_refused_where_they_stand(tmp_path: P
     text = "history: {kind: sqlite}\nreplicas: 2\n"
     (problem,) = refused(tmp_path, text)
     assert problem[:3] == (Code.BAD_FIELD, "2:1", "replicas")
+    text = "settings: {health: {enabled: true}}\nadmissionPolicies: {enabled: false}\n"
+    (problem,) = refused(tmp_path, text)
+    assert problem[2] == "admissionPolicies.enabled"
+    assert "each node to its own report" in problem[3]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ def collector(common_: Common, *, report: str, node: str, rates: str) -> None:
 
     Into the NodeReport of the node, whenever something changes: at most once in five seconds, and
     every ten minutes otherwise. What cannot be read or written is logged and tried again.
+
+    On a cluster it runs as a pod on the node, whose token names the node.
     """
     from fairlead.app.collector import Collector
     from fairlead.app.signals import stop_on_signals
