@@ -126,8 +126,7 @@ class ClusterState:
     ) -> ClusterState:
         """Build a state from lists, taken in as a process takes them in (`cluster_world.py`).
 
-        With `contains` objects that cannot be taken in are left out; else what they raise is
-        raised.
+        With `contains`, objects that cannot be taken in are left out; without, their errors rise.
         """
         state = cls(priorities, levels, balloon_namespace=balloon_namespace)
         for team in teams:
@@ -409,8 +408,7 @@ class ClusterState:
     def reserve_uncertain(self, job: Job, placement: Placement) -> bool:
         """Reserve a placement whose write has an unknown outcome, beside what the job has.
 
-        Its nodes count as the team's. Until `release_uncertain`. False when the job is not known,
-        or cannot be read.
+        Its nodes count as the team's until `release_uncertain`. False: no such job, or unreadable.
         """
         entry = self.jobs.get(job.metadata.key)
         if entry is None or isinstance(entry.gang, InvalidGang):
