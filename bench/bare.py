@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 
 _KEY_MAX = np.iinfo(np.int64).max
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.decide.attempts.seats import seats
 from fairlead.decide.jobs.members import PodFactory

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Attempt, Job
+from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.answers.expected_start import DRAWS, expected_start
 from fairlead.decide.answers.explanation import ExpectedStart
 from fairlead.decide.placement.actions import PlaceJob

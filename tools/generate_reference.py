@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fairlead.api.crd import manifests
-from fairlead.api.job_changes import CHANGES
-from fairlead.api.pod_fields import POD_FIELDS
+from fairlead.api.pods.pod_fields import POD_FIELDS
+from fairlead.api.schema.crd import manifests
+from fairlead.api.validation.job_changes import CHANGES
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.reasons import Reason
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.harness import Report, cpu_slowness, slowness
 from bench.processes import cpu_seconds
-from fairlead.api.node_report import ReportedTuning, TuningMode
+from fairlead.api.cluster.node_report import ReportedTuning, TuningMode
 from fairlead.node.host import Host
 from fairlead.node.readers import report as fold
 from fairlead.node.registry import sources

@@ -14,9 +14,9 @@ import msgspec
 
 from bench.cluster import Cluster, cluster
 from bench.harness import Report, cpu_slowness, slowness
-from fairlead.api.job import Attempt, Job
+from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.meta import Condition
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.cli.connection.common import collector_paused
 from fairlead.cli.formats.table import render_table
 from fairlead.cli.views.jobs import COLUMNS, JobChoice, choose_jobs, job_rows

@@ -10,8 +10,8 @@ import tracemalloc
 import msgspec
 
 from bench.harness import Report, cpu_slowness
-from fairlead.api.devices import ResourceSlice
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.devices import ResourceSlice
 from fairlead.api.meta import to_wire
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide

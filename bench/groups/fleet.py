@@ -20,9 +20,8 @@ import numpy as np
 from bench import bare
 from bench.harness import Report, cpu_slowness
 from fairlead.api import names
-from fairlead.api.fleet import Fleet
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.node_pool import (
     NodePool,
     NodePoolSpec,
     NodeTemplate,
@@ -30,6 +29,7 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
+from fairlead.api.meta import ObjectMeta
 from fairlead.decide.fleet.actions import Action, WriteFleet, WritePool
 from fairlead.decide.fleet.cycle import decide_fleet
 from fairlead.decide.fleet.demand import Offer, demand_of, template_of

@@ -15,11 +15,12 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from bench.harness import Report, slowness
-from fairlead.api import crd, names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api import names
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS
+from fairlead.api.schema import crd
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController

@@ -25,10 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Report
-from fairlead.api.job import Job
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.names import HOSTNAME
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.node_pool import (
     NodePool,
     NodePoolSpec,
     NodeTemplate,
@@ -36,7 +33,10 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
-from fairlead.api.topology import Topology
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.names import HOSTNAME
 from fairlead.decide.fleet.demand import Demand, Offer, demand_of, template_of
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, JobKey

@@ -18,12 +18,12 @@ import numpy as np
 
 from bench import bare
 from bench.harness import Report, cpu_slowness
-from fairlead.api.core import ContainerImage, Node
-from fairlead.api.job import Attempt, Job
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import ContainerImage, Node
 from fairlead.api.meta import Condition
 from fairlead.api.names import BLOCK, RACK, SUBMITTED_BY
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

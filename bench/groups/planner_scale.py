@@ -21,8 +21,8 @@ import msgspec
 from bench import bare
 from bench.groups.planner import GPUS, NEAR, network_of, reporting
 from bench.harness import Report, cpu_slowness
-from fairlead.api.core import ContainerImage, Node
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import ContainerImage, Node
 from fairlead.decide.answers.explain import explain, explain_changed
 from fairlead.decide.answers.forecast import Forecasts
 from fairlead.decide.answers.supposed import submitted

@@ -17,7 +17,7 @@ from bench.harness import Report, slowness
 from bench.objects import gang_body
 from bench.real.ground import NODE_COUNT, SECONDS_MAX, Bound, Ground, on_ground, watching
 from bench.real.operator import Operator, operator
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS, NODES
 
 MEMBERS = 101

@@ -27,7 +27,7 @@ from bench.harness import Report
 from bench.real.ground import Ground, each, on_ground
 from fairlead.api import names
 from fairlead.api.resources import LEASES, NAMESPACES, PODS, TEAMS
-from fairlead.api.times import format_micro_time
+from fairlead.api.values.times import format_micro_time
 from fairlead.webhook.certificates import Step, Times, take_step, to_secret
 from fairlead.webhook.configuration import MUTATING, SERVICE, configurations
 from fairlead.webhook.configuration import Path as WebhookPath

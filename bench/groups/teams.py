@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from bench.harness import Report, cpu_slowness
-from fairlead.api.core import Node, Taint
+from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.names import TEAM
 from fairlead.decide.teams.decide import share_out
 from fairlead.decide.teams.policy import TeamsPolicy

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from bench.harness import Report, cpu_slowness
-from fairlead.api.core import Node
-from fairlead.api.job import ClaimTemplate, Job
+from fairlead.api.jobs.job import ClaimTemplate, Job
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

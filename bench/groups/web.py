@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bench.harness import Report, best_of
-from fairlead.api.job import Job, VerdictStatus
+from fairlead.api.jobs.job import Job, VerdictStatus
 from fairlead.api.meta import to_wire
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import JOBS, NODES, Resource

@@ -28,7 +28,7 @@ from tests.kubernetes.controlplane import (
 
 from bench.harness import Report
 from bench.objects import node_body
-from fairlead.api import crd, names
+from fairlead.api import names
 from fairlead.api.resources import (
     CONFIG_MAPS,
     CRDS,
@@ -38,6 +38,7 @@ from fairlead.api.resources import (
     SERVICES,
     Resource,
 )
+from fairlead.api.schema import crd
 from fairlead.api.status import ApiError, NotFound
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection

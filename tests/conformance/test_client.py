@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.core import ConfigMap, Pod
+from fairlead.api.kubernetes.core import ConfigMap, Pod
 from fairlead.api.meta import OnlyMetadata
 from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, Expired, NotFound, Unavailable

@@ -10,7 +10,7 @@ from tests.conformance.embedded import embedded_target
 from tests.conformance.http_server import config, pod, widget, widget_crd
 from tests.conformance.target import Target
 
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 
 NS = "/api/v1/namespaces/default"
 MAPS = f"{NS}/configmaps"

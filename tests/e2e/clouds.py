@@ -18,7 +18,7 @@ from tests.e2e.azure_server import ZONE as AZURE_ZONE
 from tests.e2e.ec2_fleet_server import TEMPLATE, fleet_machines
 from tests.e2e.gcp_server import GROUP, PROJECT, ZONE, GcpFault, GcpServer
 
-from fairlead.api.ec2_fleet_options import ec2_fleet_options
+from fairlead.api.cluster.ec2_fleet_options import ec2_fleet_options
 from fairlead.cloud.aws import AwsProvider
 from fairlead.cloud.aws_api import Aws
 from fairlead.cloud.aws_ec2_fleet import Ec2FleetProvider

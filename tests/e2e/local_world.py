@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.patience import PATIENCE_SECONDS
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.embedded.local.host import LocalOptions
 from fairlead.embedded.local.machine import Gpu

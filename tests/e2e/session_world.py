@@ -17,7 +17,7 @@ from tests.conformance.http_server import Running, eventually, running
 from tests.e2e.local_world import NODE, OPTIONS
 from tests.patience import PATIENCE_SECONDS
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.local.node import LocalNode

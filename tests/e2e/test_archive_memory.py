@@ -28,8 +28,8 @@ from tests.unit.app.test_archive_bounds import (
 )
 from tests.unit.history.contract import log
 
-from fairlead.api.core import Container, EnvVar, PodSpec, PodTemplate
-from fairlead.api.job import Role
+from fairlead.api.jobs.job import Role
+from fairlead.api.kubernetes.core import Container, EnvVar, PodSpec, PodTemplate
 from fairlead.history.memory import MemoryHistory
 from fairlead.history.sqlite import SqliteHistory, SqliteLogs
 from fairlead.runtime.history import record_of

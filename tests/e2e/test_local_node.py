@@ -21,9 +21,9 @@ from tests.e2e.local_world import OPTIONS, ROOT, Api, LocalWorld, local_world, p
 from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api import names
-from fairlead.api.core import ContainerStateTerminated, ContainerStateWaiting, Pod
+from fairlead.api.kubernetes.core import ContainerStateTerminated, ContainerStateWaiting, Pod
 from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Resource
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.embedded.local.logfiles import LogLimits, parts
 from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.process import Run, start_ticks

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.cli_world import Shell, eventually
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.observers.observer import Observer
 from fairlead.sim.scenarios.run import ScenarioRun

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from tests.e2e.net_world import INTERNAL4, INTERNET4, NetWorld, net_world, run
 
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.network import divide, safe_share
 from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes
 from fairlead.model.health.faults import Moment

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.cli_world import Shell, eventually
 from tests.e2e.disaster_world import kill, processes_of
 
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm")]
 

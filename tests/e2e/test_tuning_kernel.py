@@ -19,7 +19,7 @@ import pytest
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.node.host_tree import changed
 
-from fairlead.api.node_report import TuningMode
+from fairlead.api.cluster.node_report import TuningMode
 from fairlead.model.health.faults import Fault, Moment, Severity
 from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings

@@ -16,9 +16,9 @@ from tests.e2e.local_world import OPTIONS, ROOT, Api, LocalWorld, local_world, p
 from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.jobs.use import MemberUse, decode_use
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import PODS
-from fairlead.api.use import MemberUse, decode_use
 
 pytestmark = pytest.mark.e2e
 

@@ -10,7 +10,7 @@ from markupsafe import escape
 from tests.e2e.web_objects import EVIL, SCRIPT, fleet_world, report_world, teams_world, usage_answer
 from tests.e2e.web_world import page_of
 
-from fairlead.api.team import TeamUse
+from fairlead.api.cluster.team import TeamUse
 from fairlead.doctor.registry import BY_ID
 from fairlead.web.cluster import Rights
 from fairlead.web.questions import UsageQuestion, UsageSums

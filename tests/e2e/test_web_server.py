@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.e2e.web_world import KEY, code_of, create, page_of
 from tests.patience import PATIENCE_SECONDS
 
-from fairlead.api.job import Job, VerdictStatus
+from fairlead.api.jobs.job import Job, VerdictStatus
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import JOBS, NODES, Resource
 from fairlead.runtime.clock import SystemClock

@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from prometheus_client import CollectorRegistry
 from tests.patience import PATIENCE_SECONDS
 
+from fairlead.api.cluster.team import JobLimits
 from fairlead.api.meta import to_wire
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import JOBS, TEAMS
-from fairlead.api.team import JobLimits
 from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.connections import ConnectionLimits

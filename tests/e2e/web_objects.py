@@ -7,18 +7,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fairlead.api.cluster_report import (
+from fairlead.api.cluster.cluster_report import (
     REPORT_NAME,
     ClusterReport,
     ClusterReportStatus,
     FindingSeverity,
     ReportFinding,
 )
-from fairlead.api.fleet import FLEET_NAME, Fleet, FleetSpec, FleetStatus, Freeze, Grant
-from fairlead.api.job import Job, VerdictStatus
-from fairlead.api.meta import Condition, ObjectMeta
-from fairlead.api.names import READY, SUBMITTED_BY
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.fleet import FLEET_NAME, Fleet, FleetSpec, FleetStatus, Freeze, Grant
+from fairlead.api.cluster.node_pool import (
     Launch,
     NodePool,
     NodePoolSpec,
@@ -29,9 +26,12 @@ from fairlead.api.node_pool import (
     ProviderType,
     UnavailableDomain,
 )
+from fairlead.api.cluster.team import Reservation, Subjects, TeamStatus, TeamUse
+from fairlead.api.jobs.job import Job, VerdictStatus
+from fairlead.api.meta import Condition, ObjectMeta
+from fairlead.api.names import READY, SUBMITTED_BY
 from fairlead.api.resources import CLUSTER_REPORTS, FLEETS, JOBS, NODE_POOLS, NODES, TEAMS, Resource
-from fairlead.api.team import Reservation, Subjects, TeamStatus, TeamUse
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team
 from fairlead.web.questions import UsageSums

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
+from fairlead.api.cluster.team import TeamUse
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
-from fairlead.api.team import TeamUse
 from fairlead.cli.cluster.embedded import LogPart
 from fairlead.cli.job_request.change_verbs import ChangeVerb
 from fairlead.decide.verdict import ObjectKey

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.after import After, AfterState
-from fairlead.api.core import Node, Taint
-from fairlead.api.job import Attempt, Cause, Job, MemberCounts, Progress, VerdictStatus
+from fairlead.api.jobs.after import After, AfterState
+from fairlead.api.jobs.job import Attempt, Cause, Job, MemberCounts, Progress, VerdictStatus
+from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.meta import Condition, to_wire
 from fairlead.api.resources import JOBS, NODES, Resource
 from fairlead.api.status import NotFound, StatusDetails
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.cli.connection.transport import Api
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import ObjectList, Request, RequestVerb

@@ -13,10 +13,8 @@ from tests.golden.cli_golden import check
 from tests.golden.cli_world import NOW, WorldApi, ago, jobs, nodes, running
 
 from fairlead.api import names
-from fairlead.api.core import Taint
-from fairlead.api.fleet import Fleet, FleetStatus
-from fairlead.api.meta import ObjectMeta, to_wire
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.fleet import Fleet, FleetStatus
+from fairlead.api.cluster.node_pool import (
     BalloonCounts,
     Launch,
     NodePool,
@@ -30,9 +28,11 @@ from fairlead.api.node_pool import (
     ScaleDown,
     UnavailableDomain,
 )
-from fairlead.api.placement import Nomination, Preemption, PreemptionKind, RolePlacement
-from fairlead.api.quantity import resources_to_base
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.placement import Nomination, Preemption, PreemptionKind, RolePlacement
+from fairlead.api.kubernetes.core import Taint
+from fairlead.api.meta import ObjectMeta, to_wire
+from fairlead.api.values.quantity import resources_to_base
+from fairlead.api.values.times import parse_time
 from fairlead.app.messages import ClusterStatus, FleetLine, NodeCounts, PartHealth
 from fairlead.app.run_file import RunningCluster
 from fairlead.app.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tools import generate_crds
 
-from fairlead.api import crd
+from fairlead.api.schema import crd
 
 
 def test_the_checked_in_crds_are_up_to_date() -> None:

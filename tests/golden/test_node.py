@@ -7,10 +7,7 @@ from tests.golden.cli_golden import check
 from tests.golden.cli_world import NOW
 
 from fairlead.api import names
-from fairlead.api.core import Node, Taint
-from fairlead.api.job import Progress
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_report import (
+from fairlead.api.cluster.node_report import (
     Action,
     NodeReport,
     NodeReportStatus,
@@ -20,7 +17,10 @@ from fairlead.api.node_report import (
     Severity,
     SourceState,
 )
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Progress
+from fairlead.api.kubernetes.core import Node, Taint
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.values.times import format_time
 from fairlead.cli.formats.table import render_table
 from fairlead.cli.views.node import (
     FAULT_COLUMNS,

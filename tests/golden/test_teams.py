@@ -11,14 +11,22 @@ from msgspec.structs import replace
 from tests.golden.cli_golden import check
 from tests.golden.cli_world import NOW, WorldApi
 
-from fairlead.api.core import ConfigMap, Node, Taint
-from fairlead.api.job import Attempt, Job
+from fairlead.api.cluster.team import (
+    Budget,
+    JobLimits,
+    Reservation,
+    ShareStatus,
+    Team,
+    TeamStatus,
+    TeamUse,
+)
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.jobs.placement import HeldNodes
+from fairlead.api.kubernetes.core import ConfigMap, Node, Taint
 from fairlead.api.meta import Condition, ObjectMeta
 from fairlead.api.names import TEAM
-from fairlead.api.placement import HeldNodes
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, TEAMS
-from fairlead.api.team import Budget, JobLimits, Reservation, ShareStatus, Team, TeamStatus, TeamUse
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.cli.connection.common import Common
 from fairlead.cli.main import guarded
 from fairlead.testing.builders import make_job, make_node, make_placement, make_team

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from tests.golden.cli_golden import check
 from tests.golden.cli_world import NOW, WorldApi
 
-from fairlead.api.job import Attempt, Cause, Job
+from fairlead.api.jobs.job import Attempt, Cause, Job
+from fairlead.api.jobs.placement import HeldNodes
 from fairlead.api.meta import to_wire
 from fairlead.api.names import SUBMITTED_BY
-from fairlead.api.placement import HeldNodes
 from fairlead.api.resources import JOBS
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.app.messages import HistoryLine
 from fairlead.cli.connection.common import Common
 from fairlead.cli.main import guarded

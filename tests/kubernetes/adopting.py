@@ -15,8 +15,8 @@ from tests.kubernetes.operating import CLOCK, Pair, sweep, until
 from tests.simulation.hostile_tools import Thing
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import JOBS, PODS, Resource
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_world import ClusterWorld

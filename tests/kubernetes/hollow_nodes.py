@@ -21,7 +21,7 @@ import aiohttp
 from tests.kubernetes.controlplane import ControlPlane
 
 from fairlead.api import names
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 
 RESOURCES = {"cpu": "16", "memory": "64Gi", "pods": "110"}
 MERGE = {"Content-Type": "application/merge-patch+json"}

@@ -34,8 +34,8 @@ from tests.kubernetes.test_own_webhook import configure
 from tests.simulation.hostile import NAMESPACE, Poison
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import (
     CONFIG_MAPS,
     FLEETS,

@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane
 
-from fairlead.api import crd, names
-from fairlead.api.cluster_report import REPORT_NAME
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api import names
+from fairlead.api.cluster.cluster_report import REPORT_NAME
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.resources import (
     CLUSTER_REPORTS,
     CRDS,
@@ -34,6 +34,7 @@ from fairlead.api.resources import (
     PODS,
     Resource,
 )
+from fairlead.api.schema import crd
 from fairlead.api.status import AlreadyExists, NotFound, Timeout
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobsMirrors

@@ -21,7 +21,7 @@ from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane
 from tests.kubernetes.operating import LOOK_SECONDS, WITNESSED, Seen, Witness, until
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import JOBS, PODS, Resource
 from fairlead.api.status import ApiError, Expired, Forbidden, Unavailable

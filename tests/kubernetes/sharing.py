@@ -11,7 +11,7 @@ from typing import Any
 from tests.kubernetes.operating import until
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.api.status import Timeout, Unavailable
 from fairlead.runtime.client import Client, EventType

@@ -33,10 +33,10 @@ from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.replicas import LEASE, Replica, Replicas, holder, leader, replicas
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.indices import parse_indices
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import JOB_ARRAYS, LEASES
+from fairlead.api.values.indices import parse_indices
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.kube.client import HttpClient

@@ -15,8 +15,8 @@ from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.replicas import ARGUMENTS, leader, replicas
 from tests.kubernetes.test_monitoring import static_pool
 
-from fairlead.api.cluster_report import REPORT_NAME, ClusterReport, FindingSeverity
-from fairlead.api.fleet import FLEET_NAME
+from fairlead.api.cluster.cluster_report import REPORT_NAME, ClusterReport, FindingSeverity
+from fairlead.api.cluster.fleet import FLEET_NAME
 from fairlead.api.meta import find_condition, is_true
 from fairlead.api.resources import CLUSTER_REPORTS, CONFIG_MAPS, FLEETS
 from fairlead.api.status import NotFound

@@ -33,11 +33,11 @@ from tests.kubernetes.operating import (
 )
 from tests.kubernetes.own_plane import own_plane
 
-from fairlead.api import crd, names
-from fairlead.api.core import Lease
-from fairlead.api.job import Job
+from fairlead.api import names
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Lease
+from fairlead.api.kubernetes.pod_parts import EnvFromSource, EnvironmentReference
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.pod_parts import EnvFromSource, EnvironmentReference
 from fairlead.api.resources import (
     CONFIG_MAPS,
     CRDS,
@@ -48,6 +48,7 @@ from fairlead.api.resources import (
     PRIORITY_CLASSES,
     SERVICES,
 )
+from fairlead.api.schema import crd
 from fairlead.api.status import Conflict, Invalid
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.kube.client import HttpClient

@@ -28,7 +28,12 @@ from tests.kubernetes.operating import (
 )
 from tests.kubernetes.own_plane import own_plane
 
-from fairlead.api.devices import Device, DeviceTaint, ResourceClaimTemplate, ResourceSlice
+from fairlead.api.kubernetes.devices import (
+    Device,
+    DeviceTaint,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import (
     DEVICE_CLASSES,

@@ -27,7 +27,7 @@ from tests.kubernetes.prometheus_server import prometheus, scrape_of
 from tests.kubernetes.replicas import ARGUMENTS, replicas
 from tools.cluster.credentials import issue, make_authority
 
-from fairlead.api.cluster_report import REPORT_NAME, ClusterReportStatus
+from fairlead.api.cluster.cluster_report import REPORT_NAME, ClusterReportStatus
 from fairlead.api.resources import CLUSTER_REPORTS
 from fairlead.api.status import NotFound
 from fairlead.doctor.readers.web import Web, WebAccess

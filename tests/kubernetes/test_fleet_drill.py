@@ -23,7 +23,7 @@ from tests.kubernetes.replicas import leader, replicas
 from tests.kubernetes.test_monitoring import sees_clearly
 
 from fairlead.api import names
-from fairlead.api.core import Node
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODE_POOLS, NODES
 from fairlead.api.status import ApiError
 from fairlead.kube.client import HttpClient

@@ -24,7 +24,7 @@ from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_tenancy import ACCOUNTS, BINDINGS, QUOTAS, ROLES
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS, NAMESPACES, PODS, PRIORITY_CLASSES
 from fairlead.api.status import Forbidden
 from fairlead.install.manifests import Install, manifests

@@ -32,7 +32,7 @@ from fairlead.api.meta import to_wire
 from fairlead.api.podgroups import GroupApi, pod_groups, workloads
 from fairlead.api.resources import CONFIG_MAPS, CRDS, JOBS, PODS, RESOURCE_QUOTAS
 from fairlead.api.status import AlreadyExists
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.kube.client import HttpClient
 from fairlead.webhook.configuration import VALIDATING
 

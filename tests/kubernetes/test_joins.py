@@ -23,7 +23,7 @@ from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.replicas import leader, replicas
 
 from fairlead.api import names
-from fairlead.api.core import Node
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.resources import NAMESPACES, NODE_POOLS, NODES, PODS, Resource
 from fairlead.api.status import AlreadyExists, Timeout, Unavailable
 from fairlead.decide.fleet.joins import JoinLimits

@@ -30,7 +30,7 @@ from tests.kubernetes.operating import (
 )
 from tests.kubernetes.replicas import leader, replicas
 
-from fairlead.api.fleet import FLEET_NAME
+from fairlead.api.cluster.fleet import FLEET_NAME
 from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS
 from fairlead.api.status import NotFound
 from fairlead.doctor.expressions import Recorded

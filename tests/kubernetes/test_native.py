@@ -25,8 +25,8 @@ from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.sharing import NEEDS_FRIEND, befriend, friend, other_pod, watched
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.podgroups import GroupApi, pod_groups, workloads
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.decide.attempts.end_reason import EndReason

@@ -28,10 +28,8 @@ from tests.kubernetes.test_team_boundary import POLICIES, POLICY_BINDINGS
 from tests.kubernetes.test_tenancy import ACCOUNTS, CLUSTER_BINDINGS, ROLES
 from tests.unit.runtime.test_mirror import Warnings
 
-from fairlead.api.fleet import FLEET_NAME
-from fairlead.api.meta import to_wire
-from fairlead.api.names import DRAIN, GROUP, TAINT_UNHEALTHY
-from fairlead.api.node_report import (
+from fairlead.api.cluster.fleet import FLEET_NAME
+from fairlead.api.cluster.node_report import (
     Action,
     NodeReportSpec,
     NodeReportStatus,
@@ -39,10 +37,12 @@ from fairlead.api.node_report import (
     ReportedFault,
     Severity,
 )
-from fairlead.api.placement import nodes_of
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.meta import to_wire
+from fairlead.api.names import DRAIN, GROUP, TAINT_UNHEALTHY
 from fairlead.api.resources import FLEETS, JOBS, NAMESPACES, NODE_REPORTS, NODES, PODS
 from fairlead.api.status import AlreadyExists, ApiError, Forbidden, Invalid, NotFound, Unauthorized
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.app.collector import Collector
 from fairlead.app.context import ProcessContext
 from fairlead.app.controller_settings import ControllerSettings

@@ -20,7 +20,7 @@ from tests.kubernetes.operating import (
 )
 from tests.kubernetes.own_plane import own_plane
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS, PODS, PRIORITY_CLASSES, Resource
 from fairlead.api.status import AlreadyExists, TooLarge
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -46,8 +46,8 @@ from tests.kubernetes.own_plane import WITHOUT, own_plane
 from tests.kubernetes.test_own_webhook import ENABLED, OWN, configure, in_force, webhook
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import EVENTS, JOBS, NAMESPACES, PODS
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.kube.client import HttpClient

@@ -36,7 +36,7 @@ from tests.kubernetes.replicas import LEASE_SECONDS, leader, replicas
 from tests.kubernetes.test_leader import submit
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import Timeout
 from fairlead.kube.client import HttpClient

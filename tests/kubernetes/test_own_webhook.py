@@ -29,7 +29,7 @@ from tests.simulation.array_bodies import MIXED, OF_SCHEMA, WRONG_ARRAYS, has_pa
 from tests.simulation.array_bodies import template as array_template
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import (
     JOB_ARRAYS,
     JOBS,

@@ -30,7 +30,7 @@ from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.sharing import GPUS_PER_NODE, NEEDS_FRIEND, befriend, other_pod, watched
 
 from fairlead.api import names
-from fairlead.api.job import Cause
+from fairlead.api.jobs.job import Cause
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.pinning import Binding, pinned_node

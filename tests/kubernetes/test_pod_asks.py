@@ -18,8 +18,8 @@ from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import http_client, until
 from tests.kubernetes.own_plane import own_plane
 
-from fairlead.api.core import Pod
-from fairlead.api.pod_rules import pod_spec_causes
+from fairlead.api.kubernetes.core import Pod
+from fairlead.api.pods.pod_rules import pod_spec_causes
 from fairlead.api.resources import NODES, PODS
 from fairlead.api.status import Invalid
 from fairlead.kube.client import HttpClient

@@ -31,7 +31,7 @@ from tests.kubernetes.outage_world import eventually
 from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.sharing import GPUS_PER_NODE, other_pod, watched
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS, PODS, Resource
 from fairlead.api.status import AlreadyExists
 from fairlead.decide.pinning import Binding

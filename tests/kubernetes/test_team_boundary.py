@@ -27,7 +27,7 @@ from tests.kubernetes.test_own_webhook import configure
 from tests.kubernetes.test_team_pods import ACCOUNTS, BINDINGS, ROLES, teams_of, webhook_of
 
 from fairlead.api import names
-from fairlead.api.fleet import FLEET_NAME
+from fairlead.api.cluster.fleet import FLEET_NAME
 from fairlead.api.resources import (
     FLEETS,
     JOB_ARRAYS,

@@ -29,7 +29,7 @@ from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_own_webhook import configure
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import NAMESPACES, NODES, PODS, TEAMS, Resource
 from fairlead.api.status import AlreadyExists, Forbidden
 from fairlead.controllers.cluster_world import ClusterWorld

@@ -33,7 +33,7 @@ from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_logs import operator
 from tests.kubernetes.test_own_webhook import configure, webhook
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.names import DEFRAGMENT
 from fairlead.api.resources import JOBS, NAMESPACES, PODS, PRIORITY_CLASSES, TEAMS, Resource
 from fairlead.api.status import AlreadyExists, InternalError, Invalid, NotFound

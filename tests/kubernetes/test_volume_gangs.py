@@ -26,9 +26,9 @@ from tests.kubernetes.operating import (
 )
 from tests.kubernetes.own_plane import own_plane
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.volumes import SELECTED_NODE
 from fairlead.api.resources import CLAIMS, JOBS, NODES, PODS, STORAGE_CLASSES, VOLUMES
-from fairlead.api.volumes import SELECTED_NODE
 from fairlead.decide.pinning import Binding
 from fairlead.decide.reasons import Reason
 from fairlead.embedded.volume_binder import new_volume

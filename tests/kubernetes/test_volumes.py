@@ -22,9 +22,9 @@ from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import http_client, until
 from tests.kubernetes.own_plane import own_plane
 
+from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
-from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.kube.client import HttpClient
 from fairlead.model.claimed.job_claims import Claims
 from fairlead.model.claimed.volumes import ClaimInUse, VolumeTable

@@ -11,11 +11,11 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from fairlead.api.core import Node, Pod, Taint, Toleration
-from fairlead.api.job import Attempt, Job
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Node, Pod, Taint, Toleration
 from fairlead.api.names import MAINTENANCE
-from fairlead.api.times import format_time, parse_time
-from fairlead.api.topology import Topology
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -17,14 +17,14 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, Pod, Taint
-from fairlead.api.job import Job, JobStatus
+from fairlead.api.cluster.team import JobLimits, Reservation, Team
+from fairlead.api.jobs.job import Job, JobStatus
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node, Pod, Taint
+from fairlead.api.kubernetes.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import TEAM
-from fairlead.api.placement import nodes_of
-from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
-from fairlead.api.team import JobLimits, Reservation, Team
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.app.answers import KnownState, PlannerAnswers
 from fairlead.decide.answers.supposed import submitted
 from fairlead.decide.jobs.policy import JobsPolicy

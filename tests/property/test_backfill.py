@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
-from fairlead.api.topology import Topology
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Node
 from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.answers.forecast import forecast
 from fairlead.decide.placement.actions import PlaceJob

@@ -17,8 +17,8 @@ from tests.property.placement_world import (
     used,
 )
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import Condition
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

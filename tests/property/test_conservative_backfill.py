@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node
 from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.answers.forecast import Forecasts
 from fairlead.decide.placement.actions import PlaceJob

@@ -9,10 +9,10 @@ from itertools import product
 from tests.unit.decide.test_consolidation import pool
 from tests.unit.decide.test_preemption import Cluster, running
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import POOL
-from fairlead.api.node_pool import NodePool
 from fairlead.decide.placement.actions import PreemptJob
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.waiting.state import PlacementState

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 from tests.property.placement_world import BOUNDED, PATIENT
 
-from fairlead.api.pod_parts import ContainerPort
-from fairlead.api.topology import Topology
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.pod_parts import ContainerPort
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState

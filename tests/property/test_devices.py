@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.property.placement_world import BOUNDED
 
-from fairlead.api.core import Pod
-from fairlead.api.devices import Device, DeviceTaint
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
+from fairlead.api.kubernetes.devices import Device, DeviceTaint
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide

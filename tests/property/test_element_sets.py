@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.api.indices import ELEMENTS_MAX, INDEX_MAX, Indices, IndicesError, parse_indices
+from fairlead.api.values.indices import (
+    ELEMENTS_MAX,
+    INDEX_MAX,
+    Indices,
+    IndicesError,
+    parse_indices,
+)
 from fairlead.model.element_sets import (
     TEXT_MAX,
     ElementSetError,

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import Condition
 from fairlead.api.names import MAINTENANCE
-from fairlead.api.times import format_time, parse_time
-from fairlead.api.topology import Topology
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.answers.forecast import Forecasts

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from tests.property.exact import ExactGang, Programme, Terms, demands
 from tests.property.placement_world import PATIENT
 
-from fairlead.api.job import Job
-from fairlead.api.topology import Topology
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.topology import Topology
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState

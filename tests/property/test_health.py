@@ -12,8 +12,8 @@ import pytest
 from tests.unit.decide.health_world import Action, HealthWorld, Severity, fault
 
 from fairlead.api import names
-from fairlead.api.node_report import AgentAnswer, ReportedFault, RequestAnswer
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.cluster.node_report import AgentAnswer, ReportedFault, RequestAnswer
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.cycle import HealthMemory
 from fairlead.decide.rails.ledger import DAY, HOUR, MINUTES_5
 from fairlead.model.health.node_record import NodeState

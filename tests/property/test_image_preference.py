@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.property.placement_world import BOUNDED, PATIENT, a_cluster, a_job
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
-from fairlead.api.placement import Placement
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Placement
+from fairlead.api.kubernetes.core import Node
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState

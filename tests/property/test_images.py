@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.decide.images.book import PullBook
 from fairlead.decide.images.plan import EndPull, PullEnding, StartPull, plan
 from fairlead.decide.images.pods import Taken, pull_pod

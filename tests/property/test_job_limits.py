@@ -8,10 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairlead.api.job import Job
+from fairlead.api.cluster.team import JobLimits
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY
-from fairlead.api.team import JobLimits
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.unit.decide.jobs_world import World, new_job
 
-from fairlead.api.job import Job, Restart, RestartPolicy
+from fairlead.api.jobs.job import Job, Restart, RestartPolicy
 from fairlead.api.names import ATTEMPT, EXIT_STOPPED
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.testing.builders import make_pod_spec

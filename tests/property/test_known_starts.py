@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, Taint
-from fairlead.api.job import Attempt, Job
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.names import TEAM
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.context import PlanningContext

@@ -9,7 +9,7 @@ from math import inf
 import pytest
 from tests.property.exact import ExactGang, Programme, demands
 
-from fairlead.api.topology import Topology
+from fairlead.api.jobs.topology import Topology
 from fairlead.decide.placement.evict.moves import Mover, Moves, MoveSearch
 from fairlead.decide.placement.evict.victims import Candidate
 from fairlead.decide.placement.places.freed import FreedCapacity

@@ -10,10 +10,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.api import crd
 from fairlead.api.meta import merge_diff
+from fairlead.api.schema import crd
 from fairlead.api.status import ApiError
-from fairlead.api.validate import validate_job
+from fairlead.api.validation.validate import validate_job
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch, apply_strategic_patch
 from fairlead.embedded.schema.schema import Schema, builtin_schema, compile_schema
 

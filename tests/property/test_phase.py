@@ -9,8 +9,8 @@ from itertools import product
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import SchedulingGate
-from fairlead.api.job import Adopts, Attempt, Job, VerdictStatus
+from fairlead.api.jobs.job import Adopts, Attempt, Job, VerdictStatus
+from fairlead.api.kubernetes.core import SchedulingGate
 from fairlead.api.meta import Condition, find_condition
 from fairlead.api.names import ADMITTED, FAILED, GANG_GATE, JOB_FINALIZER
 from fairlead.cli.views.jobs import where_or_why

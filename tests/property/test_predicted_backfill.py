@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.unit.decide.past_jobs import of, past
 
-from fairlead.api.core import Node
-from fairlead.api.job import Attempt, Job
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.property.placement_world import BOUNDED, applied, grown_beyond, summary
 
-from fairlead.api.core import Node
-from fairlead.api.job import Attempt, Job
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import NominateJob, PlaceJob, PreemptJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -20,9 +20,8 @@ from msgspec.structs import replace
 from tests.golden.cli_world import jobs, nodes
 from tests.golden.test_teams import teams
 
-from fairlead.api.fleet import Fleet, FleetStatus
-from fairlead.api.meta import ObjectMeta, to_wire
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.fleet import Fleet, FleetStatus
+from fairlead.api.cluster.node_pool import (
     NodePool,
     NodePoolSpec,
     NodePoolStatus,
@@ -31,9 +30,10 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
+from fairlead.api.cluster.team import Reservation
+from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, NODES, TEAMS, Resource
 from fairlead.api.status import ApiError, Forbidden, InternalError, NotFound
-from fairlead.api.team import Reservation
 from fairlead.app.messages import FleetLine, HistoryLine
 from fairlead.cli.app import run
 from fairlead.cli.connection.common import Common

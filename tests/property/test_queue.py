@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.property.placement_world import BOUNDED, a_cluster, a_job
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from fairlead.api.fleet import RemovalCause
-from fairlead.api.node_limit import NodeLimit
-from fairlead.api.node_pool import Bought, Lost
+from fairlead.api.cluster.fleet import RemovalCause
+from fairlead.api.cluster.node_pool import Bought, Lost
+from fairlead.api.values.node_limit import NodeLimit
 from fairlead.decide.rails import bought as bought_records
 from fairlead.decide.rails.bought import bought_within_day, with_bought, with_lost
 from fairlead.decide.rails.ledger import (

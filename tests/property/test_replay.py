@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, Taint
-from fairlead.api.job import Attempt, Job
+from fairlead.api.cluster.team import Budget, JobLimits, TeamStatus, TeamUse
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY, TEAM
-from fairlead.api.team import Budget, JobLimits, TeamStatus, TeamUse
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import WriteVerdict
 from fairlead.decide.placement.cycle import decide

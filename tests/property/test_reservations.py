@@ -12,10 +12,10 @@ from math import inf
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Job
+from fairlead.api.cluster.team import Reservation, Team
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition
-from fairlead.api.team import Reservation, Team
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

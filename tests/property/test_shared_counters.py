@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.property.placement_world import BOUNDED
 
-from fairlead.api.devices import (
+from fairlead.api.kubernetes.devices import (
     CounterConsumption,
     CounterSet,
     Device,

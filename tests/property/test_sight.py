@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairlead.api.cluster_report import ReportCondition
+from fairlead.api.cluster.cluster_report import ReportCondition
 from fairlead.decide.rails.sight import (
     Blindness,
     Listing,

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from fairlead.api import names
-from fairlead.api.core import Node, Taint, Toleration
-from fairlead.api.job import Attempt, Job
-from fairlead.api.topology import Topology
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Node, Taint, Toleration
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairlead.api.core import Taint
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED, TEAM
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import End, closed_record, new_record, with_attempt
 from fairlead.decide.placement.actions import PlaceJob, PreemptJob

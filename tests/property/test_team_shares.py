@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.api.core import Node, Taint
+from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.names import TEAM
 from fairlead.decide.teams.assign import NO_TEAM, OwnedNodes, ShareRequest, assign
 from fairlead.decide.teams.decide import share_out

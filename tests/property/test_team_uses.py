@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fairlead.api.core import Pod, Taint
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod, Taint
 from fairlead.api.names import TEAM
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import (

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.property.placement_world import BOUNDED, PATIENT
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
-from fairlead.api.topology import Topology
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Node
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.repair import give_back, plan_repair, repair_scope

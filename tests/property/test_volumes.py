@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.property.placement_world import BOUNDED
 
-from fairlead.api.job import ClaimTemplate, Job
+from fairlead.api.jobs.job import ClaimTemplate, Job
 from fairlead.api.meta import ObjectMeta
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide

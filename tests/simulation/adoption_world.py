@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.virtual.profile import NodeShape, load_profile

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from fairlead.api import crd, names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api import names
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import CRDS, JOBS, PODS
+from fairlead.api.schema import crd
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.embedded.client import InProcessClient

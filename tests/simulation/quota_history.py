@@ -20,7 +20,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from fairlead.api.core import Node
+from fairlead.api.kubernetes.core import Node
 from fairlead.sim.actors.replicas import Replicas
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import unwrap_broken

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.adoption_world import FAULTS, AdoptionWorld, running
 from tests.unit.history.contract import records_of
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS, PODS
 from fairlead.runtime.history import HistoryQuery
 from fairlead.sim.actors.training_operator import OWNERS, SPACE, owner_body, owner_name

@@ -10,7 +10,7 @@ from tests.simulation.embedded_world import NAMESPACE, EmbeddedWorld, embedded_w
 from tests.simulation.test_arrays import Watcher, array, submit, template
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import find_condition
 from fairlead.api.names import SIMULATE_EXIT_CODE
 from fairlead.api.resources import JOB_ARRAYS, JOBS

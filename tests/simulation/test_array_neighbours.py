@@ -11,9 +11,9 @@ from tests.simulation.embedded_world import GPUS, NAMESPACE, EmbeddedWorld, embe
 from tests.simulation.test_arrays import Watcher, array, jobs, submit, template, until
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import PODS, PRIORITY_CLASSES, TEAMS
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.decide.arrays import ArraysPolicy
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.reasons import Reason

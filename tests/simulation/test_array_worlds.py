@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace as changed
 
 from fairlead.api import names
-from fairlead.api.job import Job, JobSpec
-from fairlead.api.job_array import JobArray, JobArraySpec, JobArrayStatus
+from fairlead.api.jobs.job import Job, JobSpec
+from fairlead.api.jobs.job_array import JobArray, JobArraySpec, JobArrayStatus
 from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.controllers.array_index import ArrayIndex

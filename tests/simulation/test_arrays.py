@@ -15,8 +15,8 @@ from tests.simulation.array_bodies import MIXED, OF_SCHEMA, WRONG_ARRAYS, has_pa
 from tests.simulation.embedded_world import NAMESPACE, EmbeddedWorld, embedded_world
 
 from fairlead.api import names
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray, element_name
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray, element_name
 from fairlead.api.meta import find_condition
 from fairlead.api.resources import JOB_ARRAYS, JOBS, PODS, PRIORITY_CLASSES
 from fairlead.api.status import Invalid, NotFound

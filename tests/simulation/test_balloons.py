@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
+from fairlead.api.cluster.node_pool import BalloonCounts
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.meta import is_true
-from fairlead.api.node_pool import BalloonCounts
 from fairlead.api.resources import JOBS, NODE_POOLS, NODES, PODS, PRIORITY_CLASSES
 from fairlead.decide.pinning import Binding
 from fairlead.decide.verdict import ObjectKey

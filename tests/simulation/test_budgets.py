@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import Job
+from fairlead.api.cluster.team import Budget, Team, TeamSpec, TeamStatus, TeamUse
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Nomination, RolePlacement
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.placement import Nomination, RolePlacement
-from fairlead.api.team import Budget, Team, TeamSpec, TeamStatus, TeamUse
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.model.holdings.team_use import DecayedSums
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.working_time import SCHEDULER, WorkingTime

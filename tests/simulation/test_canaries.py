@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.core import Pod, PodCondition
-from fairlead.api.job import Adopts, Job, VerdictStatus
+from fairlead.api.jobs.job import Adopts, Job, VerdictStatus
+from fairlead.api.kubernetes.core import Pod, PodCondition
 from fairlead.api.meta import Condition
 from fairlead.decide.verdict import NOTHING
 from fairlead.sim.observers.broken_promise import PromiseBroken

@@ -7,9 +7,9 @@ from contextlib import nullcontext
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import Attempt, Job
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.jobs.placement import Nomination, Preemption, PreemptionKind, RolePlacement
 from fairlead.api.names import POOL
-from fairlead.api.placement import Nomination, Preemption, PreemptionKind, RolePlacement
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import Condition
 from fairlead.api.resources import TEAMS
-from fairlead.api.team import Team
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.devices import ResourceClaim
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.devices import ResourceClaim
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import (
     DEVICE_CLASSES,

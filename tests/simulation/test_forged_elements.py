@@ -12,8 +12,8 @@ from tests.simulation.embedded_world import NAMESPACE, EmbeddedWorld, embedded_w
 from tests.simulation.test_arrays import Watcher, jobs, submit, template, until
 
 from fairlead.api import names
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS, NAMESPACES, PODS
 from fairlead.api.status import ApiError, Invalid, NotFound
 from fairlead.runtime.mirror import Change

@@ -15,11 +15,11 @@ from tests.simulation.adoption_world import AdoptionWorld, running
 from tests.simulation.test_adoption import runs, until
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.names import SIMULATE_SECONDS
-from fairlead.api.quantity import GPU
 from fairlead.api.resources import JOBS, NAMESPACES, PODS
+from fairlead.api.values.quantity import GPU
 from fairlead.sim.actors.training_operator import OWNERS, SPACE, owner_body
 from fairlead.sim.loop import run
 

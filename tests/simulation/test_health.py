@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Taint
-from fairlead.api.fleet import Fleet, FleetStatus, Repair
+from fairlead.api.cluster.fleet import Fleet, FleetStatus, Repair
+from fairlead.api.kubernetes.core import Taint
 from fairlead.api.names import TAINT_UNHEALTHY
 from fairlead.decide.health import cycle
 from fairlead.decide.health.policy import HealthPolicy

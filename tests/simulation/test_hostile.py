@@ -21,12 +21,12 @@ from prometheus_client import CollectorRegistry
 from tests.simulation.hostile import NAMESPACE, Poison, all_poison, job_body
 from tests.simulation.hostile_tools import of_tools
 
-from fairlead.api import crd
-from fairlead.api.job import Job
+from fairlead.api.cluster.node_pool import NodePool, ProviderType
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import to_wire
-from fairlead.api.node_pool import NodePool, ProviderType
 from fairlead.api.podgroups import GroupApi
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS
+from fairlead.api.schema import crd
 from fairlead.api.status import AlreadyExists, ApiError
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import IMAGE_SETS
 from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from fairlead.api import names
-from fairlead.api.core import Taint
-from fairlead.api.fleet import Fleet, FleetStatus, Grant, RemovalCause, Removed
-from fairlead.api.job import Job
+from fairlead.api.cluster.fleet import Fleet, FleetStatus, Grant, RemovalCause, Removed
+from fairlead.api.cluster.node_pool import DeletionPolicy, NodePool
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import Condition
-from fairlead.api.node_pool import DeletionPolicy, NodePool
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.fleet.demand import Demand
 from fairlead.model.health.machines import Instance, InstanceState

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import Adopts, Job
+from fairlead.api.jobs.job import Adopts, Job
 from fairlead.api.names import MAINTENANCE
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.model.inventory.labels import Bools, Slots
 from fairlead.model.inventory.window_table import WindowTable
 from fairlead.sim.explore import explore_one

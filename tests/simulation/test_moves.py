@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import Attempt, Job
-from fairlead.api.placement import Nomination, Preemption, PreemptionKind, RolePlacement, Victim
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.jobs.placement import (
+    Nomination,
+    Preemption,
+    PreemptionKind,
+    RolePlacement,
+    Victim,
+)
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken

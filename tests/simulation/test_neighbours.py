@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.pod_parts import ContainerPort
+from fairlead.api.kubernetes.pod_parts import ContainerPort
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.promises.placement_checkers import NeighbourChecker

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.api import quantity
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import Invalid
+from fairlead.api.values import quantity
 from fairlead.decide.reasons import Reason
 from fairlead.sim.loop import run
 

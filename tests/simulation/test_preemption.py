@@ -9,13 +9,19 @@ from contextlib import nullcontext
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Taint
-from fairlead.api.job import Attempt, Job
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.jobs.placement import (
+    Nomination,
+    Preemption,
+    PreemptionKind,
+    RolePlacement,
+    Victim,
+)
+from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED, TEAM
-from fairlead.api.placement import Nomination, Preemption, PreemptionKind, RolePlacement, Victim
 from fairlead.api.resources import JOBS, PRIORITY_CLASSES
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.promises.preemption_checker import PreemptionChecker

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from fairlead.api import crd, names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api import names
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import find_condition
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, PODS, RESOURCE_QUOTAS
+from fairlead.api.schema import crd
 from fairlead.api.status import ApiError, Forbidden, InternalError
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobsMirrors

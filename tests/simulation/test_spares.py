@@ -15,8 +15,8 @@ from tests.unit.app.fleet_world import FleetWorld
 from tests.unit.app.test_fleet_spares import has_spares, places, spares
 
 from fairlead.api import names
-from fairlead.api.core import Taint
-from fairlead.api.job import Attempt, Job
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.kubernetes.core import Taint
 from fairlead.api.resources import NODES
 from fairlead.cloud.simulated import CloudRates
 from fairlead.model.asks.requests import Constraints

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Taint
-from fairlead.api.job import Job
+from fairlead.api.cluster.team import QueueingStrategy
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Nomination, RolePlacement
+from fairlead.api.kubernetes.core import Taint
+from fairlead.api.kubernetes.pod_parts import ContainerPort
 from fairlead.api.names import TEAM
-from fairlead.api.placement import Nomination, RolePlacement
-from fairlead.api.pod_parts import ContainerPort
-from fairlead.api.team import QueueingStrategy
 from fairlead.decide.placement.stages.strict_order import StrictOrder
 from fairlead.decide.placement.waiting.order import OrderKey
 from fairlead.sim.explore import explore_one

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, Taint
-from fairlead.api.job import Attempt, Job, Progress
+from fairlead.api.cluster.team import Share, Team, TeamSpec
+from fairlead.api.jobs.job import Attempt, Job, Progress
+from fairlead.api.jobs.placement import Nomination, Preemption, RolePlacement, Victim
+from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import SUBMITTED_BY, TEAM
-from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
-from fairlead.api.team import Share, Team, TeamSpec
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.waiting.borrowing import Borrowing

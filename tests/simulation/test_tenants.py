@@ -16,8 +16,8 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.array_index import ArrayIndex

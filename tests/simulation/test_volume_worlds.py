@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace as changed
 
 from fairlead.api import names
-from fairlead.api.job import ClaimTemplate
+from fairlead.api.jobs.job import ClaimTemplate
 from fairlead.api.meta import ObjectMeta
 from fairlead.decide.pinning import Binding
 from fairlead.model.asks.requests import Reach

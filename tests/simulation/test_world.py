@@ -14,8 +14,8 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as msgspec_replace
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import TAINT_UNSCHEDULABLE
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.desk.repair import RepairScope, repair_scope

@@ -23,7 +23,7 @@ def tree(path: Path) -> ast.Module:
 
 
 def name(path: Path) -> str:
-    """`src/fairlead/api/job.py` -> `api/job.py`."""
+    """`src/fairlead/api/jobs/job.py` -> `api/jobs/job.py`."""
     return path.relative_to(SOURCE).as_posix()
 
 

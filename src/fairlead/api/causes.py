@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fairlead.api.bounds import OBJECT_NAME_MAX
 from fairlead.api.status import StatusCause
+from fairlead.api.values.bounds import OBJECT_NAME_MAX
 
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 LABEL_RULE = (

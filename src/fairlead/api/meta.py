@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-#: An instant on the wire, RFC 3339; `api.times` converts.
+#: An instant on the wire, RFC 3339; `api.values.times` converts.
 Instant = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
-#: A quantity on the wire, such as "500m", "16Gi" or 2; `api.quantity` converts.
+#: A quantity on the wire, such as "500m", "16Gi" or 2; `api.values.quantity` converts.
 Amount = Annotated[str | int | float, msgspec.Meta(extra_json_schema={"format": "quantity"})]
 #: A count, or a share such as "10%": the IntOrString of Kubernetes.
 CountOrShare = Annotated[str | int, msgspec.Meta(extra_json_schema={"format": "int-or-string"})]

@@ -6,21 +6,27 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Generic, TypeVar
 
-from fairlead.api import core, names
-from fairlead.api.cluster_report import ClusterReport
-from fairlead.api.devices import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
-from fairlead.api.fleet import Fleet
-from fairlead.api.image_set import ImageSet
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api import names
+from fairlead.api.cluster.cluster_report import ClusterReport
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.image_set import ImageSet
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.cluster.node_report import NodeReport
+from fairlead.api.cluster.node_test import NodeTest
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.kubernetes import core
+from fairlead.api.kubernetes.devices import (
+    DeviceClass,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from fairlead.api.kubernetes.metrics import PodMetrics
+from fairlead.api.kubernetes.resource_quota import ResourceQuota
+from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.api.meta import OnlyMetadata
-from fairlead.api.metrics import PodMetrics
-from fairlead.api.node_pool import NodePool
-from fairlead.api.node_report import NodeReport
-from fairlead.api.node_test import NodeTest
-from fairlead.api.resource_quota import ResourceQuota
-from fairlead.api.team import Team
-from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 
 T = TypeVar("T")
 

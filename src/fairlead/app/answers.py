@@ -18,12 +18,12 @@ from typing import TypeAlias
 
 from msgspec import structs
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
+from fairlead.api.cluster.node_pool import NodePool, NodePoolStatus, Provider
+from fairlead.api.cluster.team import TeamUse
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_pool import NodePool, NodePoolStatus, Provider
-from fairlead.api.placement import nodes_of
-from fairlead.api.team import TeamUse
 from fairlead.app.messages import Explained, Fitted
 from fairlead.decide.answers.alternatives import alternatives_to
 from fairlead.decide.answers.explain import explain, explain_changed

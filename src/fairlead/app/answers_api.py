@@ -19,13 +19,13 @@ import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
-from fairlead.api import crd
-from fairlead.api.job import Job, JobStatus
+from fairlead.api.jobs.job import Job, JobStatus
 from fairlead.api.names import GROUP, SUBMITTED_BY
 from fairlead.api.resources import JOBS, TEAMS
 from fairlead.api.reviews import ResourceAttributes
+from fairlead.api.schema import crd
 from fairlead.api.status import BadRequest, Invalid, TooLarge, Unavailable
-from fairlead.api.validate import validate_job
+from fairlead.api.validation.validate import validate_job
 from fairlead.app.answers import PlannerAnswers, fitted_of_namespace, of_namespace
 from fairlead.app.archive_guard import to_read_history
 from fairlead.app.messages import (

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, assert_never, cast
 
 import msgspec
 
+from fairlead.api.jobs.use import AttemptUse, MemberUse
 from fairlead.api.status import BadRequest
-from fairlead.api.use import AttemptUse, MemberUse
 from fairlead.app.messages import ArchivedLog, Book, CutLine, FleetLine, HistoryLine, UseLine
 from fairlead.runtime.history import (
     ATTEMPT_MAX,

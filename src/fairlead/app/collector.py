@@ -15,16 +15,16 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
-from fairlead.api.meta import merge_diff, to_wire
-from fairlead.api.node_report import (
+from fairlead.api.cluster.node_report import (
     EgressShare,
     NodeReport,
     NodeReportSpec,
     NodeReportStatus,
 )
+from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.api.status import AlreadyExists, ApiError, Forbidden, NotFound
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.node.node_report import UnreadableReport, decode_report, report_status
 from fairlead.node.shaping import RATES_VERSION, EgressRates, TeamRate
 from fairlead.runtime.client import Client

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from fairlead.api.bounds import PATH_MAX
 from fairlead.api.causes import LABEL
-from fairlead.api.job_defaults import (
+from fairlead.api.jobs.job_defaults import (
     IMAGE_MAX,
     MOUNTS_MAX,
     PULL_SECRETS_MAX,
@@ -29,9 +28,10 @@ from fairlead.api.job_defaults import (
     JobTerms,
     defaults_causes,
 )
-from fairlead.api.job_mounts import EmptyDir
+from fairlead.api.jobs.job_mounts import EmptyDir
+from fairlead.api.kubernetes.selectors import is_qualified_name
 from fairlead.api.names import BALLOON_IMAGE, ZONE
-from fairlead.api.selectors import is_qualified_name
+from fairlead.api.values.bounds import PATH_MAX
 from fairlead.app.health_settings import HealthSettings, conflicts_of_tests
 from fairlead.app.images_settings import ImagesSettings
 from fairlead.doctor.sources import METRIC_SOURCES, Source

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairlead.api.core import PriorityClass
-from fairlead.api.job_defaults import JobTerms
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job_defaults import JobTerms
+from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.api.names import BALLOON_PRIORITY_CLASS
 from fairlead.api.resources import FLEETS, IMAGE_SETS
-from fairlead.api.team import Team
 from fairlead.app.answers import KnownState, PlannerAnswers
 from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors

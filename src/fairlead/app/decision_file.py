@@ -24,7 +24,11 @@ from msgspec.structs import replace
 
 from fairlead import __version__
 from fairlead.api import names
-from fairlead.api.core import (
+from fairlead.api.cluster.node_pool import NodePool, NodePoolStatus, Provider
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job, Role
+from fairlead.api.jobs.placement import Placement
+from fairlead.api.kubernetes.core import (
     Container,
     ContainerImage,
     ContainerStatus,
@@ -37,16 +41,15 @@ from fairlead.api.core import (
     PriorityClass,
     Volume,
 )
-from fairlead.api.devices import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
-from fairlead.api.image_names import full_image_name, images_of
-from fairlead.api.job import Job, Role
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_pool import NodePool, NodePoolStatus, Provider
-from fairlead.api.placement import Placement
-from fairlead.api.pod_asks import RESIZE_PENDING
-from fairlead.api.resource_quota import ResourceQuota
-from fairlead.api.team import Team
-from fairlead.api.volumes import (
+from fairlead.api.kubernetes.devices import (
+    DeviceClass,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from fairlead.api.kubernetes.image_names import full_image_name, images_of
+from fairlead.api.kubernetes.resource_quota import ResourceQuota
+from fairlead.api.kubernetes.volumes import (
     BIND_COMPLETED,
     CLASS_ANNOTATION,
     SELECTED_NODE,
@@ -54,6 +57,8 @@ from fairlead.api.volumes import (
     PersistentVolumeClaim,
     StorageClass,
 )
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.pods.pod_asks import RESIZE_PENDING
 from fairlead.controllers.decision_log import Cycle
 from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import Action, PlaceJob

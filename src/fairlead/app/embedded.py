@@ -21,9 +21,9 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry
 
 from fairlead import __version__
-from fairlead.api import crd
 from fairlead.api.meta import merge_diff
 from fairlead.api.resources import CRDS
+from fairlead.api.schema import crd
 from fairlead.api.status import AlreadyExists
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies

@@ -26,7 +26,7 @@ from aiohttp import web
 
 from fairlead import __version__
 from fairlead.api import names
-from fairlead.api.job import JobState
+from fairlead.api.jobs.job import JobState
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import MethodNotAllowed
 from fairlead.app.answers import PlannerAnswers

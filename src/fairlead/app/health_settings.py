@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from fairlead.api.node_suites import suites
+from fairlead.api.cluster.node_suites import suites
 from fairlead.input.sections import Section, about, within
 
 DAY = 86_400

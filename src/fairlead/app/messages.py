@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlead.api.node_pool import NodePool
-from fairlead.api.use import AttemptUse, MemberUse
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.jobs.use import AttemptUse, MemberUse
 from fairlead.decide.answers.explanation import (
     Alternatives,
     Explanation,

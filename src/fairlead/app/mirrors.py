@@ -9,13 +9,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, TypeVar
 
-from fairlead.api.cluster_report import ClusterReport
-from fairlead.api.core import PriorityClass
-from fairlead.api.fleet import Fleet
-from fairlead.api.job_array import JobArray
-from fairlead.api.node_report import NodeReport
-from fairlead.api.node_test import NodeTest
-from fairlead.api.resource_quota import ResourceQuota
+from fairlead.api.cluster.cluster_report import ClusterReport
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.node_report import NodeReport
+from fairlead.api.cluster.node_test import NodeTest
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.kubernetes.core import PriorityClass
+from fairlead.api.kubernetes.resource_quota import ResourceQuota
+from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.api.resources import (
     CLAIMS,
     CLUSTER_REPORTS,
@@ -34,8 +36,6 @@ from fairlead.api.resources import (
     VOLUMES,
     Resource,
 )
-from fairlead.api.team import Team
-from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.app.context import ProcessContext
 from fairlead.controllers.cluster_world import DeviceMirrors
 from fairlead.runtime.client import Client

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.app.settings import LogSettings, Settings
 from fairlead.cloud.simulated import SimulatedCloud
 from fairlead.embedded.http.metrics import MeasuredUse

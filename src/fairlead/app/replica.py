@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from fairlead.api.core import PriorityClass
+from fairlead.api.cluster.team import Team
+from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.api.resources import PRIORITY_CLASSES, TEAMS, Resource
-from fairlead.api.team import Team
 from fairlead.app.answers import PlannerAnswers
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies

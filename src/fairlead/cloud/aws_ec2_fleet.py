@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.ec2_fleet_options import Ec2FleetOptions
+from fairlead.api.cluster.ec2_fleet_options import Ec2FleetOptions
 from fairlead.cloud.aws_api import SCHEME, Aws, AwsService, end_machines, error_of
 from fairlead.cloud.provider import (
     LaunchPending,

@@ -17,8 +17,8 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from fairlead.api.bounds import OBJECT_NAME_MAX
-from fairlead.api.node_pool import ENVIRONMENT, NODES_MAX
+from fairlead.api.cluster.node_pool import ENVIRONMENT, NODES_MAX
+from fairlead.api.values.bounds import OBJECT_NAME_MAX
 from fairlead.cloud.command import run_command
 from fairlead.cloud.provider import CloudError, LaunchRequest
 from fairlead.model.health.machines import Instance, InstanceState, Inventory

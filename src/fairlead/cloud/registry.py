@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import assert_never
 
-from fairlead.api.ec2_fleet_options import LAUNCH_TEMPLATE, ec2_fleet_options
-from fairlead.api.node_pool import NodePool, ProviderType
+from fairlead.api.cluster.ec2_fleet_options import LAUNCH_TEMPLATE, ec2_fleet_options
+from fairlead.api.cluster.node_pool import NodePool, ProviderType
 from fairlead.cloud.aws import AwsProvider
 from fairlead.cloud.aws_api import Aws
 from fairlead.cloud.aws_ec2_fleet import Ec2FleetProvider

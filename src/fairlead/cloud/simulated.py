@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from fairlead.api import names
-from fairlead.api.core import Node
+from fairlead.api.kubernetes.core import Node
 from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity
 from fairlead.model.health.machines import Instance, InstanceState, Inventory
 

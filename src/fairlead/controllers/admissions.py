@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.decide.verdict import ObjectKey
 
 #: How long the scheduler has for an offer, several times the longest cycle of a busy cluster.

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import ApiError, NotFound, StatusDetails, Timeout

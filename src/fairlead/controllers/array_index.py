@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 
-from fairlead.api.indices import Indices
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray, array_reference_of, element_index_of
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray, array_reference_of, element_index_of
+from fairlead.api.values.indices import Indices
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.reader import MirrorReader, follow

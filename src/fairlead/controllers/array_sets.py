@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlead.api.indices import Indices, parse_indices
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.values.indices import Indices, parse_indices
 from fairlead.model.element_sets import Members, decode_set
 
 

@@ -13,12 +13,12 @@ from typing import Any, assert_never
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.indices import Indices, IndicesError, parse_indices
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.meta import find_condition, is_true, merge_diff, to_wire
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.api.status import ApiError, StatusCause
-from fairlead.api.validate_array import validate_array
+from fairlead.api.validation.validate_array import validate_array
+from fairlead.api.values.indices import Indices, IndicesError, parse_indices
 from fairlead.controllers.array_index import ArrayIndex
 from fairlead.controllers.array_sets import ArraySets
 from fairlead.controllers.cluster_world import ClusterWorld

@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
-from fairlead.api.node_pool import NodePool
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.resources import NODE_POOLS, PODS
 from fairlead.api.status import ApiError
 from fairlead.controllers.cluster_world import ClusterWorld

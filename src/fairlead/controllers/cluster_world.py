@@ -16,13 +16,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fairlead.api.core import Node, Pod, PriorityClass
-from fairlead.api.devices import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
-from fairlead.api.node_pool import NodePool
-from fairlead.api.node_report import NodeReport
-from fairlead.api.resource_quota import ResourceQuota
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.cluster.node_report import NodeReport
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.kubernetes.core import Node, Pod, PriorityClass
+from fairlead.api.kubernetes.devices import (
+    DeviceClass,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from fairlead.api.kubernetes.resource_quota import ResourceQuota
+from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.api.resources import (
     CLAIMS,
     DEVICE_CLASSES,
@@ -41,8 +48,6 @@ from fairlead.api.resources import (
     VOLUMES,
     Resource,
 )
-from fairlead.api.team import Team
-from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.controllers.admissions import Admissions
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.verdict import ObjectKey

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.answers.snapshot import Carried, Snapshot
 from fairlead.decide.placement.actions import Action

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, assert_never
 
-from fairlead.api.cluster_report import REPORT_NAME, ClusterReport, FindingSeverity
+from fairlead.api.cluster.cluster_report import REPORT_NAME, ClusterReport, FindingSeverity
 from fairlead.api.meta import ObjectMeta, merge_diff, to_wire
 from fairlead.api.resources import CLUSTER_REPORTS
 from fairlead.api.status import AlreadyExists, ApiError
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.decide.doctor.actions import (
     Action,
     ChangeKind,

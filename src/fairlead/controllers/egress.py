@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from fairlead.api.core import Pod
-from fairlead.api.egress import TEAM_BITS_MIN, egress_bits
+from fairlead.api.cluster.node_report import NodeReport, NodeReportSpec
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.names import TEAM
-from fairlead.api.node_report import NodeReport, NodeReportSpec
 from fairlead.api.resources import NODE_REPORTS
 from fairlead.api.status import ApiError
-from fairlead.api.times import format_time
+from fairlead.api.values.egress import TEAM_BITS_MIN, egress_bits
+from fairlead.api.values.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.network import (
     EgressMemory,

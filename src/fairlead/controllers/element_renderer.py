@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.after import SAME_ELEMENT
-from fairlead.api.job_array import JobArray, element_name
+from fairlead.api.jobs.after import SAME_ELEMENT
+from fairlead.api.jobs.job_array import JobArray, element_name
 from fairlead.api.meta import OwnerReference, to_wire
 from fairlead.api.resources import JOB_ARRAYS
 from fairlead.api.status import Conflict

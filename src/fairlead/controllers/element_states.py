@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from fairlead.api.after import ALL_ELEMENTS, After
-from fairlead.api.indices import IndicesError, parse_indices
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray, array_reference_of, element_index_of
+from fairlead.api.jobs.after import ALL_ELEMENTS, After
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray, array_reference_of, element_index_of
+from fairlead.api.values.indices import IndicesError, parse_indices
 from fairlead.controllers.array_sets import ArraySets
 from fairlead.decide.jobs.gate import dependency_state
 from fairlead.decide.jobs.view import DependencyState, ElementState

@@ -15,15 +15,15 @@ from typing import Any, assert_never
 
 from msgspec.structs import replace
 
-from fairlead.api.cluster_report import REPORT_NAME, ClusterReport
-from fairlead.api.core import Node, Pod
-from fairlead.api.fleet import FLEET_NAME, Fleet
-from fairlead.api.job import Job
+from fairlead.api.cluster.cluster_report import REPORT_NAME, ClusterReport
+from fairlead.api.cluster.fleet import FLEET_NAME, Fleet
+from fairlead.api.cluster.node_pool import Launch, NodePool, NodePoolStatus
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.meta import merge_diff, to_wire
-from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus
 from fairlead.api.resources import FLEETS, NODE_POOLS, NODES
 from fairlead.api.status import ApiError
-from fairlead.api.validate_pool import validate_pool
+from fairlead.api.validation.validate_pool import validate_pool
 from fairlead.cloud.provider import (
     CloudError,
     LaunchPending,

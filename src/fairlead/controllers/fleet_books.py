@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.api.fleet import FLEET_NAME
+from fairlead.api.cluster.fleet import FLEET_NAME
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import FLEETS
 from fairlead.api.status import AlreadyExists

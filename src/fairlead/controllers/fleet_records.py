@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairlead.api import names
+from fairlead.api.cluster.node_pool import NodePool, PoolDecision
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_pool import NodePool, PoolDecision
 from fairlead.api.resources import NODE_POOLS, Resource
 from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.history import FleetRecord, History, HistoryError, fleet_record_of

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import ObjectMeta
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.adoption.group_job import group_of

@@ -15,13 +15,13 @@ from typing import Any, assert_never
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.cluster_report import REPORT_NAME, ClusterReport
-from fairlead.api.core import Node, Pod, Taint
-from fairlead.api.fleet import FLEET_NAME, Fleet
-from fairlead.api.job import Job
+from fairlead.api.cluster.cluster_report import REPORT_NAME, ClusterReport
+from fairlead.api.cluster.fleet import FLEET_NAME, Fleet
+from fairlead.api.cluster.node_report import NodeReport
+from fairlead.api.cluster.node_test import NodeTest
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod, Taint
 from fairlead.api.meta import to_wire
-from fairlead.api.node_report import NodeReport
-from fairlead.api.node_test import NodeTest
 from fairlead.api.resources import FLEETS, NODE_TESTS, NODES, PODS
 from fairlead.api.status import ApiError, TooManyRequests
 from fairlead.controllers.cluster_world import ClusterWorld

@@ -12,15 +12,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, assert_never
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.image_names import full_image_name
-from fairlead.api.image_set import ImageSet
-from fairlead.api.job import Job
+from fairlead.api.cluster.image_set import ImageSet
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.kubernetes.image_names import full_image_name
+from fairlead.api.kubernetes.resource_quota import ResourceQuota
 from fairlead.api.meta import merge_diff, to_wire
-from fairlead.api.resource_quota import ResourceQuota
 from fairlead.api.resources import IMAGE_SETS, JOBS, PODS
 from fairlead.api.status import AlreadyExists, ApiError
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.images.actions import Action, SetImageSet
 from fairlead.decide.images.book import PullBook

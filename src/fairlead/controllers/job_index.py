@@ -15,12 +15,12 @@ from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 from fairlead.api import names
-from fairlead.api.core import ConfigMap, Node, Pod, Service
-from fairlead.api.job import Job, RestartPolicy, owner_reference_of
+from fairlead.api.jobs.job import Job, RestartPolicy, owner_reference_of
+from fairlead.api.kubernetes.core import ConfigMap, Node, Pod, Service
 from fairlead.api.meta import label_number
 from fairlead.api.podgroups import PodGroup, pod_groups
 from fairlead.api.resources import CONFIG_MAPS, SERVICES
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.element_states import ElementStates
 from fairlead.controllers.finished_jobs import FinishedJobs

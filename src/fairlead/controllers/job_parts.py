@@ -9,7 +9,7 @@ import asyncio
 import random
 from typing import Any, TypeAlias, assert_never
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.podgroups import GroupApi, pod_groups, workloads
 from fairlead.api.resources import CLAIMS, CONFIG_MAPS, PODS, SECRETS, SERVICES, Resource

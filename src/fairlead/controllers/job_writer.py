@@ -12,7 +12,7 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from fairlead.api.job import Job, JobStatus
+from fairlead.api.jobs.job import Job, JobStatus
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError, Invalid, Unavailable

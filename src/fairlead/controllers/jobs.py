@@ -15,7 +15,7 @@ from typing import Any, assert_never
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import is_true
 from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import ApiError, InternalError

@@ -7,7 +7,7 @@ loses its oldest.
 
 from __future__ import annotations
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 
 
 class LogQueue:

@@ -19,8 +19,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.controllers.log_queue import LogQueue

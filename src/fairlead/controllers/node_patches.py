@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, assert_never
 
 from fairlead.api import names
-from fairlead.api.core import Taint
+from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import to_wire
 from fairlead.decide.fleet.actions import Admit, Announce, AwaitTurn, Mark, SetSpare, Unmark
 from fairlead.model.inventory.spares import with_taint

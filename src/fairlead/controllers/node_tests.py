@@ -10,14 +10,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairlead.api import names, quantity
-from fairlead.api.core import Node
-from fairlead.api.machine_result import MachineFinding
+from fairlead.api import names
+from fairlead.api.cluster.machine_result import MachineFinding
+from fairlead.api.cluster.node_suites import suites
+from fairlead.api.cluster.node_test import NodeTest, NodeTestPhase
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import merge_diff, to_wire
-from fairlead.api.node_suites import suites
-from fairlead.api.node_test import NodeTest, NodeTestPhase
 from fairlead.api.resources import NODE_TESTS, PODS
 from fairlead.api.status import AlreadyExists
+from fairlead.api.values import quantity
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.testing import (
     BeginTest,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import PODS
 from fairlead.api.status import (
     AlreadyExists,

@@ -16,8 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import Container, EnvVar, Pod, PodSpec
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Container, EnvVar, Pod, PodSpec
 from fairlead.api.meta import to_wire
 from fairlead.api.overlay import overlay
 from fairlead.controllers.stored_templates import KeptByUid, Stored, StoredTemplates

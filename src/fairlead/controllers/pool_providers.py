@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from fairlead.api.node_pool import Launch, NodePool
+from fairlead.api.cluster.node_pool import Launch, NodePool
 from fairlead.api.resources import NODE_POOLS
 from fairlead.cloud.provider import (
     BeginsMaintenance,

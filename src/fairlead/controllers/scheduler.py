@@ -19,10 +19,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Job, JobStatus
+from fairlead.api.jobs.job import Job, JobStatus
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.decision_log import Cycle, DecisionLog
 from fairlead.controllers.job_writer import REFUSALS_MAX

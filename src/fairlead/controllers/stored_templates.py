@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import ObjectMeta, OnlyMetadata, Wire
 from fairlead.api.resources import JOBS, Resource
 from fairlead.api.status import Conflict

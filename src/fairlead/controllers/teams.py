@@ -13,14 +13,14 @@ from typing import Any, assert_never
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, Pod, Taint
-from fairlead.api.fleet import FLEET_NAME
+from fairlead.api.cluster.fleet import FLEET_NAME
+from fairlead.api.cluster.team import Team
+from fairlead.api.kubernetes.core import Node, Pod, Taint
 from fairlead.api.meta import ObjectMeta, merge_diff, to_wire
 from fairlead.api.names import API_VERSION, TEAM
 from fairlead.api.resources import FLEETS, NODES, PODS, TEAMS, Resource
 from fairlead.api.status import ApiError, NotFound, TooManyRequests
-from fairlead.api.team import Team
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.admission.pod_teams import judge_team
 from fairlead.decide.attempts.grace import bounded_grace

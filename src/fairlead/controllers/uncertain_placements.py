@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from fairlead.api.job import Job
-from fairlead.api.placement import Placement, nodes_of
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Placement, nodes_of
 from fairlead.api.status import ApiError, TooManyRequests
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import PlaceJob, WriteVerdict
 from fairlead.decide.placement.outcome import changed_verdict
 from fairlead.decide.placement.waiting.state import PlacementState

@@ -13,9 +13,9 @@ import random
 from dataclasses import dataclass
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
-from fairlead.api.use import decode_use
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.use import decode_use
+from fairlead.api.kubernetes.core import Pod
 from fairlead.controllers.log_queue import LogQueue
 from fairlead.decide.attempts.logged_members import LoggedMember, claimed_job, logged_member
 from fairlead.runtime.backoff import Backoff, BackoffOptions

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.api import quantity
-from fairlead.api.job import Job
-from fairlead.api.pod_asks import member_amounts
-from fairlead.api.quantity import QuantityError
-from fairlead.api.use import MemberUse
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.use import MemberUse
+from fairlead.api.pods.pod_asks import member_amounts
+from fairlead.api.values import quantity
+from fairlead.api.values.quantity import QuantityError
 
 #: A member that ran shorter says little of what a longer one needs.
 ADVICE_MILLISECONDS_MIN = 60_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairlead.api.job import Job, JobStatus
+from fairlead.api.jobs.job import Job, JobStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from fairlead.api.core import Lease
-from fairlead.api.times import format_micro_time
+from fairlead.api.kubernetes.core import Lease
+from fairlead.api.values.times import format_micro_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from enum import Enum
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import (
+from fairlead.api.kubernetes.core import (
     Affinity,
     NodeAffinity,
     NodeSelector,

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fairlead.api import quantity
-from fairlead.api.job import Job
-from fairlead.api.use import MemberUse
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.use import MemberUse
+from fairlead.api.values import quantity
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.efficiency import asks_of
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import Enum, Flag, auto
 from typing import Self
 
-from fairlead.api.quantity import humanize
+from fairlead.api.values.quantity import humanize
 from fairlead.decide.words import duration, resource_word
 
 

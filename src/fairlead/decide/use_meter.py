@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlead.api.use import SERIES_MAX, MemberUse
+from fairlead.api.jobs.use import SERIES_MAX, MemberUse
 
 STEP_SECONDS = 10
 #: Between two looks; longer, and the member counts as not looked at in between.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from fairlead.api.quantity import CLAIMED, CPU, GPU
+from fairlead.api.values.quantity import CLAIMED, CPU, GPU
 
 _RESOURCE_WORDS = {GPU: "GPUs", CPU: "CPUs"}
 _NUMBERED = re.compile(r"^(.*?)(\d+)$")

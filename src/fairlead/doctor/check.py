@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-from fairlead.api.cluster_report import ReportCondition
+from fairlead.api.cluster.cluster_report import ReportCondition
 from fairlead.doctor.expressions import Expression
 from fairlead.doctor.facts import ClusterFacts, Measure, MeasuredValue, NotSeen, Source
 from fairlead.doctor.query import PromQuery

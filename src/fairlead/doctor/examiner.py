@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairlead.api import cluster_report
+from fairlead.api.cluster import cluster_report
 from fairlead.api.status import ApiError
 from fairlead.decide.doctor.examination import Examination, ExaminationFinding
 from fairlead.doctor.check import Check

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.api.cluster_report import ReportCondition
+from fairlead.api.cluster.cluster_report import ReportCondition
 from fairlead.doctor.check import Check
 from fairlead.doctor.checks import (
     apiserver,

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from fairlead.api.core import Container, Pod, PodSpec
+from fairlead.api.kubernetes.core import Container, Pod, PodSpec
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
 from fairlead.api.status import BadRequest, NotFound, Unavailable

@@ -20,15 +20,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from fairlead.api.core import Pod
-from fairlead.api.devices import (
+from fairlead.api.kubernetes.core import Pod
+from fairlead.api.kubernetes.devices import (
     Device,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
 )
 from fairlead.api.meta import to_wire
-from fairlead.api.quantity import QuantityError, parse
 from fairlead.api.resources import (
     DEVICE_CLASSES,
     RESOURCE_CLAIM_TEMPLATES,
@@ -36,6 +35,7 @@ from fairlead.api.resources import (
     RESOURCE_SLICES,
 )
 from fairlead.api.status import AlreadyExists, ApiError
+from fairlead.api.values.quantity import QuantityError, parse
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.embedded.own_mirrors import run_with_mirrors
 from fairlead.model.claimed.device_asks import ClaimName, DeviceKind, asks_of

@@ -12,10 +12,10 @@ import math
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.core import Node
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.resources import LEASES, NODES
 from fairlead.api.status import AlreadyExists, ApiError, NotFound
-from fairlead.api.times import format_micro_time
+from fairlead.api.values.times import format_micro_time
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from fairlead import __version__
-from fairlead.api import builtin_schemas
-from fairlead.api.builtin_schemas import COMPLETE, METADATA, schema_of
+from fairlead.api.schema import builtin_schemas
+from fairlead.api.schema.builtin_schemas import COMPLETE, METADATA, schema_of
 from fairlead.embedded.resource_info import ResourceInfo
 
 __all__ = ["openapi_v2", "openapi_v3_group", "openapi_v3_index"]

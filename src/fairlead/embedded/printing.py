@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.embedded.resource_info import PrinterColumn
 
 Object: TypeAlias = Mapping[str, Any]

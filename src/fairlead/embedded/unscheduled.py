@@ -6,7 +6,7 @@ that somebody made without one waits for ever unless somebody binds it.
 
 from __future__ import annotations
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.mirror import Change, Mirror

@@ -20,19 +20,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.meta import Amount
-from fairlead.api.quantity import to_base
-from fairlead.api.resources import CLAIMS, STORAGE_CLASSES, VOLUMES
-from fairlead.api.selectors import selector_of, selects_node
-from fairlead.api.status import AlreadyExists, ApiError
-from fairlead.api.volumes import (
+from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.kubernetes.selectors import selector_of, selects_node
+from fairlead.api.kubernetes.volumes import (
     BIND_COMPLETED,
     SELECTED_NODE,
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
 )
+from fairlead.api.meta import Amount
+from fairlead.api.resources import CLAIMS, STORAGE_CLASSES, VOLUMES
+from fairlead.api.status import AlreadyExists, ApiError
+from fairlead.api.values.quantity import to_base
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.embedded.own_mirrors import run_with_mirrors
 from fairlead.runtime.barrier import Written

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from fairlead.api.use import AttemptUse
+from fairlead.api.jobs.use import AttemptUse
 from fairlead.history.fairness import FairStore
 from fairlead.history.sql import PAGE_ROWS_MAX, RECORDS_MAX
 from fairlead.runtime.history import (

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
-from fairlead.api.use import AttemptUse
+from fairlead.api.jobs.use import AttemptUse
 from fairlead.history.sql import (
     RECORDS_MAX,
     Bound,

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
-from fairlead.api.use import AttemptUse
+from fairlead.api.jobs.use import AttemptUse
 from fairlead.history.fairness import fair_level
 from fairlead.runtime.history import (
     FleetQuery,

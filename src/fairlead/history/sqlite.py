@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fairlead.api.use import AttemptUse
+from fairlead.api.jobs.use import AttemptUse
 from fairlead.history.sql import (
     RECORDS_MAX,
     Bound,

@@ -22,7 +22,8 @@ from typing import Any
 import yaml
 
 from fairlead import __version__
-from fairlead.api import crd, names
+from fairlead.api import names
+from fairlead.api.schema import crd
 from fairlead.decide.adoption.source_kinds import rules as source_rules
 from fairlead.doctor.monitoring.alerts import groups as alert_groups
 from fairlead.doctor.monitoring.boards import boards as monitoring_boards

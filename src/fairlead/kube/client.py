@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TypeVar
 from urllib.parse import quote
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.api.status import ApiError, Timeout, Unavailable
 from fairlead.kube.decoding import DecodersByType

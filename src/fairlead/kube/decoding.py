@@ -14,9 +14,9 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 from msgspec.structs import force_setattr
 
-from fairlead.api.core import ContainerImage, Node, Pod
+from fairlead.api.kubernetes.core import ContainerImage, Node, Pod
 from fairlead.api.meta import ListMeta, ObjectMeta
-from fairlead.api.pod_asks import is_resized
+from fairlead.api.pods.pod_asks import is_resized
 from fairlead.api.resources import Resource
 from fairlead.api.status import InternalError, Status, error_from_status
 from fairlead.runtime.client import EventType, Unreadable, WatchEvent

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.kube.kubeconfig import Connection, ExecPlugin, Interactive, KubeconfigError
 
 OUTPUT_BYTES_MAX = 1 << 20

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Job, JobSpec
+from fairlead.api.jobs.job import Job, JobSpec
 from fairlead.api.names import SUBMITTED_BY
 
 

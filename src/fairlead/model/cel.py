@@ -14,7 +14,7 @@ from celpy import celtypes, evaluation
 from celpy.celparser import CELParseError, CELParser
 from celpy.evaluation import CELEvalError
 
-from fairlead.api.quantity import QuantityError, parse
+from fairlead.api.values.quantity import QuantityError, parse
 from fairlead.model.claimed.device_selectors import ExpressionError, Read
 
 #: Steps of one evaluation; brackets within brackets, which are followed by recursion.

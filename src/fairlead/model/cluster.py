@@ -17,14 +17,14 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, Pod, PriorityClass
-from fairlead.api.job import Job, Role
-from fairlead.api.node_pool import NodePool
-from fairlead.api.placement import Placement
-from fairlead.api.resource_quota import ResourceQuota
-from fairlead.api.team import Team
-from fairlead.api.times import parse_time
-from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job, Role
+from fairlead.api.jobs.placement import Placement
+from fairlead.api.kubernetes.core import Node, Pod, PriorityClass
+from fairlead.api.kubernetes.resource_quota import ResourceQuota
+from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from fairlead.api.values.times import parse_time
 from fairlead.model.adopted import as_stated
 from fairlead.model.asks.image_pulls import is_pull
 from fairlead.model.asks.member_terms import job_terms, member_labels

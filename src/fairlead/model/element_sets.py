@@ -14,7 +14,7 @@ import re
 import zlib
 from collections.abc import Collection
 
-from fairlead.api.indices import Indices
+from fairlead.api.values.indices import Indices
 
 #: The longest list of runs, in characters.
 TEXT_MAX = 16_384

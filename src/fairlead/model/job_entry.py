@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.model.asks.priorities import Unresolved
 from fairlead.model.asks.teams import UnresolvedTeam
 from fairlead.model.claimed.job_claims import NO_CLAIMS, Claims

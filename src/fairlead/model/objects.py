@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlead.api.core import Node, Pod, PriorityClass
-from fairlead.api.devices import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
-from fairlead.api.job import Job
-from fairlead.api.node_pool import NodePool
-from fairlead.api.resource_quota import ResourceQuota
-from fairlead.api.team import Team
-from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod, PriorityClass
+from fairlead.api.kubernetes.devices import (
+    DeviceClass,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from fairlead.api.kubernetes.resource_quota import ResourceQuota
+from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.asks.topology import Level
 from fairlead.model.claimed.devices import DeviceTable

@@ -18,7 +18,7 @@ from typing import Self, TypeAlias
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, NodeCondition
+from fairlead.api.kubernetes.core import Node, NodeCondition
 from fairlead.api.names import HOSTNAME, READY
 from fairlead.model.asks.requests import MemberClass, Request
 from fairlead.model.gang.gangs import JobKey

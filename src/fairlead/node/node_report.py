@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fairlead.api.node_report import (
+from fairlead.api.cluster.node_report import (
     CHECK_MAX,
     CODE_MAX,
     CODES_MAX,
@@ -34,7 +34,7 @@ from fairlead.api.node_report import (
     Severity,
     SourceState,
 )
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.node.report import VERSION, FaultLine, Report, SourceLine
 from fairlead.node.shaping import ShapingUsage
 from fairlead.node.sources.tuning import TuningMemory

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fairlead.api.node_report import TuningMode
+from fairlead.api.cluster.node_report import TuningMode
 from fairlead.input.sections import load
 from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings, ShapingSettings, TrafficSettings

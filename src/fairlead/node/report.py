@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.model.health.faults import EndedFault, Fault, Moment
 from fairlead.node.shaping.use import ShapingUsage
 from fairlead.node.source import SkippedCheck, SourceHealth

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from fairlead.api.node_report import FACTS_MAX, TuningMode
+from fairlead.api.cluster.node_report import FACTS_MAX, TuningMode
 from fairlead.input.sections import Section, about, within
 from fairlead.model.health.faults import Action, Severity
 from fairlead.node.shaping.mechanism import MechanismChoice

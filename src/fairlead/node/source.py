@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from fairlead.api.node_report import SourceState
+from fairlead.api.cluster.node_report import SourceState
 from fairlead.model.health.faults import Identity, Moment, Observation
 from fairlead.node.shaping.use import ShapingUsage
 from fairlead.node.traffic.usage import TrafficUsage

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairlead.api.cluster_report import FindingSeverity
+from fairlead.api.cluster.cluster_report import FindingSeverity
 from fairlead.decide.doctor.examination import Examination
 
 #: Returns the latest examination; None: there was none yet. Reading must not wait.

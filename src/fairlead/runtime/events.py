@@ -24,7 +24,7 @@ from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import DEFAULT_NAMESPACE
 from fairlead.api.resources import EVENTS, Resource
 from fairlead.api.status import AlreadyExists, ApiError, NotFound
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.client import Client

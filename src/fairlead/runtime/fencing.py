@@ -25,7 +25,7 @@ from functools import partial
 from typing import TypeVar
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS
 from fairlead.api.status import (
     ApiError,

@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairlead.api.fleet import Fleet
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.node_pool import VALID, NodePool, NodePoolStatus, ProviderType
 from fairlead.api.meta import is_true
-from fairlead.api.node_pool import VALID, NodePool, NodePoolStatus, ProviderType
 from fairlead.decide.rails.ledger import AT_ONCE, DAY, HOUR, MINUTES_5
 from fairlead.decide.rails.removals import RemovalOutcome, RemovalRule, Ruling
 from fairlead.decide.rails.sight import Blindness, SightFinding

@@ -22,13 +22,13 @@ from typing import Protocol
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
-from fairlead.api.job_array import array_number_of
+from fairlead.api.cluster.node_pool import PoolDecision
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import array_number_of
+from fairlead.api.jobs.use import AttemptUse, MemberUse, encode_use
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import ObjectMeta, find_condition, is_true, label_number
-from fairlead.api.node_pool import PoolDecision
-from fairlead.api.times import parse_time
-from fairlead.api.use import AttemptUse, MemberUse, encode_use
+from fairlead.api.values.times import parse_time
 from fairlead.decide.attempts.logged_members import LoggedMember
 from fairlead.runtime.record_document import document_of, short_text
 

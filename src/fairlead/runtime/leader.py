@@ -18,7 +18,7 @@ from collections.abc import (
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
-from fairlead.api.core import Lease
+from fairlead.api.kubernetes.core import Lease
 from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.resources import LEASES
 from fairlead.api.status import (

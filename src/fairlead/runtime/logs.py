@@ -14,7 +14,7 @@ from collections.abc import MutableMapping
 from enum import Enum
 from typing import Any, Protocol, TextIO, cast
 
-from fairlead.api.times import format_micro_time
+from fairlead.api.values.times import format_micro_time
 from fairlead.runtime.clock import Clock
 from fairlead.terminal import escaped, json_escaped
 

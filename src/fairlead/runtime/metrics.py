@@ -18,8 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
-from fairlead.api.job import Job, JobState
-from fairlead.api.team import Team
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job, JobState
 from fairlead.decide.reasons import Reason, Trait
 from fairlead.runtime.doctor_metrics import DoctorMetrics
 from fairlead.runtime.events import Recorder

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from fairlead.api.core import ConfigMap
+from fairlead.api.kubernetes.core import ConfigMap
 from fairlead.api.meta import label_number
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound, Unavailable

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import to_wire
 
 #: Room for the places of a gang of ten thousand.

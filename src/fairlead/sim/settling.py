@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from fairlead.api.indices import parse_indices
 from fairlead.api.names import SIMULATE_SECONDS
-from fairlead.api.quantity import GPU
+from fairlead.api.values.indices import parse_indices
+from fairlead.api.values.quantity import GPU
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.actors.disturbances import GROUP_MEMBERS_MAX, GROUP_SECONDS_MAX
 from fairlead.sim.actors.training_operator import POD_GPUS

@@ -21,12 +21,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fairlead.api import crd
-from fairlead.api.core import Node, Pod
-from fairlead.api.fleet import Fleet
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
-from fairlead.api.node_pool import NodePool
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.resources import (
     CRDS,
     FLEETS,
@@ -39,7 +39,7 @@ from fairlead.api.resources import (
     PRIORITY_CLASSES,
     TEAMS,
 )  # fmt: skip
-from fairlead.api.team import Team
+from fairlead.api.schema import crd
 from fairlead.cloud.simulated import SimulatedCloud
 from fairlead.decide.reasons import Outcome
 from fairlead.decide.verdict import ObjectKey

@@ -12,7 +12,11 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.core import (
+from fairlead.api.cluster.team import Share, Team, TeamSpec
+from fairlead.api.jobs.job import Job, JobSpec, JobStatus, Role, VerdictStatus
+from fairlead.api.jobs.placement import Placement, RolePlacement
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import (
     Affinity,
     Container,
     ContainerImage,
@@ -30,20 +34,16 @@ from fairlead.api.core import (
     Toleration,
     Volume,
 )
-from fairlead.api.job import Job, JobSpec, JobStatus, Role, VerdictStatus
-from fairlead.api.meta import Condition, LabelSelector, ObjectMeta, OwnerReference
-from fairlead.api.placement import Placement, RolePlacement
-from fairlead.api.pod_parts import (
+from fairlead.api.kubernetes.pod_parts import (
     ClaimVolumeSource,
     ContainerPort,
     PodAffinityTerm,
     PodAntiAffinity,
     TopologySpreadConstraint,
 )
-from fairlead.api.quantity import CPU, GPU, MEMORY, PODS
-from fairlead.api.team import Share, Team, TeamSpec
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.meta import Condition, LabelSelector, ObjectMeta, OwnerReference
+from fairlead.api.values.quantity import CPU, GPU, MEMORY, PODS
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.outcome import status_after
 

@@ -8,7 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.devices import (
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.devices import (
     AllocatedDevice,
     AllocatedDevices,
     CelSelector,
@@ -32,9 +33,8 @@ from fairlead.api.devices import (
     ResourceSlice,
     ResourceSliceSpec,
 )
-from fairlead.api.job import Job
+from fairlead.api.kubernetes.pod_parts import PodResourceClaim
 from fairlead.api.meta import ObjectMeta, OwnerReference
-from fairlead.api.pod_parts import PodResourceClaim
 
 DRIVER = "gpu.example.com"
 

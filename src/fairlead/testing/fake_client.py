@@ -16,9 +16,9 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from fairlead.api.kubernetes.selectors import Selector, parse_fields, parse_labels
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.resources import PODS, Resource
-from fairlead.api.selectors import Selector, parse_fields, parse_labels
 from fairlead.api.status import (
     AlreadyExists,
     ApiError,
@@ -28,7 +28,7 @@ from fairlead.api.status import (
     NotFound,
     Unavailable,
 )
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.patch import apply_merge_patch
 from fairlead.runtime.client import (

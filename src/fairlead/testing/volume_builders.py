@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fairlead.api import names
-from fairlead.api.core import (
+from fairlead.api.kubernetes.core import (
     NodeSelector,
     NodeSelectorRequirement,
     NodeSelectorTerm,
     ObjectReference,
     ResourceRequirements,
 )
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.times import format_time
-from fairlead.api.volumes import (
+from fairlead.api.kubernetes.volumes import (
     BIND_COMPLETED,
     WAIT_FOR_CONSUMER,
     PersistentVolume,
@@ -28,6 +26,8 @@ from fairlead.api.volumes import (
     TopologySelectorTerm,
     VolumeNodeAffinity,
 )
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.values.times import format_time
 from fairlead.testing.builders import EPOCH
 
 ZONE = "topology.kubernetes.io/zone"

@@ -16,14 +16,15 @@ from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 from fairlead.api import names
-from fairlead.api.cluster_report import ClusterReport
-from fairlead.api.core import Node, Pod
-from fairlead.api.fleet import Fleet
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray, array_reference_of
-from fairlead.api.node_pool import NodePool
-from fairlead.api.node_report import NodeReport
-from fairlead.api.placement import nodes_of
+from fairlead.api.cluster.cluster_report import ClusterReport
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.cluster.node_report import NodeReport
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray, array_reference_of
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.resources import (
     CLUSTER_REPORTS,
     FLEETS,
@@ -37,7 +38,6 @@ from fairlead.api.resources import (
     Resource,
 )
 from fairlead.api.status import ApiError, Forbidden, NotFound
-from fairlead.api.team import Team
 from fairlead.cli.views.jobs import JobChoice, choose_jobs, state_of, where_or_why
 from fairlead.cli.views.nodes import NodeUse, node_uses
 from fairlead.decide.attempts.usage import gpu_count

@@ -25,8 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
+from fairlead.api.cluster.team import TeamUse
 from fairlead.api.status import ApiError
-from fairlead.api.team import TeamUse
 from fairlead.cli.cluster.answers import ask_teams
 from fairlead.cli.cluster.archive import Archive
 from fairlead.cli.cluster.embedded import LogPart, is_embedded, stream_logs

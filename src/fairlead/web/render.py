@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.words import duration, plural
 from fairlead.terminal import escaped
 

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, assert_never
 
-from fairlead.api.job_defaults import JobTerms
+from fairlead.api.jobs.job_defaults import JobTerms
 from fairlead.api.names import DEFAULTS, GANG_GATE, SUBMITTED_BY
 from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import StatusCause

@@ -20,12 +20,12 @@ from enum import Enum
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.resources import FLEETS, JOB_ARRAYS, JOBS, NODE_POOLS, TEAMS, Resource
-from fairlead.api.webhooks import (
+from fairlead.api.kubernetes.webhooks import (
     GROUP,
     MutatingWebhookConfiguration,
     ValidatingWebhookConfiguration,
 )
+from fairlead.api.resources import FLEETS, JOB_ARRAYS, JOBS, NODE_POOLS, TEAMS, Resource
 from fairlead.decide.admission.pod_gates import (
     DISABLED,
     ENABLED,

@@ -20,12 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairlead.api.core import Secret
+from fairlead.api.kubernetes.core import Secret
+from fairlead.api.kubernetes.webhooks import (
+    MutatingWebhookConfiguration,
+    ValidatingWebhookConfiguration,
+)
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.resources import SECRETS, Resource
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound
-from fairlead.api.webhooks import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from fairlead.runtime.backoff import Backoff, BackoffOptions
 from fairlead.runtime.client import Client, PatchType
 from fairlead.runtime.clock import Clock

@@ -22,10 +22,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.fleet import FLEET_NAME
-from fairlead.api.node_report import COMPONENT_MAX
+from fairlead.api.cluster.fleet import FLEET_NAME
+from fairlead.api.cluster.node_report import COMPONENT_MAX
+from fairlead.api.kubernetes.webhooks import GROUP
 from fairlead.api.resources import FLEETS, JOBS, NODE_REPORTS
-from fairlead.api.webhooks import GROUP
 from fairlead.decide.admission.jobs import FREE_WHERE_ADOPTED
 from fairlead.decide.admission.pod_gates import SYSTEM_NAMESPACES
 from fairlead.decide.admission.pod_teams import DAEMON_CONTROLLER, KUBELETS

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from fairlead.api.core import PriorityClass
-from fairlead.api.job_defaults import JobTerms
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job_defaults import JobTerms
+from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.api.names import OWN_NAMESPACE
-from fairlead.api.team import Team
 from fairlead.decide.admission.pod_gates import GateRules, system_with
 from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.asks.teams import TeamTable

@@ -17,7 +17,7 @@ from tools.cluster.cluster import Cluster
 from tools.cluster.jobs import Client
 from tools.cluster.layout import CONTROL_PLANE
 
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 
 pytestmark = pytest.mark.kubernetes
 LAYER_BYTES = 24 << 20

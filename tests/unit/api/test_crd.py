@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api import core, crd, volumes, webhooks
-from fairlead.api.bounds import BACKOFF_SECONDS_MAX
-from fairlead.api.builtin_schemas import KEPT, schema_of, sentences
-from fairlead.api.crd_schema import Generator
-from fairlead.api.job import JobSpec
+from fairlead.api.cluster.node_report import COMPONENT_MAX
+from fairlead.api.jobs.job import JobSpec
+from fairlead.api.kubernetes import core, volumes, webhooks
 from fairlead.api.meta import ObjectMeta, OwnerReference, Wire
-from fairlead.api.node_report import COMPONENT_MAX
+from fairlead.api.schema import crd
+from fairlead.api.schema.builtin_schemas import KEPT, schema_of, sentences
+from fairlead.api.schema.crd_schema import Generator
+from fairlead.api.values.bounds import BACKOFF_SECONDS_MAX
 from fairlead.embedded.schema.schema import compile_schema
 
 KINDS = tuple(manifest["spec"]["names"]["kind"] for manifest in crd.manifests())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.core import Container, PodSpec
-from fairlead.api.image_names import full_image_name, images_of
+from fairlead.api.kubernetes.core import Container, PodSpec
+from fairlead.api.kubernetes.image_names import full_image_name, images_of
 
 SUM = "sha256:0f"
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition, find_condition, is_true, merge_diff, set_condition
 
 T1, T2 = "2026-11-20T08:00:00Z", "2026-11-20T09:00:00Z"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairlead.api.core import Container, EnvVar, PodSpec, Volume
+from fairlead.api.kubernetes.core import Container, EnvVar, PodSpec, Volume
 from fairlead.api.meta import to_wire
 from fairlead.api.overlay import overlay
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.core import Pod, PodSpec
-from fairlead.api.pod_asks import is_best_effort, is_resized, member_amounts, pod_amounts
+from fairlead.api.kubernetes.core import Pod, PodSpec
+from fairlead.api.pods.pod_asks import is_best_effort, is_resized, member_amounts, pod_amounts
 
 
 def container(name: str = "main", **resources: Any) -> dict[str, Any]:

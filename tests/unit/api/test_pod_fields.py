@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from kubernetes.client import V1PodSpec
 
-from fairlead.api.builtin_schemas import schema_of
-from fairlead.api.job import Job
-from fairlead.api.pod_fields import POD_FIELDS, REFUSED
-from fairlead.api.validate import validate_job
+from fairlead.api.jobs.job import Job
+from fairlead.api.pods.pod_fields import POD_FIELDS, REFUSED
+from fairlead.api.schema.builtin_schemas import schema_of
+from fairlead.api.validation.validate import validate_job
 
 AT = "spec.roles[0].template.spec"
 #: Of each field something that the API server takes.
@@ -55,7 +55,7 @@ def test_a_field_that_a_new_version_of_kubernetes_has_is_in_the_table() -> None:
         *V1PodSpec.attribute_map.values(),
     }  # fmt: skip
     assert len(known) > 40
-    assert known - POD_FIELDS.keys() == set(), "add them to fairlead.api.pod_fields"
+    assert known - POD_FIELDS.keys() == set(), "add them to fairlead.api.pods.pod_fields"
     assert POD_FIELDS.keys() - known == set(), "no version has them any more"
     assert SAMPLES.keys() == POD_FIELDS.keys()
 

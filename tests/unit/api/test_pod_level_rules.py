@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.core import PodSpec
-from fairlead.api.pod_rules import pod_spec_causes
-from fairlead.api.validate import validate_job
+from fairlead.api.kubernetes.core import PodSpec
+from fairlead.api.pods.pod_rules import pod_spec_causes
+from fairlead.api.validation.validate import validate_job
 
 AT = "spec.resources"
 

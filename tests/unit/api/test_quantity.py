@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from fairlead.api import quantity
-from fairlead.api.quantity import QuantityError
+from fairlead.api.values import quantity
+from fairlead.api.values.quantity import QuantityError
 
 
 @pytest.mark.parametrize(

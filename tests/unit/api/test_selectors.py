@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.meta import LabelSelector, LabelSelectorRequirement
-from fairlead.api.selectors import (
+from fairlead.api.kubernetes.selectors import (
     SelectorError,
     is_label_value,
     is_qualified_name,
@@ -13,6 +12,7 @@ from fairlead.api.selectors import (
     parse_labels,
     selector_of,
 )
+from fairlead.api.meta import LabelSelector, LabelSelectorRequirement
 
 LABELS = {"app": "web", "tier": "front", "empty": ""}
 

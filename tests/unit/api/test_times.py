@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fairlead.api.times import format_micro_time, format_time, parse_time
+from fairlead.api.values.times import format_micro_time, format_time, parse_time
 
 
 @pytest.mark.parametrize(

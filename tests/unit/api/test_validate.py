@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.bounds import (
+from fairlead.api.jobs.job import Job
+from fairlead.api.validation.validate import job_name_max, validate_job
+from fairlead.api.values.bounds import (
     ANNOTATION_BYTES_MAX,
     CONSTRAINT_VALUES_MAX,
     RESOURCES_MAX,
     SPEC_BYTES_MAX,
 )
-from fairlead.api.job import Job
-from fairlead.api.validate import job_name_max, validate_job
 
 
 def _container(**more: Any) -> dict[str, Any]:

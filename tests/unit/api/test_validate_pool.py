@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.api.validate_pool import validate_fleet, validate_pool
+from fairlead.api.validation.validate_pool import validate_fleet, validate_pool
 
 
 def pool(name: str = "h100", **spec: Any) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.team import Share, Subjects
-from fairlead.api.validate_team import validate_team
+from fairlead.api.cluster.team import Share, Subjects
+from fairlead.api.validation.validate_team import validate_team
 from fairlead.testing.builders import make_team
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.job import Job
-from fairlead.api.validate import validate_job_update
+from fairlead.api.jobs.job import Job
+from fairlead.api.validation.validate import validate_job_update
 
 JOB: dict[str, Any] = {
     "metadata": {"name": "train"},

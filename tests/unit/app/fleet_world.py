@@ -13,13 +13,13 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from tests.unit.history.contract import decisions_of
 
-from fairlead.api import crd
-from fairlead.api.core import Node
-from fairlead.api.fleet import FLEET_NAME, Fleet
-from fairlead.api.job import Job
+from fairlead.api.cluster.fleet import FLEET_NAME, Fleet
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import to_wire
-from fairlead.api.node_pool import NodePool
 from fairlead.api.resources import CRDS, FLEETS, JOBS, NODE_POOLS, NODES
+from fairlead.api.schema import crd
 from fairlead.api.status import InternalError
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies

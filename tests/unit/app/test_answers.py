@@ -16,11 +16,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.app.test_archive import Reviewer, archive, get, proxied
 
-from fairlead.api.core import Taint
-from fairlead.api.job import ROLES_MAX, Attempt, Job
-from fairlead.api.meta import ObjectMeta, to_wire
-from fairlead.api.names import SUBMITTED_BY
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.node_pool import (
     Launch,
     NodePool,
     NodePoolSpec,
@@ -29,9 +25,13 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
-from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
-from fairlead.api.team import JobLimits
-from fairlead.api.times import format_time
+from fairlead.api.cluster.team import JobLimits
+from fairlead.api.jobs.job import ROLES_MAX, Attempt, Job
+from fairlead.api.kubernetes.core import Taint
+from fairlead.api.kubernetes.resource_quota import ResourceQuota, ResourceQuotaStatus
+from fairlead.api.meta import ObjectMeta, to_wire
+from fairlead.api.names import SUBMITTED_BY
+from fairlead.api.values.times import format_time
 from fairlead.app.answers import KnownState, PlannerAnswers, fitted_of_namespace, of_namespace
 from fairlead.app.answers_api import QUESTION_BYTES_MAX, AnswersApi
 from fairlead.app.archive_api import QUESTIONS_MAX

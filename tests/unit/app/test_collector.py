@@ -13,7 +13,7 @@ from tests.unit.runtime.test_mirror import Warnings
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.api.status import NotFound
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.app.collector import CONFIRM_SECONDS, WRITE_SECONDS_MIN, Collector
 from fairlead.node.report import Report, report_of
 from fairlead.node.settings import AgentSettings

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from fairlead.api import crd
-from fairlead.api.core import Lease
+from fairlead.api.kubernetes.core import Lease
 from fairlead.api.resources import CRDS, NAMESPACES, NODES, PODS
+from fairlead.api.schema import crd
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.app.embedded import Cluster

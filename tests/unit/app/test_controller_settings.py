@@ -14,11 +14,11 @@ import pytest
 from msgspec import Meta
 from prometheus_client import CollectorRegistry
 
-from fairlead.api import crd
-from fairlead.api.job_defaults import JobDefaults, JobMaxima, JobTerms
-from fairlead.api.job_mounts import EmptyDir, JobMount
+from fairlead.api.jobs.job_defaults import JobDefaults, JobMaxima, JobTerms
+from fairlead.api.jobs.job_mounts import EmptyDir, JobMount
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES
+from fairlead.api.schema import crd
 from fairlead.app.context import ProcessContext
 from fairlead.app.controller_settings import (
     ControllerSettings,

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from fairlead.api import crd
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.names import TEAM
 from fairlead.api.resources import CRDS, JOBS, NODES, TEAMS
+from fairlead.api.schema import crd
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.controllers import scheduler

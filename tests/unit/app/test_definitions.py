@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api import crd
 from fairlead.api.resources import CRDS, JOBS
+from fairlead.api.schema import crd
 from fairlead.app.embedded import install_crds
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry

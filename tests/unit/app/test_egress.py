@@ -14,7 +14,7 @@ from tests.unit.node.host_tree import HostTree, Looks
 
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES, PODS, TEAMS
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.app.collector import Collector
 from fairlead.node.report import report_of
 from fairlead.node.shaping import EgressRates, ShapingUsage, TeamEgress

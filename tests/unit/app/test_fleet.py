@@ -14,10 +14,11 @@ from tests.unit.app.test_fleet_drill import fill
 from tests.unit.runtime.test_metrics import samples
 
 from fairlead.api import names
-from fairlead.api.job import Attempt
+from fairlead.api.jobs.job import Attempt
+from fairlead.api.jobs.placement import HeldNodes
+from fairlead.api.jobs.topology import Topology
 from fairlead.api.meta import to_wire
 from fairlead.api.names import RACK
-from fairlead.api.placement import HeldNodes
 from fairlead.api.resources import (
     FLEETS,
     JOBS,
@@ -27,8 +28,7 @@ from fairlead.api.resources import (
     PRIORITY_CLASSES,
     TEAMS,
 )
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.values.times import format_time
 from fairlead.cli.views.fleet import fleet_note
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.doctor.policy import DoctorPolicy

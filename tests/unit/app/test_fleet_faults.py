@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.app.fleet_world import FleetWorld
 
-from fairlead.api.fleet import Override
+from fairlead.api.cluster.fleet import Override
 from fairlead.api.resources import FLEETS, NODE_POOLS, PODS
 from fairlead.api.status import Conflict, StatusCause
 from fairlead.cloud.provider import CloudError, LaunchRequest

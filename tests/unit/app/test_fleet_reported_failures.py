@@ -12,11 +12,11 @@ from typing import Any
 from msgspec.structs import replace
 from tests.unit.app.fleet_world import FleetWorld
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
-from fairlead.api.quantity import GPU
 from fairlead.api.resources import NODES, PODS, TEAMS
 from fairlead.api.status import InternalError
+from fairlead.api.values.quantity import GPU
 from fairlead.cloud.provider import MachineProvider
 from fairlead.cloud.simulated import CloudRates, SimulatedProvider
 from fairlead.model.health.machines import Inventory

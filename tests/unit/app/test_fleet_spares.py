@@ -7,7 +7,7 @@ import asyncio
 from tests.unit.app.fleet_world import FleetWorld
 
 from fairlead.api import names
-from fairlead.api.core import Node
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.resources import NODE_POOLS, NODES
 from fairlead.decide.reasons import Reason
 from fairlead.model.inventory.spares import is_spare

@@ -10,13 +10,13 @@ from tests.unit.app.fleet_world import FleetWorld
 from tests.unit.decide.health_world import fault
 
 from fairlead.api import names
-from fairlead.api.core import Node
+from fairlead.api.cluster.node_report import Action, NodeReportStatus, ReportedFault, Severity
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import to_wire
-from fairlead.api.node_report import Action, NodeReportStatus, ReportedFault, Severity
-from fairlead.api.placement import nodes_of
 from fairlead.api.resources import NODE_REPORTS, NODES, PODS
 from fairlead.api.status import AlreadyExists, NotFound
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.rails.sight import SightLimits
 from fairlead.model.health.node_record import NodeState, record_of

@@ -18,17 +18,17 @@ from tests.unit.app.test_node_tests import (
 )
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.machine_result import (
+from fairlead.api.cluster.machine_result import (
     Figure,
     MachineFinding,
     MachineOutcome,
     SuiteResult,
     encode_result,
 )
-from fairlead.api.node_suites import Better, MachineTest, suites
-from fairlead.api.node_test import NodeTestCause, NodeTestPhase
-from fairlead.api.placement import nodes_of
+from fairlead.api.cluster.node_suites import Better, MachineTest, suites
+from fairlead.api.cluster.node_test import NodeTestCause, NodeTestPhase
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import NODE_TESTS, PODS
 from fairlead.cloud.simulated import CloudRates
 from fairlead.embedded.virtual.hardware import Quality

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from fairlead.api import crd, names
-from fairlead.api.core import Pod
-from fairlead.api.image_set import ImageSet, ImageSetPhase
-from fairlead.api.job import Job
+from fairlead.api import names
+from fairlead.api.cluster.image_set import ImageSet, ImageSetPhase
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
-from fairlead.api.placement import nodes_of
 from fairlead.api.resources import (
     CRDS,
     IMAGE_SETS,
@@ -27,7 +27,8 @@ from fairlead.api.resources import (
     PODS,
     PRIORITY_CLASSES,
 )
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.schema import crd
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.decide.images.policy import RATE_SECONDS, ImagesPolicy

@@ -12,12 +12,17 @@ from tests.unit.app.fleet_world import FleetWorld
 from tests.unit.app.test_health import HealthWorld
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod
-from fairlead.api.machine_result import MachineFinding, MachineOutcome, SuiteResult, encode_result
-from fairlead.api.node_report import Action
-from fairlead.api.node_suites import suites
-from fairlead.api.node_test import NodeTest, NodeTestCause, NodeTestPhase
-from fairlead.api.placement import nodes_of
+from fairlead.api.cluster.machine_result import (
+    MachineFinding,
+    MachineOutcome,
+    SuiteResult,
+    encode_result,
+)
+from fairlead.api.cluster.node_report import Action
+from fairlead.api.cluster.node_suites import suites
+from fairlead.api.cluster.node_test import NodeTest, NodeTestCause, NodeTestPhase
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.resources import NODE_POOLS, NODE_TESTS, NODES, PODS
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.health.policy import HealthPolicy

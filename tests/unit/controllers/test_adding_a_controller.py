@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from fairlead.api import crd
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.resources import CRDS, JOBS, Resource
+from fairlead.api.schema import crd
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store

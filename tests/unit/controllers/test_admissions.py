@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.unit.controllers.test_cluster_world import Process, play
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import find_condition, is_true
 from fairlead.api.resources import JOBS
 from fairlead.controllers.admissions import OFFER_SECONDS_MAX

@@ -13,11 +13,11 @@ import pytest
 from tests.unit.controllers.test_containment import PolicedClient
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import ObjectMeta, is_true, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.api.status import Conflict, Invalid, Unavailable
-from fairlead.api.validate import validate_job
+from fairlead.api.validation.validate import validate_job
 from fairlead.controllers.adoption import AdoptionController, resource_of
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.adoption.actions import EvictMember, ReleaseMember

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fairlead.api import crd, names
-from fairlead.api.core import Pod
+from fairlead.api import names
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
-from fairlead.api.node_pool import NodePool
 from fairlead.api.resources import (
     CRDS,
     JOBS,
@@ -23,6 +23,7 @@ from fairlead.api.resources import (
     PODS,
     PRIORITY_CLASSES,
 )
+from fairlead.api.schema import crd
 from fairlead.controllers import balloons
 from fairlead.controllers.balloons import BalloonController
 from fairlead.controllers.cluster_world import ClusterWorld

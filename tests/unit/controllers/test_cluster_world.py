@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.unit.controllers.test_uncertain_placements import Line
 
-from fairlead.api.core import Node, PriorityClass
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, PriorityClass
 from fairlead.api.meta import Condition, ObjectMeta, to_wire
 from fairlead.api.resources import JOBS, NODES, PRIORITY_CLASSES, Resource
 from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld

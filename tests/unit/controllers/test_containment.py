@@ -12,11 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Cause, Job, Restart, RestartPolicy
+from fairlead.api.jobs.job import Cause, Job, Restart, RestartPolicy
 from fairlead.api.meta import Condition, ObjectMeta, find_condition, is_true, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.api.status import ApiError, Invalid, StatusCause, StatusDetails, Unavailable
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.controllers import jobs as jobs_module
 from fairlead.controllers import pod_renderer
 from fairlead.controllers import scheduler as scheduler_module

@@ -11,14 +11,14 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.controllers.test_scheduler import World, check
 
-from fairlead.api.core import (
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import (
     Container,
     ContainerStatus,
     EnvVar,
     PodTemplate,
     ResourceRequirements,
 )
-from fairlead.api.job import Job
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import JOBS, NODES, TEAMS

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from fairlead.api import crd
-from fairlead.api.cluster_report import REPORT_NAME, ClusterReport, FindingSeverity
+from fairlead.api.cluster.cluster_report import REPORT_NAME, ClusterReport, FindingSeverity
 from fairlead.api.meta import ObjectMeta, find_condition
 from fairlead.api.resources import CLUSTER_REPORTS, CRDS, NODES, Resource
+from fairlead.api.schema import crd
 from fairlead.api.status import NotFound, Unavailable
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.controllers.doctor import DoctorController
 from fairlead.decide.doctor.examination import Examination, ExaminationFinding
 from fairlead.decide.doctor.policy import DoctorPolicy

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition, OwnerReference
 from fairlead.api.names import SUCCEEDED
-from fairlead.api.times import format_micro_time
+from fairlead.api.values.times import format_micro_time
 from fairlead.controllers.finished_jobs import FinishedJobs
 from fairlead.testing.builders import EPOCH, make_job
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.unit.history.contract import decisions_of
 
+from fairlead.api.cluster.node_pool import PoolDecision
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_pool import PoolDecision
 from fairlead.api.resources import NODE_POOLS, Resource
 from fairlead.controllers.fleet_records import FleetRecords
 from fairlead.history.memory import MemoryHistory

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from tests.unit.history.contract import records_of
 
 from fairlead.api import names
-from fairlead.api.after import After, AfterFailed
-from fairlead.api.attempt import Attempt
-from fairlead.api.core import ConfigMap, Pod
-from fairlead.api.job import Job, Restart, RestartPolicy
+from fairlead.api.jobs.after import After, AfterFailed
+from fairlead.api.jobs.attempt import Attempt
+from fairlead.api.jobs.job import Job, Restart, RestartPolicy
+from fairlead.api.kubernetes.core import ConfigMap, Pod
 from fairlead.api.meta import ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, Resource
 from fairlead.api.status import (
@@ -29,7 +29,7 @@ from fairlead.api.status import (
     Unauthorized,
     Unavailable,
 )
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.finished_jobs import FinishedJobs
 from fairlead.controllers.job_index import JobIndex, JobsMirrors, subject

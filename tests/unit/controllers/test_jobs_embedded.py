@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.unit.history.contract import records_of
 
-from fairlead.api import crd
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS, Resource
+from fairlead.api.schema import crd
 from fairlead.api.status import Invalid, NotFound
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobsMirrors

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from tests.unit.history.contract import logs_of
 
 from fairlead.api import names
-from fairlead.api.core import Lease, Pod
-from fairlead.api.job import Adopts, Job
+from fairlead.api.jobs.job import Adopts, Job
+from fairlead.api.kubernetes.core import Lease, Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import Forbidden, Unavailable

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from tests.unit.controllers.test_jobs import Cluster, _play, _submit
 
 from fairlead.api import names
-from fairlead.api.core import Secret
-from fairlead.api.job import Restart, Role
+from fairlead.api.jobs.job import Restart, Role
+from fairlead.api.kubernetes.core import Secret
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import SECRETS
 from fairlead.api.status import Forbidden, Unavailable

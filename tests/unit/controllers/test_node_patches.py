@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.api import names
-from fairlead.api.core import Taint
+from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import to_wire
 from fairlead.controllers.node_patches import OWNER, node_patch
 from fairlead.decide.fleet.actions import Admit, AwaitTurn, Mark, SetSpare, Unmark

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS
 from fairlead.api.status import Conflict, NotFound, Unavailable

@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.node_pool import (
     Launch,
     NodePool,
     NodePoolSpec,
@@ -21,6 +20,7 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
+from fairlead.api.meta import ObjectMeta
 from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, RefusedByProvider
 from fairlead.controllers.pool_providers import PoolProviders
 from fairlead.decide.fleet.view import FleetPolicy

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fairlead.api.core import Node, Pod, PriorityClass
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod, PriorityClass
 from fairlead.api.meta import Condition, ObjectMeta, find_condition, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, Resource
 from fairlead.api.status import Conflict, Invalid, Unavailable
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.runtime.client import WatchEvent, WatchRequest

@@ -8,15 +8,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from fairlead.api import crd
-from fairlead.api.core import Taint
-from fairlead.api.fleet import FLEET_NAME
+from fairlead.api.cluster.fleet import FLEET_NAME
+from fairlead.api.cluster.team import IntruderPolicy
+from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.names import GANG_GATE, TEAM
 from fairlead.api.resources import CRDS, FLEETS, JOBS, NAMESPACES, NODES, PODS, TEAMS, Resource
+from fairlead.api.schema import crd
 from fairlead.api.status import Forbidden
-from fairlead.api.team import IntruderPolicy
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.teams import TeamsController
 from fairlead.decide.teams.policy import TeamsPolicy

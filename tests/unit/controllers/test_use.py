@@ -12,10 +12,10 @@ from tests.unit.controllers.test_logs import make
 from tests.unit.history.contract import uses_of
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.use import AttemptUse, MemberUse, encode_use
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import JOBS, PODS
-from fairlead.api.use import AttemptUse, MemberUse, encode_use
 from fairlead.controllers.use import UseKeeper, UseKeeperOptions
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock

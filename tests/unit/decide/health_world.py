@@ -11,9 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod, Taint
-from fairlead.api.fleet import Fleet
-from fairlead.api.node_report import (
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.node_report import (
     Action,
     NodeReport,
     NodeReportStatus,
@@ -23,7 +22,8 @@ from fairlead.api.node_report import (
     RequestAnswer,
     Severity,
 )
-from fairlead.api.times import format_time
+from fairlead.api.kubernetes.core import Node, Pod, Taint
+from fairlead.api.values.times import format_time
 from fairlead.controllers.health import record_patch
 from fairlead.decide.health import actions
 from fairlead.decide.health.cycle import HealthMemory, HealthReport, HealthView, decide_health

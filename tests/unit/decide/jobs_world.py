@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import (
+from fairlead.api.jobs.job import Job, JobStatus
+from fairlead.api.jobs.placement import Placement, RolePlacement
+from fairlead.api.kubernetes.core import (
     GRACE_SECONDS_DEFAULT,
     ConfigMap,
     ContainerState,
@@ -24,10 +26,8 @@ from fairlead.api.core import (
     PodStatus,
     Service,
 )
-from fairlead.api.job import Job, JobStatus
 from fairlead.api.meta import find_condition, is_true
-from fairlead.api.placement import Placement, RolePlacement
-from fairlead.api.times import format_micro_time, format_time
+from fairlead.api.values.times import format_micro_time, format_time
 from fairlead.decide.job_actions import (
     DeleteJob,
     EmitEvent,

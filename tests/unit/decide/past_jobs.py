@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Attempt, Job, JobStatus
+from fairlead.api.jobs.job import Attempt, Job, JobStatus
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.waiting.run_times import SAMPLES_MIN
 from fairlead.testing.builders import EPOCH
 

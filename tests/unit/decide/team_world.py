@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairlead.api.job import Job
-from fairlead.api.team import Team
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job
 from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.cluster import ClusterState

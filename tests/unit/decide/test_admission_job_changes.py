@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import JobSpec
-from fairlead.api.job_changes import CHANGES, ChangeRule
+from fairlead.api.cluster.team import Reservation, Subjects
+from fairlead.api.jobs.job import JobSpec
 from fairlead.api.names import DEFRAGMENT
 from fairlead.api.status import StatusCause
-from fairlead.api.team import Reservation, Subjects
+from fairlead.api.validation.job_changes import CHANGES, ChangeRule
 from fairlead.decide.admission.jobs import judge_job
 from fairlead.decide.admission.teams import RequestSender
 from fairlead.model.asks.teams import TeamTable

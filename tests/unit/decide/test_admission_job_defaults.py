@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.job_defaults import JobDefaults, JobMaxima, JobTerms
-from fairlead.api.job_mounts import EmptyDir, JobMount
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job_defaults import JobDefaults, JobMaxima, JobTerms
+from fairlead.api.jobs.job_mounts import EmptyDir, JobMount
 from fairlead.api.names import DEFAULTS
 from fairlead.api.status import StatusCause
-from fairlead.api.team import Team
-from fairlead.api.validate import validate_job
-from fairlead.api.validate_team import validate_team
+from fairlead.api.validation.validate import validate_job
+from fairlead.api.validation.validate_team import validate_team
 from fairlead.decide.admission.job_defaults import ADDED_BYTES_MAX
 from fairlead.decide.admission.jobs import NO_TERMS, fill_job, judge_job
 from fairlead.decide.admission.teams import RequestSender

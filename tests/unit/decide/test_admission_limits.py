@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlead.api.cluster.team import JobLimits
 from fairlead.api.names import SUBMITTED_BY
-from fairlead.api.team import JobLimits
 from fairlead.decide.admission.jobs import judge_job
 from fairlead.decide.admission.limits import acts_for_others, submitter_to_set
 from fairlead.decide.admission.teams import RequestSender

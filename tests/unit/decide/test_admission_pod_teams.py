@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api import crd
-from fairlead.api.core import Pod, Toleration
+from fairlead.api.kubernetes.core import Pod, Toleration
 from fairlead.api.meta import to_wire
 from fairlead.api.names import GANG_GATE, TEAM
 from fairlead.api.resources import CRDS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, TEAMS
+from fairlead.api.schema import crd
 from fairlead.api.status import Forbidden
 from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.decide.admission.pod_teams import is_left_alone, judge_team

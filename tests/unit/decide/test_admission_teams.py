@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fairlead.api.cluster.team import Reservation, Subjects
 from fairlead.api.names import TEAM
 from fairlead.api.resources import TEAMS
-from fairlead.api.team import Reservation, Subjects
 from fairlead.decide.admission.cluster_kinds import judge_cluster_object
 from fairlead.decide.admission.jobs import judge_job
 from fairlead.decide.admission.teams import RequestSender, team_to_set

@@ -8,11 +8,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from fairlead.api.causes import invalid
-from fairlead.api.indices import parse_indices
-from fairlead.api.job import Job, JobSpec, VerdictStatus
-from fairlead.api.job_array import JobArray, JobArraySpec, JobArrayStatus
+from fairlead.api.jobs.job import Job, JobSpec, VerdictStatus
+from fairlead.api.jobs.job_array import JobArray, JobArraySpec, JobArrayStatus
 from fairlead.api.meta import Condition, ObjectMeta
-from fairlead.api.times import format_time
+from fairlead.api.values.indices import parse_indices
+from fairlead.api.values.times import format_time
 from fairlead.decide.arrays import (
     Action,
     ArraysPolicy,

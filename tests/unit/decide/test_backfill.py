@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.decide.past_jobs import of, past
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Attempt, Job, Progress
+from fairlead.api.jobs.job import Attempt, Job, Progress
+from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.kubernetes.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide

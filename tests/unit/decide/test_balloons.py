@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api import names, quantity
-from fairlead.api.core import Pod, Taint
-from fairlead.api.fleet import Fleet, FleetSpec, Freeze
-from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
-from fairlead.api.node_pool import (
+from fairlead.api import names
+from fairlead.api.cluster.fleet import Fleet, FleetSpec, Freeze
+from fairlead.api.cluster.node_pool import (
     VALID,
     BalloonCounts,
     NodePool,
@@ -22,7 +20,10 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
-from fairlead.api.times import format_time
+from fairlead.api.kubernetes.core import Pod, Taint
+from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
+from fairlead.api.values import quantity
+from fairlead.api.values.times import format_time
 from fairlead.decide.fleet.actions import WritePool
 from fairlead.decide.fleet.balloons import (
     Action,

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.bounds import ATTEMPTS_MAX
-from fairlead.api.core import Node, Taint
-from fairlead.api.job import Attempt, Job, JobStatus, Progress
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Attempt, Job, JobStatus, Progress
+from fairlead.api.jobs.placement import HeldNodes
+from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED, TEAM
-from fairlead.api.placement import HeldNodes
-from fairlead.api.team import Team
-from fairlead.api.times import format_time
+from fairlead.api.values.bounds import ATTEMPTS_MAX
+from fairlead.api.values.times import format_time
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.attempts.backoff import BorrowerBackOff, borrower_backoff

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, Pod, Taint
-from fairlead.api.job import Attempt, Job
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.jobs.placement import HeldNodes
+from fairlead.api.kubernetes.core import Node, Pod, Taint
 from fairlead.api.meta import Condition, OwnerReference
 from fairlead.api.names import HOSTNAME, POOL, TEAM
-from fairlead.api.placement import HeldNodes
-from fairlead.api.team import Team
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.answers.forecast import Forecasts
 from fairlead.decide.placement.actions import NominateJob, PlaceJob

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import Job
+from fairlead.api.cluster.team import Budget, Team, TeamStatus, TeamUse
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition
-from fairlead.api.team import Budget, Team, TeamStatus, TeamUse
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

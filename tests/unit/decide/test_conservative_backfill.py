@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.decide.past_jobs import of, past
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
-from fairlead.api.quantity import CPU
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.values.quantity import CPU
+from fairlead.api.values.times import format_time
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.answers.snapshot import Carried, Snapshot, replay

@@ -8,11 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.decide.test_preemption import HOUR, Cluster, running
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job, Progress, Topology
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.names import MIRROR_POD, POOL
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.node_pool import (
     NodePool,
     NodePoolSpec,
     NodePoolStatus,
@@ -22,8 +18,12 @@ from fairlead.api.node_pool import (
     ProviderType,
     ScaleDown,
 )
-from fairlead.api.placement import PreemptionKind
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Job, Progress, Topology
+from fairlead.api.jobs.placement import PreemptionKind
+from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.names import MIRROR_POD, POOL
+from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.status import preempted_verdict
 from fairlead.decide.placement.actions import WithdrawPreemption
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -6,7 +6,9 @@ import pytest
 from msgspec import structs
 
 from fairlead.api import names
-from fairlead.api.core import (
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import (
     Affinity,
     Container,
     NodeAffinity,
@@ -16,12 +18,10 @@ from fairlead.api.core import (
     Taint,
     Toleration,
 )
-from fairlead.api.job import Attempt, Job
+from fairlead.api.kubernetes.pod_parts import ContainerPort, PodAffinityTerm, PodAntiAffinity
 from fairlead.api.meta import Condition, LabelSelector, LabelSelectorRequirement
-from fairlead.api.pod_parts import ContainerPort, PodAffinityTerm, PodAntiAffinity
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
-from fairlead.api.validate import validate_job
+from fairlead.api.validation.validate import validate_job
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.decide.test_placement import POLICY, workers
 
-from fairlead.api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from fairlead.api.devices import (
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from fairlead.api.kubernetes.devices import (
     Device,
     DeviceAttribute,
     DeviceClass,
@@ -16,7 +17,6 @@ from fairlead.api.devices import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from fairlead.api.job import Job
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from fairlead.api.cluster_report import (
+from fairlead.api.cluster.cluster_report import (
     FINDINGS_MAX,
     ClusterReport,
     ClusterReportStatus,
@@ -15,7 +15,7 @@ from fairlead.api.cluster_report import (
     ReportCondition,
 )
 from fairlead.api.meta import ObjectMeta, find_condition
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.doctor.actions import ChangeKind, CreateReport, WriteReport
 from fairlead.decide.doctor.decide import decide_report, report_status
 from fairlead.decide.doctor.examination import Examination, ExaminationFinding

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.use import MemberUse
+from fairlead.api.jobs.use import MemberUse
 from fairlead.cli.views.efficiency import efficiency_facts, efficiency_text, plot_lines
 from fairlead.decide.efficiency import Efficiency, efficiency
 from fairlead.testing.builders import make_job

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_report import (
+from fairlead.api.cluster.node_report import (
     NodeReport,
     NodeReportSpec,
     NodeReportStatus,
     ReportedShaping,
     ReportedTeamEgress,
 )
-from fairlead.api.times import format_time
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.values.times import format_time
 from fairlead.decide.network import EgressMemory, EgressPolicy, SetShares, TeamBudget, decide_shares
 from fairlead.testing.builders import EPOCH
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Taint
-from fairlead.api.job import Adopts, Attempt, Job
+from fairlead.api.cluster.team import JobLimits
+from fairlead.api.jobs.job import Adopts, Attempt, Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Taint
+from fairlead.api.kubernetes.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.meta import Condition, ObjectMeta
 from fairlead.api.names import ADMITTED, TEAM
-from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
-from fairlead.api.team import JobLimits
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
-from fairlead.api.validate import validate_job
+from fairlead.api.validation.validate import validate_job
+from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.seats import covers
 from fairlead.decide.attempts.usage import gpu_count, usage_of
 from fairlead.decide.placement.actions import NominateJob, PlaceJob, WriteVerdict

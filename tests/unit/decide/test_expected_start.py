@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.after import After
-from fairlead.api.job import Attempt, Job, Progress
+from fairlead.api.jobs.after import After
+from fairlead.api.jobs.job import Attempt, Job, Progress
 from fairlead.api.meta import Condition
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.answers.expected_start import expected_start
 from fairlead.decide.answers.explanation import ExpectedStart
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fairlead.api.after import After
-from fairlead.api.job import Attempt, Job, VerdictStatus
+from fairlead.api.jobs.after import After
+from fairlead.api.jobs.job import Attempt, Job, VerdictStatus
 from fairlead.api.meta import Condition
 from fairlead.api.names import FAILURE_TARGET
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.cli.views.why import why_text
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.answers.explanation import Explanation, Forecast, OverduePod, UnknownBound

@@ -6,9 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.fleet import Fleet
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.node_pool import (
     NodePool,
     NodePoolSpec,
     NodeTemplate,
@@ -17,6 +16,7 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
+from fairlead.api.meta import ObjectMeta
 from fairlead.decide.fleet.actions import Action, Announce, WriteFleet, WritePool
 from fairlead.decide.fleet.announced import begun_early
 from fairlead.decide.fleet.census import take_census

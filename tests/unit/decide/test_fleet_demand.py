@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import Taint, Toleration
-from fairlead.api.fleet import Fleet
-from fairlead.api.job import Job
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.node_pool import (
     Launch,
     NodePool,
     NodePoolSpec,
@@ -21,9 +18,12 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
-from fairlead.api.placement import Nomination, RolePlacement
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Nomination, RolePlacement
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Taint, Toleration
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.values.times import format_time
 from fairlead.decide.fleet.census import is_gone, take_census
 from fairlead.decide.fleet.demand import Demand, Offer, Unbought, demand_of, template_of
 from fairlead.decide.fleet.joins import JoinBucket, JoinLimits

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.node_pool import (
     NodePool,
     NodePoolSpec,
     NodeTemplate,
@@ -16,6 +15,7 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
+from fairlead.api.meta import ObjectMeta
 from fairlead.decide.fleet.growth import pools_that_hold
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import make_job, make_node

@@ -8,10 +8,8 @@ from msgspec.structs import replace
 from tests.unit.decide.test_fleet_demand import ask, bought
 
 from fairlead.api import names
-from fairlead.api.fleet import Fleet
-from fairlead.api.job import Job
-from fairlead.api.meta import Amount, ObjectMeta
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.node_pool import (
     NodePool,
     NodePoolSpec,
     NodePoolStatus,
@@ -22,6 +20,8 @@ from fairlead.api.node_pool import (
     ProviderType,
     ScaleUp,
 )
+from fairlead.api.jobs.job import Job
+from fairlead.api.meta import Amount, ObjectMeta
 from fairlead.decide.fleet.actions import CallLaunch, WritePool
 from fairlead.decide.fleet.cycle import decide_fleet
 from fairlead.decide.fleet.demand import Offer, template_of

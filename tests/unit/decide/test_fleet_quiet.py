@@ -9,10 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import Node
-from fairlead.api.fleet import Fleet, FleetSpec, Freeze
-from fairlead.api.meta import Condition, ObjectMeta
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.fleet import Fleet, FleetSpec, Freeze
+from fairlead.api.cluster.node_pool import (
     NodePool,
     NodePoolSpec,
     NodeTemplate,
@@ -21,6 +19,8 @@ from fairlead.api.node_pool import (
     ProviderType,
     ScaleDown,
 )
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.meta import Condition, ObjectMeta
 from fairlead.decide.fleet.actions import (
     Action,
     Admit,

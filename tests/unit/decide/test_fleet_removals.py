@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fairlead.api.fleet import FleetStatus, Grant
+from fairlead.api.cluster.fleet import FleetStatus, Grant
 from fairlead.decide.fleet.actions import Action, DeleteNode, Terminate
 from fairlead.decide.fleet.cycle import decide_fleet
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy

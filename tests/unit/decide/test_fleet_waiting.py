@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job, VerdictStatus
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job, VerdictStatus
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import Condition
-from fairlead.api.team import Team
-from fairlead.api.topology import Topology
 from fairlead.decide.fleet.demand import Offer, demand_of
 from fairlead.decide.fleet.waiting import gangs_in_order, lacks_nodes
 from fairlead.decide.placement.why_not.whatif import would_fit

@@ -7,7 +7,7 @@ from dataclasses import replace as replaced
 from msgspec.structs import replace
 from tests.unit.decide.health_world import ACTING, HealthWorld, fault
 
-from fairlead.api.node_report import (
+from fairlead.api.cluster.node_report import (
     Action,
     AgentAnswer,
     ReportedSource,
@@ -15,7 +15,7 @@ from fairlead.api.node_report import (
     Severity,
     SourceState,
 )
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.actions import SetRecord
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.model.health.node_record import NodeState
@@ -415,7 +415,7 @@ def test_nothing_moves_while_the_api_server_fails_but_what_comes_back() -> None:
 
 
 def test_an_override_lets_named_nodes_go_beyond_the_budgets() -> None:
-    from fairlead.api.fleet import FleetSpec, Override
+    from fairlead.api.cluster.fleet import FleetSpec, Override
 
     world = seeing(count=20)
     for index in range(3):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Container, Node, Pod
-from fairlead.api.job import Attempt, Job
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.kubernetes.core import Container, Node, Pod
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

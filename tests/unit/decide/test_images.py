@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.resource_quota import ResourceQuota
+from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.kubernetes.resource_quota import ResourceQuota
 from fairlead.decide.images.plan import PullHold, StartPull
 from fairlead.decide.images.pods import Taken, of_job, pull_pod
 from fairlead.decide.images.policy import ImagesPolicy

@@ -6,13 +6,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Job
+from fairlead.api.cluster.team import JobLimits, Team
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Nomination, RolePlacement
+from fairlead.api.jobs.topology import Topology
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY
-from fairlead.api.placement import Nomination, RolePlacement
-from fairlead.api.team import JobLimits, Team
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.values.times import format_time
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.answers.forecast import forecast

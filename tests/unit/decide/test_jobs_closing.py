@@ -7,8 +7,8 @@ from math import inf
 from msgspec.structs import replace
 from tests.unit.decide.jobs_world import World, new_job
 
-from fairlead.api.job import Progress
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Progress
+from fairlead.api.values.times import format_time
 from fairlead.model.health.windows import Window
 from fairlead.testing.builders import EPOCH
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.after import ALL_ELEMENTS, After
-from fairlead.api.job import Job
+from fairlead.api.jobs.after import ALL_ELEMENTS, After
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.jobs.dependencies import VISITED_MAX, find_cycle

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.decide.jobs_world import World, new_job
 
-from fairlead.api.core import PodStatus
-from fairlead.api.job import Attempt, Cause, Restart, RestartPolicy
+from fairlead.api.jobs.job import Attempt, Cause, Restart, RestartPolicy
+from fairlead.api.kubernetes.core import PodStatus
 from fairlead.decide.pinning import Binding, node_of
 
 

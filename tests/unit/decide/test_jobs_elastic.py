@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 
-from fairlead.api.core import ConfigMap
+from fairlead.api.kubernetes.core import ConfigMap
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 
 from .jobs_world import World, new_job

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Attempt, Job
+from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.meta import Condition, OwnerReference, find_condition
-from fairlead.api.times import format_micro_time, format_time
+from fairlead.api.values.times import format_micro_time, format_time
 from fairlead.decide.job_actions import RemoveFinalizer, WriteJobStatus
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.pods import JobPods

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import (
+from fairlead.api.jobs.job import Attempt, Cause, Restart
+from fairlead.api.kubernetes.core import (
     Container,
     ContainerState,
     ContainerStateTerminated,
@@ -15,9 +16,8 @@ from fairlead.api.core import (
     PodCondition,
     PodStatus,
 )
-from fairlead.api.job import Attempt, Cause, Restart
 from fairlead.api.names import EXIT_STOPPED, EXIT_UNAVAILABLE
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.end_reason import EndReason, cause_of
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.pinning import Binding, pinned_node

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.after import After, AfterFailed, AfterState
-from fairlead.api.job import Restart
-from fairlead.api.times import format_time
+from fairlead.api.jobs.after import After, AfterFailed, AfterState
+from fairlead.api.jobs.job import Restart
+from fairlead.api.values.times import format_time
 from fairlead.cli.slurm_tools.states import SlurmState, slurm_state
 from fairlead.decide.jobs.gate import admitted_verdict
 from fairlead.decide.jobs.view import DependencyState

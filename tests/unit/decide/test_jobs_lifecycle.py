@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Cause, Restart, RestartPolicy
+from fairlead.api.jobs.job import Cause, Restart, RestartPolicy
 from fairlead.api.meta import OwnerReference, find_condition
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.attempts.status import back_off_verdict
 from fairlead.decide.job_actions import DeleteJob
 from fairlead.decide.jobs.actions import CreatePod

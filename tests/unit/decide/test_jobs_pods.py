@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import label_number
 from fairlead.decide.jobs.pods import JobPods, read_member
 from fairlead.testing.builders import make_job, make_pod

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.decide.jobs_world import World, new_job
 
-from fairlead.api.job import Progress
+from fairlead.api.jobs.job import Progress
+from fairlead.api.jobs.placement import Preemption
 from fairlead.api.meta import find_condition, is_true
 from fairlead.api.names import ADMITTED
-from fairlead.api.placement import Preemption
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 
 
 def ask(world: World, **more: object) -> None:

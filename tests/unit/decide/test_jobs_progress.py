@@ -9,10 +9,15 @@ import msgspec
 import pytest
 
 from fairlead.api import names
-from fairlead.api.bounds import STEP_MAX
-from fairlead.api.core import ContainerState, ContainerStateTerminated, ContainerStatus, Pod
-from fairlead.api.job import Progress
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Progress
+from fairlead.api.kubernetes.core import (
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStatus,
+    Pod,
+)
+from fairlead.api.values.bounds import STEP_MAX
+from fairlead.api.values.times import format_time
 from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.progress import (
     IGNORED_LENGTH_MAX,

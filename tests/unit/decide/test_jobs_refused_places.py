@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import PodCondition, PodStatus
-from fairlead.api.job import Cause, Restart
+from fairlead.api.jobs.job import Cause, Restart
+from fairlead.api.kubernetes.core import PodCondition, PodStatus
 from fairlead.api.podgroups import GroupApi
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.attempts.status import back_off_verdict
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.pinning import Binding

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fairlead.api.bounds import BACKOFF_SECONDS_MAX
-from fairlead.api.job import Cause, Restart
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Cause, Restart
+from fairlead.api.values.bounds import BACKOFF_SECONDS_MAX
+from fairlead.api.values.times import format_time
 from fairlead.decide.jobs.restart import backoff_seconds
 from fairlead.testing.builders import EPOCH, make_job
 

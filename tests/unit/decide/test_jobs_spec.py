@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import Checkpoint, Restart, RestartPolicy
+from fairlead.api.jobs.job import Checkpoint, Restart, RestartPolicy
 from fairlead.decide.attempts import record
 from fairlead.testing.builders import make_role
 

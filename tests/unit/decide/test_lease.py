@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.core import Lease, LeaseSpec
+from fairlead.api.kubernetes.core import Lease, LeaseSpec
 from fairlead.api.meta import ObjectMeta
 from fairlead.decide.lease import LeaseTimes, LeaveLease, SeenLease, TakeLease, campaign
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Node
-from fairlead.api.job import Adopts, Attempt, Job
+from fairlead.api.jobs.job import Adopts, Attempt, Job
+from fairlead.api.jobs.placement import Nomination, RolePlacement, Victim
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import Condition
 from fairlead.api.names import MAINTENANCE
-from fairlead.api.placement import Nomination, RolePlacement, Victim
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.answers.forecast import forecast

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.decide.test_preemption import HOUR, Cluster, running
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED, DEFRAGMENT
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import NominateJob, PreemptJob, WithdrawPreemption
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.waiting.state import PlacementState

@@ -11,7 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import (
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import (
     Affinity,
     NodeAffinity,
     NodeSelector,
@@ -19,11 +21,9 @@ from fairlead.api.core import (
     PodCondition,
     Taint,
 )
-from fairlead.api.core import NodeSelectorRequirement as Requirement
-from fairlead.api.job import Job
+from fairlead.api.kubernetes.core import NodeSelectorRequirement as Requirement
 from fairlead.api.podgroups import GroupApi
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.jobs import native
 from fairlead.decide.jobs.members import gang_map

@@ -8,7 +8,23 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import (
+from fairlead.api.cluster.machine_result import (
+    Figure,
+    MachineFinding,
+    MachineOutcome,
+    SuiteResult,
+    encode_result,
+)
+from fairlead.api.cluster.node_report import Action
+from fairlead.api.cluster.node_suites import Better, FigureKind, suites
+from fairlead.api.cluster.node_test import (
+    NodeTest,
+    NodeTestCause,
+    NodeTestPhase,
+    NodeTestSpec,
+    NodeTestStatus,
+)
+from fairlead.api.kubernetes.core import (
     ContainerState,
     ContainerStateTerminated,
     ContainerStatus,
@@ -17,24 +33,8 @@ from fairlead.api.core import (
     Pod,
     PodStatus,
 )
-from fairlead.api.machine_result import (
-    Figure,
-    MachineFinding,
-    MachineOutcome,
-    SuiteResult,
-    encode_result,
-)
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_report import Action
-from fairlead.api.node_suites import Better, FigureKind, suites
-from fairlead.api.node_test import (
-    NodeTest,
-    NodeTestCause,
-    NodeTestPhase,
-    NodeTestSpec,
-    NodeTestStatus,
-)
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.health.judgement import Peers, fleet_limit, judged, shape_of
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.testing import (

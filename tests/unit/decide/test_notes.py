@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import OwnerReference
 from fairlead.decide.attempts.notes import EventReason, PendingEvent, event, is_left_to_array
 from fairlead.decide.attempts.status import StatusDraft

@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.decide.test_placement import POLICY, apply, workers
 
-from fairlead.api.core import Node
-from fairlead.api.job import Attempt, ClaimTemplate, Job
+from fairlead.api.jobs.job import Attempt, ClaimTemplate, Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.topology import Topology
-from fairlead.api.validate import validate_job
-from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim
+from fairlead.api.validation.validate import validate_job
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.core import (
+from fairlead.api.kubernetes.core import (
     Affinity,
     NodeAffinity,
     NodeSelector,

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.decide.test_preemption import Cluster, running
 
-from fairlead.api.job import Attempt, Job
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.asks.priorities import MissingClass, PriorityTable

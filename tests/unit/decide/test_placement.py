@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from fairlead.api import names
-from fairlead.api.core import Taint, Toleration
-from fairlead.api.job import Adopts, Attempt, Job
+from fairlead.api.jobs.job import Adopts, Attempt, Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Taint, Toleration
+from fairlead.api.kubernetes.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.meta import Condition, ObjectMeta
-from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.record import new_record
 from fairlead.decide.placement.actions import Action, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide

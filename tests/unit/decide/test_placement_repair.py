@@ -7,12 +7,12 @@ from dataclasses import replace as replaced
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, Taint
-from fairlead.api.job import Adopts, Attempt, Job, VerdictStatus
+from fairlead.api.jobs.job import Adopts, Attempt, Job, VerdictStatus
+from fairlead.api.jobs.placement import EmptySeats, Nomination
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.meta import Condition
-from fairlead.api.placement import EmptySeats, Nomination
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

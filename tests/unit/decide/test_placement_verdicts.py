@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.core import Node, Taint
-from fairlead.api.job import Job, VerdictStatus
+from fairlead.api.jobs.job import Job, VerdictStatus
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.names import TEAM
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.outcome import verdict_status

@@ -8,8 +8,7 @@ from dataclasses import replace as replace_dataclass
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import ContainerPort
-from fairlead.api.job import (
+from fairlead.api.jobs.job import (
     Adopts,
     Attempt,
     Cause,
@@ -19,10 +18,11 @@ from fairlead.api.job import (
     Topology,
     VerdictStatus,
 )
+from fairlead.api.jobs.placement import Nomination, Preemption, RolePlacement, Victim
+from fairlead.api.kubernetes.core import ContainerPort
 from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED
-from fairlead.api.placement import Nomination, Preemption, RolePlacement, Victim
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.answers import forecast
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.placement.actions import (

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Job
-from fairlead.api.use import MemberUse
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.use import MemberUse
 from fairlead.cli.views.top import columns, csv_text, facts, in_order, job_line, rows, sums
 from fairlead.decide.present_use import MemberNow, PresentUse, present_use
 from fairlead.testing.builders import make_job

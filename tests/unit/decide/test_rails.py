@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.cluster_report import ClusterReport, ClusterReportStatus, ReportCondition
-from fairlead.api.fleet import RemovalCause
+from fairlead.api.cluster.cluster_report import ClusterReport, ClusterReportStatus, ReportCondition
+from fairlead.api.cluster.fleet import RemovalCause
+from fairlead.api.cluster.node_pool import Bought, Lost
 from fairlead.api.meta import Condition
-from fairlead.api.node_limit import parse_limit
-from fairlead.api.node_pool import Bought, Lost
-from fairlead.api.times import format_time
+from fairlead.api.values.node_limit import parse_limit
+from fairlead.api.values.times import format_time
 from fairlead.decide.rails.bought import (
     BOUGHT_MAX,
     bought_within_day,

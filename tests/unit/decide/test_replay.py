@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.core import Node
-from fairlead.api.job import Attempt, Job
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.values.times import format_time
 from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import Action, NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide

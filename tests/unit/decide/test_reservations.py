@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.job import Job
+from fairlead.api.cluster.team import Reservation, Team
+from fairlead.api.jobs.job import Job
 from fairlead.api.names import MAINTENANCE, POOL
-from fairlead.api.team import Reservation, Team
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.placement.actions import Action, PlaceJob

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import Attempt, Job
+from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.waiting.run_times import (
     SAMPLES_MAX,
     SAMPLES_MIN,

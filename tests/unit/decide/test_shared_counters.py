@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from tests.unit.decide.test_devices import cluster, gang, verdict
 from tests.unit.decide.test_placement import POLICY, places
 
-from fairlead.api.core import Pod
-from fairlead.api.devices import CounterConsumption, DeviceCounter, ResourceSlice
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
+from fairlead.api.kubernetes.devices import CounterConsumption, DeviceCounter, ResourceSlice
 from fairlead.api.meta import ObjectMeta
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState

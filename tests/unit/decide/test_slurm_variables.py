@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.decide.jobs.members import gang_map, missing_pods
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming

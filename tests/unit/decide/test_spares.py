@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fairlead.api import names
-from fairlead.api.core import Node, Taint, Toleration
-from fairlead.api.topology import Topology
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Node, Taint, Toleration
 from fairlead.decide.placement.actions import ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
-from fairlead.api.placement import Nomination, RolePlacement, Victim
-from fairlead.api.team import QueueingStrategy, Team
+from fairlead.api.cluster.team import QueueingStrategy, Team
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Nomination, RolePlacement, Victim
+from fairlead.api.kubernetes.core import Node
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, NodeCondition
-from fairlead.api.job import Attempt, Job
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.kubernetes.core import Node, NodeCondition
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

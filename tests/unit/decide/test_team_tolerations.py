@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Taint, Toleration
+from fairlead.api.kubernetes.core import Taint, Toleration
 from fairlead.api.names import TEAM
 from fairlead.decide.attempts.seats import seats
 from fairlead.decide.jobs.members import PodFactory

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
-from fairlead.api.topology import Topology
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Node
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.placement.actions import PlaceJob

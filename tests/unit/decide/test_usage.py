@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import Attempt, Cause, Job, Progress
+from fairlead.api.jobs.job import Attempt, Cause, Job, Progress
+from fairlead.api.jobs.placement import HeldNodes
 from fairlead.api.names import SUBMITTED_BY
-from fairlead.api.placement import HeldNodes
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import End, closed_record, new_record
 from fairlead.decide.attempts.usage import Usage, usage_of, weeks_of

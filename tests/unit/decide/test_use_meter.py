@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fairlead.api.use import SERIES_MAX, USE_BYTES_MAX, MemberUse, decode_use, encode_use
+from fairlead.api.jobs.use import SERIES_MAX, USE_BYTES_MAX, MemberUse, decode_use, encode_use
 from fairlead.decide.use_meter import UseMeter, UseReading
 
 MIB = 1 << 20

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fairlead.api.indices import parse_indices
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.values.indices import parse_indices
 from fairlead.cli.job_request.batch import SUBMITTED
 from fairlead.cli.job_request.environment import LOCAL_ENVIRONMENT
 from fairlead.decide.arrays.environment import element_environment

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.decide.test_placement import POLICY, apply, workers
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.kubernetes.volumes import PersistentVolumeClaim
 from fairlead.api.meta import ObjectMeta, OwnerReference
-from fairlead.api.volumes import PersistentVolumeClaim
 from fairlead.decide.answers.explain import explain_changed
 from fairlead.decide.answers.supposed import submitted
 from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict

@@ -12,7 +12,7 @@ import pytest
 from tests.tidy.sources import ROOT
 
 from fairlead.api.status import Forbidden, NotFound, Unavailable
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.doctor.objects import SeenNode
 from fairlead.doctor.readers.node_pods import (
     LOG_BYTES_MAX,

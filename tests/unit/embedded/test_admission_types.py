@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.api import crd
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import CONFIG_MAPS, CRDS, JOBS, PODS, PRIORITY_CLASSES
+from fairlead.api.schema import crd
 from fairlead.api.status import BadRequest, Invalid
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry

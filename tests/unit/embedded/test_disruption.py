@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.embedded.test_service import EPOCH, create, make, pod_spec, sweeping
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.status import Conflict, TooManyRequests
 from fairlead.embedded.builtins import BUDGETS, NODES, PODS, SERVICE_ACCOUNTS
 from fairlead.embedded.storage.store import Store

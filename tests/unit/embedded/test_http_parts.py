@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from fairlead.api.kubernetes.webhooks import WebhookClientConfig
 from fairlead.api.status import NotAcceptable
-from fairlead.api.webhooks import WebhookClientConfig
 from fairlead.embedded.http.negotiate import OBJECT_FORMS, negotiate
 from fairlead.embedded.http.respond import json_answer
 from fairlead.embedded.http.webhook_caller import HttpWebhookCaller

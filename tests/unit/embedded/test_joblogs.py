@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import BadRequest, NotFound
 from fairlead.embedded.http.logs import LogOptions

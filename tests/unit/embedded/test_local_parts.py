@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Pod, ResourceRequirements, Secret
+from fairlead.api.kubernetes.core import Pod, ResourceRequirements, Secret
 from fairlead.api.resources import CONFIG_MAPS, SECRETS
 from fairlead.embedded.local.config import ConfigData, ConfigMirrors
 from fairlead.embedded.local.containers import (

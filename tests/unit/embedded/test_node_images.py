@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.embedded.test_service import make
 
-from fairlead.api.core import ContainerImage
+from fairlead.api.kubernetes.core import ContainerImage
 from fairlead.api.resources import NODES
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.storage.store import Store

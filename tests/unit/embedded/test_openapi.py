@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.api import crd, names
+from fairlead.api import names
 from fairlead.api.resources import ALL, Resource
+from fairlead.api.schema import crd
 from fairlead.embedded.openapi import openapi_v2, openapi_v3_group, openapi_v3_index
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api import core
+from fairlead.api.kubernetes import core
 from fairlead.embedded import builtins
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.records import Record

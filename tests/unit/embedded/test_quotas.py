@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.amounts import Amounts, added, read, written
 from fairlead.api.status import Forbidden, Invalid
+from fairlead.api.values.amounts import Amounts, added, read, written
 from fairlead.embedded.builtins import CLAIMS, CONFIG_MAPS, PODS, RESOURCE_QUOTAS, SERVICES
 from fairlead.embedded.quota.usage import usage_of
 from fairlead.embedded.registry import Registry

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.api import crd
 from fairlead.api.resources import LEASES, NODES, PODS, SERVICES
+from fairlead.api.schema import crd
 from fairlead.api.status import BadRequest
 from fairlead.embedded.schema.schema import (
     Schema,

@@ -11,8 +11,8 @@ from bench.objects import pod_body
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.api.builtin_schemas import COMPLETE
-from fairlead.api.crd import manifests
+from fairlead.api.schema.builtin_schemas import COMPLETE
+from fairlead.api.schema.crd import manifests
 from fairlead.embedded.schema.check import compile_check
 from fairlead.embedded.schema.fast import names_test, residual_schema, type_test
 from fairlead.embedded.schema.fill import EMBEDDED

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fairlead.api.status import ApiError, BadRequest, Conflict, Expired, InternalError, Invalid
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.embedded.builtins import CONFIG_MAPS, CRDS, EVENTS, NAMESPACES, NODES, PODS
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo

@@ -7,7 +7,7 @@ import random
 import msgspec
 from bench.objects import pod_body
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.embedded.client import InProcessClient, PodSharing
 from fairlead.embedded.registry import Registry

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import is_true
 from fairlead.api.names import RACK
 from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from fairlead.api.status import InternalError, Unavailable
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import STALLED, VirtualNodes
 from fairlead.embedded.virtual.profile import (

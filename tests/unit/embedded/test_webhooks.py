@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlead.api.kubernetes.webhooks import WebhookClientConfig
 from fairlead.api.status import ApiError, BadRequest, Conflict, Forbidden, InternalError, Invalid
-from fairlead.api.webhooks import WebhookClientConfig
 from fairlead.embedded.builtins import (
     CONFIG_MAPS,
     LEASES,

@@ -8,8 +8,8 @@ from dataclasses import replace as with_fields
 from msgspec.structs import replace
 
 from fairlead.api import names
+from fairlead.api.jobs.use import AttemptUse
 from fairlead.api.meta import Condition
-from fairlead.api.use import AttemptUse
 from fairlead.runtime.history import (
     FleetQuery,
     FleetRecord,

@@ -34,10 +34,10 @@ from tests.unit.history.contract import (
 from tests.unit.history.contract import record as _record
 
 from fairlead.api import names
-from fairlead.api.attempt import Attempt
-from fairlead.api.core import Container, EnvVar, PodSpec, PodTemplate, Volume
-from fairlead.api.job import Job, JobSpec, JobStatus, Role
-from fairlead.api.use import USE_BYTES_MAX
+from fairlead.api.jobs.attempt import Attempt
+from fairlead.api.jobs.job import Job, JobSpec, JobStatus, Role
+from fairlead.api.jobs.use import USE_BYTES_MAX
+from fairlead.api.kubernetes.core import Container, EnvVar, PodSpec, PodTemplate, Volume
 from fairlead.history import sqlite
 from fairlead.history.memory import MemoryHistory
 from fairlead.history.sqlite import SqliteHistory

@@ -7,9 +7,9 @@ import time
 import msgspec
 import pytest
 
-from fairlead.api.core import Pod, ResourceRequirements
+from fairlead.api.kubernetes.core import Pod, ResourceRequirements
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.pod_asks import pod_amounts
+from fairlead.api.pods.pod_asks import pod_amounts
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import InternalError
 from fairlead.kube.decoding import Decoders

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.decide.adoption.test_forged_jobs import UNSTATED
 
-from fairlead.api.job import Adopts, Job
+from fairlead.api.jobs.job import Adopts, Job
+from fairlead.api.jobs.placement import EmptySeats
 from fairlead.api.names import SUBMITTED_BY
-from fairlead.api.placement import EmptySeats
 from fairlead.model.adopted import as_stated
 from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.cluster import ClusterState

@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fairlead.api.bounds import CONSTRAINT_VALUES_MAX, RESOURCES_MAX
-from fairlead.api.core import (
+from fairlead.api.jobs.job import MEMBERS_MAX, ROLES_MAX, Job
+from fairlead.api.kubernetes.core import (
     Affinity,
     NodeAffinity,
     NodeSelector,
     NodeSelectorRequirement,
     NodeSelectorTerm,
 )
-from fairlead.api.job import MEMBERS_MAX, ROLES_MAX, Job
+from fairlead.api.values.bounds import CONSTRAINT_VALUES_MAX, RESOURCES_MAX
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.waiting.state import PlacementState

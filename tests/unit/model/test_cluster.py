@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Taint
-from fairlead.api.job import Adopts, Attempt, Job
+from fairlead.api.jobs.job import Adopts, Attempt, Job
+from fairlead.api.jobs.placement import Nomination, RolePlacement
+from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import Condition, OwnerReference
 from fairlead.api.names import JOB_NAME, JOB_UID
-from fairlead.api.placement import Nomination, RolePlacement
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.job import Attempt
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Attempt
+from fairlead.api.values.times import format_time
 from fairlead.model.holdings.completion import ends_at
 from fairlead.testing.builders import EPOCH, make_job, make_placement
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.names import MAINTENANCE
 from fairlead.model.asks.requests import MemberClass
 from fairlead.model.cluster import ClusterState

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import make_job, make_nodes, make_placement, make_pod
 

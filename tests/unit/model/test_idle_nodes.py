@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from fairlead.api.core import Node
-from fairlead.api.node_test import NodeTestCause
+from fairlead.api.cluster.node_test import NodeTestCause
+from fairlead.api.kubernetes.core import Node
 from fairlead.decide.health.idle_tests import idle_tests, overdue, said_overdue
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.model.health.idle_nodes import DueNode, IdleNodes, PastTests

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from fairlead.api.core import ContainerImage
+from fairlead.api.kubernetes.core import ContainerImage
 from fairlead.model.inventory import image_table
 from fairlead.model.inventory.image_table import IMAGES_PER_NODE_MAX, LACKING_MAX, ImageTable
 

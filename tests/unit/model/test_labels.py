@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from fairlead.api.core import (
+from fairlead.api.kubernetes.core import (
     NodeSelector,
     NodeSelectorRequirement,
     NodeSelectorTerm,

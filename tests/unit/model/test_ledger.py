@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from fairlead.api import names
-from fairlead.api.core import ContainerStatus, Pod, ResourceRequirements, SchedulingGate
-from fairlead.api.job import Adopts, Job
+from fairlead.api.jobs.job import Adopts, Job
+from fairlead.api.kubernetes.core import ContainerStatus, Pod, ResourceRequirements, SchedulingGate
 from fairlead.api.meta import Condition, OwnerReference
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import RecordActualPlacement, ReleaseJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, NodeCondition
+from fairlead.api.kubernetes.core import Node, NodeCondition
 from fairlead.api.names import MAINTENANCE, MAINTENANCE_ANNOUNCED
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.model.health.node_health import NodeHealth, is_ready
 from fairlead.model.health.windows import Window, read_window, window_text
 from fairlead.testing.builders import EPOCH, make_node

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.fleet import RemovalCause
+from fairlead.api.cluster.fleet import RemovalCause
+from fairlead.api.cluster.node_report import Action
 from fairlead.api.names import HEALTH, RETIRE
-from fairlead.api.node_report import Action
 from fairlead.model.health.node_record import (
     Departure,
     NodeRecord,

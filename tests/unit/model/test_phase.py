@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import Adopts, Attempt, Job
+from fairlead.api.jobs.job import Adopts, Attempt, Job
 from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED, FAILED, SUCCEEDED
 from fairlead.model.gang.phase import Phase, phase_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, Pod, Taint
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod, Taint
 from fairlead.api.meta import Condition
 from fairlead.api.names import POOL, TAINT_JOINING
 from fairlead.model.health.node_health import is_ready

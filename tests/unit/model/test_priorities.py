@@ -6,8 +6,8 @@ import random
 
 from msgspec.structs import replace
 
-from fairlead.api.core import PriorityClass
-from fairlead.api.job import JobSpec
+from fairlead.api.jobs.job import JobSpec
+from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.model.asks.priorities import PriorityTable
 from fairlead.testing.builders import make_job, make_priority_class
 

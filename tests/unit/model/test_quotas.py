@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import ResourceRequirements
-from fairlead.api.job import Adopts, Job
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.resource_quota import (
+from fairlead.api.jobs.job import Adopts, Job
+from fairlead.api.kubernetes.core import ResourceRequirements
+from fairlead.api.kubernetes.resource_quota import (
     ResourceQuota,
     ResourceQuotaSpec,
     ResourceQuotaStatus,
     ScopeRequirement,
     ScopeSelector,
 )
+from fairlead.api.meta import ObjectMeta
 from fairlead.model.gang.gangs import GangRequest, RequestReader, gang_of
 from fairlead.model.holdings.quotas import (
     Held,

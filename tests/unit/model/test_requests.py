@@ -7,7 +7,7 @@ from itertools import product
 import msgspec
 import pytest
 
-from fairlead.api.core import Container, PodSpec, ResourceRequirements, Toleration
+from fairlead.api.kubernetes.core import Container, PodSpec, ResourceRequirements, Toleration
 from fairlead.model.asks.requests import RequestError, RequestReader, constraints_of
 from fairlead.testing.builders import make_pod_spec
 

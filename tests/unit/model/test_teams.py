@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.api.core import Taint, Toleration
+from fairlead.api.kubernetes.core import Taint, Toleration
 from fairlead.api.names import TEAM
 from fairlead.model.asks.teams import AmbiguousTeam, ForeignTeam, TeamTable, owner_of
 from fairlead.model.cluster import ClusterState

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from fairlead.api.job import Checkpoint
-from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from fairlead.api.jobs.job import Checkpoint
+from fairlead.api.kubernetes.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from fairlead.model.claimed.job_claims import NO_CLAIMS, Claims, claims_of
 from fairlead.model.claimed.volumes import (
     DeletedClaim,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.job import Role
+from fairlead.api.jobs.job import Role
 from fairlead.api.names import DRAIN, HEALTH_DRAIN, MAINTENANCE
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.model.health.windows import Window, closed_of, drain_of, hold_seconds, read_window
 from fairlead.model.inventory.window_table import WindowTable
 from fairlead.testing.builders import make_job, make_role

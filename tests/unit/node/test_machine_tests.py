@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.machine_result import (
+from fairlead.api.cluster.machine_result import (
     FIGURES_MAX,
     RESULT_BYTES_MAX,
     Figure,
@@ -22,7 +22,7 @@ from fairlead.api.machine_result import (
     encode_result,
     worst_outcome,
 )
-from fairlead.api.node_suites import Better, MachineTest, Option, machine_tests, suites
+from fairlead.api.cluster.node_suites import Better, MachineTest, Option, machine_tests, suites
 from fairlead.node.host import ClockState, Host
 from fairlead.node.machine_tests import clock, cpu, disk, memory, mount, names
 from fairlead.node.machine_tests.program import measured
@@ -57,7 +57,7 @@ def test_every_test_of_a_suite_has_a_program_that_takes_its_options() -> None:
 
 
 def test_floors_are_of_figures_that_are_judged() -> None:
-    from fairlead.api.node_suites import device_floor
+    from fairlead.api.cluster.node_suites import device_floor
 
     assert device_floor("NVIDIA H100 80GB HBM3", "gpu-peers", "peerBytesPerSecond") == 335e9
     assert device_floor("NVIDIA H100 80GB HBM3", "cpu", "roundsPerSecond") is None

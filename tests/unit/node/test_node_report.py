@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from tests.unit.node.host_tree import HostTree, Looks
 
+from fairlead.api.cluster.node_report import Action, NodeReportStatus, Severity, SourceState
 from fairlead.api.meta import to_wire
-from fairlead.api.node_report import Action, NodeReportStatus, Severity, SourceState
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.node.node_report import UnreadableReport, decode_report, report_status
 from fairlead.node.report import Report, report_of
 

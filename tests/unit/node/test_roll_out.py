@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.api.node_report import ReportedSetting, ReportedTuning, SettingState, TuningMode
+from fairlead.api.cluster.node_report import (
+    ReportedSetting,
+    ReportedTuning,
+    SettingState,
+    TuningMode,
+)
 from fairlead.node.tuning import RollOut, parse_profile, roll_out
 
 PROFILE = """

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.api.egress import BITS_MAX, POD_BITS_MIN, egress_bits, rate_text
+from fairlead.api.values.egress import BITS_MAX, POD_BITS_MIN, egress_bits, rate_text
 from fairlead.input.errors import CliError, render_error
 from fairlead.input.sections import parse
 from fairlead.model.egress_lease import BITS_PER_SECOND_MIN

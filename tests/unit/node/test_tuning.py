@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.node.host_tree import NEXT_BOOT, HostTree
 
-from fairlead.api.node_report import SettingState as State
+from fairlead.api.cluster.node_report import SettingState as State
 from fairlead.input.errors import CliError
 from fairlead.node.tuning import (
     ReadyProfile,

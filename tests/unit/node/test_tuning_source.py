@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.node.host_tree import HostTree, Looks, changed, named
 
-from fairlead.api.node_report import ReportedSetting, SettingState, TuningMode
+from fairlead.api.cluster.node_report import ReportedSetting, SettingState, TuningMode
 from fairlead.decide.health.need import urgency_of
 from fairlead.input.errors import CliError
 from fairlead.model.health.faults import Severity

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fairlead.api.core import ConfigMap
+from fairlead.api.kubernetes.core import ConfigMap
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.runtime.barrier import Barrier, Written
 from fairlead.runtime.clock import LoopClock

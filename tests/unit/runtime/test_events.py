@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fairlead.api.core import Event
+from fairlead.api.kubernetes.core import Event
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import EVENTS, JOBS, NODES
 from fairlead.api.status import Forbidden, Unavailable

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fairlead.api.core import ConfigMap
+from fairlead.api.kubernetes.core import ConfigMap
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict

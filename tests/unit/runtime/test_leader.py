@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from fairlead.api import names
-from fairlead.api.core import Lease
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Lease
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS, LEASES, PODS
 from fairlead.api.status import (

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import pytest
 
-from fairlead.api.core import ConfigMap, Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import ConfigMap, Pod
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import CONFIG_MAPS, PODS
 from fairlead.api.status import (

@@ -9,9 +9,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairlead.api.job import VerdictStatus
-from fairlead.api.meta import Condition, ObjectMeta
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.node_pool import (
     VALID,
     NodePool,
     NodePoolSpec,
@@ -20,9 +18,11 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
+from fairlead.api.cluster.team import Budget, JobLimits, TeamStatus, TeamUse
+from fairlead.api.jobs.job import VerdictStatus
+from fairlead.api.meta import Condition, ObjectMeta
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.api.status import Forbidden
-from fairlead.api.team import Budget, JobLimits, TeamStatus, TeamUse
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind, Recorder
 from fairlead.runtime.fleet_metrics import FleetSource

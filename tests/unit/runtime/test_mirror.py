@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.core import ConfigMap
+from fairlead.api.cluster.team import Team
+from fairlead.api.kubernetes.core import ConfigMap
 from fairlead.api.resources import CONFIG_MAPS, TEAMS
 from fairlead.api.status import (
     Expired,
@@ -21,7 +22,6 @@ from fairlead.api.status import (
     TooManyRequests,
     Unavailable,
 )
-from fairlead.api.team import Team
 from fairlead.runtime.client import ObjectList, Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.logs import SilentLogger

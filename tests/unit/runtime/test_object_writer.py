@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api import crd, names
+from fairlead.api import names
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, PODS, Resource
+from fairlead.api.schema import crd
 from fairlead.api.status import Conflict, Forbidden, NotFound, TooLarge
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import OBJECT_BYTES_MAX, Store

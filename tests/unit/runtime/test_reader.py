@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fairlead.api.core import ConfigMap
+from fairlead.api.kubernetes.core import ConfigMap
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.mirror import Change, Mirror

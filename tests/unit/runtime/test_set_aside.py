@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.core import ConfigMap
+from fairlead.api.kubernetes.core import ConfigMap
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import CONFIG_MAPS, PODS, Resource
 from fairlead.runtime import set_aside as module

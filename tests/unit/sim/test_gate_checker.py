@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import SchedulingGate
-from fairlead.api.job import Adopts
+from fairlead.api.jobs.job import Adopts
+from fairlead.api.kubernetes.core import SchedulingGate
 from fairlead.decide.pinning import pinned_affinity
 from fairlead.sim.actors.training_operator import SPACE, GateChecker
 from fairlead.sim.observers.broken_promise import PromiseBroken

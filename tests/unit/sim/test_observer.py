@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.observers.observer import Observer, ObserverCalls
 from fairlead.testing.builders import make_job

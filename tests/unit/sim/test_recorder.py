@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fairlead.api.job import Attempt, Job
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.values.times import format_time
 from fairlead.sim.scenarios.recorder import ClusterSample, RunRecorder
 from fairlead.sim.scenarios.summary import percentile
 from fairlead.testing.builders import make_job, make_node

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node
 from fairlead.sim.scenarios.recording import record, write_recording
 from fairlead.sim.scenarios.run import load_of, outages_of
 from fairlead.sim.scenarios.scenario import (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fairlead.api import names
-from fairlead.api.attempt import Attempt, Cause
-from fairlead.api.job import Condition, VerdictStatus
-from fairlead.api.times import format_time
+from fairlead.api.jobs.attempt import Attempt, Cause
+from fairlead.api.jobs.job import Condition, VerdictStatus
+from fairlead.api.values.times import format_time
 from fairlead.testing.builders import EPOCH, make_job
 from fairlead.web.pages.timeline import WIDTH, SpanKind, bars_of, spans_of
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api import crd
-from fairlead.api.job_defaults import JobDefaults, JobMaxima, JobTerms
-from fairlead.api.job_mounts import JobMount
+from fairlead.api.jobs.job_defaults import JobDefaults, JobMaxima, JobTerms
+from fairlead.api.jobs.job_mounts import JobMount
 from fairlead.api.meta import to_wire
 from fairlead.api.names import DEFAULTS
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, TEAMS
+from fairlead.api.schema import crd
 from fairlead.api.status import Invalid
 from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.embedded.client import InProcessClient

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.node_report import COMPONENT_MAX
+from fairlead.api.cluster.node_report import COMPONENT_MAX
 from fairlead.api.resources import NODE_REPORTS
 from fairlead.api.status import Forbidden
 from fairlead.sim.tenants.admission_policies import InstalledPolicies

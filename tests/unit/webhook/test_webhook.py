@@ -16,11 +16,11 @@ import msgspec
 import pytest
 
 from fairlead.api import names
+from fairlead.api.cluster.team import JobLimits, Subjects
+from fairlead.api.kubernetes.webhooks import WebhookClientConfig
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import NAMESPACES, PODS, SECRETS
 from fairlead.api.status import Forbidden, NotFound, Unavailable
-from fairlead.api.team import JobLimits, Subjects
-from fairlead.api.webhooks import WebhookClientConfig
 from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry

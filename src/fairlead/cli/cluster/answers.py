@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import msgspec
 
-from fairlead.api.job import Job
+from fairlead.api.cluster.team import TeamUse
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import to_wire
-from fairlead.api.team import TeamUse
 from fairlead.app.messages import (
     EXPLAIN_PATH,
     FIT_PATH,

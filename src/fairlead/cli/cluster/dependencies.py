@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from fairlead.api.after import ALL_ELEMENTS, SAME_ELEMENT, After
-from fairlead.api.indices import parse_indices
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.after import ALL_ELEMENTS, SAME_ELEMENT, After
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.values.indices import parse_indices
 from fairlead.cli.cluster.lookup import find_array, is_array, require_array
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.arrays import ArrayReference, Elements, select

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fairlead.api.job import Job
-from fairlead.api.placement import nodes_of
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.resources import EVENTS, NODES
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.cli.connection.transport import Api

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from fairlead.api.core import Node
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import POOL
 from fairlead.api.resources import NODE_POOLS, NODES
 from fairlead.api.status import ApiError, Forbidden, NotFound

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fairlead.api.indices import parse_indices
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS, NAMESPACES
 from fairlead.api.status import Forbidden, NotFound
+from fairlead.api.values.indices import parse_indices
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.job_names import clean_reference
 from fairlead.input.errors import CliError, Code, Problem, fail

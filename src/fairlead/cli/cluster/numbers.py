@@ -14,8 +14,8 @@ from typing import TypeVar
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.api.status import NotFound
 from fairlead.cli.cluster.lookup import list_arrays

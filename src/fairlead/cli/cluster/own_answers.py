@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.app.answers import KnownState, PlannerAnswers
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.messages import Explained, Fitted

@@ -327,8 +327,8 @@ def test(
     What is missing or not named is skipped. Nothing is judged against other machines; fairlead
     node test does that.
     """
-    from fairlead.api.machine_result import MachineOutcome, encode_result, worst_outcome
-    from fairlead.api.node_suites import suites
+    from fairlead.api.cluster.machine_result import MachineOutcome, encode_result, worst_outcome
+    from fairlead.api.cluster.node_suites import suites
     from fairlead.app.signals import exit_on_terminate
     from fairlead.cli.formats.options_of_tests import options_of
     from fairlead.node.machine_tests.runner import LOCK, AlreadyRunning, UnknownTest, run_suite

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.app.datadir import require_own, unusable
 from fairlead.app.run_file import is_of_a_cluster
 from fairlead.cli.commands.cluster import data_option, data_path

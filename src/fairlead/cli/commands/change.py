@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fairlead.api.job import Adopts, Job
+from fairlead.api.jobs.job import Adopts, Job
 from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import NotFound
 from fairlead.cli.cluster.lookup import is_array, missing_job, require_array

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from fairlead import terminal
-from fairlead.api.job import JobState
+from fairlead.api.jobs.job import JobState
 from fairlead.app.datadir import in_use, prepare, size_bytes
 from fairlead.app.run_file import (
     KUBECONFIG_FILE,

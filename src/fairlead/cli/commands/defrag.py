@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from fairlead.api import quantity
-from fairlead.api.core import Container, PodSpec, ResourceRequirements
-from fairlead.api.job import Job, JobSpec, JobStatus, PodTemplate, Role
+from fairlead.api.jobs.job import Job, JobSpec, JobStatus, PodTemplate, Role
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Container, PodSpec, ResourceRequirements
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import DEFRAGMENT
 from fairlead.api.resources import JOBS
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.values import quantity
+from fairlead.api.values.times import format_time
 from fairlead.cli.cluster.cluster_settings import settings_or_defaults
 from fairlead.cli.cluster.lookup import find_job
 from fairlead.cli.cluster.objects import read_objects, read_state

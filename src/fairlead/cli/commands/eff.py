@@ -7,7 +7,7 @@ import os
 import click
 import msgspec
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.app.messages import UseLine
 from fairlead.cli.cluster.archive import direct_store
 from fairlead.cli.cluster.lookup import find_job

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import click
 import msgspec
 
-from fairlead.api.fleet import FLEET_NAME, Fleet
-from fairlead.api.job import Job
-from fairlead.api.node_pool import NodePool
+from fairlead.api.cluster.fleet import FLEET_NAME, Fleet
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, NODES
 from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.cli.connection.common import Common, common, now, seconds_of

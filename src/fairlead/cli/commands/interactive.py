@@ -9,7 +9,7 @@ import sys
 import click
 
 from fairlead import terminal
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.status import ApiError
 from fairlead.cli.connection.common import Common, common
 from fairlead.cli.connection.completers import complete_jobs

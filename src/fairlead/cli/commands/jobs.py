@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.api.job import Job, JobState
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job, JobState
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.status import Forbidden
 from fairlead.cli.cluster.embedded import is_embedded

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.status import NotFound, Unavailable
 from fairlead.cli.cluster.embedded import LogPart, is_embedded, stream_logs
 from fairlead.cli.cluster.lookup import missing_job

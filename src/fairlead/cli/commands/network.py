@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import click
 import msgspec
 
-from fairlead.api.core import Pod
+from fairlead.api.cluster.team import Team
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import JOB_NAME
 from fairlead.api.resources import NODE_REPORTS, PODS, TEAMS
 from fairlead.api.status import NotFound
-from fairlead.api.team import Team
 from fairlead.cli.connection.common import Common, common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.views.network import (

@@ -9,13 +9,13 @@ import click
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
-from fairlead.api.node_report import NodeReport
-from fairlead.api.placement import nodes_of
+from fairlead.api.cluster.node_report import NodeReport
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.resources import JOBS, NODE_REPORTS, NODES, PODS
 from fairlead.api.status import Forbidden, NotFound
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.cli.cluster.known_nodes import node_named
 from fairlead.cli.commands.node_tests import fleet_tests, test, tests_of
 from fairlead.cli.connection.common import Common, common, now, seconds_of

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import click
 
-from fairlead.api.machine_result import MachineOutcome
+from fairlead.api.cluster.machine_result import MachineOutcome
+from fairlead.api.cluster.node_suites import suites
+from fairlead.api.cluster.node_test import NodeTest, NodeTestPhase, NodeTestSpec
 from fairlead.api.meta import to_wire
-from fairlead.api.node_suites import suites
-from fairlead.api.node_test import NodeTest, NodeTestPhase, NodeTestSpec
 from fairlead.api.resources import NODE_TESTS, NODES
 from fairlead.api.status import AlreadyExists, Forbidden, NotFound
 from fairlead.cli.cluster.known_nodes import node_named

@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 import click
 
-from fairlead.api.core import Node
+from fairlead.api.cluster.team import Team
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODES, TEAMS
 from fairlead.api.status import Forbidden, NotFound
-from fairlead.api.team import Team
 from fairlead.cli.connection.common import Common, Format, common, now
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.words import duration

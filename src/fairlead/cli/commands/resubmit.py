@@ -9,11 +9,11 @@ from typing import Any
 import click
 import msgspec
 
-from fairlead.api.indices import parse_indices
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import NotFound
+from fairlead.api.values.indices import parse_indices
 from fairlead.cli.cluster.lookup import is_array, list_arrays, missing_job, require_array
 from fairlead.cli.cluster.numbers import name_of
 from fairlead.cli.connection.common import Common, common

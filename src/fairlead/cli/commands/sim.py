@@ -13,9 +13,9 @@ import click
 import msgspec
 
 from fairlead import terminal
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS, NODES
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.charts import percent
 from fairlead.cli.commands.history import LIMIT_MAX
 from fairlead.cli.connection.common import Common, common, now, seconds_of

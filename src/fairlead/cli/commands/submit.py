@@ -13,12 +13,12 @@ import click
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.after import After, AfterState
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.after import After, AfterState
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.jobs.simulated import is_simulated
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS, SECRETS, Resource
-from fairlead.api.simulated import is_simulated
 from fairlead.cli.cluster.dependencies import resolved_after
 from fairlead.cli.cluster.embedded import is_embedded
 from fairlead.cli.cluster.lookup import missing_job

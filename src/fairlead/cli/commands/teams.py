@@ -9,10 +9,10 @@ import click
 import msgspec
 
 from fairlead.api import names
+from fairlead.api.cluster.team import Team
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODES, TEAMS
 from fairlead.api.status import Forbidden, NotFound
-from fairlead.api.team import Team
 from fairlead.cli.cluster.answers import ask_teams
 from fairlead.cli.cluster.cluster_settings import settings_or_defaults
 from fairlead.cli.commands.teams_import import NAMESPACES_NOTE, teams_of

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fairlead.api.names import POOL
-from fairlead.api.validate_team import validate_team
+from fairlead.api.validation.validate_team import validate_team
 from fairlead.input.errors import CliError, Code, Problem
 from fairlead.input.plain import UnreadableText, yaml_document
 

@@ -7,13 +7,14 @@ import time
 import click
 
 from fairlead import terminal
-from fairlead.api import names, quantity
-from fairlead.api.job import Job, JobState
-from fairlead.api.metrics import PodMetrics
-from fairlead.api.quantity import QuantityError
+from fairlead.api import names
+from fairlead.api.jobs.job import Job, JobState
+from fairlead.api.jobs.use import decode_use
+from fairlead.api.kubernetes.metrics import PodMetrics
 from fairlead.api.resources import JOBS, POD_METRICS, PODS
 from fairlead.api.status import Forbidden, NotFound, Unavailable
-from fairlead.api.use import decode_use
+from fairlead.api.values import quantity
+from fairlead.api.values.quantity import QuantityError
 from fairlead.cli.connection.common import (
     Common,
     Format,

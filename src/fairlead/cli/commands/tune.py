@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from fairlead.api.node_report import NodeReport, ReportedTuning
+from fairlead.api.cluster.node_report import NodeReport, ReportedTuning
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.cli.commands.agent import facts_of
 from fairlead.cli.connection.common import Common, common

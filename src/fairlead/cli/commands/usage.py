@@ -9,7 +9,7 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS
 from fairlead.app.messages import HistoryLine
 from fairlead.cli.cluster.archive import direct_store

@@ -8,7 +8,7 @@ from enum import Enum
 import click
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import is_true
 from fairlead.api.resources import JOB_ARRAYS
 from fairlead.api.status import NotFound

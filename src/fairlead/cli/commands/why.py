@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.api.indices import parse_indices
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOBS, PRIORITY_CLASSES
 from fairlead.api.status import Forbidden
+from fairlead.api.values.indices import parse_indices
 from fairlead.app.messages import ClusterStatus, Explained
 from fairlead.cli.cluster.answers import ask_why
 from fairlead.cli.cluster.dependencies import left_texts

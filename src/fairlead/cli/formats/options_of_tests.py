@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairlead.api.node_suites import Option, Suite
+from fairlead.api.cluster.node_suites import Option, Suite
 from fairlead.input.errors import Code, fail
 from fairlead.input.suggest import nearest
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from fairlead.api.after import AFTER_ELEMENTS_MAX, SAME_ELEMENT, After, AfterState
-from fairlead.api.indices import IndicesError, parse_indices
+from fairlead.api.jobs.after import AFTER_ELEMENTS_MAX, SAME_ELEMENT, After, AfterState
+from fairlead.api.values.indices import IndicesError, parse_indices
 from fairlead.cli.job_request.arrays import parse_reference
 from fairlead.cli.job_request.flags import Flag, FlagValue, FlagValues
 from fairlead.input.suggest import nearest

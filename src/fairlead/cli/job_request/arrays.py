@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fairlead.api.indices import IndicesError, parse_indices
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray, array_reference_of, element_index_of
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray, array_reference_of, element_index_of
+from fairlead.api.values.indices import IndicesError, parse_indices
 from fairlead.cli.job_request.job_names import clean_reference
 from fairlead.input.errors import Code, fail
 from fairlead.model.element_sets import BITMAP, Members, decode_set, encode_set, set_of

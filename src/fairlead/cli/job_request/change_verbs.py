@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
 
 
 @dataclass(frozen=True, slots=True)

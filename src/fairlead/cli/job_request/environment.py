@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from fairlead.api.pod_rules import is_env_name
+from fairlead.api.pods.pod_rules import is_env_name
 
 #: What each job takes along; --env NAME adds others.
 LOCAL_ENVIRONMENT = (

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from fairlead.api import quantity
-from fairlead.api.core import PriorityClass, ResourceRequirements
-from fairlead.api.job import Job, Role
-from fairlead.api.pod_asks import is_pod_level
+from fairlead.api.jobs.job import Job, Role
+from fairlead.api.kubernetes.core import PriorityClass, ResourceRequirements
+from fairlead.api.pods.pod_asks import is_pod_level
+from fairlead.api.values import quantity
 from fairlead.cli.job_request.flags import Flag, FlagValue
 from fairlead.cli.job_request.request import JobRequest, parse_request
 from fairlead.input.errors import CliError, Code, Problem, fail

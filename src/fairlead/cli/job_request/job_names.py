@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fairlead.api.job_array import element_name
+from fairlead.api.jobs.job_array import element_name
 
 _ELEMENT = re.compile(r"([^\[\]]+)\[(\d{1,9})\]", re.ASCII)
 

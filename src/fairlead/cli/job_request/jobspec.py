@@ -16,13 +16,19 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from fairlead.api import core, names, quantity
-from fairlead.api.job import Job, JobSpec, Restart, RestartPolicy, Role
-from fairlead.api.job_array import JobArray, JobArraySpec
-from fairlead.api.job_mounts import mount_of, volume_of
+from fairlead.api import names
+from fairlead.api.jobs.job import Job, JobSpec, Restart, RestartPolicy, Role
+from fairlead.api.jobs.job_array import JobArray, JobArraySpec
+from fairlead.api.jobs.job_mounts import mount_of, volume_of
+from fairlead.api.kubernetes import core
+from fairlead.api.kubernetes.pod_parts import (
+    ConfigMapVolumeSource,
+    PodAffinityTerm,
+    PodAntiAffinity,
+)
 from fairlead.api.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
-from fairlead.api.pod_parts import ConfigMapVolumeSource, PodAffinityTerm, PodAntiAffinity
-from fairlead.api.times import format_time
+from fairlead.api.values import quantity
+from fairlead.api.values.times import format_time
 from fairlead.cli.job_request.batch import Batch
 from fairlead.cli.job_request.environment import passed_variables
 from fairlead.cli.job_request.request import ROLE, ArrayRequest, JobRequest, Target, clean_name

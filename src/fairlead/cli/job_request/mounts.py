@@ -13,9 +13,9 @@ kind in front is what Kubernetes adds to them.
 
 from __future__ import annotations
 
-from fairlead.api.job import Checkpoint
-from fairlead.api.job_mounts import EmptyDir, JobMount, mount_causes
-from fairlead.api.pod_rules import is_object_name
+from fairlead.api.jobs.job import Checkpoint
+from fairlead.api.jobs.job_mounts import EmptyDir, JobMount, mount_causes
+from fairlead.api.pods.pod_rules import is_object_name
 from fairlead.input.suggest import nearest
 
 READ_ONLY = "ro"

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.api import names
-from fairlead.api.core import NodeSelectorRequirement
-from fairlead.api.quantity import gpu_resource
+from fairlead.api.kubernetes.core import NodeSelectorRequirement
+from fairlead.api.values.quantity import gpu_resource
 from fairlead.cli.job_request.flags import FlagValue
 from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest

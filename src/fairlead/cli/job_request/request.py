@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from fairlead.api import quantity
-from fairlead.api.after import After
-from fairlead.api.core import NodeSelectorRequirement, PodTemplate
-from fairlead.api.indices import IndicesError, parse_indices
-from fairlead.api.job import MEMBERS_MAX, Checkpoint, JobSpec, Restart, Role
-from fairlead.api.job_mounts import JobMount
-from fairlead.api.selectors import (
+from fairlead.api.jobs.after import After
+from fairlead.api.jobs.job import MEMBERS_MAX, Checkpoint, JobSpec, Restart, Role
+from fairlead.api.jobs.job_mounts import JobMount
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import NodeSelectorRequirement, PodTemplate
+from fairlead.api.kubernetes.selectors import (
     OPERATORS,
     Operator,
     Requirement,
@@ -21,8 +20,9 @@ from fairlead.api.selectors import (
     is_qualified_name,
     parse_labels,
 )
-from fairlead.api.topology import Topology
-from fairlead.api.validate import job_name_max
+from fairlead.api.validation.validate import job_name_max
+from fairlead.api.values import quantity
+from fairlead.api.values.indices import IndicesError, parse_indices
 from fairlead.cli.formats.instants import parse_instant
 from fairlead.cli.formats.text import parse_duration
 from fairlead.cli.job_request.after_flag import SINGLETON, parse_after

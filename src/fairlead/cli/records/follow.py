@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 
 from fairlead import terminal
-from fairlead.api.job import Job, JobState
-from fairlead.api.simulated import is_simulated
+from fairlead.api.jobs.job import Job, JobState
+from fairlead.api.jobs.simulated import is_simulated
 from fairlead.api.status import NotFound, Unavailable
 from fairlead.cli.cluster.embedded import LogPart, is_embedded, stream_logs
 from fairlead.cli.connection.common import Common

@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from fairlead.api.indices import parse_indices
-from fairlead.api.job import Job, JobState
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job, JobState
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.meta import label_number
 from fairlead.api.names import DEFAULT_NAMESPACE
+from fairlead.api.values.indices import parse_indices
 from fairlead.app.messages import Book, FleetLine, HistoryLine, UseLine
 from fairlead.cli.cluster.archive import Archive, NoArchive, direct_store, no_archive, whole_lines
 from fairlead.cli.cluster.embedded import LogPart

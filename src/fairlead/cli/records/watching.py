@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import TypeVar
 
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOBS, Resource
 from fairlead.api.status import Expired, NotFound, Unavailable
 from fairlead.cli.connection.transport import Api

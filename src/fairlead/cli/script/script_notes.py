@@ -6,8 +6,8 @@ import os
 from collections.abc import Collection, Iterator
 
 from fairlead.api import names
-from fairlead.api.indices import parse_indices
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.values.indices import parse_indices
 from fairlead.cli.job_request.batch import OF_TASKS
 from fairlead.cli.job_request.environment import passed_variables
 from fairlead.cli.job_request.jobspec import Script, files_note, runs_once, where_it_runs

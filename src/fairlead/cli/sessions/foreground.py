@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.program_output import ProgramOutput, write_as_is
 from fairlead.input.errors import Exit

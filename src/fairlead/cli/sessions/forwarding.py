@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.api.status import ApiError
 from fairlead.cli.sessions.session import CHUNK_BYTES, V4

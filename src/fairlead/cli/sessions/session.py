@@ -19,7 +19,7 @@ from types import FrameType
 
 import msgspec
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.api.status import InternalError, Status, Unavailable
 from fairlead.input.errors import Code, fail

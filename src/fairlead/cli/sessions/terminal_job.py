@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from fairlead.api.job import Job, JobState
+from fairlead.api.jobs.job import Job, JobState
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError, NotFound
 from fairlead.cli.connection.common import Common

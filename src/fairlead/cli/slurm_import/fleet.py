@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.api.causes import LABEL
-from fairlead.api.quantity import GPU, gpu_resource
+from fairlead.api.values.quantity import GPU, gpu_resource
 from fairlead.cli.slurm_import.conf import ConfLine, Findings
 from fairlead.member.hostlist import HOSTS_MAX, expand_hosts
 

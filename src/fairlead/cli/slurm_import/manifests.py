@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from fairlead.api.bounds import INT32_MAX
+from fairlead.api.cluster.team import NODE_NAMES_MAX, WEIGHT_MAX
 from fairlead.api.names import API_VERSION, POOL
 from fairlead.api.resources import PRIORITY_CLASSES
-from fairlead.api.team import NODE_NAMES_MAX, WEIGHT_MAX
-from fairlead.api.times import format_time
+from fairlead.api.values.bounds import INT32_MAX
+from fairlead.api.values.times import format_time
 from fairlead.cli.formats.instants import parse_instant
 from fairlead.cli.slurm_import.accounts import SlurmAccount, SlurmQos
 from fairlead.cli.slurm_import.conf import Findings

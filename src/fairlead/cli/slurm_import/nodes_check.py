@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from fairlead.api import names
-from fairlead.api.core import Node
-from fairlead.api.quantity import resources_to_base
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.resources import NODES
+from fairlead.api.values.quantity import resources_to_base
 from fairlead.cli.connection.common import now
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.table import Column, Row

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.indices import format_indices, parse_indices
-from fairlead.api.job import Job
-from fairlead.api.job_array import (
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import (
     JobArray,
     array_number_of,
     array_reference_of,
     element_index_of,
 )
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.jobs.use import AttemptUse
 from fairlead.api.meta import label_number
-from fairlead.api.placement import nodes_of
-from fairlead.api.pod_asks import member_amounts
-from fairlead.api.quantity import QuantityError
+from fairlead.api.pods.pod_asks import member_amounts
 from fairlead.api.resources import JOBS
-from fairlead.api.times import parse_time
-from fairlead.api.use import AttemptUse
+from fairlead.api.values.indices import format_indices, parse_indices
+from fairlead.api.values.quantity import QuantityError
+from fairlead.api.values.times import parse_time
 from fairlead.cli.cluster.lookup import list_arrays
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api

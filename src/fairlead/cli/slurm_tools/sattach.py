@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound
 from fairlead.cli.cluster.numbers import find_numbered, parse_number

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairlead import terminal
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.cli.commands.submit import read_script, submit_script
 from fairlead.cli.connection.common import Common

@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from fairlead import __version__, terminal
-from fairlead.api.indices import INDEX_MAX
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS
+from fairlead.api.values.indices import INDEX_MAX
 from fairlead.cli.cluster.numbers import find_numbered, parse_number
 from fairlead.cli.commands.change import change_reference
 from fairlead.cli.connection.common import Common

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Self
 
 from fairlead.api import names
-from fairlead.api.job import Cause, Job, JobState
+from fairlead.api.jobs.job import Cause, Job, JobState
 from fairlead.api.meta import find_condition
 from fairlead.cli.views.jobs import latest_attempt, state_of
 from fairlead.decide.attempts.end_reason import EndReason, end_of

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fairlead.api import names, quantity
-from fairlead.api.job import Job
+from fairlead.api import names
+from fairlead.api.jobs.job import Job
 from fairlead.api.status import Forbidden
+from fairlead.api.values import quantity
 from fairlead.app.messages import Fitted
 from fairlead.cli.cluster.answers import ask_fit
 from fairlead.cli.connection.transport import Api

@@ -1,7 +1,7 @@
 """Manifest files: YAML documents checked as a whole before anything is stored.
 
 Every mistake of every document is collected, each with line, column and field path. The rules are
-those of the API itself: the schema of the CustomResourceDefinition, and `api.validate` for what a
+those of the API itself: the schema of the CustomResourceDefinition, and `api/validation` for what a
 schema cannot say; fields that the schema does not know are mistakes here, with the nearest name,
 though the API itself would only drop them.
 """
@@ -272,9 +272,9 @@ def _check(document: Document) -> list[Problem]:
 
 def _typed_causes(document: Document) -> list[StatusCause]:
     """Return what breaks the rules that need the whole object, once its schema holds."""
-    from fairlead.api.validate import validate_job
-    from fairlead.api.validate_array import validate_array
-    from fairlead.api.validate_team import validate_team
+    from fairlead.api.validation.validate import validate_job
+    from fairlead.api.validation.validate_array import validate_array
+    from fairlead.api.validation.validate_team import validate_team
 
     try:
         msgspec.convert(document.body, document.resource.type)
@@ -288,7 +288,7 @@ def _typed_causes(document: Document) -> list[StatusCause]:
 
 
 def _compiled_schema(kind: str) -> Schema:
-    from fairlead.api import crd
+    from fairlead.api.schema import crd
     from fairlead.embedded.schema.schema import compile_schema
 
     return compile_schema(crd_schema(crd.manifests(), kind))
@@ -340,7 +340,7 @@ def _unknown(document: Document, openapi: Mapping[str, Any], path: str) -> Probl
 
 def _known_fields(openapi: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     """Return the properties of the object at a path, by the schema."""
-    from fairlead.api.builtin_schemas import schema_of
+    from fairlead.api.schema.builtin_schemas import schema_of
 
     schema: Mapping[str, Any] = openapi
     for part in re.findall(r"\[\d+\]|[^.\[\]]+", path):

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.indices import INDICES_TEXT_MAX, Indices, format_indices, parse_indices
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import is_true
 from fairlead.api.resources import Resource
+from fairlead.api.values.indices import INDICES_TEXT_MAX, Indices, format_indices, parse_indices
 from fairlead.cli.job_request.arrays import ArrayReference, Elements
 from fairlead.cli.job_request.jobspec import config_map_name
 from fairlead.decide.words import plural

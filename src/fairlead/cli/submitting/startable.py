@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.cli.job_request.jobspec import Origin, Program, Script, interpreter
 from fairlead.cli.job_request.request import JobRequest, Target
 from fairlead.cli.script.slurm import srun_line

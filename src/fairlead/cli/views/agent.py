@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairlead.api.node_report import SettingState
+from fairlead.api.cluster.node_report import SettingState
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.node.report import Report
 from fairlead.node.tuning import TuningFinding, TuningOutcome

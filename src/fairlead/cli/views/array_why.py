@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.indices import Indices, parse_indices
-from fairlead.api.job import Job, JobState
-from fairlead.api.job_array import element_index_of
+from fairlead.api.jobs.job import Job, JobState
+from fairlead.api.jobs.job_array import element_index_of
 from fairlead.api.meta import find_condition, is_true
+from fairlead.api.values.indices import Indices, parse_indices
 from fairlead.cli.job_request.arrays import Elements
 from fairlead.cli.views.arrays import array_state, array_time, stop_message, verdict_words
 from fairlead.cli.views.jobs import ending, exit_code, latest_attempt, state_of

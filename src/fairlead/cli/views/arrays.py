@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fairlead.api import names
-from fairlead.api.job import Job, JobState
-from fairlead.api.job_array import ELEMENTS_FAILED, JobArray, array_reference_of
+from fairlead.api.jobs.job import Job, JobState
+from fairlead.api.jobs.job_array import ELEMENTS_FAILED, JobArray, array_reference_of
 from fairlead.api.meta import find_condition
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.table import Row
 from fairlead.cli.views.jobs import FINISHED_SHOWN_MAX, NONE, JobChoice, typed_verdict
 from fairlead.cli.views.words import message_of

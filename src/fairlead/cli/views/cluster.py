@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.job import JobState
+from fairlead.api.jobs.job import JobState
 from fairlead.app.messages import ClusterStatus
 from fairlead.app.run_file import KUBECONFIG_FILE, LOG_FILE, RunningCluster
 from fairlead.app.settings import OPEN_ADDRESS, Settings

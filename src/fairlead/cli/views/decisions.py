@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.app.decision_file import RecordedDecision, Write
 from fairlead.app.messages import DecisionLine
 from fairlead.cli.formats.table import Align, Column, Row, render_table

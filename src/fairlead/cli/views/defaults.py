@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fairlead.api.job import Job
-from fairlead.api.job_defaults import JobDefaults, source_words
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_defaults import JobDefaults, source_words
 from fairlead.api.names import DEFAULTS
 from fairlead.decide.words import duration
 

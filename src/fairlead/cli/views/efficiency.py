@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairlead.api import quantity
-from fairlead.api.job import Job
-from fairlead.api.use import MemberUse
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.use import MemberUse
+from fairlead.api.values import quantity
 from fairlead.cli.views.words import amount_text
 from fairlead.decide.efficiency import Efficiency
 from fairlead.decide.words import duration, plural

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.api import names
-from fairlead.api.core import Node
-from fairlead.api.fleet import Fleet
-from fairlead.api.job import Job
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.node_pool import (
     BalloonCounts,
     Launch,
     NodePool,
@@ -17,7 +15,9 @@ from fairlead.api.node_pool import (
     PoolDecision,
     PoolMode,
 )
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.app.messages import FleetLine
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.words import duration, plural

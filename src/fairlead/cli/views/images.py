@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.api.core import Node
-from fairlead.api.image_names import full_image_name
-from fairlead.api.image_set import ImageSet
+from fairlead.api.cluster.image_set import ImageSet
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.kubernetes.image_names import full_image_name
 from fairlead.cli.formats.csv_table import as_csv
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.images.outlook import size_text

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fairlead.api import names
-from fairlead.api.job import Attempt, Job, JobState, VerdictStatus
-from fairlead.api.job_array import JobArray, array_number_of, element_index_of
+from fairlead.api.jobs.job import Attempt, Job, JobState, VerdictStatus
+from fairlead.api.jobs.job_array import JobArray, array_number_of, element_index_of
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.jobs.simulated import is_simulated
 from fairlead.api.meta import find_condition, is_true
-from fairlead.api.placement import nodes_of
-from fairlead.api.simulated import is_simulated
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.formats.text import natural
 from fairlead.cli.views.words import message_of, reason_words

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from fairlead.api.core import Pod
-from fairlead.api.egress import TEAM_BITS_MIN, egress_bits, rate_text
+from fairlead.api.cluster.node_report import EgressShare, NodeReport, ReportedPodEgress
+from fairlead.api.cluster.team import Team
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import INTERNET_EGRESS, TEAM
-from fairlead.api.node_report import EgressShare, NodeReport, ReportedPodEgress
-from fairlead.api.team import Team
+from fairlead.api.values.egress import TEAM_BITS_MIN, egress_bits, rate_text
 from fairlead.cli.formats.table import Align, Column, Row
 
 BUDGET_COLUMNS = (

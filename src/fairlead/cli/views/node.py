@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
-from fairlead.api.node_report import NodeReport
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.cluster.node_report import NodeReport
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.nodes import pool_of, state_of
 from fairlead.decide.words import duration, plural

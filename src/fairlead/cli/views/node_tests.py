@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from fairlead.api.machine_result import Figure, MachineFinding, MachineOutcome
-from fairlead.api.node_suites import Better, FigureKind, machine_tests
-from fairlead.api.node_test import NodeTest
-from fairlead.api.times import parse_time
+from fairlead.api.cluster.machine_result import Figure, MachineFinding, MachineOutcome
+from fairlead.api.cluster.node_suites import Better, FigureKind, machine_tests
+from fairlead.api.cluster.node_test import NodeTest
+from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.health.judgement import fleet_limit, is_beyond, values_of
 from fairlead.decide.words import duration, plural

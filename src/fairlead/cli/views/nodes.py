@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from fairlead.api import names, quantity
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
-from fairlead.api.pod_asks import member_amounts, pod_amounts
-from fairlead.api.times import parse_time
+from fairlead.api import names
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.pods.pod_asks import member_amounts, pod_amounts
+from fairlead.api.values import quantity
+from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.words import duration, fold_names
 from fairlead.model.health.node_record import record_of

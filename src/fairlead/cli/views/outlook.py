@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.app.messages import Fitted
 from fairlead.cli.views.words import message_of
 from fairlead.decide.answers.explanation import Forecast, PreemptionAhead

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.api import quantity
-from fairlead.api.indices import parse_indices
-from fairlead.api.job import Job, Role
-from fairlead.api.job_array import JobArray
-from fairlead.api.pod_asks import member_amounts
+from fairlead.api.jobs.job import Job, Role
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.pods.pod_asks import member_amounts
 from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
+from fairlead.api.values import quantity
+from fairlead.api.values.indices import parse_indices
 from fairlead.cli.views.defaults import defaults_words
 from fairlead.decide.words import duration, plural
 

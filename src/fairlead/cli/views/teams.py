@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
+from fairlead.api.cluster.team import Budget, JobLimits, Share, Team, TeamUse
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import find_condition
 from fairlead.api.names import READY
-from fairlead.api.placement import nodes_of
-from fairlead.api.team import Budget, JobLimits, Share, Team, TeamUse
-from fairlead.api.times import parse_time
-from fairlead.api.validate_team import selector_of
+from fairlead.api.validation.validate_team import selector_of
+from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.defaults import defaults_of
 from fairlead.cli.views.words import reason_words

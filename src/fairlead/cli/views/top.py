@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.api import names, quantity
-from fairlead.api.job import Job
+from fairlead.api import names
+from fairlead.api.jobs.job import Job
+from fairlead.api.values import quantity
 from fairlead.cli.formats.csv_table import as_csv
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.words import amount_text

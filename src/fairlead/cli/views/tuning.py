@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.api.node_report import ReportedTuning
+from fairlead.api.cluster.node_report import ReportedTuning
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.words import plural
 from fairlead.node.tuning import RollOut

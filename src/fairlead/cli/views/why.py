@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.job import Job, JobState
+from fairlead.api.jobs.job import Job, JobState
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.jobs.simulated import is_simulated
 from fairlead.api.meta import find_condition
 from fairlead.api.names import RUNNING
-from fairlead.api.placement import nodes_of
-from fairlead.api.simulated import is_simulated
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.text import natural
 from fairlead.cli.job_request.flags import Flag
 from fairlead.cli.views.defaults import defaults_words

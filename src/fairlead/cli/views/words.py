@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.api import quantity
+from fairlead.api.values import quantity
 from fairlead.decide.reasons import singular
 from fairlead.decide.verdict import Fact, Verdict
 from fairlead.decide.words import resource_word

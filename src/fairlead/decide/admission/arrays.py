@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace as replace_struct
 
-from fairlead.api.job_defaults import JobTerms
+from fairlead.api.jobs.job_defaults import JobTerms
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.api.status import StatusCause
-from fairlead.api.validate_array import validate_array, validate_array_update
+from fairlead.api.validation.validate_array import validate_array, validate_array_update
 from fairlead.decide.admission.job_defaults import Filled
 from fairlead.decide.admission.jobs import (
     NO_TERMS,

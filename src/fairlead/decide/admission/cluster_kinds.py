@@ -11,8 +11,8 @@ from typing import Any
 
 from fairlead.api.resources import FLEETS, NODE_POOLS, TEAMS
 from fairlead.api.status import StatusCause
-from fairlead.api.validate_pool import validate_fleet, validate_pool
-from fairlead.api.validate_team import validate_team
+from fairlead.api.validation.validate_pool import validate_fleet, validate_pool
+from fairlead.api.validation.validate_team import validate_team
 
 #: By the name of the resource: returns the rules that an object as plain JSON breaks.
 RULES: Mapping[str, Callable[[Mapping[str, Any]], list[StatusCause]]] = {

@@ -1,9 +1,9 @@
 """What users may not change although it is theirs: that which decides on nodes of others (pure).
 
 While a job holds nodes, the starts of other jobs are computed from its time limit, and shares and
-loans from its team (`api/job_changes.py` has every field). Admission refuses the changes that would
-break these. The scheduler cannot: a job does not show who has raised its limit, so where admission
-was not asked the limit of the spec counts.
+loans from its team (`api/validation/job_changes.py` has every field). Admission refuses the changes
+that would break these. The scheduler cannot: a job does not show who has raised its limit, so where
+admission was not asked the limit of the spec counts.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from fairlead.api.causes import cause
-from fairlead.api.job_changes import CHANGES, ChangeRule
 from fairlead.api.names import DEFRAGMENT
 from fairlead.api.status import StatusCause
+from fairlead.api.validation.job_changes import CHANGES, ChangeRule
 from fairlead.decide.admission.limits import annotation_of
 from fairlead.decide.admission.teams import RequestSender
 from fairlead.model.asks.teams import TeamTable

@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from fairlead.api.causes import cause, invalid, required
-from fairlead.api.job_defaults import (
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job_defaults import (
     CLUSTER,
     TEAM_PREFIX,
     JobDefaults,
@@ -26,10 +27,9 @@ from fairlead.api.job_defaults import (
     JobTerms,
     source_words,
 )
-from fairlead.api.job_mounts import JobMount, mount_of, volume_of
+from fairlead.api.jobs.job_mounts import JobMount, mount_of, volume_of
 from fairlead.api.names import DEFAULTS
 from fairlead.api.status import StatusCause
-from fairlead.api.team import Team
 from fairlead.decide.admission.limits import annotation_of
 from fairlead.decide.words import duration
 from fairlead.model.asks.teams import TeamTable

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.job_defaults import JobTerms
+from fairlead.api.jobs.job_defaults import JobTerms
 from fairlead.api.meta import Wire
 from fairlead.api.resources import JOB_ARRAYS
 from fairlead.api.status import StatusCause, StatusDetails
-from fairlead.api.validate import validate_job, validate_job_update
+from fairlead.api.validation.validate import validate_job, validate_job_update
 from fairlead.decide.admission.job_changes import move_causes, placed_causes
 from fairlead.decide.admission.job_defaults import Filled, fill, maximum_causes
 from fairlead.decide.admission.limits import (

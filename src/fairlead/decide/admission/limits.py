@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from fairlead.api.causes import cause, invalid
-from fairlead.api.job import JobSpec
+from fairlead.api.jobs.job import JobSpec
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.status import StatusCause
 from fairlead.decide.admission.teams import MASTERS, RequestSender

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, assert_never
 
 from fairlead.api import names
-from fairlead.api.core import Toleration
+from fairlead.api.kubernetes.core import Toleration
 from fairlead.api.meta import Wire
 
 ENABLED = "enabled"

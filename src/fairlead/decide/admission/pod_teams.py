@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.api.core import Toleration
+from fairlead.api.kubernetes.core import Toleration
 from fairlead.api.meta import to_wire
 from fairlead.api.names import TEAM
 from fairlead.decide.admission.pod_gates import GateRules

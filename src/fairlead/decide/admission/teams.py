@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.api.causes import cause, invalid
+from fairlead.api.cluster.team import Team, TeamSpec
 from fairlead.api.names import TEAM
 from fairlead.api.status import StatusCause
-from fairlead.api.team import Team, TeamSpec
 from fairlead.decide.admission.unresolved import listed
 from fairlead.model.asks.teams import AmbiguousTeam, ForeignTeam, TeamTable
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Job
-from fairlead.api.placement import EmptySeats
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import EmptySeats
 from fairlead.decide.adoption.members import (
     GroupMember,
     MemberCensus,

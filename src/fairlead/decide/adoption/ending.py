@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fairlead.api import names
-from fairlead.api.job import JobState, MemberCounts
-from fairlead.api.times import format_micro_time
+from fairlead.api.jobs.job import JobState, MemberCounts
+from fairlead.api.values.times import format_micro_time
 from fairlead.decide.adoption.actions import Action
 from fairlead.decide.adoption.empty_seats import with_empty_seats
 from fairlead.decide.adoption.sources import Ended, ends_by_itself

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fairlead.api import names
-from fairlead.api.job import Adopts, Job, JobSpec
+from fairlead.api.jobs.job import Adopts, Job, JobSpec
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.adoption.actions import CreateJob
 from fairlead.decide.adoption.members import Expected, GroupMember, MemberCensus, roles_of

@@ -18,9 +18,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Job, JobState, MemberCounts
+from fairlead.api.jobs.job import Job, JobState, MemberCounts
 from fairlead.api.meta import find_condition
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.decide.adoption import releasing
 from fairlead.decide.adoption.actions import (
     Action,

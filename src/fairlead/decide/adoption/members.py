@@ -17,8 +17,8 @@ from typing import TypeAlias
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.core import Container, Pod, PodSpec, PodTemplate
-from fairlead.api.job import Job, Role
+from fairlead.api.jobs.job import Job, Role
+from fairlead.api.kubernetes.core import Container, Pod, PodSpec, PodTemplate
 from fairlead.api.meta import ObjectMeta, label_number
 from fairlead.decide.adoption.sources import SourceFacts
 from fairlead.decide.pinning import node_of, refusal_of

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import find_condition
 from fairlead.decide.adoption.actions import Action, EvictMember, ReleaseMember
 from fairlead.decide.adoption.empty_seats import places_of, with_empty_seats

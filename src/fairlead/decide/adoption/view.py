@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.decide.adoption.actions import Action, ReadSource
 from fairlead.decide.adoption.members import Expected, GroupMember, MemberCensus, Seat, expected_of
 from fairlead.decide.adoption.source_kinds import source_kind_of

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from fairlead.api import quantity
-from fairlead.api.core import Node
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.values import quantity
 from fairlead.decide.answers.explanation import Alternatives
 from fairlead.decide.placement.why_not.whatif import fits_empty
 from fairlead.decide.reasons import Outcome, Reason

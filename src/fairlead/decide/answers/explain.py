@@ -13,11 +13,11 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Job, JobStatus
+from fairlead.api.jobs.job import Job, JobStatus
+from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.meta import find_condition
 from fairlead.api.names import ADMITTED, FAILURE_TARGET
-from fairlead.api.placement import nodes_of
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.decide.answers.expected_start import expected_start
 from fairlead.decide.answers.explanation import (
     AHEAD_MAX,

@@ -11,8 +11,8 @@ from enum import Enum
 
 import msgspec
 
-from fairlead.api.quantity import humanize
-from fairlead.api.times import format_time
+from fairlead.api.values.quantity import humanize
+from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.backoff import BorrowerBackOff
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.decide.words import duration, resource_word

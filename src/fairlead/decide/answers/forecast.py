@@ -22,7 +22,7 @@ from itertools import islice
 from math import inf
 from typing import Protocol
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.decide.answers.explanation import (
     ENDS_MAX,
     WAITS_FOR_MAX,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.decide.answers.explanation import OverduePod
 from fairlead.decide.placement.why_not.unplaceable import eligible_nodes
 from fairlead.model.cluster import ClusterState

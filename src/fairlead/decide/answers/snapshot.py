@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fairlead.api.job import Job
-from fairlead.api.placement import Placement
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Placement
 from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fairlead.api.job import Job
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.job import Job
+from fairlead.api.values.times import parse_time
 from fairlead.decide.answers.explanation import Suggestion
 from fairlead.decide.answers.forecast import starts_now
 from fairlead.decide.placement.desk.policy import PlacementPolicy

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 from msgspec import structs
 
-from fairlead.api.job import Job, JobStatus
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Job, JobStatus
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.asks.member_terms import job_terms
 from fairlead.model.gang.gangs import InvalidGang

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray, JobArrayStatus
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray, JobArrayStatus
 
 
 @dataclass(frozen=True, slots=True)

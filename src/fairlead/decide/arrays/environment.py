@@ -6,8 +6,8 @@ Source: slurm.schedmd.com/job_array.html, "Job ID and Environment Variables".
 from __future__ import annotations
 
 from fairlead.api import names
-from fairlead.api.indices import Indices
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.values.indices import Indices
 
 
 def element_environment(

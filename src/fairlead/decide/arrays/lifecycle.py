@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Job, JobState, VerdictStatus
-from fairlead.api.job_array import ELEMENTS_FAILED, ElementCounts, JobArray, JobArrayStatus
+from fairlead.api.jobs.job import Job, JobState, VerdictStatus
+from fairlead.api.jobs.job_array import ELEMENTS_FAILED, ElementCounts, JobArray, JobArrayStatus
 from fairlead.api.meta import Condition, find_condition, is_true, set_condition
-from fairlead.api.times import format_micro_time, format_time, parse_time
+from fairlead.api.values.times import format_micro_time, format_time, parse_time
 from fairlead.decide.arrays.actions import (
     Action,
     CancelElement,

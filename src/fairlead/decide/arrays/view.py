@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fairlead.api.indices import Indices
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.status import StatusCause
+from fairlead.api.values.indices import Indices
 
 
 @dataclass(frozen=True, slots=True)

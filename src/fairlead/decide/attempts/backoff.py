@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fairlead.api.job import Attempt, JobStatus
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.job import Attempt, JobStatus
+from fairlead.api.values.times import parse_time
 from fairlead.decide.attempts.end_reason import EndReason, end_of
 
 #: The back-off of a borrower that gave way twice in a row, and the longest one: 13 times or more.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Self
 
-from fairlead.api.job import Attempt, Cause
+from fairlead.api.jobs.job import Attempt, Cause
 from fairlead.decide.reasons import Reason
 
 

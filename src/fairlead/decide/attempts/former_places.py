@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Job, JobStatus
-from fairlead.api.placement import FormerPlaces, Placement
+from fairlead.api.jobs.job import Job, JobStatus
+from fairlead.api.jobs.placement import FormerPlaces, Placement
 
 #: (role, index, node)
 SeatPlace: TypeAlias = tuple[str, int, str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 
 
 def bounded_grace(pod: Pod, most: int) -> int | None:

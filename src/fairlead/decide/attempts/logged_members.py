@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job, owner_reference_of
+from fairlead.api.jobs.job import Job, owner_reference_of
+from fairlead.api.jobs.placement import Placement
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import label_number
-from fairlead.api.placement import Placement
 from fairlead.decide.pinning import node_of
 from fairlead.model.holdings.claims import adopted_owner, owner_of_pod
 

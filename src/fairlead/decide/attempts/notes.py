@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from fairlead.api.job import Job
-from fairlead.api.job_array import array_reference_of
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import array_reference_of
 from fairlead.decide.job_actions import EmitEvent
 from fairlead.decide.reasons import Reason
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
-from fairlead.api.bounds import ATTEMPTS_MAX
-from fairlead.api.core import Pod
-from fairlead.api.job import Attempt, Cause, Job, JobStatus, MemberCounts, Progress
-from fairlead.api.placement import Placement
-from fairlead.api.times import format_micro_time, parse_time
+from fairlead.api.jobs.job import Attempt, Cause, Job, JobStatus, MemberCounts, Progress
+from fairlead.api.jobs.placement import Placement
+from fairlead.api.kubernetes.core import Pod
+from fairlead.api.values.bounds import ATTEMPTS_MAX
+from fairlead.api.values.times import format_micro_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fairlead.api.job import Job, Role
-from fairlead.api.placement import Placement
+from fairlead.api.jobs.job import Job, Role
+from fairlead.api.jobs.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Attempt, Cause, Job, JobState, JobStatus, MemberCounts
+from fairlead.api.jobs.job import Attempt, Cause, Job, JobState, JobStatus, MemberCounts
+from fairlead.api.jobs.placement import PreemptionKind
 from fairlead.api.meta import Condition, find_condition, is_true, set_condition
-from fairlead.api.placement import PreemptionKind
-from fairlead.api.times import format_micro_time, format_time, parse_time
+from fairlead.api.values.times import format_micro_time, format_time, parse_time
 from fairlead.decide.attempts.backoff import refusals_in_a_row
 from fairlead.decide.attempts.end_reason import REFUSALS, EndReason
 from fairlead.decide.attempts.notes import PendingEvent, event, is_left_to_array

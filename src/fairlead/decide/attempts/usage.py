@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import HeldNodes
 from fairlead.api.names import SUBMITTED_BY
-from fairlead.api.placement import HeldNodes
-from fairlead.api.pod_asks import member_amounts
-from fairlead.api.quantity import is_gpu
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.pods.pod_asks import member_amounts
+from fairlead.api.values.quantity import is_gpu
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 
 _WEEK, _FIRST_MONDAY = 7 * 86_400.0, 4 * 86_400.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from fairlead.api.cluster_report import ClusterReport, ClusterReportStatus, ReportFinding
+from fairlead.api.cluster.cluster_report import ClusterReport, ClusterReportStatus, ReportFinding
 
 
 class ChangeKind(Enum):

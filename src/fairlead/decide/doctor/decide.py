@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from fairlead.api.bounds import OBJECT_NAME_MAX
-from fairlead.api.cluster_report import (
+from fairlead.api.cluster.cluster_report import (
     FINDINGS_MAX,
     TEXT_MAX,
     TITLE_MAX,
@@ -23,7 +22,8 @@ from fairlead.api.cluster_report import (
     ReportFinding,
 )
 from fairlead.api.meta import Condition, set_condition
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.bounds import OBJECT_NAME_MAX
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.doctor.actions import (
     Action,
     ChangeKind,

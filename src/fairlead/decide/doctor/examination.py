@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fairlead.api.cluster_report import FindingSeverity, ReportCondition
+from fairlead.api.cluster.cluster_report import FindingSeverity, ReportCondition
 
 
 @dataclass(frozen=True, slots=True)

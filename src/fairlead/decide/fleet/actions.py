@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fairlead.api import names
-from fairlead.api.core import Node
-from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus, PoolDecision
+from fairlead.api.cluster.node_pool import Launch, NodePool, NodePoolStatus, PoolDecision
+from fairlead.api.kubernetes.core import Node
 from fairlead.decide.rails.books import CreateFleet, WriteFleet
 
 

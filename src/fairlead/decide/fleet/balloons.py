@@ -22,10 +22,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from fairlead.api import names, quantity
-from fairlead.api.core import Pod, Toleration
+from fairlead.api import names
+from fairlead.api.cluster.node_pool import VALID, NodePool
+from fairlead.api.kubernetes.core import Pod, Toleration
 from fairlead.api.meta import is_true, to_wire
-from fairlead.api.node_pool import VALID, NodePool
+from fairlead.api.values import quantity
 from fairlead.decide.pinning import Binding, native_affinity, own_binding
 from fairlead.model.inventory.labels import is_condition_taint, tolerates
 from fairlead.model.pools.balloons import KIND

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from fairlead.api.fleet import Grant
-from fairlead.api.node_pool import QUEUE_SECONDS, Launch, NodePoolSpec
-from fairlead.api.times import parse_time
+from fairlead.api.cluster.fleet import Grant
+from fairlead.api.cluster.node_pool import QUEUE_SECONDS, Launch, NodePoolSpec
+from fairlead.api.values.times import parse_time
 from fairlead.decide.fleet.view import FleetMemory, FleetView, PoolView, about
 from fairlead.model.health.machines import Instance, InstanceState
 from fairlead.model.pools.pool_nodes import PoolNode, devices_of

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fairlead.api.fleet import GRANTS_MAX, Fleet, Grant
-from fairlead.api.node_pool import NodePool, PoolDecision
-from fairlead.api.times import format_time
+from fairlead.api.cluster.fleet import GRANTS_MAX, Fleet, Grant
+from fairlead.api.cluster.node_pool import NodePool, PoolDecision
+from fairlead.api.values.times import format_time
 from fairlead.decide.fleet.actions import (
     Action,
     Admit,

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from fairlead.api.fleet import FleetStatus, Grant
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.fleet import FleetStatus, Grant
+from fairlead.api.cluster.node_pool import (
     BalloonCounts,
     Launch,
     NodePoolStatus,

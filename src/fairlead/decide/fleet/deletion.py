@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from fairlead.api.fleet import FleetStatus
-from fairlead.api.node_pool import NodePool, PoolDecision, ScaleDown
+from fairlead.api.cluster.fleet import FleetStatus
+from fairlead.api.cluster.node_pool import NodePool, PoolDecision, ScaleDown
 from fairlead.decide.fleet.actions import HoldPool
 from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.decisions import Facts

@@ -16,10 +16,10 @@ from typing import TypeAlias
 import numpy as np
 
 from fairlead.api import names
-from fairlead.api.core import Node, NodeSpec, NodeStatus
+from fairlead.api.cluster.node_pool import NodePool, PoolDomain
+from fairlead.api.kubernetes.core import Node, NodeSpec, NodeStatus
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_pool import NodePool, PoolDomain
-from fairlead.api.quantity import PODS
+from fairlead.api.values.quantity import PODS
 from fairlead.decide.placement.places.capacity import PresentCapacity
 from fairlead.decide.placement.places.search import Plan, plan_gang
 from fairlead.decide.placement.waiting.job_limits import RunningLimits

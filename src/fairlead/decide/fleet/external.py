@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fairlead.api.node_pool import BalloonCounts
+from fairlead.api.cluster.node_pool import BalloonCounts
 from fairlead.decide.fleet.balloons import may_have_balloons, may_stand
 from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.pool_status import PoolPlan, jobs_shown

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fairlead.api import names
-from fairlead.api.core import Node
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import to_wire
-from fairlead.api.node_pool import NodePool
-from fairlead.api.validate_pool import validate_pool
+from fairlead.api.validation.validate_pool import validate_pool
 from fairlead.decide.fleet.demand import demand_of, offers_of
 from fairlead.decide.placement.why_not.whatif import fits_empty
 from fairlead.decide.reasons import Outcome

@@ -8,8 +8,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from fairlead.api.meta import Condition, set_condition
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.node_pool import (
     JOBS_SHOWN_MAX,
     LAUNCHES_MAX,
     VALID,
@@ -21,7 +20,8 @@ from fairlead.api.node_pool import (
     PoolMode,
     UnavailableDomain,
 )
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.meta import Condition, set_condition
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.fleet.census import PoolCensus, has_joined, is_gone
 from fairlead.decide.fleet.decisions import (
     Facts,

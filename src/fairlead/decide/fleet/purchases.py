@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairlead.api.node_pool import NodePool
-from fairlead.api.times import parse_time
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.values.times import parse_time
 from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.demand import Demand, Offer, Unbought, demand_of, offers_of
 from fairlead.decide.fleet.pool_status import Buy, PoolPlan

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from fairlead.api.fleet import Fleet
+from fairlead.api.cluster.fleet import Fleet
 from fairlead.decide.fleet.announced import announcement_turns
 from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.pool_status import PoolPlan

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
-from fairlead.api.fleet import RemovalCause
+from fairlead.api.cluster.fleet import RemovalCause
 from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.view import FleetMemory, FleetView
 from fairlead.decide.rails.ledger import Charge

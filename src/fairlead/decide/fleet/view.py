@@ -6,9 +6,9 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fairlead.api.cluster_report import ClusterReport
-from fairlead.api.fleet import Fleet
-from fairlead.api.node_pool import Launch, NodePool, NodePoolStatus
+from fairlead.api.cluster.cluster_report import ClusterReport
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.node_pool import Launch, NodePool, NodePoolStatus
 from fairlead.decide.fleet.joins import JoinBucket, JoinLimits
 from fairlead.decide.pinning import Binding
 from fairlead.decide.rails.books import LedgerClock

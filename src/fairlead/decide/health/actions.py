@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.node_pool import PoolDecision
+from fairlead.api.cluster.node_pool import PoolDecision
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.decide.health.gate import LiftTaint
 from fairlead.decide.health.testing import TestAction
 from fairlead.decide.rails.books import CreateFleet, WriteFleet

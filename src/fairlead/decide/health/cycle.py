@@ -17,13 +17,13 @@ from dataclasses import replace as replaced
 
 from msgspec.structs import replace
 
-from fairlead.api.cluster_report import ClusterReport
-from fairlead.api.core import Pod
-from fairlead.api.fleet import REPAIRS_MAX, Fleet, RemovalCause, Repair
+from fairlead.api.cluster.cluster_report import ClusterReport
+from fairlead.api.cluster.fleet import REPAIRS_MAX, Fleet, RemovalCause, Repair
+from fairlead.api.cluster.node_pool import NodePool, PoolDecision
+from fairlead.api.cluster.node_test import NodeTestCause
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import DRAIN, POOL, ZONE
-from fairlead.api.node_pool import NodePool, PoolDecision
-from fairlead.api.node_test import NodeTestCause
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.health.actions import Action, DeleteOverduePod, EvictPod, Note, SetRecord
 from fairlead.decide.health.decisions import (
     decision,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairlead.api.fleet import Repair
-from fairlead.api.node_pool import PoolDecision
+from fairlead.api.cluster.fleet import Repair
+from fairlead.api.cluster.node_pool import PoolDecision
 from fairlead.decide.health.need import Need
 from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.rails.removals import Ruling, rule_words

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.node_pool import PoolDecision
-from fairlead.api.node_test import NodeTest, NodeTestCause, NodeTestPhase
-from fairlead.api.times import format_time
+from fairlead.api.cluster.node_pool import PoolDecision
+from fairlead.api.cluster.node_test import NodeTest, NodeTestCause, NodeTestPhase
+from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.values.times import format_time
 from fairlead.decide.health.judgement import Peers
 from fairlead.decide.health.need import instant_of
 from fairlead.decide.health.node_step import NodeView

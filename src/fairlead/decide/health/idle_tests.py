@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 from heapq import nsmallest
 from operator import attrgetter
 
-from fairlead.api.node_pool import PoolDecision
-from fairlead.api.node_test import NodeTestCause
-from fairlead.api.times import format_time
+from fairlead.api.cluster.node_pool import PoolDecision
+from fairlead.api.cluster.node_test import NodeTestCause
+from fairlead.api.values.times import format_time
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.testing import CreateTest
 from fairlead.decide.words import duration, plural

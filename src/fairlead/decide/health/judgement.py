@@ -13,11 +13,11 @@ from statistics import median
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import Node
-from fairlead.api.machine_result import Figure, MachineFinding, MachineOutcome, SuiteResult
-from fairlead.api.node_report import ID_MAX, WHY_MAX
-from fairlead.api.node_suites import Better, FigureKind, device_floor, machine_tests
-from fairlead.api.quantity import CPU, QuantityError, is_gpu, resources_to_base
+from fairlead.api.cluster.machine_result import Figure, MachineFinding, MachineOutcome, SuiteResult
+from fairlead.api.cluster.node_report import ID_MAX, WHY_MAX
+from fairlead.api.cluster.node_suites import Better, FigureKind, device_floor, machine_tests
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.values.quantity import CPU, QuantityError, is_gpu, resources_to_base
 
 #: Other nodes whose figures make a median that means something.
 PEERS_MIN = 8

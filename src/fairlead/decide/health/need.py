@@ -11,11 +11,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from fairlead.api.core import Node
+from fairlead.api.cluster.node_report import (
+    Action,
+    NodeReport,
+    ReportedFault,
+    Severity,
+    SourceState,
+)
+from fairlead.api.cluster.node_test import NodeTest
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import REPAIRED
-from fairlead.api.node_report import Action, NodeReport, ReportedFault, Severity, SourceState
-from fairlead.api.node_test import NodeTest
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.testing import fault_of
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Node
+from fairlead.api.cluster.node_report import Action, AgentAnswer, NodeReport
+from fairlead.api.cluster.node_test import NodeTest
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import HEALTH_DRAIN, REPAIRED, TAINT_UNHEALTHY
-from fairlead.api.node_report import Action, AgentAnswer, NodeReport
-from fairlead.api.node_test import NodeTest
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.need import Need, instant_of, is_proven, need_of
 from fairlead.decide.health.policy import TRIES_SECONDS, HealthPolicy
 from fairlead.decide.health.testing import has_passed

@@ -13,25 +13,25 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.machine_result import (
+from fairlead.api.cluster.machine_result import (
     MachineOutcome,
     SuiteResult,
     UnreadableResult,
     decode_result,
     worst_outcome,
 )
-from fairlead.api.names import REPAIRED, TAINT_PREFLIGHT
-from fairlead.api.node_report import WHY_MAX, Action, ReportedFault, Severity
-from fairlead.api.node_suites import machine_tests, suites
-from fairlead.api.node_test import (
+from fairlead.api.cluster.node_report import WHY_MAX, Action, ReportedFault, Severity
+from fairlead.api.cluster.node_suites import machine_tests, suites
+from fairlead.api.cluster.node_test import (
     DEVICES_MAX,
     NodeTest,
     NodeTestCause,
     NodeTestPhase,
     NodeTestStatus,
 )
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.names import REPAIRED, TAINT_PREFLIGHT
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.judgement import Peers, judged, shape_of
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.model.health.idle_nodes import NEVER, PastTests

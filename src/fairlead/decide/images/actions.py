@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairlead.api.image_set import ImageSet, ImageSetStatus
+from fairlead.api.cluster.image_set import ImageSet, ImageSetStatus
 from fairlead.decide.images.plan import EndPull, StartPull
 
 

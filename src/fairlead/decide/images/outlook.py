@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from fairlead.api.core import PodSpec
-from fairlead.api.image_names import images_of
-from fairlead.api.job import Job
-from fairlead.api.placement import Nomination, Placement
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Nomination, Placement
+from fairlead.api.kubernetes.core import PodSpec
+from fairlead.api.kubernetes.image_names import images_of
 from fairlead.decide.images.view import ImageNode
 from fairlead.decide.words import duration
 

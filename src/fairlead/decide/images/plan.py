@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from fairlead.api.core import Pod
-from fairlead.api.image_names import full_image_name
+from fairlead.api.kubernetes.core import Pod
+from fairlead.api.kubernetes.image_names import full_image_name
 from fairlead.decide.images.book import PullBook
 from fairlead.decide.images.policy import (
     REPORT_SECONDS,

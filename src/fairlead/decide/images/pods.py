@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.image_set import ImageSet
+from fairlead.api.cluster.image_set import ImageSet
 from fairlead.decide.images.plan import StartPull
 from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.model.asks.image_pulls import PULL_COMMAND

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fairlead.api import names
-from fairlead.api.core import ContainerStatus, Node, Pod
-from fairlead.api.image_names import full_image_name
-from fairlead.api.quantity import EPHEMERAL_STORAGE, QuantityError, resources_to_base
+from fairlead.api.kubernetes.core import ContainerStatus, Node, Pod
+from fairlead.api.kubernetes.image_names import full_image_name
+from fairlead.api.values.quantity import EPHEMERAL_STORAGE, QuantityError, resources_to_base
 from fairlead.model.health.node_health import is_ready
 
 #: A kubelet reports so many images unless it is told otherwise (`nodeStatusMaxImages`): beyond,

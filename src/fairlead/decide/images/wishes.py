@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.api import names
-from fairlead.api.core import PodSpec
-from fairlead.api.image_set import ImageOnNodes, ImageSet, ImageSetPhase, ImageSetStatus
-from fairlead.api.job import Job
-from fairlead.api.placement import Placement, RolePlacement
-from fairlead.api.quantity import PODS, QuantityError, to_base
-from fairlead.api.resource_quota import ResourceQuota
-from fairlead.api.times import parse_time
+from fairlead.api.cluster.image_set import ImageOnNodes, ImageSet, ImageSetPhase, ImageSetStatus
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Placement, RolePlacement
+from fairlead.api.kubernetes.core import PodSpec
+from fairlead.api.kubernetes.resource_quota import ResourceQuota
+from fairlead.api.values.quantity import PODS, QuantityError, to_base
+from fairlead.api.values.times import parse_time
 from fairlead.decide.images.plan import ImageTally, PullHold
 from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.images.view import ImageNode, Owner, Wish

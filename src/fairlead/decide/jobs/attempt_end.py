@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Attempt, Cause, Job, JobState, RestartPolicy
-from fairlead.api.placement import nodes_of
-from fairlead.api.times import format_micro_time, parse_time
+from fairlead.api.jobs.job import Attempt, Cause, Job, JobState, RestartPolicy
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.values.times import format_micro_time, parse_time
 from fairlead.decide.attempts.backoff import refused_seconds
 from fairlead.decide.attempts.end_reason import EndReason, cause_of
 from fairlead.decide.attempts.notes import EventReason, PendingEvent

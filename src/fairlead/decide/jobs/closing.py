@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from fairlead.api.placement import nodes_of
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.jobs.progress import fold_progress
 from fairlead.decide.jobs.view import JobView
 from fairlead.model.holdings.completion import ends_at

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.decide.verdict import ObjectKey
 
 #: Jobs that are looked at for one answer. A longer ring is not found: its jobs wait as any other.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fairlead.api import names
-from fairlead.api.job import RestartPolicy
+from fairlead.api.jobs.job import RestartPolicy
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.jobs.member_failure import (
     Failure,

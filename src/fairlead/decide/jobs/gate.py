@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from fairlead.api import names
-from fairlead.api.after import After, AfterFailed, AfterState
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray, array_reference_of
+from fairlead.api.jobs.after import After, AfterFailed, AfterState
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray, array_reference_of
 from fairlead.api.meta import find_condition, is_true
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.decide.jobs.view import DependencyState, ElementState
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict, earliest

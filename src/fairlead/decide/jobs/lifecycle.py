@@ -21,9 +21,9 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.job import Attempt, Cause, JobState, JobStatus, MemberCounts, Progress
+from fairlead.api.jobs.job import Attempt, Cause, JobState, JobStatus, MemberCounts, Progress
 from fairlead.api.meta import find_condition, is_true
-from fairlead.api.times import format_micro_time, parse_time
+from fairlead.api.values.times import format_micro_time, parse_time
 from fairlead.decide.attempts.backoff import refusals_in_a_row
 from fairlead.decide.attempts.end_reason import EndReason, refusal_of
 from fairlead.decide.attempts.notes import EventReason, PendingEvent

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.api import names
-from fairlead.api.core import ContainerStateTerminated, ContainerStatus, Pod
-from fairlead.api.job import Cause
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.job import Cause
+from fairlead.api.kubernetes.core import ContainerStateTerminated, ContainerStatus, Pod
+from fairlead.api.values.times import parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.jobs.pods import (
     MemberPhase,

@@ -15,7 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import (
+from fairlead.api.jobs.job import Job, Role
+from fairlead.api.kubernetes.core import (
     ConfigMap,
     Container,
     EnvVar,
@@ -30,9 +31,7 @@ from fairlead.api.core import (
     Volume,
     VolumeMount,
 )
-from fairlead.api.job import Job, Role
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.pod_parts import (
+from fairlead.api.kubernetes.pod_parts import (
     ClaimVolumeSource,
     ConfigMapVolumeSource,
     DownwardFile,
@@ -41,6 +40,7 @@ from fairlead.api.pod_parts import (
     EnvironmentReference,
     HostPathVolumeSource,
 )
+from fairlead.api.meta import ObjectMeta
 from fairlead.decide.attempts.seats import Seat, seats
 from fairlead.decide.jobs.mpi import key_volume, needs_key
 from fairlead.decide.jobs.own_claims import own_volumes

@@ -10,9 +10,9 @@ from __future__ import annotations
 from base64 import b64encode
 
 from fairlead.api import names
-from fairlead.api.core import Secret, Volume, VolumeMount
-from fairlead.api.job import Job, Role
-from fairlead.api.pod_parts import SecretVolumeSource
+from fairlead.api.jobs.job import Job, Role
+from fairlead.api.kubernetes.core import Secret, Volume, VolumeMount
+from fairlead.api.kubernetes.pod_parts import SecretVolumeSource
 from fairlead.decide.jobs.owned import owned_metadata
 
 KEY_BYTES = 32

@@ -15,9 +15,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Placement, nodes_of
 from fairlead.api.meta import to_wire
-from fairlead.api.placement import Placement, nodes_of
 from fairlead.api.podgroups import GroupApi
 from fairlead.decide.jobs.owned import owned_metadata
 from fairlead.decide.jobs.pods import MemberPod

@@ -7,11 +7,11 @@ Only what is missing, or in trouble, is walked.
 from __future__ import annotations
 
 from fairlead.api import names
-from fairlead.api.bounds import MEMBER_RESTARTS_MAX
-from fairlead.api.job import Attempt, Cause, JobState, JobStatus, MemberRestart, RestartPolicy
+from fairlead.api.jobs.job import Attempt, Cause, JobState, JobStatus, MemberRestart, RestartPolicy
+from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.meta import find_condition
-from fairlead.api.placement import nodes_of
-from fairlead.api.times import format_micro_time, parse_time
+from fairlead.api.values.bounds import MEMBER_RESTARTS_MAX
+from fairlead.api.values.times import format_micro_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, PendingEvent
 from fairlead.decide.attempts.status import StatusDraft

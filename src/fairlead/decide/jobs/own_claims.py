@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.core import Pod, Volume
-from fairlead.api.job import Job, Role
+from fairlead.api.jobs.job import Job, Role
+from fairlead.api.kubernetes.core import Pod, Volume
+from fairlead.api.kubernetes.pod_parts import ClaimVolumeSource
+from fairlead.api.kubernetes.volumes import own_claim_name
 from fairlead.api.meta import to_wire
-from fairlead.api.pod_parts import ClaimVolumeSource
-from fairlead.api.volumes import own_claim_name
 from fairlead.decide.jobs.owned import owned_labels, owner_reference
 
 

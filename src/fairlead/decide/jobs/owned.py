@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import ObjectMeta, OwnerReference
 
 

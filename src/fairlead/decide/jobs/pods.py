@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fairlead.api import names
-from fairlead.api.core import ContainerStatus, Pod
-from fairlead.api.job import Progress, owner_reference_of
+from fairlead.api.jobs.job import Progress, owner_reference_of
+from fairlead.api.kubernetes.core import ContainerStatus, Pod
 from fairlead.api.meta import label_number
 from fairlead.decide.attempts.record import newest_version
 from fairlead.decide.jobs.progress import fold_progress, read_progress

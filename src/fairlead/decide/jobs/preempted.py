@@ -9,8 +9,8 @@ request, and the job queues again.
 
 from __future__ import annotations
 
-from fairlead.api.job import JobState, Progress
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.job import JobState, Progress
+from fairlead.api.values.times import parse_time
 from fairlead.decide.attempts.status import StatusDraft, preempted_verdict
 from fairlead.decide.jobs.progress import fold_progress
 from fairlead.decide.jobs.view import JobView

@@ -19,10 +19,10 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.bounds import STEP_MAX
-from fairlead.api.core import Container, Pod
-from fairlead.api.job import Progress
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.job import Progress
+from fairlead.api.kubernetes.core import Container, Pod
+from fairlead.api.values.bounds import STEP_MAX
+from fairlead.api.values.times import parse_time
 
 #: What a node writes has some hundred characters; this many cannot be nested too deep to decode.
 _ANNOTATION_LENGTH_MAX = 500

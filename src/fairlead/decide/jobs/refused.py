@@ -9,8 +9,8 @@ have lasted so far, up to a bound, for as long as the job exists.
 
 from __future__ import annotations
 
-from fairlead.api.job import JobState, JobStatus, MemberCounts
-from fairlead.api.times import format_micro_time, parse_time
+from fairlead.api.jobs.job import JobState, JobStatus, MemberCounts
+from fairlead.api.values.times import format_micro_time, parse_time
 from fairlead.decide.attempts.backoff import last_attempts
 from fairlead.decide.attempts.status import StatusDraft, refusal_verdict
 from fairlead.decide.jobs import members

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from fairlead.api.bounds import BACKOFF_SECONDS_MAX
-from fairlead.api.job import Attempt, Cause, Job, RestartPolicy
+from fairlead.api.jobs.job import Attempt, Cause, Job, RestartPolicy
 from fairlead.api.meta import find_condition
 from fairlead.api.names import FAILURE_TARGET
+from fairlead.api.values.bounds import BACKOFF_SECONDS_MAX
 from fairlead.decide.attempts.backoff import doubled
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.jobs.policy import JobsPolicy

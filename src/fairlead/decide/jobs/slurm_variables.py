@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 
 #: What each is; those of NODELIST have the addresses by which members reach each other.
 SLURM_VARIABLES: dict[str, str] = {

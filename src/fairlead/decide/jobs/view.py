@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from fairlead.api.job import Job, MemberCounts, Progress
+from fairlead.api.jobs.job import Job, MemberCounts, Progress
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import member_counts
 from fairlead.decide.attempts.status import StatusDraft

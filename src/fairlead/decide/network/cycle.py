@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fairlead.api.node_report import (
+from fairlead.api.cluster.node_report import (
     REPORTED_TEAMS_MAX,
     EgressShare,
     NodeReport,
     ReportedTeamEgress,
 )
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.decide.network.divide import divide, safe_share
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairlead.api.job import Attempt, Job, VerdictStatus
+from fairlead.api.jobs.job import Attempt, Job, VerdictStatus
+from fairlead.api.jobs.placement import Nomination, Placement, Preemption
 from fairlead.api.meta import Condition
-from fairlead.api.placement import Nomination, Placement, Preemption
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from __future__ import annotations
 from functools import partial
 from heapq import nsmallest
 
-from fairlead.api.placement import PreemptionKind
-from fairlead.api.times import format_time
+from fairlead.api.jobs.placement import PreemptionKind
+from fairlead.api.values.times import format_time
 from fairlead.decide.admission.unresolved import unresolved_verdict
 from fairlead.decide.placement.actions import (
     Action,

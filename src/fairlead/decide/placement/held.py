@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from fairlead.api.jobs.placement import HeldNodes
 from fairlead.api.names import POOL
-from fairlead.api.placement import HeldNodes
-from fairlead.api.quantity import is_gpu
+from fairlead.api.values.quantity import is_gpu
 from fairlead.decide.placement.places.search import Plan
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.model.cluster import ClusterState

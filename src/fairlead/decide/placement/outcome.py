@@ -6,7 +6,16 @@ from typing import Any, assert_never
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Job, JobStatus, VerdictStatus
+from fairlead.api.jobs.job import Job, JobStatus, VerdictStatus
+from fairlead.api.jobs.placement import (
+    HeldNodes,
+    Nomination,
+    Placement,
+    Preemption,
+    PreemptionKind,
+    RolePlacement,
+    Victim,
+)
 from fairlead.api.meta import (
     Condition,
     find_condition,
@@ -16,16 +25,7 @@ from fairlead.api.meta import (
     to_wire,
 )
 from fairlead.api.names import ADMITTED, PLACED
-from fairlead.api.placement import (
-    HeldNodes,
-    Nomination,
-    Placement,
-    Preemption,
-    PreemptionKind,
-    RolePlacement,
-    Victim,
-)
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.attempts.former_places import with_places_left
 from fairlead.decide.attempts.record import new_record
 from fairlead.decide.attempts.status import (

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from fairlead.api.fleet import Fleet, FleetStatus, Override
-from fairlead.api.node_limit import parse_limit
-from fairlead.api.node_pool import NodePool, PoolDecision
-from fairlead.api.times import parse_time
+from fairlead.api.cluster.fleet import Fleet, FleetStatus, Override
+from fairlead.api.cluster.node_pool import NodePool, PoolDecision
+from fairlead.api.values.node_limit import parse_limit
+from fairlead.api.values.times import parse_time
 from fairlead.decide.rails.ledger import PoolBudget, RemovalLedger
 from fairlead.decide.rails.removals import Permit
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from fairlead.api.node_pool import Bought, Lost
+from fairlead.api.cluster.node_pool import Bought, Lost
 from fairlead.decide.rails.ledger import DAY, HOUR, MINUTES_5
 
 #: Machines that a pool records; the oldest are dropped beyond, and count as there before.

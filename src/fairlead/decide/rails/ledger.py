@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fairlead.api.fleet import RemovalCause, Removed
-from fairlead.api.node_limit import NodeLimit
+from fairlead.api.cluster.fleet import RemovalCause, Removed
+from fairlead.api.values.node_limit import NodeLimit
 
 MINUTES_5, HOUR, DAY = 300.0, 3600.0, 86_400.0
 WINDOWS = (MINUTES_5, HOUR, DAY)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self, TypeAlias
 
-from fairlead.api.fleet import RemovalCause
+from fairlead.api.cluster.fleet import RemovalCause
 from fairlead.decide.rails.ledger import Charge, RailsAccount
 from fairlead.decide.rails.sight import Fact, SightFinding
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Self
 
-from fairlead.api.cluster_report import ClusterReport, ReportCondition
+from fairlead.api.cluster.cluster_report import ClusterReport, ReportCondition
 from fairlead.api.meta import find_condition
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.decide.verdict import Fact
 
 

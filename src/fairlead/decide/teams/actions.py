@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairlead.api.core import Pod, Toleration
-from fairlead.api.team import Team, TeamStatus
+from fairlead.api.cluster.team import Team, TeamStatus
+from fairlead.api.kubernetes.core import Pod, Toleration
 
 
 @dataclass(frozen=True, slots=True)

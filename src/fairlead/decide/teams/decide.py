@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec.structs import replace
 
+from fairlead.api.cluster.team import ShareStatus, Team, TeamStatus, TeamUse
 from fairlead.api.meta import Condition, set_condition
 from fairlead.api.names import READY
-from fairlead.api.quantity import is_gpu
-from fairlead.api.team import ShareStatus, Team, TeamStatus, TeamUse
-from fairlead.api.times import format_time, parse_time
-from fairlead.api.validate_team import selector_of, validate_team
+from fairlead.api.validation.validate_team import selector_of, validate_team
+from fairlead.api.values.quantity import is_gpu
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.teams.actions import PublishTeams, SetOwner, WriteTeamStatus
 from fairlead.decide.teams.assign import NO_TEAM, OwnedNodes, ShareRequest, assign
 from fairlead.decide.teams.policy import TeamsPolicy

@@ -19,7 +19,7 @@ from math import inf
 
 import numpy as np
 
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.decide.teams.actions import SetOwner
 from fairlead.decide.teams.decide import Sharing
 from fairlead.decide.teams.policy import TeamsPolicy

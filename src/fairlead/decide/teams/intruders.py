@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from fairlead.api.core import Node, Pod
+from fairlead.api.cluster.team import IntruderPolicy
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.names import MIRROR_POD
-from fairlead.api.team import IntruderPolicy
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.decide.admission.pod_teams import access_of
 from fairlead.decide.teams.actions import EvictIntruder, ReportIntruder
 from fairlead.decide.teams.policy import TeamsPolicy

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from fairlead.api.core import Node, Taint
+from fairlead.api.cluster.team import ShareStatus, Team
+from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.names import TEAM
-from fairlead.api.team import ShareStatus, Team
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

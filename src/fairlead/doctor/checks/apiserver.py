@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
-from fairlead.api.cluster_report import ReportCondition
+from fairlead.api.cluster.cluster_report import ReportCondition
 from fairlead.doctor.check import (
     IS_INFO,
     IS_WARNING,

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from fairlead.api.quantity import QuantityError, parse
+from fairlead.api.values.quantity import QuantityError, parse
 from fairlead.doctor.check import IS_WARNING, Check, MeasuredValue, Side, critical, info, warning
 from fairlead.doctor.checks.of_objects import daemonsets, deployments, is_dns, is_spread
 from fairlead.doctor.expressions import CodeShare, PerSecond, Quantile, over_the_others, reads

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fairlead.api.cluster_report import ReportCondition
+from fairlead.api.cluster.cluster_report import ReportCondition
 from fairlead.doctor.check import (
     IS_CRITICAL,
     IS_INFO,

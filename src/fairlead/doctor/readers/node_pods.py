@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import msgspec
 
 from fairlead.api.status import ApiError, Forbidden, NotFound
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.doctor.objects import SeenNode, SeenPod
 from fairlead.terminal import printable
 

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fairlead.api import names, quantity
+from fairlead.api import names
+from fairlead.api.jobs.use import MemberUse, encode_use
+from fairlead.api.kubernetes.selectors import SelectorError, parse_labels
 from fairlead.api.resources import POD_METRICS
-from fairlead.api.selectors import SelectorError, parse_labels
 from fairlead.api.status import BadRequest, MethodNotAllowed, NotFound
-from fairlead.api.times import format_time
-from fairlead.api.use import MemberUse, encode_use
+from fairlead.api.values import quantity
+from fairlead.api.values.times import format_time
 from fairlead.embedded.http.request import PathNotFound, Query, ResourcePath
 from fairlead.embedded.resource_info import ResourceInfo
 

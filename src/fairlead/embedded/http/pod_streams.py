@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 
 
 class Channel(IntEnum):

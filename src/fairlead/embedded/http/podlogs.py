@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from aiohttp import web
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.status import BadRequest, NotFound
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.embedded.http.logs import LINES_MAX, LogOptions, LogSource
 from fairlead.embedded.http.request import Query
 from fairlead.runtime.clock import Clock

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.status import ApiError, BadRequest
 from fairlead.embedded.http import spdy
 from fairlead.embedded.http.pod_streams import StreamSource

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.status import (
     BadRequest,
     MethodNotAllowed,

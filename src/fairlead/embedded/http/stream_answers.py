@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.status import BadRequest, NotFound, TooManyRequests
 from fairlead.embedded.http import port_forward, sessions
 from fairlead.embedded.http.logs import LogOptions, LogSource

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from fairlead.api.webhooks import WebhookClientConfig
+from fairlead.api.kubernetes.webhooks import WebhookClientConfig
 from fairlead.embedded.http.only_created import GROUPS, USER
 from fairlead.embedded.http.request import read_at_most
 from fairlead.embedded.verbs.service import ApiService

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from fairlead.api.core import ConfigMap, Secret
+from fairlead.api.kubernetes.core import ConfigMap, Secret
 from fairlead.api.resources import CONFIG_MAPS, SECRETS
 from fairlead.embedded.local.containers import Unsupported
 from fairlead.runtime.client import Client

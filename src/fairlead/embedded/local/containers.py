@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fairlead.api import quantity
-from fairlead.api.core import Container, EnvVarSource, KeySelector, Pod
-from fairlead.api.pod_parts import DownwardVolumeSource
+from fairlead.api.kubernetes.core import Container, EnvVarSource, KeySelector, Pod
+from fairlead.api.kubernetes.pod_parts import DownwardVolumeSource
+from fairlead.api.values import quantity
 
 HOST_IP = "127.0.0.1"
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")

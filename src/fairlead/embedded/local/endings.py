@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.embedded.local.poddir import TERMINATION_LOG
 from fairlead.embedded.local.process import ExitFile, Run
 from fairlead.embedded.virtual.status import Terminated, terminated

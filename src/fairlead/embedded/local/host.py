@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairlead.api import names, quantity
-from fairlead.api.core import Pod
+from fairlead.api import names
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.api.status import ApiError, Conflict, NotFound
+from fairlead.api.values import quantity
 from fairlead.embedded.local import logfiles
 from fairlead.embedded.local.config import ConfigData, ConfigMirrors
 from fairlead.embedded.local.logfiles import LogLimits

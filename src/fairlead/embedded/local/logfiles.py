@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.embedded.local.poddir import made, safe, write_file
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger

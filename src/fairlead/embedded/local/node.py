@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODES, PODS
 from fairlead.api.status import AlreadyExists

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.core import GRACE_SECONDS_DEFAULT, GRACE_SECONDS_MAX, Pod
-from fairlead.api.times import parse_time
+from fairlead.api.kubernetes.core import GRACE_SECONDS_DEFAULT, GRACE_SECONDS_MAX, Pod
+from fairlead.api.values.times import parse_time
 from fairlead.decide.jobs.progress import read_progress
 from fairlead.embedded.local.containers import (
     HOST_IP,

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 import msgspec
 
-from fairlead.api.core import Pod, Volume
+from fairlead.api.kubernetes.core import Pod, Volume
 from fairlead.decide.jobs.progress import progress_file
 from fairlead.embedded.local.config import ConfigData
 from fairlead.embedded.local.containers import (

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from fairlead.api import quantity
+from fairlead.api.values import quantity
 from fairlead.embedded.local.containers import ContainerLaunch
 from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.memory import MemoryGroups, kill_count, remove_group

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.api.job import Progress
-from fairlead.api.times import format_time
+from fairlead.api.jobs.job import Progress
+from fairlead.api.values.times import format_time
 from fairlead.decide.jobs.progress import after_ignored, after_line, decode_line
 
 READ_BYTES_MAX = 256 * 1024

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.status import BadRequest, InternalError, TooManyRequests
 from fairlead.embedded.http.pod_streams import ExecOptions
 from fairlead.embedded.local.containers import ContainerMount, rewrite

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlead.api.core import Container
+from fairlead.api.kubernetes.core import Container
 from fairlead.embedded.local.process import Run
 from fairlead.embedded.virtual.status import ContainerNow, ContainerStateNow, Terminated
 

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from fairlead.api.use import MemberUse, encode_use
+from fairlead.api.jobs.use import MemberUse, encode_use
 from fairlead.decide.use_meter import NOTHING, UseMeter, UseReading
 from fairlead.embedded.http.metrics import Measure
 from fairlead.embedded.local.memory import TICKS_PER_SECOND, ProcessTreeUse, measure

@@ -20,9 +20,9 @@ from pathlib import Path
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.simulated import is_simulated
 from fairlead.api.resources import JOBS, NODES, PODS
-from fairlead.api.simulated import is_simulated
 from fairlead.api.status import ApiError, BadRequest, NotFound
 from fairlead.embedded.http.logs import LINES_MAX, LogOptions
 from fairlead.embedded.local import logfiles

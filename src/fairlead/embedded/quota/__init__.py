@@ -7,7 +7,7 @@ quotas make of a write, as kube-apiserver's admission does, and `ranges` the sam
 
 from __future__ import annotations
 
-from fairlead.api.amounts import Amounts, added
+from fairlead.api.values.amounts import Amounts, added
 from fairlead.embedded.quota.limits import (
     Excess,
     charged,

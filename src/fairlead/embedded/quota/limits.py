@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fairlead.api.amounts import Amount, Amounts, added, read, read_all, written
-from fairlead.api.quantity import CPU, MEMORY, PODS
+from fairlead.api.values.amounts import Amount, Amounts, added, read, read_all, written
+from fairlead.api.values.quantity import CPU, MEMORY, PODS
 from fairlead.embedded.quota.usage import (
     COMPUTE,
     LIMITS,

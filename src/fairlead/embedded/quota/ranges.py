@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fairlead.api.amounts import Amount, Amounts, read_all
-from fairlead.api.quantity import PODS
+from fairlead.api.values.amounts import Amount, Amounts, read_all
+from fairlead.api.values.quantity import PODS
 from fairlead.embedded.quota.usage import CLAIMS, containers_of, pod_total
 from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.verbs.errors import FieldProblem, ProblemType

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from fairlead.api.amounts import ONE, Amount, Amounts, added, read_all
-from fairlead.api.pod_asks import HUGE_PAGES, POD_LEVEL, is_pod_level, together
-from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
+from fairlead.api.pods.pod_asks import HUGE_PAGES, POD_LEVEL, is_pod_level, together
+from fairlead.api.values.amounts import ONE, Amount, Amounts, added, read_all
+from fairlead.api.values.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from fairlead.embedded.schema.values import as_map
 
 Obj = Mapping[str, Any]

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from fairlead.api import quantity
+from fairlead.api.values import quantity
 from fairlead.embedded.schema.check import compile_check
 from fairlead.embedded.schema.faults import Check, Faults
 from fairlead.embedded.schema.fill import EMBEDDED, META_FIELDS, PRESERVE, Fill, compile_fill

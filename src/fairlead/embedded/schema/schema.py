@@ -25,8 +25,8 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from fairlead.api import builtin_schemas
-from fairlead.api.builtin_schemas import COMPLETE, schema_of
+from fairlead.api.schema import builtin_schemas
+from fairlead.api.schema.builtin_schemas import COMPLETE, schema_of
 from fairlead.api.status import BadRequest, StatusCause
 from fairlead.embedded.schema.check import compile_check
 from fairlead.embedded.schema.fast import FastPath, Test, fast_path, names_test

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from fairlead.api import quantity, times
+from fairlead.api.values import quantity, times
 
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Generic, TypeVar
 
-from fairlead.api.core import PriorityClass
-from fairlead.api.job_defaults import JobTerms
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job_defaults import JobTerms
+from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.api.resources import TEAMS
-from fairlead.api.team import Team
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.embedded.builtins import LIMIT_RANGES, PRIORITY_CLASSES, RESOURCE_QUOTAS
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.records import Key, Record

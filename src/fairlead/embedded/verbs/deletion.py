@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, record_typed
 from fairlead.embedded.verbs import errors

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.embedded import builtins, crds
 from fairlead.embedded.quota import filled_item, range_problems, spec_problems
 from fairlead.embedded.resource_info import ResourceInfo

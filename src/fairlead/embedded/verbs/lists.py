@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fairlead.api.selectors import Selector, SelectorError, parse_fields, parse_labels
+from fairlead.api.kubernetes.selectors import Selector, SelectorError, parse_fields, parse_labels
 from fairlead.api.status import BadRequest
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record

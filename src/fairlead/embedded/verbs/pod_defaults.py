@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairlead.api import pod_asks
-from fairlead.api.amounts import read_all, written
+from fairlead.api.pods import pod_asks
+from fairlead.api.values.amounts import read_all, written
 from fairlead.embedded.quota.usage import container_total
 
 TOLERATION_SECONDS = 300

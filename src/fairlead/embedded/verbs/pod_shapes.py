@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from fairlead.api import core
+from fairlead.api.kubernetes import core
 from fairlead.embedded.storage.records import Known
 from fairlead.embedded.verbs import validation
 from fairlead.embedded.verbs.errors import Finding
@@ -223,7 +223,7 @@ def _without_own(container: Obj, owns: list[_Own]) -> Obj:
 
 def _own_mounts(mounts: Sequence[Obj]) -> tuple[int, ...]:
     """Return the mounts whose paths are the pod's own: those with a `subPath`, if no rule is
-    broken (`api/pod_rules.py`). Where two have one path, no mount has.
+    broken (`api/pods/pod_rules.py`). Where two have one path, no mount has.
     """
     found = [i for i, mount in enumerate(mounts) if _is_own(mount)]
     if found and len({mount["mountPath"] for mount in mounts}) < len(mounts):

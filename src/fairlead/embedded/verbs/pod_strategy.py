@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api import core
-from fairlead.api.core import GRACE_SECONDS_DEFAULT, GRACE_SECONDS_MAX
+from fairlead.api.kubernetes import core
+from fairlead.api.kubernetes.core import GRACE_SECONDS_DEFAULT, GRACE_SECONDS_MAX
 from fairlead.api.meta import to_wire
 from fairlead.api.names import API_VERSION, GANG_GATE
 from fairlead.api.status import Forbidden, StatusDetails

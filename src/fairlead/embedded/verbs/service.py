@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from fairlead.api.job_defaults import JobTerms
+from fairlead.api.jobs.job_defaults import JobTerms
 from fairlead.api.status import AlreadyExists, NotFound, UnsupportedMediaType
 from fairlead.embedded import builtins, crds
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch, apply_strategic_patch

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.status import BadRequest, StatusCause
 from fairlead.decide.admission.arrays import WORK_KINDS
 from fairlead.decide.admission.cluster_kinds import RULES, judge_cluster_object

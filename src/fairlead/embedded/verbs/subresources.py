@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fairlead.api import core
-from fairlead.api.selectors import OPERATORS, Operator, Requirement, Selector
+from fairlead.api.kubernetes import core
+from fairlead.api.kubernetes.selectors import OPERATORS, Operator, Requirement, Selector
 from fairlead.api.status import Conflict, InternalError, StatusCause, StatusDetails, TooManyRequests
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import FieldPath, ResourceInfo, ScalePaths

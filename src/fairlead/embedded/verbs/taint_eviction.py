@@ -13,8 +13,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlead.api.core import Node, Pod, Taint
-from fairlead.api.times import parse_time
+from fairlead.api.kubernetes.core import Node, Pod, Taint
+from fairlead.api.values.times import parse_time
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import field_reader
 from fairlead.embedded.storage.records import Key, Record, StoreEvent

@@ -13,11 +13,12 @@ from collections.abc import ItemsView, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from fairlead.api import core, quantity
-from fairlead.api.bounds import ANNOTATION_BYTES_MAX
+from fairlead.api.kubernetes import core
+from fairlead.api.kubernetes.selectors import is_label_value, is_qualified_name
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.pod_rules import pod_spec_causes
-from fairlead.api.selectors import is_label_value, is_qualified_name
+from fairlead.api.pods.pod_rules import pod_spec_causes
+from fairlead.api.values import quantity
+from fairlead.api.values.bounds import ANNOTATION_BYTES_MAX
 from fairlead.embedded.resource_info import NameRule, ResourceInfo
 from fairlead.embedded.verbs.errors import FieldProblem, Finding, ProblemType
 

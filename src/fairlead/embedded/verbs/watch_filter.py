@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from fairlead.api.selectors import EVERYTHING, Operator, Selector
+from fairlead.api.kubernetes.selectors import EVERYTHING, Operator, Selector
 from fairlead.embedded.resource_info import ResourceInfo, field_reader
 from fairlead.embedded.storage.records import Record, StoreEvent
 from fairlead.runtime.client import EventType

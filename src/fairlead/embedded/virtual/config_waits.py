@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairlead.api.core import ConfigMap
+from fairlead.api.kubernetes.core import ConfigMap
 from fairlead.embedded.virtual.records import PodRecord
 from fairlead.embedded.virtual.status import config_needs
 from fairlead.runtime.mirror import Mirror

@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fairlead.api import names, quantity
-from fairlead.api.core import Node
-from fairlead.api.placement import nodes_of
+from fairlead.api import names
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import AlreadyExists
+from fairlead.api.values import quantity
 from fairlead.embedded.virtual.profile import NodeShape
 from fairlead.embedded.virtual.status import Readiness, node_conditions
 from fairlead.runtime.client import Client

@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from fairlead.api.core import Pod
-from fairlead.api.machine_result import (
+from fairlead.api.cluster.machine_result import (
     Figure,
     MachineFinding,
     MachineOutcome,
     SuiteResult,
     encode_result,
 )
+from fairlead.api.cluster.node_suites import Better, MachineTest, Suite, suites
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import NODE_TEST
-from fairlead.api.node_suites import Better, MachineTest, Suite, suites
-from fairlead.api.quantity import is_gpu
+from fairlead.api.values.quantity import is_gpu
 from fairlead.embedded.virtual.profile import HardwareSpec
 
 #: Of the time that a suite may take, how much it takes.

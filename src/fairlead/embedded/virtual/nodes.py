@@ -19,11 +19,12 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from fairlead.api import names, quantity
-from fairlead.api.core import ConfigMap, Node, Pod
+from fairlead.api import names
+from fairlead.api.kubernetes.core import ConfigMap, Node, Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
 from fairlead.api.status import ApiError, Conflict, NotFound
+from fairlead.api.values import quantity
 from fairlead.embedded.http.metrics import Measure, MeasuredUse
 from fairlead.embedded.virtual.fleet import (
     VIRTUAL,
@@ -465,10 +466,7 @@ class VirtualNodes:
             status["allocatable"] = {quantity.GPU: str(capacity[quantity.GPU] - gpus_lost)}
         if images != record.written[2]:
             status["images"] = self._images.report(record.name)
-        body = {
-            "metadata": {"resourceVersion": node.metadata.resource_version},
-            "status": status,
-        }
+        body = {"metadata": {"resourceVersion": node.metadata.resource_version}, "status": status}
         await self._client.patch(NODES, record.name, body, subresource="status")
         self._written(record, state)
 

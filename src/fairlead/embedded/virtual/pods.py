@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.core import GRACE_SECONDS_DEFAULT, ConfigMap, Pod
-from fairlead.api.image_names import images_of
-from fairlead.api.job import Progress
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.jobs.job import Progress
+from fairlead.api.kubernetes.core import GRACE_SECONDS_DEFAULT, ConfigMap, Pod
+from fairlead.api.kubernetes.image_names import images_of
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.embedded.virtual.config_waits import ConfigWaits
 from fairlead.embedded.virtual.hardware import Hardware
 from fairlead.embedded.virtual.profile import PodState, Profile

@@ -23,7 +23,8 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from fairlead.api import quantity, selectors
+from fairlead.api.kubernetes import selectors
+from fairlead.api.values import quantity
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.input.sections import Section, parse, read_text
 from fairlead.input.suggest import nearest

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.api.core import ContainerImage
-from fairlead.api.image_names import full_image_name
+from fairlead.api.kubernetes.core import ContainerImage
+from fairlead.api.kubernetes.image_names import full_image_name
 from fairlead.embedded.virtual.profile import ImagesSpec
 from fairlead.embedded.virtual.records import SIMULTANEOUS_SECONDS
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, Flag
 from typing import Any, assert_never
 
-from fairlead.api import quantity
-from fairlead.api.core import Pod
-from fairlead.api.image_names import full_image_name
-from fairlead.api.use import MemberUse, encode_use
+from fairlead.api.jobs.use import MemberUse, encode_use
+from fairlead.api.kubernetes.core import Pod
+from fairlead.api.kubernetes.image_names import full_image_name
+from fairlead.api.values import quantity
 from fairlead.embedded.virtual.profile import PodState, Stage, UseSpec
 from fairlead.embedded.virtual.status import (
     ContainerNow,

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.selectors import Selector, parse_labels
+from fairlead.api.kubernetes.core import Pod
+from fairlead.api.kubernetes.selectors import Selector, parse_labels
 from fairlead.embedded.virtual.profile import Delay, Distribution, PodState, Profile, Stage
 
 #: Longest delay that an annotation may ask for: a hundred years.

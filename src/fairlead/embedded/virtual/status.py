@@ -14,9 +14,9 @@ from functools import cache
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.model.asks.requests import RequestReader
 
 #: Exit code of a process that a signal ended: 128 + signal (as shells and container runtimes

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from fairlead.api import webhooks as types
-from fairlead.api.selectors import is_label_value, is_qualified_name
+from fairlead.api.kubernetes import webhooks as types
+from fairlead.api.kubernetes.selectors import is_label_value, is_qualified_name
 from fairlead.api.status import BadRequest
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import NameRule, ResourceInfo

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api import webhooks as types
-from fairlead.api.selectors import Selector, selector_of
+from fairlead.api.kubernetes import webhooks as types
+from fairlead.api.kubernetes.selectors import Selector, selector_of
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Record

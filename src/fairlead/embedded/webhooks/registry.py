@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from fairlead.api.kubernetes.webhooks import WebhookClientConfig
 from fairlead.api.status import ApiError, BadRequest
-from fairlead.api.webhooks import WebhookClientConfig
 from fairlead.embedded import builtins
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo

@@ -11,8 +11,8 @@ command. So what looks like one holds no room, and nothing is lost by its deleti
 from __future__ import annotations
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.quantity import QuantityError, resources_to_base
+from fairlead.api.kubernetes.core import Pod
+from fairlead.api.values.quantity import QuantityError, resources_to_base
 
 #: No image has this file. One that has runs it as a user without rights, under the pod's limits.
 PULL_COMMAND = "/fairlead.dev/pulls-and-runs-nothing"

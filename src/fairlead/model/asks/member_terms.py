@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.api import names
-from fairlead.api.job import Job, Role
+from fairlead.api.jobs.job import Job, Role
 from fairlead.model.asks.neighbours import Term, rules_of, states_rules
 from fairlead.model.asks.requests import RequestError
 

@@ -23,11 +23,15 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from fairlead.api.core import Pod, PodSpec
+from fairlead.api.kubernetes.core import Pod, PodSpec
+from fairlead.api.kubernetes.pod_parts import (
+    PodAffinityTerm,
+    PodAntiAffinity,
+    TopologySpreadConstraint,
+)
+from fairlead.api.kubernetes.selectors import OPERATORS, Selector, selector_of
 from fairlead.api.meta import LabelSelector, LabelSelectorRequirement
 from fairlead.api.names import HOSTNAME
-from fairlead.api.pod_parts import PodAffinityTerm, PodAntiAffinity, TopologySpreadConstraint
-from fairlead.api.selectors import OPERATORS, Selector, selector_of
 from fairlead.model.asks.requests import (
     CARRIED,
     NAME_COLUMN,

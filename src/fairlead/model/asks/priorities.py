@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 
-from fairlead.api.core import PriorityClass
-from fairlead.api.job import Job, JobSpec
+from fairlead.api.jobs.job import Job, JobSpec
+from fairlead.api.kubernetes.core import PriorityClass
 
 #: Classes of the cluster's own components; usable in their namespace only.
 SYSTEM_PREFIX = "system-"

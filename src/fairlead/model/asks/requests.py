@@ -1,7 +1,7 @@
 """What one pod asks of a node: amounts in base units, and the constraints on where it may run.
 
-The amounts follow Kubernetes' rule for a pod's effective request (`api/pod_asks.py`). One of `pods`
-comes on top.
+The amounts follow Kubernetes' rule for a pod's effective request (`api/pods/pod_asks.py`). One of
+`pods` comes on top.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from fairlead.api.bounds import (
+from fairlead.api.kubernetes.core import (
+    NodeSelector,
+    Pod,
+    PodSpec,
+    PreferredSchedulingTerm,
+    Toleration,
+)
+from fairlead.api.pods.pod_asks import add, is_resized, raise_to, requests_of
+from fairlead.api.values.bounds import (
     CONSTRAINT_VALUES_MAX,
     LABEL_KEY_MAX,
     RESOURCES_MAX,
     label_integer,
 )
-from fairlead.api.core import NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, Toleration
-from fairlead.api.pod_asks import add, is_resized, raise_to, requests_of
-from fairlead.api.quantity import PODS, QuantityError, to_base
+from fairlead.api.values.quantity import PODS, QuantityError, to_base
 
 #: Amounts in base units by resource name, sorted, zero amounts left out. Hashable.
 Request: TypeAlias = tuple[tuple[str, int], ...]

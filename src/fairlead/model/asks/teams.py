@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fairlead.api.core import Taint, Toleration
+from fairlead.api.cluster.team import JobLimits, Team
+from fairlead.api.kubernetes.core import Taint, Toleration
 from fairlead.api.names import TEAM
-from fairlead.api.team import JobLimits, Team
-from fairlead.api.validate_team import validate_team
+from fairlead.api.validation.validate_team import validate_team
 
 NO_SCHEDULE = "NoSchedule"
 #: What lets a member run on the nodes of any team.

@@ -14,8 +14,8 @@ from functools import cached_property, lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fairlead.api.jobs.topology import Topology
 from fairlead.api.names import BLOCK, HOSTNAME, RACK, ZONE
-from fairlead.api.topology import Topology
 
 
 class Level(Struct, frozen=True, cache_hash=True):

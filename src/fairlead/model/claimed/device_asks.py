@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fairlead.api.core import PodSpec
-from fairlead.api.devices import DeviceSpec, DeviceTaint
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import PodSpec
+from fairlead.api.kubernetes.devices import DeviceSpec, DeviceTaint
 
 #: Devices of one claim (`AllocationResultsMaxSize`).
 DEVICES_PER_CLAIM_MAX = 32

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
 
-from fairlead.api.devices import Device, ResourceClaim, ResourceSlice
-from fairlead.api.quantity import QuantityError
+from fairlead.api.kubernetes.devices import Device, ResourceClaim, ResourceSlice
+from fairlead.api.values.quantity import QuantityError
 from fairlead.model.asks.requests import Request
 from fairlead.model.claimed.device_asks import DeviceKind
 from fairlead.model.claimed.device_rows import DeviceGroup, DeviceRows

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain, combinations
 
-from fairlead.api.quantity import CLAIMED
+from fairlead.api.values.quantity import CLAIMED
 from fairlead.model.asks.requests import Request, request_of
 from fairlead.model.claimed.device_asks import DeviceAsk, DeviceKind
 from fairlead.model.claimed.shared_counters import Layout, weight_of

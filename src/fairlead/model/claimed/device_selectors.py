@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
-from fairlead.api.devices import Device
+from fairlead.api.kubernetes.devices import Device
 from fairlead.model.claimed.device_asks import DeviceKind
 
 #: Length of an expression, a fifth of what the API server takes: to parse it holds up all else; and

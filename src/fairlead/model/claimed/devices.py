@@ -19,13 +19,13 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from fairlead.api.devices import (
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.devices import (
     DeviceClass,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from fairlead.api.job import Job
 from fairlead.model.asks.requests import Reach, Request
 from fairlead.model.claimed.device_asks import (
     ClaimName,

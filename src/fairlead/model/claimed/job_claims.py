@@ -7,10 +7,10 @@ from itertools import chain
 
 from msgspec import Struct
 
-from fairlead.api.claim_templates import claim_of
-from fairlead.api.core import PodSpec
-from fairlead.api.job import Job, Role
-from fairlead.api.volumes import PersistentVolumeClaim, own_claim_name
+from fairlead.api.jobs.job import Job, Role
+from fairlead.api.kubernetes.core import PodSpec
+from fairlead.api.kubernetes.volumes import PersistentVolumeClaim, own_claim_name
+from fairlead.api.validation.claim_templates import claim_of
 from fairlead.model.claimed.device_asks import DeviceClaims, device_claims_of
 
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.model.claimed.devices import DeviceNeeds, DeviceTable, UnusableDevices
 from fairlead.model.claimed.job_claims import Claims
 from fairlead.model.claimed.volumes import Reaches, Turn, UnusableClaim, VolumeTable

@@ -19,8 +19,8 @@ from math import lcm
 import msgspec
 from msgspec import Struct
 
-from fairlead.api.devices import CounterSet, Device
-from fairlead.api.quantity import parse
+from fairlead.api.kubernetes.devices import CounterSet, Device
+from fairlead.api.values.quantity import parse
 
 #: States of one group of devices that a search visits; what it has found by then is on the safe
 #: side. Answers that are kept.

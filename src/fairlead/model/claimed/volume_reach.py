@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fairlead.api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from fairlead.api.kubernetes.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from fairlead.api.kubernetes.volumes import PersistentVolume, TopologySelectorTerm
 from fairlead.api.meta import Amount
-from fairlead.api.quantity import QuantityError, to_base
-from fairlead.api.volumes import PersistentVolume, TopologySelectorTerm
+from fairlead.api.values.quantity import QuantityError, to_base
 from fairlead.model.asks.requests import Reach
 
 _STORAGE = "storage"

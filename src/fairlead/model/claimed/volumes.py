@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias, TypeVar
 
-from fairlead.api.core import (
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import (
     NodeSelector,
     NodeSelectorRequirement,
     NodeSelectorTerm,
     Pod,
 )
-from fairlead.api.job import Job
-from fairlead.api.selectors import selector_of
-from fairlead.api.volumes import (
+from fairlead.api.kubernetes.selectors import selector_of
+from fairlead.api.kubernetes.volumes import (
     SELECTED_NODE,
     PersistentVolume,
     PersistentVolumeClaim,

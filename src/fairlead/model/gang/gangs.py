@@ -12,9 +12,9 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fairlead.api.core import Toleration
-from fairlead.api.job import MEMBERS_MAX, ROLES_MAX, JobSpec, Role
-from fairlead.api.quantity import is_gpu
+from fairlead.api.jobs.job import MEMBERS_MAX, ROLES_MAX, JobSpec, Role
+from fairlead.api.kubernetes.core import Toleration
+from fairlead.api.values.quantity import is_gpu
 from fairlead.model.asks.requests import (
     NAME_COLUMN,
     MemberClass,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition, find_condition, is_true
 from fairlead.api.names import ADMITTED, FAILURE_TARGET
 

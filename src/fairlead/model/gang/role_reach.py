@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from fairlead.api.core import NodeSelector
+from fairlead.api.kubernetes.core import NodeSelector
 from fairlead.model.asks.requests import Reach, Request
 
 

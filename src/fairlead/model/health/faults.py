@@ -13,7 +13,7 @@ from enum import Enum
 
 import msgspec
 
-from fairlead.api.node_report import (
+from fairlead.api.cluster.node_report import (
     CODE_MAX,
     CODES_MAX,
     COMPONENT_MAX,

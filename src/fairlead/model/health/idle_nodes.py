@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dataclasses import replace as replaced
 from heapq import heapify, heappop, heappush
 
-from fairlead.api.core import Node
+from fairlead.api.kubernetes.core import Node
 
 #: After a test that found nothing out, the next one is so much later.
 RETRY_SECONDS = 3600.0

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from fairlead.api.core import Node, NodeCondition
+from fairlead.api.kubernetes.core import Node, NodeCondition
 from fairlead.api.names import MAINTENANCE, MAINTENANCE_ANNOUNCED, READY
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.model.health.windows import Window, drain_of, read_window
 
 

@@ -13,11 +13,11 @@ from typing import Self
 
 import msgspec
 
-from fairlead.api.fleet import RemovalCause
+from fairlead.api.cluster.fleet import RemovalCause
+from fairlead.api.cluster.node_report import Action
 from fairlead.api.meta import Instant, Wire
 from fairlead.api.names import HEALTH, RETIRE
-from fairlead.api.node_report import Action
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 
 #: Of a record: the latest tries, and characters of its reason.
 TRIES_MAX, REASON_MAX = 8, 300

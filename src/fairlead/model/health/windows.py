@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from fairlead.api.core import GRACE_SECONDS_DEFAULT
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import GRACE_SECONDS_DEFAULT
 from fairlead.api.names import DRAIN, HEALTH_DRAIN, MAINTENANCE
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 
 _SHOWN_MAX = 40
 

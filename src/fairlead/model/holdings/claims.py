@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job, owner_reference_of
-from fairlead.api.placement import Placement
-from fairlead.api.quantity import is_gpu
+from fairlead.api.jobs.job import Job, owner_reference_of
+from fairlead.api.jobs.placement import Placement
+from fairlead.api.kubernetes.core import Pod
+from fairlead.api.values.quantity import is_gpu
 from fairlead.model.asks.neighbours import marks_in
 from fairlead.model.asks.requests import Request
 from fairlead.model.gang.gangs import GangRequest, JobKey

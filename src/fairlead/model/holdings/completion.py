@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fairlead.api.job import Job
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.job import Job
+from fairlead.api.values.times import parse_time
 from fairlead.model.health.windows import hold_seconds
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.model.gang.phase import OPEN, phase_of
 
 

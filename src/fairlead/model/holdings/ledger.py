@@ -22,10 +22,10 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.jobs.placement import RolePlacement
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import label_number
-from fairlead.api.placement import RolePlacement
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.model.asks.neighbours import NO_RULES, Term, TermTable, rules_of_pod
 from fairlead.model.asks.requests import CARRIED, Request, RequestError, RequestReader
 from fairlead.model.gang.gangs import JobKey

@@ -14,10 +14,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from fairlead.api.job import Job
-from fairlead.api.pod_asks import is_best_effort
-from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, QuantityError, to_base
-from fairlead.api.resource_quota import ResourceQuota, ScopeRequirement
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.resource_quota import ResourceQuota, ScopeRequirement
+from fairlead.api.pods.pod_asks import is_best_effort
+from fairlead.api.values.quantity import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    MEMORY,
+    PODS,
+    QuantityError,
+    to_base,
+)
 from fairlead.model.asks.priorities import class_names
 from fairlead.model.gang.gangs import GangRequest, JobKey, RoleRequest
 

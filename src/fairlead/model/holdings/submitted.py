@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition, ObjectMeta, Wire, is_true
 from fairlead.api.resources import JOBS, Resource
 from fairlead.model.asks.teams import TeamTable

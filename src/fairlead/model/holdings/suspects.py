@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from heapq import nlargest
 from math import inf
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import READY
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.model.gang.gangs import JobKey
 
 #: A node that becomes ready within so many seconds of its creation has just started.

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.api.team import Team
-from fairlead.api.times import parse_time
+from fairlead.api.cluster.team import Team
+from fairlead.api.values.times import parse_time
 from fairlead.model.gang.gangs import JobKey
 
 #: After so long the past counts half, as Slurm's PriorityDecayHalfLife by default.

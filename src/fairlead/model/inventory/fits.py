@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.api.quantity import PODS
+from fairlead.api.values.quantity import PODS
 from fairlead.model.asks.requests import MEMBERS_PER_NODE_MAX, Constraints, MemberClass
 from fairlead.model.inventory.labels import resized
 from fairlead.model.inventory.nodes import NODE_AMOUNT_MAX, Bools, Ints, NodeTable, is_device

@@ -19,8 +19,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.api.core import ContainerImage
-from fairlead.api.image_names import full_image_name
+from fairlead.api.kubernetes.core import ContainerImage
+from fairlead.api.kubernetes.image_names import full_image_name
 from fairlead.model.inventory.labels import resized
 
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -14,9 +14,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.api.bounds import label_integer
-from fairlead.api.core import NodeSelector, NodeSelectorRequirement, Taint, Toleration
+from fairlead.api.kubernetes.core import NodeSelector, NodeSelectorRequirement, Taint, Toleration
 from fairlead.api.names import TAINT_SPARE, TEAM
+from fairlead.api.values.bounds import label_integer
 from fairlead.model.asks.requests import Constraints, Reach
 from fairlead.model.asks.teams import owner_of
 from fairlead.model.inventory.spares import is_spare

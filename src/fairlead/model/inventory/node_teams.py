@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fairlead.api.core import Taint
+from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import ObjectMeta, Wire
 from fairlead.api.resources import NODES, Resource
 from fairlead.model.asks.teams import owner_of

@@ -24,8 +24,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.api.core import Node
-from fairlead.api.quantity import CLAIMED, CPU, EPHEMERAL_STORAGE, MEMORY, PODS
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.values.quantity import CLAIMED, CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from fairlead.model.asks.neighbours import MarkTable
 from fairlead.model.asks.requests import (
     CARRIED,

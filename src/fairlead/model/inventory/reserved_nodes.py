@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fairlead.api.team import Team
-from fairlead.api.times import parse_time
-from fairlead.api.validate_team import selector_of
+from fairlead.api.cluster.team import Team
+from fairlead.api.validation.validate_team import selector_of
+from fairlead.api.values.times import parse_time
 from fairlead.model.asks.requests import NAME_COLUMN
 from fairlead.model.health.windows import Window
 

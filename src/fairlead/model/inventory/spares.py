@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fairlead.api.core import Taint, Toleration
+from fairlead.api.kubernetes.core import Taint, Toleration
 from fairlead.api.names import TAINT_SPARE
 
 _EFFECT = "NoSchedule"

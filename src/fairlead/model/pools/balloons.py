@@ -8,7 +8,7 @@ pod of a tenant that looks like one counts as any other pod, and Fairlead never 
 from __future__ import annotations
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import OwnerReference
 from fairlead.model.pools.grouping import controller_of
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fairlead.api.core import Pod
-from fairlead.api.node_pool import NodePool
+from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.kubernetes.core import Pod
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.pools.pool_nodes import is_static
 

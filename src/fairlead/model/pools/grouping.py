@@ -24,7 +24,7 @@ from enum import Enum
 from functools import lru_cache
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import OwnerReference, label_number
 
 #: A job's name is a host name's length at most; the rest is a digest.

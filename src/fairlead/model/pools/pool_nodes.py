@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.meta import Amount
-from fairlead.api.quantity import resources_to_base
+from fairlead.api.values.quantity import resources_to_base
 from fairlead.model.asks.image_pulls import is_pull
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.health.node_health import is_ready

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
-from fairlead.api.machine_result import Figure
+from fairlead.api.cluster.machine_result import Figure
 from fairlead.node.host import Host, kernel_clock
 from fairlead.node.machine_tests.program import Broken, number
 

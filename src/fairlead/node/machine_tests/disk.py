@@ -17,7 +17,7 @@ from time import perf_counter
 
 import msgspec
 
-from fairlead.api.machine_result import Figure
+from fairlead.api.cluster.machine_result import Figure
 from fairlead.node.host import Absent
 from fairlead.node.machine_tests.program import REPEATS, Broken, higher, lower
 

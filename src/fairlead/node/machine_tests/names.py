@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.machine_result import Figure
+from fairlead.api.cluster.machine_result import Figure
 from fairlead.node.host import Absent
 from fairlead.node.machine_tests.program import REPEATS, Broken, lower
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 
-from fairlead.api.machine_result import Figure, MachineFinding, MachineOutcome
-from fairlead.api.node_report import WHY_MAX
+from fairlead.api.cluster.machine_result import Figure, MachineFinding, MachineOutcome
+from fairlead.api.cluster.node_report import WHY_MAX
 from fairlead.node.host import Absent
 
 #: Of each measurement: the best one is judged, as bandwidths of good machines flutter.

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.machine_result import Figure, MachineFinding
+from fairlead.api.cluster.machine_result import Figure, MachineFinding
 from fairlead.node.machine_tests import clock, cpu, disk, gpu, memory, mount, names
 from fairlead.node.machine_tests.program import measured
 

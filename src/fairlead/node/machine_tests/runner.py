@@ -17,9 +17,9 @@ from time import perf_counter
 
 import msgspec
 
-from fairlead.api.machine_result import MachineFinding, MachineOutcome, SuiteResult
-from fairlead.api.node_report import WHY_MAX
-from fairlead.api.node_suites import MachineTest, Option, Suite
+from fairlead.api.cluster.machine_result import MachineFinding, MachineOutcome, SuiteResult
+from fairlead.api.cluster.node_report import WHY_MAX
+from fairlead.api.cluster.node_suites import MachineTest, Option, Suite
 from fairlead.node import program_run
 from fairlead.node.host import Host
 from fairlead.node.machine_tests.programs import PROGRAMS

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.api.egress import egress_bits
 from fairlead.api.names import INTERNET_EGRESS, TEAM
-from fairlead.api.times import parse_time
+from fairlead.api.values.egress import egress_bits
+from fairlead.api.values.times import parse_time
 from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes, leased_rate
 from fairlead.node.traffic.classes import Address
 from fairlead.node.traffic.pods import CountedPod

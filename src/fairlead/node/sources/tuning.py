@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.api.node_report import SettingState, TuningMode
+from fairlead.api.cluster.node_report import SettingState, TuningMode
 from fairlead.input.errors import CliError
 from fairlead.input.sections import read_text
 from fairlead.model.health.faults import Action, Moment, Observation, identity, observed, steady

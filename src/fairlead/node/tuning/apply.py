@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.api.node_report import SettingState
+from fairlead.api.cluster.node_report import SettingState
 from fairlead.node.host import Absent, Host
 from fairlead.node.tuning.profile import MachineProfile, ReadyProfile, ready
 from fairlead.node.tuning.record import TargetEntry, open_record

@@ -15,7 +15,7 @@ from typing import Annotated, Self
 
 from msgspec import Meta
 
-from fairlead.api.node_report import FACTS_MAX
+from fairlead.api.cluster.node_report import FACTS_MAX
 from fairlead.input.errors import Code, fail
 from fairlead.input.sections import Section, about, parse, read_text
 from fairlead.input.suggest import nearest

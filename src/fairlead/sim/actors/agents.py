@@ -14,10 +14,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Node
-from fairlead.api.meta import to_wire
-from fairlead.api.names import REPAIRED
-from fairlead.api.node_report import (
+from fairlead.api.cluster.node_report import (
     Action,
     AgentAnswer,
     NodeReportStatus,
@@ -25,9 +22,12 @@ from fairlead.api.node_report import (
     RequestAnswer,
     Severity,
 )
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.meta import to_wire
+from fairlead.api.names import REPAIRED
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.api.status import AlreadyExists, NotFound
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.model.health.node_record import NodeRecord, NodeState, record_of
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock

@@ -12,7 +12,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fairlead.api.node_pool import DeletionPolicy
+from fairlead.api.cluster.node_pool import DeletionPolicy
 from fairlead.api.resources import JOBS, NODE_POOLS
 from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.app.context import Streams

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.names import MAINTENANCE
 from fairlead.api.resources import JOBS, NODES, PODS, TEAMS
 from fairlead.api.status import Conflict, NotFound
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.app.context import Streams
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.verbs.options import DeleteOptions

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node
-from fairlead.api.fleet import Fleet, RemovalCause
-from fairlead.api.job import Job
+from fairlead.api.cluster.fleet import Fleet, RemovalCause
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import TAINT_UNHEALTHY
-from fairlead.api.placement import nodes_of
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.actors.agents import Agents
 from fairlead.sim.observers.broken_promise import PromiseBroken

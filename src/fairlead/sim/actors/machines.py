@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod
-from fairlead.api.fleet import Fleet, RemovalCause
-from fairlead.api.job import Job
-from fairlead.api.node_pool import DeletionPolicy, NodePool
-from fairlead.api.placement import nodes_of
+from fairlead.api.cluster.fleet import Fleet, RemovalCause
+from fairlead.api.cluster.node_pool import DeletionPolicy, NodePool
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.status import Unavailable
 from fairlead.cloud.provider import CloudError, LaunchRequest, MachineProvider
 from fairlead.cloud.registry import ProviderFactory

@@ -8,10 +8,10 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Collection
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.quantity import resources_to_base
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.resources import PODS
 from fairlead.api.status import Conflict, NotFound
+from fairlead.api.values.quantity import resources_to_base
 from fairlead.decide.pinning import pinned_node
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.verbs.options import WriteOptions

@@ -12,14 +12,14 @@ import asyncio
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Placement
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.meta import ObjectMeta, Wire
 from fairlead.api.names import SIMULATE_SECONDS
-from fairlead.api.placement import Placement
-from fairlead.api.quantity import GPU
 from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import ApiError
+from fairlead.api.values.quantity import GPU
 from fairlead.decide.pinning import pinned_node
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.pools.grouping import is_gated

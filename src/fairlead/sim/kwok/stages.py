@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fairlead.api import selectors
-from fairlead.api.core import GRACE_SECONDS_DEFAULT as GRACE_SECONDS
+from fairlead.api.kubernetes import selectors
+from fairlead.api.kubernetes.core import GRACE_SECONDS_DEFAULT as GRACE_SECONDS
 from fairlead.api.names import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
 from fairlead.embedded.virtual.profile import NEXT_STATES, STAGES_MAX, PodState, parse_profile
 from fairlead.input.errors import CliError, Code

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.decide.verdict import ObjectKey
 
 #: A write, or a call of the cloud, that its author decided on earlier, before it could see what has

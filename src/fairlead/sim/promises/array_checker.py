@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.observer import Observer

@@ -27,11 +27,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from fairlead.api.job import Job
-from fairlead.api.placement import nodes_of
-from fairlead.api.quantity import GPU
-from fairlead.api.team import Team
-from fairlead.api.times import parse_time
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.values.quantity import GPU
+from fairlead.api.values.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.observer import STALE_SECONDS, Observer

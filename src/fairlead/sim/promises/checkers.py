@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod, PodSpec
-from fairlead.api.job import Job, JobState
+from fairlead.api.jobs.job import Job, JobState
+from fairlead.api.kubernetes.core import Node, Pod, PodSpec
 from fairlead.api.meta import OwnerReference
-from fairlead.api.quantity import resources_to_base
+from fairlead.api.values.quantity import resources_to_base
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.pools.balloons import is_balloon

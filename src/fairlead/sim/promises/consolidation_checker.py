@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import POOL
-from fairlead.api.placement import nodes_of
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.observer import STALE_SECONDS

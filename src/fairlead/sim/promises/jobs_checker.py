@@ -17,10 +17,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import ADMITTED, ARRAY
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.observer import Observer

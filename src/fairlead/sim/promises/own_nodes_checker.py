@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.names import TAINT_SPARE
-from fairlead.api.placement import nodes_of
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.gang.phase import Phase, is_new, phase_of
 from fairlead.model.health.windows import closed_of

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod, PodSpec
-from fairlead.api.job import Job
-from fairlead.api.placement import Placement, nodes_of
-from fairlead.api.pod_parts import PodAffinityTerm
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Placement, nodes_of
+from fairlead.api.kubernetes.core import Node, Pod, PodSpec
+from fairlead.api.kubernetes.pod_parts import PodAffinityTerm
+from fairlead.api.values.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.asks.topology import DEFAULT_LEVELS
 from fairlead.sim.observers.broken_promise import PromiseBroken

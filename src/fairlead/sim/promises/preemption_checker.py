@@ -16,11 +16,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Nomination, PreemptionKind, nodes_of
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.names import ADMITTED
-from fairlead.api.placement import Nomination, PreemptionKind, nodes_of
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.adopted import as_stated
 from fairlead.model.asks.priorities import class_names

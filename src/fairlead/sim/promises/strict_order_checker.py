@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
-from fairlead.api.placement import nodes_of
-from fairlead.api.quantity import resources_to_base
-from fairlead.api.team import JobLimits, QueueingStrategy, TeamSpec
+from fairlead.api.cluster.team import JobLimits, QueueingStrategy, TeamSpec
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.values.quantity import resources_to_base
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.gang.phase import Phase, is_new, phase_of
 from fairlead.sim.observers.broken_promise import PromiseBroken

@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job, Role
-from fairlead.api.quantity import GPU, resources_to_base
-from fairlead.api.team import JobLimits, Share, Team, TeamSpec
+from fairlead.api.cluster.team import JobLimits, Share, Team, TeamSpec
+from fairlead.api.jobs.job import Job, Role
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.values.quantity import GPU, resources_to_base
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.gang.job_users import user_of
 from fairlead.model.gang.phase import Phase, phase_of

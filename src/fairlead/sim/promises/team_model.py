@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
+from fairlead.api.cluster.team import Team, TeamSpec
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import TEAM
-from fairlead.api.team import Team, TeamSpec
 
 
 @dataclass(slots=True)

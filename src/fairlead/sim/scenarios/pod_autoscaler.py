@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from fairlead.api.quantity import GPU, resources_to_base
+from fairlead.api.values.quantity import GPU, resources_to_base
 from fairlead.sim.actors.machines import MachineUse
 from fairlead.sim.scenarios.scenario import CloudSpec, ClusterSpec
 from fairlead.sim.setup.workload import SIMULATE_SECONDS, Arrival

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from fairlead.api.core import Node
-from fairlead.api.job import Job
-from fairlead.api.placement import nodes_of
-from fairlead.api.quantity import GPU, resources_to_base
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.values.quantity import GPU, resources_to_base
+from fairlead.api.values.times import parse_time
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.actors.replicas import DecisionTimes

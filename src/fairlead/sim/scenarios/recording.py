@@ -19,11 +19,11 @@ from typing import Any
 import msgspec
 import yaml
 
-from fairlead.api.core import Node
-from fairlead.api.job import Attempt, Cause, Job
-from fairlead.api.pod_asks import member_amounts
-from fairlead.api.quantity import CPU, GPU, MEMORY, resources_to_base
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.job import Attempt, Cause, Job
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.pods.pod_asks import member_amounts
+from fairlead.api.values.quantity import CPU, GPU, MEMORY, resources_to_base
+from fairlead.api.values.times import parse_time
 from fairlead.sim.scenarios.scenario import (
     ClusterSpec,
     FaultProfile,

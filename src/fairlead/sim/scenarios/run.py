@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.quantity import CPU, EPHEMERAL_STORAGE, GPU, MEMORY, PODS
+from fairlead.api.values.quantity import CPU, EPHEMERAL_STORAGE, GPU, MEMORY, PODS
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.embedded.virtual.profile import NodeShape, Profile, ProgressSpec, load_profile

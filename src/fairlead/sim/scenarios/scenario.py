@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fairlead.api.quantity import CPU, MEMORY, QuantityError, to_base
+from fairlead.api.values.quantity import CPU, MEMORY, QuantityError, to_base
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.embedded.virtual.profile import PROFILE_DEFAULT, shipped_profiles
 from fairlead.input.plain import UnreadableText, yaml_document

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
-from fairlead.api.placement import nodes_of
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.observers.observer import Observer
 

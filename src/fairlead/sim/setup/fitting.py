@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fairlead.api.indices import parse_indices
-from fairlead.api.quantity import GPU, resources_to_base
+from fairlead.api.values.indices import parse_indices
+from fairlead.api.values.quantity import GPU, resources_to_base
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.setup.workload import Arrival, job_spec
 from fairlead.sim.setup.world_options import WorldOptions

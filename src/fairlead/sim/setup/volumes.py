@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.core import Node
-from fairlead.api.job import Job
-from fairlead.api.placement import Placement
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Placement
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim
 from fairlead.api.resources import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
-from fairlead.api.volumes import PersistentVolume, PersistentVolumeClaim
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.volume_binder import VolumeBinder

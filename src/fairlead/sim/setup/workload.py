@@ -15,9 +15,9 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.names import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
-from fairlead.api.quantity import GPU
 from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import AlreadyExists, Invalid
+from fairlead.api.values.quantity import GPU
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.client import Client
 from fairlead.sim.setup.volumes import add_claims

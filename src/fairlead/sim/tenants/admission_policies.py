@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from fairlead.api.kubernetes.selectors import Selector, selector_of
 from fairlead.api.meta import LabelSelector
-from fairlead.api.selectors import Selector, selector_of
 from fairlead.api.status import Forbidden
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.sim.tenants.cel import EvaluationError, Scope, compiled

@@ -14,18 +14,18 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.core import Node
-from fairlead.api.fleet import FLEET_NAME
-from fairlead.api.names import GROUP
-from fairlead.api.resources import FLEETS, JOBS, NODES, TEAMS
-from fairlead.api.selectors import selector_of
-from fairlead.api.status import ApiError, BadRequest, Forbidden
-from fairlead.api.webhooks import (
+from fairlead.api.cluster.fleet import FLEET_NAME
+from fairlead.api.kubernetes.core import Node
+from fairlead.api.kubernetes.selectors import selector_of
+from fairlead.api.kubernetes.webhooks import (
     MutatingWebhookConfiguration,
     ValidatingWebhook,
     ValidatingWebhookConfiguration,
     WebhookClientConfig,
 )
+from fairlead.api.names import GROUP
+from fairlead.api.resources import FLEETS, JOBS, NODES, TEAMS
+from fairlead.api.status import ApiError, BadRequest, Forbidden
 from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch

@@ -6,7 +6,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.names import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
-from fairlead.api.quantity import GPU
+from fairlead.api.values.quantity import GPU
 from fairlead.sim.tenants.calls import Call, Verb
 
 Body = dict[str, Any]

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import (
     CONFIG_MAPS,
     EVENTS,

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import inspect
 
 from fairlead.api import names
-from fairlead.api.core import PodSpec
-from fairlead.api.job import JobSpec
+from fairlead.api.jobs.job import JobSpec
+from fairlead.api.kubernetes.core import PodSpec
 from fairlead.api.names import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
 from fairlead.sim.tenants.bodies import meta, patch
 from fairlead.sim.tenants.calls import Call

@@ -19,13 +19,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from fairlead.api import names
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.meta import OwnerReference, is_true
-from fairlead.api.placement import nodes_of
-from fairlead.api.quantity import GPU, resources_to_base
-from fairlead.api.team import Team
+from fairlead.api.values.quantity import GPU, resources_to_base
 from fairlead.decide.adoption.group_job import NAMED_KIND
 from fairlead.decide.verdict import ObjectKey
 from fairlead.history.memory import MemoryHistory

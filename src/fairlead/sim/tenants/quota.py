@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.api.quantity import GPU
+from fairlead.api.values.quantity import GPU
 
 #: What his pods may ask for together; and the class of which he may have none.
 GPUS_MAX, PODS_MAX = 12, 60

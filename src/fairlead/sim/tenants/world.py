@@ -17,10 +17,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from fairlead.api import crd
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.names import GANG_GATE, GANG_NAME, HOSTNAME, JOB_FINALIZER, SIMULATE_SECONDS
 from fairlead.api.resources import (
     CRDS,
@@ -33,8 +33,8 @@ from fairlead.api.resources import (
     RESOURCE_QUOTAS,
     TEAMS,
 )
+from fairlead.api.schema import crd
 from fairlead.api.status import ApiError, NotFound
-from fairlead.api.team import Team
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.decide.adoption.view import AdoptionPolicy

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.api.after import AfterState
+from fairlead.api.jobs.after import AfterState
 from fairlead.sim.traces.slurm import (
     SacctRow,
     assumed,

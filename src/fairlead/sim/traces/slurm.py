@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from fairlead.api.bounds import AFTER_MAX
+from fairlead.api.values.bounds import AFTER_MAX
 from fairlead.decide.words import plural
 from fairlead.sim.traces.trace import AfterJob, BadLine, TraceJob
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fairlead.api import names
-from fairlead.api.indices import parse_indices
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray, element_index_of, element_name
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray, element_index_of, element_name
 from fairlead.api.meta import is_true
+from fairlead.api.values.indices import parse_indices
 from fairlead.cli.job_request.arrays import Elements
 from fairlead.cli.views.arrays import array_state, array_words
 from fairlead.cli.views.jobs import state_of

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
-from fairlead.api.placement import nodes_of
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.jobs.placement import nodes_of
 from fairlead.cli.commands.change import adopted_problem, is_of_another
 from fairlead.cli.job_request.change_verbs import CANCEL, HOLD, RELEASE, ChangeVerb
 from fairlead.cli.views.arrays import array_state, array_words

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fairlead.api import quantity
-from fairlead.api.core import Node
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import HOSTNAME
-from fairlead.api.pod_asks import member_amounts
+from fairlead.api.pods.pod_asks import member_amounts
+from fairlead.api.values import quantity
 from fairlead.cli.formats.text import natural
 from fairlead.cli.views.nodes import NodeUsability, NodeUse
 from fairlead.model.asks.requests import NAME_COLUMN

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fairlead.api.cluster_report import (
+from fairlead.api.cluster.cluster_report import (
     REPORT_NAME,
     ClusterReportStatus,
     FindingSeverity,
     ReportFinding,
 )
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.decide.words import duration
 from fairlead.doctor.check import Check, projected
 from fairlead.doctor.output.text import measured_words, number

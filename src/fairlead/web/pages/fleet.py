@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fairlead.api.fleet import FLEET_NAME, Fleet
-from fairlead.api.node_pool import NodePool
+from fairlead.api.cluster.fleet import FLEET_NAME, Fleet
+from fairlead.api.cluster.node_pool import NodePool
 from fairlead.cli.views.fleet import COLUMNS, fleet_note, pool_rows, pool_why
 from fairlead.web.pages.site import AskedPath, Site, cells_of
 from fairlead.web.render import Page, link

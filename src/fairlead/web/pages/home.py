@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fairlead.api import names, quantity
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api import names
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.values import quantity
 from fairlead.cli.views.arrays import is_element_of_listed
 from fairlead.cli.views.jobs import verdict_of
 from fairlead.cli.views.node import reason_rows

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fairlead.api import names
-from fairlead.api.core import Pod
-from fairlead.api.job import Job
-from fairlead.api.job_array import array_reference_of
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import array_reference_of
+from fairlead.api.kubernetes.core import Pod
 from fairlead.cli.views.jobs import places, state_of, where_or_why
 from fairlead.cli.views.why import suggestion_flag
 from fairlead.cli.views.words import amount_text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fairlead.api import names
-from fairlead.api.job import Job, JobState
-from fairlead.api.job_array import JobArray
-from fairlead.api.placement import nodes_of
+from fairlead.api.jobs.job import Job, JobState
+from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.jobs.placement import nodes_of
 from fairlead.cli.views.arrays import array_state, array_words, is_element_of_listed
 from fairlead.cli.views.jobs import state_of
 from fairlead.web.pages.site import AskedPath, Site, job_lines

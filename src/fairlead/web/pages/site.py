@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 from urllib.parse import parse_qsl, unquote
 
-from fairlead.api.job import Job
-from fairlead.api.job_array import JobArray
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import JobArray
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.arrays import array_row
 from fairlead.cli.views.jobs import COLUMNS, NAMESPACE_COLUMN, job_rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fairlead.api.job import Job
-from fairlead.api.team import Team
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job
 from fairlead.cli.commands.reservations import COLUMNS as RESERVATION_COLUMNS
 from fairlead.cli.commands.reservations import NodeLabels, labels_of, reservation_rows
 from fairlead.cli.views.teams import (

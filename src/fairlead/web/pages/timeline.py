@@ -7,9 +7,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from fairlead.api import names
-from fairlead.api.job import Attempt, Job
+from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.meta import find_condition
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.cli.views.jobs import waiting
 from fairlead.cli.views.words import reason_words
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.core import ConfigMap
+from fairlead.api.kubernetes.core import ConfigMap
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.status import Forbidden, NotFound

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.cli.fake_api import FakeApi, serve
 
-from fairlead.api.job import Attempt, Job, MemberCounts
+from fairlead.api.jobs.job import Attempt, Job, MemberCounts
 from fairlead.api.meta import Condition, to_wire
 from fairlead.api.names import FAILED
 from fairlead.api.resources import NODES

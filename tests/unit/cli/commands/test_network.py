@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 from tests.unit.cli.fake_api import FakeApi, serve
 
-from fairlead.api.meta import to_wire
-from fairlead.api.node_report import (
+from fairlead.api.cluster.node_report import (
     EgressShare,
     NodeReportSpec,
     NodeReportStatus,
@@ -18,6 +17,7 @@ from fairlead.api.node_report import (
     ReportedShaping,
     ReportedTeamEgress,
 )
+from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES, PODS, TEAMS
 from fairlead.cli.main import guarded
 from fairlead.input.errors import Exit

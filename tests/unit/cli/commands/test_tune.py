@@ -11,14 +11,14 @@ import pytest
 from tests.golden.cli_golden import check
 from tests.unit.cli.fake_api import FakeApi, serve
 
-from fairlead.api.meta import to_wire
-from fairlead.api.node_report import (
+from fairlead.api.cluster.node_report import (
     NodeReportStatus,
     ReportedSetting,
     ReportedTuning,
     SettingState,
     TuningMode,
 )
+from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.cli.main import guarded
 from fairlead.input.errors import Exit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.shell_completion import BashComplete, ZshComplete
 
-from fairlead.api.core import Namespace
+from fairlead.api.kubernetes.core import Namespace
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import JOBS, NAMESPACES
 from fairlead.cli.app import cli

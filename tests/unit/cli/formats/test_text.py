@@ -6,9 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from fairlead.api.fleet import Fleet
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.node_pool import (
     NodePool,
     NodePoolSpec,
     NodePoolStatus,
@@ -16,6 +15,7 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
+from fairlead.api.meta import ObjectMeta
 from fairlead.cli.commands import history
 from fairlead.cli.formats.table import Align, Column, render_table
 from fairlead.cli.formats.text import (

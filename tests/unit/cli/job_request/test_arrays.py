@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fairlead.api import names
-from fairlead.api.job import JobSpec, VerdictStatus
-from fairlead.api.job_array import ElementCounts, JobArray, JobArraySpec, JobArrayStatus
+from fairlead.api.jobs.job import JobSpec, VerdictStatus
+from fairlead.api.jobs.job_array import ElementCounts, JobArray, JobArraySpec, JobArrayStatus
 from fairlead.api.meta import Condition, ObjectMeta
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.cli.commands.wait import For, array_reached
 from fairlead.cli.job_request.arrays import (
     ArrayReference,

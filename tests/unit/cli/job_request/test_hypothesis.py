@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import PriorityClass, ResourceRequirements
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import PriorityClass, ResourceRequirements
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.pod_asks import member_amounts
-from fairlead.api.quantity import CPU, MEMORY, resources_to_base
+from fairlead.api.pods.pod_asks import member_amounts
+from fairlead.api.values.quantity import CPU, MEMORY, resources_to_base
 from fairlead.cli.job_request.flags import Flag
 from fairlead.cli.job_request.hypothesis import changed_job, read_changes
 from fairlead.cli.views.why import supposed_text, why_text

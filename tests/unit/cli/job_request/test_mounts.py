@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.api.job import Checkpoint, Job
-from fairlead.api.job_mounts import EmptyDir, JobMount
+from fairlead.api.jobs.job import Checkpoint, Job
+from fairlead.api.jobs.job_mounts import EmptyDir, JobMount
 from fairlead.api.meta import to_wire
-from fairlead.api.validate import validate_job
+from fairlead.api.validation.validate import validate_job
 from fairlead.cli.job_request.flags import Flag, FlagValue, FlagValues, merge
 from fairlead.cli.job_request.jobspec import Origin, Program, Script, build_job
 from fairlead.cli.job_request.mounts import MountError, parse_mount

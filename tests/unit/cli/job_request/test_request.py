@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.after import AfterState
-from fairlead.api.core import Toleration
-from fairlead.api.job import MEMBERS_MAX, RestartPolicy
-from fairlead.api.topology import Topology
-from fairlead.api.validate import validate_job
+from fairlead.api.jobs.after import AfterState
+from fairlead.api.jobs.job import MEMBERS_MAX, RestartPolicy
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Toleration
+from fairlead.api.validation.validate import validate_job
 from fairlead.cli.job_request.flags import Flag, FlagValue
 from fairlead.cli.job_request.jobspec import (
     Origin,

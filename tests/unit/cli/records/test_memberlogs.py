@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound, StatusDetails
 from fairlead.app.messages import ArchivedLog

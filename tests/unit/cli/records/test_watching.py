@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.status import Expired, NotFound, Unavailable
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.records.watching import Gone, job_changes

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from fairlead.api import names, quantity
-from fairlead.api.core import PodSpec
-from fairlead.api.job import RestartPolicy
+from fairlead.api import names
+from fairlead.api.jobs.job import RestartPolicy
+from fairlead.api.kubernetes.core import PodSpec
+from fairlead.api.values import quantity
 from fairlead.cli.cluster.known_nodes import kinds_resolved
 from fairlead.cli.job_request.jobspec import Origin, Program, Script, build_job
 from fairlead.cli.job_request.node_kinds import KnownNodes

@@ -10,11 +10,11 @@ import pytest
 from tests.unit.cli.fake_api import FakeApi, serve
 
 from fairlead.api import names
-from fairlead.api.after import After, AfterState
-from fairlead.api.job import Job
+from fairlead.api.jobs.after import After, AfterState
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition, to_wire
 from fairlead.api.resources import JOBS, NODES
-from fairlead.api.times import parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.app.controller_settings import ControllerSettings, SlurmSettings
 from fairlead.cli.app import run
 from fairlead.cli.cluster import known_nodes

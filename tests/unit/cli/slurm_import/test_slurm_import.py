@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.api.core import Node, NodeCondition, NodeStatus
+from fairlead.api.kubernetes.core import Node, NodeCondition, NodeStatus
 from fairlead.api.meta import Amount, ObjectMeta
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.cli.connection.common import Format, dump

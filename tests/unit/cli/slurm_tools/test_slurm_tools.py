@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.attempt import Attempt
-from fairlead.api.indices import format_indices
-from fairlead.api.job import JobState
+from fairlead.api.jobs.attempt import Attempt
+from fairlead.api.jobs.job import JobState
 from fairlead.api.meta import Condition
+from fairlead.api.values.indices import format_indices
 from fairlead.cli.slurm_tools.columns import parse_percent, parse_sacct, parse_wide, table
 from fairlead.cli.slurm_tools.fields import BY_SACCT, clock, exit_status, long_clock
 from fairlead.cli.slurm_tools.options import ToolError, ToolOptions

@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.cli.fake_api import Unanswered
 
-from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.node_pool import (
     BalloonCounts,
     Launch,
     NodePool,
@@ -20,9 +19,10 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
+from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import NODE_POOLS, NODES
 from fairlead.api.status import Forbidden, NotFound
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.cli.submitting.fit import check_fit
 from fairlead.cli.views.fleet import buying_for
 from fairlead.cli.views.why import why_text

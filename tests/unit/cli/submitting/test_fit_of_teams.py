@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.cli.fake_api import Unanswered
 
-from fairlead.api.core import Taint
-from fairlead.api.job import Attempt
+from fairlead.api.cluster.team import Budget, Team, TeamStatus, TeamUse
+from fairlead.api.jobs.job import Attempt
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Taint
 from fairlead.api.names import RACK, TEAM
 from fairlead.api.resources import JOBS, NODES, TEAMS
 from fairlead.api.status import NotFound
-from fairlead.api.team import Budget, Team, TeamStatus, TeamUse
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.values.times import format_time
 from fairlead.cli.submitting.fit import check_fit
 from fairlead.input.errors import CliError
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team

@@ -12,11 +12,11 @@ from tests.unit.cli.fake_api import FakeApi, serve
 from tests.unit.cli.job_request.test_arrays import array
 
 from fairlead.api import names
-from fairlead.api.after import After
-from fairlead.api.indices import format_indices, parse_indices
-from fairlead.api.job import Adopts, Job
+from fairlead.api.jobs.after import After
+from fairlead.api.jobs.job import Adopts, Job
 from fairlead.api.meta import Condition, to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS
+from fairlead.api.values.indices import format_indices, parse_indices
 from fairlead.cli.app import run
 from fairlead.cli.job_request.arrays import parse_reference, select
 from fairlead.cli.submitting.resubmission import again, indices_of, retry_base

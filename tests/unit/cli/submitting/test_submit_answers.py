@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from tests.unit.cli.fake_api import FakeApi, serve
 
 from fairlead.api import names
-from fairlead.api.job import Attempt, Job, Progress
+from fairlead.api.jobs.job import Attempt, Job, Progress
+from fairlead.api.jobs.topology import Topology
 from fairlead.api.meta import Condition, to_wire
 from fairlead.api.names import PLACED
 from fairlead.api.resources import JOBS, NODES, PRIORITY_CLASSES
 from fairlead.api.status import AlreadyExists, Invalid, StatusCause, StatusDetails
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.values.times import format_time
 from fairlead.cli.app import run
 from fairlead.cli.connection.identity import local_user
 from fairlead.cli.submitting.fit import check_fit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.job import Adopts, Attempt, Job, MemberCounts, VerdictStatus
+from fairlead.api.jobs.job import Adopts, Attempt, Job, MemberCounts, VerdictStatus
 from fairlead.api.meta import Condition
 from fairlead.cli.commands.change import adopted_problem, is_of_another
 from fairlead.cli.job_request.change_verbs import CANCEL, HOLD, RELEASE

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from tests.unit.cli.fake_api import FakeApi, serve
 from tests.unit.cli.job_request.test_arrays import array
 
-from fairlead.api.job import Attempt, Cause, Job, VerdictStatus
-from fairlead.api.job_array import ElementCounts, JobArray
+from fairlead.api.jobs.job import Attempt, Cause, Job, VerdictStatus
+from fairlead.api.jobs.job_array import ElementCounts, JobArray
 from fairlead.api.meta import Condition, OwnerReference, to_wire
 from fairlead.api.resources import JOB_ARRAYS, JOBS
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.app.messages import HistoryLine
 from fairlead.cli.app import run
 from fairlead.cli.job_request.arrays import parse_reference, select

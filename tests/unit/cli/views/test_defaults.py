@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.cli.fake_api import FakeApi, serve
 
-from fairlead.api.job import Job
-from fairlead.api.job_defaults import JobDefaults, JobMaxima
-from fairlead.api.job_mounts import JobMount
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_defaults import JobDefaults, JobMaxima
+from fairlead.api.jobs.job_mounts import JobMount
 from fairlead.api.meta import to_wire
 from fairlead.api.names import DEFAULTS
 from fairlead.api.resources import JOBS, NODES

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.core import Node
-from fairlead.api.image_set import ImageSet
+from fairlead.api.cluster.image_set import ImageSet
+from fairlead.api.kubernetes.core import Node
 from fairlead.cli.views.images import csv_text, facts, lines_of, rows, truncated
 from fairlead.decide.images.outlook import size_text
 

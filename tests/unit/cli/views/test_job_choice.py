@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairlead.api import names
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition
 from fairlead.cli.views.jobs import FINISHED_SHOWN_MAX, JobChoice, choose_jobs
 from fairlead.testing.builders import EPOCH, make_job

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.machine_result import Figure, MachineFinding, MachineOutcome
+from fairlead.api.cluster.machine_result import Figure, MachineFinding, MachineOutcome
+from fairlead.api.cluster.node_suites import suites
+from fairlead.api.cluster.node_test import NodeTest, NodeTestPhase, NodeTestSpec, NodeTestStatus
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.node_suites import suites
-from fairlead.api.node_test import NodeTest, NodeTestPhase, NodeTestSpec, NodeTestStatus
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.cli.formats.options_of_tests import options_of
 from fairlead.cli.views.node_tests import (
     compared_rows,

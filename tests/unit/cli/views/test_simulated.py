@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Toleration
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.simulated import is_simulated
+from fairlead.api.kubernetes.core import Toleration
 from fairlead.api.meta import Condition
-from fairlead.api.simulated import is_simulated
 from fairlead.cli.job_request.jobspec import Origin, Program, build_job
 from fairlead.cli.job_request.request import JobRequest, Target
 from fairlead.cli.views.jobs import job_rows

@@ -8,10 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.cli.fake_api import STATUS, FakeApi, serve
 
-from fairlead.api.job import Attempt, Job
-from fairlead.api.meta import Condition, ObjectMeta, to_wire
-from fairlead.api.names import FAILED
-from fairlead.api.node_pool import (
+from fairlead.api.cluster.node_pool import (
     NodePool,
     NodePoolSpec,
     NodePoolStatus,
@@ -20,6 +17,9 @@ from fairlead.api.node_pool import (
     Provider,
     ProviderType,
 )
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.meta import Condition, ObjectMeta, to_wire
+from fairlead.api.names import FAILED
 from fairlead.api.resources import NAMESPACES, NODES, TEAMS
 from fairlead.app import launch
 from fairlead.cli.app import run
@@ -160,7 +160,7 @@ def test_a_pool_that_waits_for_machines_does_not_say_that_it_has_them() -> None:
                      mode=PoolMode.ACTIVE),
         NodePoolStatus(nodes=0, wanted=46, launching=46),
     )  # fmt: skip
-    from fairlead.api.fleet import Fleet
+    from fairlead.api.cluster.fleet import Fleet
 
     assert (
         plan_text([pool], Fleet(), (), 0.0) == "h100: waits for 46 of the 46 nodes that it wants\n"

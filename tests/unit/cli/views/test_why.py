@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.cli.fake_api import FakeApi, Unanswered, serve
 
-from fairlead.api.job import Adopts, Attempt, Job, Progress, VerdictStatus
+from fairlead.api.cluster.team import Reservation
+from fairlead.api.jobs.job import Adopts, Attempt, Job, Progress, VerdictStatus
+from fairlead.api.kubernetes.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.meta import Condition, ObjectMeta, to_wire
 from fairlead.api.names import RUNNING
-from fairlead.api.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.resources import NODES, PODS, RESOURCE_QUOTAS
 from fairlead.api.status import Forbidden, NotFound, StatusDetails
-from fairlead.api.team import Reservation
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.cli.app import run
 from fairlead.cli.cluster.lookup import find_job
 from fairlead.cli.connection.transport import Api

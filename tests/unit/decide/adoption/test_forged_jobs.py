@@ -24,13 +24,13 @@ from tests.unit.decide.adoption.test_lifecycle import (
 )
 
 from fairlead.api import names
-from fairlead.api.after import After
-from fairlead.api.core import Pod
-from fairlead.api.job import Adopts, Checkpoint, Job, Restart, RestartPolicy
+from fairlead.api.jobs.after import After
+from fairlead.api.jobs.job import Adopts, Checkpoint, Job, Restart, RestartPolicy
+from fairlead.api.jobs.placement import EmptySeats
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import Condition
-from fairlead.api.placement import EmptySeats
-from fairlead.api.times import format_time
-from fairlead.api.topology import Topology
+from fairlead.api.values.times import format_time
 from fairlead.decide.adoption.actions import CreateJob, EvictMember, ReadSource, ReleaseMember
 from fairlead.decide.adoption.lifecycle import decide_group
 from fairlead.decide.adoption.sources import SourceFacts

@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from tests.unit.decide.adoption.test_lifecycle import NODES, NOW, gated, released, stand_in, view
 from tests.unit.decide.adoption.test_lifecycle import written as written_status
 
-from fairlead.api.job import Attempt, Job, VerdictStatus
+from fairlead.api.jobs.job import Attempt, Job, VerdictStatus
 from fairlead.api.meta import Condition
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.former_places import former_places
 from fairlead.decide.placement.actions import Action, PlaceJob, RecordActualPlacement
 from fairlead.decide.placement.outcome import release_job

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import Pod
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.adoption.sources import Ended, read_source
 from fairlead.model.pools.grouping import Group, GroupSource, Tool, is_concerned, membership_of

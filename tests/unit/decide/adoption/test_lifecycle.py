@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.core import Pod, PodCondition, PodStatus, SchedulingGate
-from fairlead.api.job import Adopts, Attempt, Job
+from fairlead.api.jobs.job import Adopts, Attempt, Job
+from fairlead.api.jobs.placement import Preemption
+from fairlead.api.kubernetes.core import Pod, PodCondition, PodStatus, SchedulingGate
 from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
-from fairlead.api.placement import Preemption
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.adoption.actions import (
     CreateJob,
     EmitPodWarning,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fairlead.api.core import ResourceRequirements
+from fairlead.api.kubernetes.core import ResourceRequirements
 from fairlead.decide.adoption.members import asks_alike, planned_spec, shape_of
 from fairlead.testing.builders import make_pod_spec
 

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.decide.adoption.test_lifecycle import NOW, POLICY
 
 from fairlead.api import names
-from fairlead.api.job import Adopts, Job
+from fairlead.api.jobs.job import Adopts, Job
 from fairlead.api.meta import ObjectMeta
 from fairlead.decide.adoption.actions import ReadSource
 from fairlead.decide.adoption.group_job import group_of

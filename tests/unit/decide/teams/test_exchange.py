@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as with_fields
 
-from fairlead.api.core import Node, Taint
+from fairlead.api.cluster.team import Share, Team
+from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.names import POOL, TEAM
-from fairlead.api.team import Share, Team
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.teams.decide import share_out
 from fairlead.decide.teams.exchange import Exchanges
 from fairlead.decide.teams.policy import TeamsPolicy

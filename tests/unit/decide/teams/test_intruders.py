@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.core import Node, Pod, PodCondition, Taint
-from fairlead.api.job import Job
+from fairlead.api.cluster.team import IntruderPolicy, Team
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Node, Pod, PodCondition, Taint
 from fairlead.api.meta import OwnerReference
 from fairlead.api.names import MIRROR_POD, TEAM
-from fairlead.api.team import IntruderPolicy, Team
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.teams.actions import EvictIntruder, ReportIntruder
 from fairlead.decide.teams.intruders import Intruders
 from fairlead.decide.teams.policy import TeamsPolicy

@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fairlead.api.core import Taint
+from fairlead.api.cluster.team import Share, Team
+from fairlead.api.kubernetes.core import Taint
 from fairlead.api.names import POOL, TEAM
-from fairlead.api.team import Share, Team
 from fairlead.decide.teams.actions import SetOwner
 from fairlead.decide.teams.decide import Sharing, changed_status, share_out, team_status
 from fairlead.decide.teams.policy import TeamsPolicy

@@ -8,12 +8,12 @@ from typing import Any
 from msgspec import structs
 
 from fairlead.api import names
-from fairlead.api.core import Node, Taint
-from fairlead.api.job import Attempt, Job
+from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.meta import Condition, OwnerReference
 from fairlead.api.names import TEAM
-from fairlead.api.team import Team
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.teams.whatif import NodeMove, Reclaim, SharesPlan, plan_shares

@@ -19,9 +19,9 @@ from operator import le
 import numpy as np
 from msgspec import structs
 
-from fairlead.api.job import Job
-from fairlead.api.placement import Placement
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Placement
+from fairlead.api.values.times import parse_time
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.desk.slice_repair import place_slices
 from fairlead.decide.placement.places.capacity import PresentCapacity

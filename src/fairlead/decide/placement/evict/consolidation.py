@@ -22,7 +22,7 @@ from math import inf
 import numpy as np
 
 from fairlead.api.names import POOL
-from fairlead.api.quantity import CPU
+from fairlead.api.values.quantity import CPU
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.evict.moves import largest_first
 from fairlead.decide.placement.evict.victim_search import VictimSearch

@@ -26,8 +26,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fairlead.api.job import Job
-from fairlead.api.placement import Nomination, PreemptionKind
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Nomination, PreemptionKind
 from fairlead.decide.attempts.status import is_moving
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.desk.repair import grown

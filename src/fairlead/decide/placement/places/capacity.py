@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.api.core import Node
+from fairlead.api.kubernetes.core import Node
 from fairlead.decide.placement.places.kept import KeptRoom
 from fairlead.model.asks.neighbours import MarkTable
 from fairlead.model.asks.requests import MemberClass, Request

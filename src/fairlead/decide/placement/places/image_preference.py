@@ -7,8 +7,8 @@ whether a gang fits, which jobs leave for it, when it starts, what is bought for
 
 from __future__ import annotations
 
-from fairlead.api.image_names import images_of
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.image_names import images_of
 from fairlead.model.gang.gangs import GangRequest
 from fairlead.model.inventory.nodes import NodeTable
 

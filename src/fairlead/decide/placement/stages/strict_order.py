@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fairlead.api.team import QueueingStrategy
+from fairlead.api.cluster.team import QueueingStrategy
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.stages.reservation import waits_for_room
 from fairlead.decide.placement.waiting.order import OrderKey

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from fairlead.api.team import JobLimits
+from fairlead.api.cluster.team import JobLimits
 from fairlead.decide.placement.waiting.order import Age
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.reasons import Reason

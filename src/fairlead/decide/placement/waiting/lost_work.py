@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from fairlead.api.job import Job, JobStatus
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.job import Job, JobStatus
+from fairlead.api.values.times import parse_time
 from fairlead.model.holdings.claims import Claim
 
 

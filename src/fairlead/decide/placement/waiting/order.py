@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol, TypeAlias
 
-from fairlead.api.job import Job
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.job import Job
+from fairlead.api.values.times import parse_time
 from fairlead.model.gang.gangs import JobKey
 
 #: Sorts lanes, smaller first; of equal ranks the jobs are in order of age. All of one length.

@@ -16,10 +16,10 @@ from bisect import bisect_right, insort
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import find_condition
 from fairlead.api.names import PLACED
-from fairlead.api.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.attempts.backoff import borrower_backoff
 from fairlead.decide.placement.waiting.queue import QueueEntry, WaitQueue
 from fairlead.decide.placement.why_not.unplaceable import judge_empty

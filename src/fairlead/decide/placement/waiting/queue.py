@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.decide.placement.places.kept import FoundStart
 from fairlead.decide.placement.waiting.lost_work import HoldingAttempt
 from fairlead.decide.placement.waiting.order import (

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict

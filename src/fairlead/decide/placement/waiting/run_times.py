@@ -22,8 +22,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from fairlead.api.job import Attempt, Job
-from fairlead.api.times import parse_time
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.values.times import parse_time
 from fairlead.decide.attempts.end_reason import is_own_end
 from fairlead.model.gang.gangs import InvalidGang, JobKey, gpus_of
 from fairlead.model.gang.phase import Phase

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fairlead.api.core import Node, Pod
-from fairlead.api.job import Job
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import Placement
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.names import DEFRAGMENT
-from fairlead.api.placement import Placement
 from fairlead.decide.placement.waiting.emptying_memory import EmptyingMemory
 from fairlead.decide.placement.waiting.job_limits import QueueLimits
 from fairlead.decide.placement.waiting.known_starts import KnownStarts

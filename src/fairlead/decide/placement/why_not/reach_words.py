@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.api.core import NodeSelectorRequirement, NodeSelectorTerm
+from fairlead.api.kubernetes.core import NodeSelectorRequirement, NodeSelectorTerm
 from fairlead.decide.words import some_of
 from fairlead.model.asks.requests import Reach
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import structs
 
-from fairlead.api.times import format_time
+from fairlead.api.values.times import format_time
 from fairlead.decide.placement.places.capacity import Capacity, EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.places.domains import domains_of
 from fairlead.decide.placement.places.kept import QueueReservation

@@ -1,0 +1,324 @@
+"""The NodeReport kind (fairlead.dev/v1alpha1, cluster scope): what the agent of a node last said.
+
+One for each node that has an agent, of the node's name. A collector alone writes its status, when
+something has changed and from time to time to confirm it. Its spec is what the controllers answer:
+the node's shares of teams' budgets of traffic. Its size is bounded.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Self
+
+from fairlead.api.cluster.team import NAMESPACES_MAX
+from fairlead.api.meta import Instant, ObjectMeta, Wire
+from fairlead.api.values.bounds import INT32_MAX, Name, ObjectName, doc
+
+#: Faults of one report: the worst ones. The agent keeps more.
+REPORTED_FAULTS_MAX = 100
+REPORTED_SOURCES_MAX = 64
+REPORTED_CHECKS_MAX = 16
+#: Characters of the texts of a fault; longer ones of others are cut where they are found.
+EVIDENCE_MAX = 240
+COMPONENT_MAX = 160
+CODE_MAX = 64
+CODES_MAX = 8
+CHECK_MAX = 63
+WHY_MAX = 200
+ID_MAX = 128
+REPORTED_SETTINGS_MAX = 64
+REPORTED_DIFFERENCES_MAX = 32
+VALUE_MAX = 64
+FACTS_MAX = 32
+#: Teams and pods of which the traffic to the internet is reported.
+REPORTED_TEAMS_MAX = 64
+REPORTED_PODS_MAX = 20
+
+
+class Severity(Enum):
+    """How bad a fault is; `rank` orders them."""
+
+    _value_: str
+    rank: int
+
+    def __new__(cls, value: str, rank: int) -> Self:
+        """Make a member."""
+        severity = object.__new__(cls)
+        severity._value_, severity.rank = value, rank
+        return severity
+
+    INFO = "Info", 0
+    WARNING = "Warning", 1
+    CRITICAL = "Critical", 2
+
+    @property
+    def is_sick(self) -> bool:
+        """True when a machine with such a fault is not healthy."""
+        return self.rank > 0
+
+
+class Recovery(Enum):
+    """What ends a fault."""
+
+    BOOT = "Boot"  # the machine has started again
+    COUNTER_RESET = "CounterReset"  # the hardware's counter began again, or the machine did
+    STABLE_TIME = "StableTime"  # it was looked for, and not seen, for so long without a break
+    PERSON = "Person"  # somebody says so
+
+
+class Action(Enum):
+    """What should be done about a fault, from least to most.
+
+    `recovery` is what ends the fault of an event that asks for the action.
+    """
+
+    _value_: str
+    rank: int
+    recovery: Recovery
+
+    def __new__(cls, value: str, rank: int, recovery: Recovery) -> Self:
+        """Make a member."""
+        action = object.__new__(cls)
+        action._value_, action.rank, action.recovery = value, rank, recovery
+        return action
+
+    NONE = "None", 0, Recovery.STABLE_TIME
+    WATCH = "Watch", 1, Recovery.STABLE_TIME
+    RESET_GPU = "ResetGPU", 2, Recovery.BOOT
+    REBOOT = "Reboot", 3, Recovery.BOOT
+    REPLACE = "Replace", 4, Recovery.PERSON
+    ASK_PERSON = "AskPerson", 5, Recovery.PERSON
+
+    @property
+    def asks(self) -> bool:
+        """True when something is to be done beyond looking."""
+        return self.rank > Action.WATCH.rank
+
+
+class SourceState(Enum):
+    """How a source of the agent does, which says nothing of the machine."""
+
+    OK = "Ok"
+    SKIPPED = "Skipped"  # the machine lacks it, or nothing is expected of it
+    BLIND = "Blind"  # it should be there, and cannot be read
+    LOSSY = "Lossy"  # something was lost before it was read
+    HUNG = "Hung"  # a read did not return in time
+    STALE = "Stale"  # it was not read for much longer than it should be
+
+
+class TuningMode(Enum):
+    """What an agent does about settings of its machine that are not as the profile says."""
+
+    VERIFY = "verify"
+    APPLY = "apply"
+
+
+class SettingState(Enum):
+    """How a setting of a machine does, `is_drift`: it is not as the profile says."""
+
+    _value_: str
+    is_drift: bool
+
+    def __new__(cls, value: str, is_drift: bool) -> Self:  # noqa: FBT001
+        """Make a member."""
+        state = object.__new__(cls)
+        state._value_, state.is_drift = value, is_drift
+        return state
+
+    AS_WANTED = "AsWanted", False
+    DIFFERS = "Differs", True
+    SET_BY_HAND = "SetByHand", True  # it differs, and a person set it
+    REFUSED = "Refused", True  # the write failed, or the kernel made another value of it
+    MISSING = "Missing", True  # the machine lacks what is required
+    ABSENT = "Absent", False  # the machine lacks it, and need not have it
+    NOT_JUDGED = "NotJudged", False  # a fact, or the value, is not known
+    NOT_FOR_THIS = "NotForThisMachine", False  # `when` is 0
+    UNREADABLE = "Unreadable", False
+
+
+class ReportedFault(Wire, frozen=True):
+    """A fault that is open."""
+
+    check: Annotated[str, doc("The check that found it.", maxLength=CHECK_MAX)]
+    component: Annotated[str, doc("The part of the machine.", maxLength=COMPONENT_MAX)]
+    severity: Annotated[Severity, doc("How bad it is.")]
+    action: Annotated[Action, doc("What should be done about it.")]
+    recovery: Annotated[Recovery, doc("What ends it.")]
+    first_seen: Annotated[Instant, doc("When it was first seen, by the clock of the node.")]
+    last_seen: Annotated[Instant, doc("When it was last seen.")]
+    codes: Annotated[
+        tuple[Annotated[str, doc(maxLength=CODE_MAX)], ...],
+        doc("Codes that tell it from others.", maxItems=CODES_MAX),
+    ] = ()
+    count: Annotated[int, doc("How often it was seen.", ge=0)] = 1
+    evidence: Annotated[str, doc("What was seen last.", maxLength=EVIDENCE_MAX)] = ""
+
+    @property
+    def words(self) -> str:
+        """Check, component and codes in one line."""
+        return " ".join((self.check, self.component, *self.codes))
+
+
+class ReportedSource(Wire, frozen=True):
+    """A source of the agent that does not simply work."""
+
+    source: Annotated[str, doc("Its name.", maxLength=CHECK_MAX)]
+    state: Annotated[SourceState, doc("How it does.")]
+    why: Annotated[str, doc("Why.", maxLength=WHY_MAX)] = ""
+    checks: Annotated[
+        tuple[Annotated[str, doc(maxLength=CHECK_MAX)], ...],
+        doc("What it cannot see meanwhile.", maxItems=REPORTED_CHECKS_MAX),
+    ] = ()
+    lost: Annotated[int, doc("Records that were lost.", ge=0)] = 0
+
+
+class ReportedSetting(Wire, frozen=True):
+    """A setting that is not as the profile says."""
+
+    name: Annotated[str, doc("The setting.", maxLength=COMPONENT_MAX)]
+    state: Annotated[SettingState, doc("How it does.")]
+    actual: Annotated[str, doc("Its value.", maxLength=VALUE_MAX)] = ""
+    wanted: Annotated[str, doc("What the profile says.", maxLength=VALUE_MAX)] = ""
+    why: Annotated[str, doc("Why it is so, or the formula.", maxLength=WHY_MAX)] = ""
+
+
+class ReportedTuning(Wire, frozen=True):
+    """What the last look at the settings of the machine found."""
+
+    profile: Annotated[str, doc("The profile.", maxLength=CHECK_MAX)]
+    mode: Annotated[TuningMode, doc("What is done about what differs.")]
+    facts: Annotated[
+        dict[str, int], doc("Facts of which values are formulas.", maxProperties=FACTS_MAX)
+    ] = {}
+    values: Annotated[
+        dict[str, Annotated[str, doc(maxLength=VALUE_MAX)]],
+        doc("Values of the settings of the profile.", maxProperties=REPORTED_SETTINGS_MAX),
+    ] = {}
+    differences: Annotated[
+        tuple[ReportedSetting, ...],
+        doc("What differs, in the order of the profile.", maxItems=REPORTED_DIFFERENCES_MAX),
+    ] = ()
+    left_out: Annotated[int, doc("Differences beyond those that are listed.", ge=0)] = 0
+    not_judged: Annotated[int, doc("Settings that could not be judged.", ge=0)] = 0
+
+
+class AgentAnswer(Enum):
+    """How the agent answered a request."""
+
+    ACCEPTED = "Accepted"
+    REFUSED = "Refused"
+    DONE = "Done"
+
+
+class RequestAnswer(Wire, frozen=True):
+    """The answer of the agent to the latest request."""
+
+    id: Annotated[str, doc("Id of the request.", maxLength=ID_MAX)]
+    answer: Annotated[AgentAnswer, doc("The answer.")]
+    message: Annotated[str, doc("Why it was refused, or how it went.", maxLength=WHY_MAX)] = ""
+
+
+class EgressShare(Wire, frozen=True):
+    """What the pods of a team on this node may send to the internet."""
+
+    team: Annotated[Name, doc("The team.")]
+    namespaces: Annotated[tuple[Name, ...], doc("Namespaces of the team.", maxItems=NAMESPACES_MAX)]
+    bits_per_second: Annotated[int, doc("What they may send.", ge=0)]
+    safe_bits_per_second: Annotated[
+        int, doc("What they may send once nothing divides the team's budget.", ge=0)
+    ]
+
+
+class NodeReportSpec(Wire, frozen=True):
+    """What the controllers answer the agent, through its collector."""
+
+    egress: Annotated[
+        tuple[EgressShare, ...],
+        doc("Shares of teams' budgets of traffic to the internet.", maxItems=REPORTED_TEAMS_MAX),
+    ] = ()
+    egress_at: Annotated[Instant | None, doc("When they were last confirmed.")] = None
+
+
+class ReportedTeamEgress(Wire, frozen=True):
+    """What the pods of a team send to the internet, in bits per second."""
+
+    team: Annotated[Name, doc("The team.")]
+    limit: Annotated[int, doc("The share that is in force.", ge=0)]
+    sent: Annotated[int, doc("What they send.", ge=0)] = 0
+    demand: Annotated[int, doc("What they would send, as the agent takes it.", ge=0)] = 0
+    dropped: Annotated[int, doc("Packets that were dropped since the look before.", ge=0)] = 0
+    pods: Annotated[int, doc("Pods that share it.", ge=0)] = 0
+
+
+class ReportedPodEgress(Wire, frozen=True):
+    """What a pod sends to the internet, in bits per second."""
+
+    namespace: Annotated[Name, doc("Its namespace.")]
+    name: Annotated[ObjectName, doc("Its name.")]
+    team: Annotated[Name, doc("The team whose share it uses; empty: none.")] = ""
+    limit: Annotated[int, doc("Its own limit; 0: none.", ge=0)] = 0
+    sent: Annotated[int, doc("What it sends.", ge=0)] = 0
+    dropped: Annotated[int, doc("Packets that were dropped since the look before.", ge=0)] = 0
+
+
+class ReportedShaping(Wire, frozen=True):
+    """How the agent limits traffic to the internet."""
+
+    mechanism: Annotated[
+        str, doc("htb or limit; empty while no pod has a limit.", maxLength=VALUE_MAX)
+    ] = ""
+    why: Annotated[str, doc("Why it is not the better one.", maxLength=WHY_MAX)] = ""
+    shares_at: Annotated[
+        Instant | None, doc("The spec.egressAt of the shares that are in force.")
+    ] = None
+    teams: Annotated[
+        tuple[ReportedTeamEgress, ...],
+        doc("Teams with a share of a budget.", maxItems=REPORTED_TEAMS_MAX),
+    ] = ()
+    pods: Annotated[
+        tuple[ReportedPodEgress, ...],
+        doc("Pods with a limit that send most.", maxItems=REPORTED_PODS_MAX),
+    ] = ()
+    left_out: Annotated[int, doc("Pods beyond those that are listed.", ge=0)] = 0
+
+
+class NodeReportStatus(Wire, frozen=True):
+    """What the agent of the node last said, written by a collector."""
+
+    observed_at: Annotated[Instant | None, doc("When the collector last heard it.")] = None
+    node_uid: Annotated[
+        str, doc("The Node that it is about. Others of its name have nothing to do with it.",
+                 maxLength=ID_MAX),
+    ] = ""  # fmt: skip
+    boot_id: Annotated[str, doc("The boot of the machine.", maxLength=ID_MAX)] = ""
+    machine_id: Annotated[
+        str, doc("The machine by its hardware, whatever its name; empty: not known.",
+                 maxLength=ID_MAX),
+    ] = ""  # fmt: skip
+    critical: Annotated[int, doc("Critical faults.", ge=0, maximum=INT32_MAX)] = 0
+    warning: Annotated[int, doc("Warnings.", ge=0, maximum=INT32_MAX)] = 0
+    faults: Annotated[
+        tuple[ReportedFault, ...],
+        doc("The open faults, the worst first.", maxItems=REPORTED_FAULTS_MAX),
+    ] = ()
+    left_out: Annotated[int, doc("Faults beyond those that are listed.", ge=0)] = 0
+    sources: Annotated[
+        tuple[ReportedSource, ...],
+        doc("Sources that do not work, or have lost something.", maxItems=REPORTED_SOURCES_MAX),
+    ] = ()
+    tuning: Annotated[
+        ReportedTuning | None, doc("Settings of the machine; none without a tuning profile.")
+    ] = None
+    shaping: Annotated[
+        ReportedShaping | None,
+        doc("Limits of traffic to the internet; none where the agent keeps none."),
+    ] = None
+    answered: Annotated[RequestAnswer | None, doc("The answer to the latest request.")] = None
+
+
+class NodeReport(Wire, frozen=True):
+    """What the agent of a node last said of the health of its machine."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeReportSpec = NodeReportSpec()
+    status: NodeReportStatus = NodeReportStatus()
