@@ -22,7 +22,7 @@ from fairlead.input.errors import CliError, Code, Exit, fail, writing
       fairlead backup                                fairlead-backup-DATE.tar.gz, here
       fairlead backup /mnt/safe/monday.tar.gz
 
-    The cluster may run. In the file are jobs and all other objects, the history, logs, and what
+    In the file are jobs and all other objects, the history, logs, and what
     makes a caller an administrator: it is readable by you alone. Checkpoints and volumes are not
     in it: copy DIR/checkpoints and DIR/local/claims as you copy other data.
     """
@@ -31,7 +31,10 @@ from fairlead.input.errors import CliError, Code, Exit, fail, writing
 @data_option
 @common(output=False, cluster=False)
 def backup(common_: Common, *, file: Path | None, data: str) -> int:
-    """Save the state of the cluster on this machine as one file, also while it runs."""
+    """Save the cluster on this machine as one file.
+
+    It may run meanwhile.
+    """
     from fairlead import __version__
     from fairlead.app.backup import BackupError, save
 
@@ -68,7 +71,7 @@ def backup(common_: Common, *, file: Path | None, data: str) -> int:
 @data_option
 @common(output=False, cluster=False)
 def restore(common_: Common, *, file: Path, data: str) -> int:
-    """Make the data directory of a cluster from a backup."""
+    """Make a data directory from a backup."""
     from fairlead.app import backup as backups
     from fairlead.embedded.storage.wal import StoreError, WrongFormat
 
