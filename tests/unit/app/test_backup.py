@@ -176,26 +176,28 @@ def link(kind: bytes) -> tarfile.TarInfo:
     return info
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"not packed at all", "no whole backup"),
-        (packed(("store/log-1", b"")), "does not begin with backup.json"),
-        (packed(("backup.json", b"{")), "backup.json"),
-        (packed(about(2)), "layout 2.*use Fairlead 9"),
-        (packed(about()), "no store"),
-        (packed(about(), ("../evil", b"x")), "'../evil'"),
-        (packed(about(), ("store/../../evil", b"x")), "evil"),
-        (packed(about(), ("/tmp/evil", b"x")), "'/tmp/evil'"),
-        (packed(about(), ("local/pods/pod.json", b"x")), "'local/pods/pod.json'"),
-        (packed(about(), (link(tarfile.SYMTYPE), b"")), "'store/log-1'"),
-        (packed(about(), (link(tarfile.LNKTYPE), b"")), "'store/log-1'"),
-        (packed(about(), (link(tarfile.CHRTYPE), b"")), "'store/log-1'"),
-    ],
-)
+#: By what is wrong: the content of a file, and what is said of it.
+_FOREIGN: dict[str, tuple[bytes, str]] = {
+    "not packed": (b"not packed at all", "no whole backup"),
+    "no beginning": (packed(("store/log-1", b"")), "does not begin with backup.json"),
+    "no JSON": (packed(("backup.json", b"{")), "backup.json"),
+    "other layout": (packed(about(2)), "layout 2.*use Fairlead 9"),
+    "no store": (packed(about()), "no store"),
+    "parent": (packed(about(), ("../evil", b"x")), "'../evil'"),
+    "parents below": (packed(about(), ("store/../../evil", b"x")), "evil"),
+    "absolute": (packed(about(), ("/tmp/evil", b"x")), "'/tmp/evil'"),
+    "other part": (packed(about(), ("local/pods/pod.json", b"x")), "'local/pods/pod.json'"),
+    "link": (packed(about(), (link(tarfile.SYMTYPE), b"")), "'store/log-1'"),
+    "hard link": (packed(about(), (link(tarfile.LNKTYPE), b"")), "'store/log-1'"),
+    "device": (packed(about(), (link(tarfile.CHRTYPE), b"")), "'store/log-1'"),
+}
+
+
+@pytest.mark.parametrize("wrong", _FOREIGN)
 def test_a_file_of_others_makes_nothing_outside_of_the_directory(
-    content: bytes, said: str, tmp_path: Path
+    wrong: str, tmp_path: Path
 ) -> None:
+    content, said = _FOREIGN[wrong]
     file, to = tmp_path / "file", tmp_path / "below" / "to"
     file.write_bytes(content)
     with pytest.raises(BackupError, match=said):
