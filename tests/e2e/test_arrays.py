@@ -93,6 +93,7 @@ def test_elements_are_shown_held_and_cancelled_by_the_name_of_their_array(shell:
     shell.run("cancel", "long")
     ended = shell.run("wait", "long", "--timeout", "100s", code=1).out
     assert ended == "long Cancelled: 10 failed; cancelled by its owner\n"
+    eventually(elements, [["long", "Cancelled"]])
 
 
 def test_no_element_is_lost_or_run_twice_when_the_cluster_is_killed_twice(shell: Shell) -> None:

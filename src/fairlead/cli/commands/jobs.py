@@ -71,7 +71,7 @@ def ps(
     """Show jobs: live ones and the last few that ended, oldest first.
 
     An array has one line, with its elements counted in TASKS; with its NAME its elements are shown
-    that are next in line, run or have just ended, and with the NAME of a job that job.
+    that are next in line, run or have just ended, else itself, and with the NAME of a job that job.
 
     The last column says where a job runs, or why it does not. TIME is how long it has run, or how
     long it has been waiting; LEFT what remains of its time limit.
@@ -87,8 +87,9 @@ def ps(
     arrays = list_arrays(api, space)
     if not (jobs or arrays) and space:
         require_namespace(api, space)
+    unused: list[dict[str, Any]] = []
     if names:
-        jobs, arrays = _named(api, space, jobs=jobs, arrays=arrays, named=names), []
+        (jobs, unused), arrays = _named(api, space, jobs=jobs, arrays=arrays, named=names), []
     else:
         listed = frozenset(str(each["metadata"]["uid"]) for each in arrays)
         jobs = [job for job in jobs if not is_element_of_listed(job, listed)]
@@ -108,12 +109,13 @@ def ps(
         chosen, now(), with_namespace=spread, is_up=is_embedded(api),
         owners=_owners(common_, api, chosen), is_wide=common_.format is Format.WIDE,
     )  # fmt: skip
+    chosen_arrays += choose_arrays(map(_array, unused), replace(choice, shows_all=True))
     rows += [array_row(array, now(), with_namespace=spread) for array in chosen_arrays]
     where = "in any namespace" if spread else f"in namespace {space}"
     hint = f"no jobs {where}; fairlead submit SCRIPT queues one"
-    if names:
-        hint = (
-            f"no element waits or runs now; fairlead history {names[0]}-INDEX shows how one ended"
+    if unused:
+        common_.note(
+            f"no element is a job now; fairlead history {names[0]}-INDEX shows how one ended"
         )
     common_.table(columns, rows, empty=f"no such jobs {where}" if states or user else hint)
 
@@ -131,23 +133,26 @@ def _named(
     jobs: Sequence[Job],
     arrays: Sequence[dict[str, Any]],
     named: Sequence[str],
-) -> list[Job]:
+) -> tuple[list[Job], list[dict[str, Any]]]:
     """Return the jobs that names mean: a job of its own, or the elements of an array that are jobs
-    now; CliError for a name of neither.
+    now. The second are arrays of which none is; CliError for a name of neither.
     """
     by_name = {job.metadata.name: job for job in jobs}
     arrays_by_name = {str(each["metadata"]["name"]): each for each in arrays}
     found: dict[str, Job] = {}
+    without: dict[str, dict[str, Any]] = {}
     for reference in (parse_reference(name_of(api, space, each)) for each in named):
         stored = arrays_by_name.get(reference.name)
         if reference.indices is None and reference.name in by_name:
             found[reference.name] = by_name[reference.name]
         elif stored is not None:
-            elements = select(_array(stored), reference)
-            found |= {job.metadata.name: job for job in elements.jobs_among(jobs)}
+            elements = select(_array(stored), reference).jobs_among(jobs)
+            found |= {job.metadata.name: job for job in elements}
+            if not elements:
+                without[reference.name] = stored
         else:
             raise CliError(missing_job(api, space, reference.name))
-    return list(found.values())
+    return list(found.values()), list(without.values())
 
 
 def _state(text: str) -> str:
