@@ -119,7 +119,12 @@ def test_an_attempt_is_queued_again_once_and_counts_against_no_limit() -> None:
     world.settle()
     [attempt] = world.status.attempts
     assert (attempt.reason, attempt.cause) == ("Requeued", None)
+    assert world.status.placement is not None, "its pods are there"
     world.reap_pods()
+    world.settle()
+    assert world.condition("Admitted") == ("False", "Requeued"), "its nodes are for who is next"
+    world.schedule()
+    assert world.status.placement is None
     world.start()
     assert (world.status.attempt, world.status.user_failures) == (2, 0)
     assert world.status.infrastructure_failures == 0
@@ -136,6 +141,8 @@ def test_a_program_that_asks_to_be_queued_again_may_end_meanwhile(exit_code: int
     world.settle()
     assert world.status.attempts[0].reason == "Requeued"
     world.reap_pods()
+    world.settle()
+    world.schedule()
     world.start()
     assert (world.status.attempt, world.status.user_failures) == (2, 0)
 

@@ -25,7 +25,7 @@ from fairlead.api.jobs.job import Attempt, Cause, JobState, JobStatus, MemberCou
 from fairlead.api.meta import find_condition, is_true
 from fairlead.api.values.times import format_micro_time, parse_time
 from fairlead.decide.attempts.backoff import refusals_in_a_row
-from fairlead.decide.attempts.end_reason import EndReason, refusal_of
+from fairlead.decide.attempts.end_reason import EndReason, end_of, refusal_of
 from fairlead.decide.attempts.notes import EventReason, PendingEvent
 from fairlead.decide.attempts.record import new_record, with_attempt
 from fairlead.decide.attempts.seats import covers
@@ -146,7 +146,8 @@ def _admit(draft: StatusDraft, attempt: int) -> tuple[Action, ...]:
     if before is None:
         return draft.write()  # it never waited: its next event says enough
     reason = Reason.of(before.reason)
-    if reason is Reason.PREEMPTED or (reason is not None and reason.has(Trait.BACKS_OFF)):
+    is_again = reason is not None and reason.has(Trait.BACKS_OFF)
+    if is_again or before.reason in (Reason.PREEMPTED.value, EndReason.REQUEUED.value):
         text = f"Queues again, for attempt {attempt}{_from_step(status)}"
         return draft.write(PendingEvent(EventReason.ADMITTED, text))
     text = f"Admitted to the queue with {members}"
@@ -271,6 +272,10 @@ def _retry(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action
         if job.status.placement is not None:
             return NOTHING  # as before a first attempt
         return Decision(_admit(draft, number))
+    if end_of(ended) is EndReason.REQUEUED:
+        # With its place kept, a job would be past its time limit as often as it likes.
+        draft = draft.not_admitted(EndReason.REQUEUED, ended.message).state(JobState.WAITING)
+        return Decision((*draft.write(), *delete_stale_objects(view, keep_attempt=-1)))
     text = f"Restarting as attempt {number}{_from_step(draft.status)}, {duration(now - since)} "
     note = PendingEvent(EventReason.RESTARTING, f"{text}after: {ended.message or ended.reason}")
     return Decision(draft.admitted(number).state(JobState.RESTARTING).write(note))

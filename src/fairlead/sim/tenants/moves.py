@@ -381,6 +381,13 @@ def fails_slowly(stem: str, rng: random.Random) -> Sequence[Call]:
     )
 
 
+def queues_again(stem: str, rng: random.Random) -> Sequence[Call]:
+    """A job ends its attempts itself, as often as it likes, each before it is at its limit."""
+    wait = rng.choice((0.5, 3.0, 20.0))
+    again = (patch("jobs", stem, {"spec": {"requeueAttempt": n}}, wait) for n in range(1, 7))
+    return (create("jobs", job(stem, count=2, gpus=8, timeLimitSeconds=20)), *again)
+
+
 def takes_class(stem: str, rng: random.Random) -> Sequence[Call]:
     """A job asks for more than its class, or for a class that the quota closes."""
     spec: Spec = rng.choice(
@@ -483,6 +490,6 @@ MOVES: tuple[Move, ...] = (
     tolerates_later, tolerates_all, names_node, template_names_node, claims_team, adopting,
     gathers_with_class, forges_seats, changes_size, huge_group, owned_group, forged_member,
     own_member, members_change, forged_element, elements_change, fails_slowly, changes_running,
-    takes_class, dependency_loop, large_object,
+    queues_again, takes_class, dependency_loop, large_object,
     holds_on, asks_to_move, poses_as, honest, webhook_down,
 )  # fmt: skip
