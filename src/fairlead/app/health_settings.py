@@ -89,7 +89,7 @@ class HealthSettings(Section, frozen=True):
     ] = ""  # fmt: skip
     idle_test_share: Annotated[
         float,
-        Meta(gt=0.0, le=0.5, description="So much of the fleet is under such a test at a time, and "
+        Meta(ge=0.0, le=0.5, description="So much of the fleet is under such a test at a time, and "
              "at least one node."),
     ] = 0.005  # fmt: skip
     idle_test_after_seconds: Annotated[
