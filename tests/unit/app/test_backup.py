@@ -238,3 +238,16 @@ def test_a_backup_that_fails_leaves_the_earlier_one(
         save(data, file, version="", now=0.0)
     assert file.read_bytes() == before
     assert sorted(path.name for path in data.parent.iterdir()) == ["backup.tar.gz", "data"]
+
+
+def test_a_link_in_the_place_of_the_file_is_replaced_and_not_followed(data: Path) -> None:
+    """As another user may leave one in a directory for all: what it leads to stays as it is."""
+    other = data.parent / "of-others"
+    other.write_text("theirs")
+    other.chmod(0o666)
+    file = data.parent / "backup.tar.gz"
+    file.symlink_to(other)
+    saved(data)
+    assert other.read_text() == "theirs"
+    assert not file.is_symlink()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
