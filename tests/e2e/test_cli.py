@@ -100,6 +100,27 @@ def test_run_follows_a_command_and_tells_by_its_exit_code_how_it_went(shell: She
     assert "there is no program 'nosuch-program'" in absent.err
 
 
+def test_why_shows_the_last_lines_of_the_member_whose_program_failed_first(shell: Shell) -> None:
+    program = """import os, time
+if os.environ["RANK"] == "1":
+    print("reads shard 7", flush=True)
+    raise KeyError("weights")
+time.sleep(60)"""
+    (shell.root / "fails.py").write_text(f"#!{sys.executable}\n{program}\n")
+    shell.run("submit", "fails.py", "--name", "fails", "--nodes", "3", "--cpus", "100m")
+    shell.run("wait", "fails", code=1)
+    told = shell.run("why", "fails").out
+    assert "  last lines of worker-1    (all: fairlead logs fails --task worker-1)\n" in told
+    assert "\n    reads shard 7\n    Traceback (most recent call last):\n" in told
+    assert told.endswith("\n    KeyError: 'weights'\n")
+    last = json.loads(shell.run("why", "fails", "-o", "json").out)["lastLines"]
+    assert (last["member"], last["attempt"], last["lines"][-1]) == (
+        "worker-1", 1, "KeyError: 'weights'",
+    )  # fmt: skip
+    shell.run("run", "-q", "--name", "silent", "--", "sh", "-c", "exit 3", code=3)
+    assert "last lines" not in shell.run("why", "silent").out
+
+
 def test_run_gives_its_standard_input_to_the_members(shell: Shell) -> None:
     done = shell.run(
         "run", "--nodes", "2", "--cpus", "10m", "--", "sed", "s/^/got /", stdin="a\nb\n"

@@ -89,13 +89,14 @@ END"""
 def test_a_programs_exit_code_ends_the_job_at_once_with_the_user_as_cause(
     client: Client, tmp_path: Path
 ) -> None:
-    script = '[ "$RANK" != 1 ] || exit 7\n' + STAYS
+    script = '[ "$RANK" != 1 ] || { echo no shard 7; exit 7; }\n' + STAYS
     submit(client, tmp_path, script, "--name", "seven", "--nodes", "2", "--cpus", "100m")
     job = client.until_state("seven", "Failed", "Succeeded")
     (attempt,) = job["status"]["attempts"]
     assert attempt["cause"] == "User"
     assert attempt["reason"] == "ExitCode"
     assert "exited with code 7" in attempt["message"]
+    assert client.run("why", "seven").endswith("\n    no shard 7\n")
 
 
 def test_a_program_that_crashes_under_mpirun_does_not_restart_without_end(
@@ -117,7 +118,9 @@ def test_a_member_that_exceeds_its_memory_ends_the_job_with_the_remedy(
     job = client.until_state("hungry", "Failed", "Succeeded")
     (attempt,) = job["status"]["attempts"]
     assert (attempt["cause"], attempt["reason"]) == ("User", "OutOfMemory"), attempt
-    assert "ran out of memory and was killed; ask for more with --memory" in attempt["message"]
+    assert (
+        "ran out of memory (64Mi) and was killed; ask for more with --memory" in attempt["message"]
+    )
 
 
 def test_a_member_without_rights_saves_reports_and_resumes(

@@ -112,6 +112,7 @@ def test_the_end_of_a_container_tells_the_cause(
     attempt = _judged(world)
     assert (attempt.cause, attempt.reason) == (cause, reason)
     assert attempt.message.startswith("member worker-2 (rank 2, node n2) ")
+    assert attempt.member == "worker-2"
     assert text in attempt.message
 
 

@@ -43,6 +43,13 @@ class Attempt(Wire, frozen=True):
             "no program's end was the cause."
         ),
     ] = None
+    member: Annotated[
+        str,
+        doc(
+            "Member whose end or trouble ended the attempt, as ROLE-INDEX: the first one, where "
+            "others followed. Empty where none did."
+        ),
+    ] = ""
     resumed_from_step: Annotated[
         int | None, doc("Step of the checkpoint that it continued from.")
     ] = None

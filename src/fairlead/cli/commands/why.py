@@ -28,12 +28,14 @@ from fairlead.cli.formats.text import wrapped
 from fairlead.cli.job_request.arrays import ArrayReference, is_one, parse_reference, select
 from fairlead.cli.job_request.flags import Flag
 from fairlead.cli.job_request.hypothesis import Changes, changed_job, read_changes
+from fairlead.cli.records.last_lines import LastLines, last_lines
 from fairlead.cli.records.past import past_failures, past_job, stopped
 from fairlead.cli.views.array_why import ArrayNow, array_facts, array_now, array_text
 from fairlead.cli.views.fleet import Buying, buying_for
 from fairlead.cli.views.why import (
     FACT_INDENT,
     labelled,
+    last_lines_text,
     supposed_text,
     why_facts,
     why_text,
@@ -76,6 +78,9 @@ def why(common_: Common, *, jobs: tuple[str, ...], words: tuple[str, ...]) -> in
 
     Of an array, or of some elements of it such as NAME[3-9]: how many ended, which failed and how,
     and why the next one waits.
+
+    Of a job that has failed, its attempts and what the member wrote last whose program failed
+    first.
 
     Of a job that was deleted, or of a stopped cluster of this machine, how it ended.
     """
@@ -127,6 +132,8 @@ class JobAnswer:
     left: Sequence[str] = ()
     #: What is left to pull.
     images: Sequence[ImageOutlook] = ()
+    #: Of the member whose failure ended it.
+    last: LastLines | None = None
 
     @property
     def name(self) -> str:
@@ -138,7 +145,9 @@ class JobAnswer:
         supposed = {"if": {flag.value: value for flag, value in changes.items()}} if changes else {}
         found = self.explained
         pulls = {"images": [each.facts for each in self.images]} if self.images else {}
-        return {**supposed, **why_facts(self.job, found.explanation, found.owners), **pulls}
+        last = {"lastLines": self.last.facts} if self.last is not None else {}
+        facts = why_facts(self.job, found.explanation, found.owners)
+        return {**supposed, **facts, **pulls, **last}
 
     def text(self, changes: Changes, instant: float) -> str:
         """Return it in words."""
@@ -150,6 +159,8 @@ class JobAnswer:
         )  # fmt: skip
         text = "\n".join((text, *(f"  {each}\n" for each in self.left)))
         text += "".join(f"{each}\n" for each in labelled("images", [e.words for e in self.images]))
+        if self.last is not None:
+            text += last_lines_text(self.name, self.last.member, self.last.lines)
         return supposed_text(self.job, found.explanation, changes, text) if changes else text
 
 
@@ -181,7 +192,8 @@ class Asking:
     def __init__(self, common_: Common, changes: Changes, instant: float) -> None:
         self._common, self._changes = common_, changes
         self.instant = instant
-        self._is_stopped = stopped(common_) is not None
+        self._stopped = stopped(common_)
+        self._is_stopped = self._stopped is not None
         self._is_answered, self._is_partial = True, False
 
     def of(self, name: str) -> JobAnswer | ArrayAnswer:
@@ -189,7 +201,7 @@ class Asking:
         if self._is_stopped:
             found = past_job(self._common, name)
             if found is not None:
-                return JobAnswer(self._changed(found), is_up=True)
+                return self._of_ended(self._changed(found), is_up=True)
         space = self._common.space(self._api.connection.namespace)
         named = name_of(self._api, space, name)
         reference = parse_reference(named)
@@ -219,12 +231,16 @@ class Asking:
     def _of_job(self, job: Job) -> JobAnswer:
         found, is_up = self._changed(job), self._status is not None
         if found.is_finished:
-            return JobAnswer(found, is_up=is_up)
+            return self._of_ended(found, is_up=is_up)
         explained = self._explained(found)
         pools, holding = explained.pools, explained.holding
         buying = buying_for(found, pools, holding, self.instant) if explained.explanation else None
         images = () if self._changes else image_outlook(self._api, found)
         return JobAnswer(found, explained, buying, is_up, left_texts(self._api, found), images)
+
+    def _of_ended(self, job: Job, *, is_up: bool) -> JobAnswer:
+        last = last_lines(self._common, self._stopped or self._api, job)
+        return JobAnswer(job, is_up=is_up, last=last)
 
     def _of_array(self, array: JobArray, reference: ArrayReference) -> ArrayAnswer:
         if self._changes:

@@ -108,7 +108,7 @@ def state_line(job: Job) -> str:
     return text if text.startswith(f"{state}: ") else f"{state}: {text}"
 
 
-def _stream(common_: Common, api: Api, key: tuple[str, str], query: LogPart) -> Iterator[bytes]:
+def stream(common_: Common, api: Api, key: tuple[str, str], query: LogPart) -> Iterator[bytes]:
     """Return the logs of a job; a server of its own knows jobs, any other one only members."""
     if is_embedded(api):
         return stream_logs(api, key, query)
@@ -136,7 +136,7 @@ def _show(common_: Common, api: Api, key: tuple[str, str], *, attempt: int) -> N
     while True:
         try:
             with ProgramOutput() as output:
-                for chunk in _stream(common_, api, key, query):
+                for chunk in stream(common_, api, key, query):
                     shown += output.write(chunk)
         except BrokenPipeError:  # the reader has closed the pipe; the job goes on, and so do we
             discard_output()

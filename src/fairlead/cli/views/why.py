@@ -375,6 +375,12 @@ def _ended(job: Job, now: float, note: list[str]) -> str:
     return joined(lines)
 
 
+def last_lines_text(job: str, member: str, lines: Iterable[str]) -> str:
+    """Return what a member wrote last, under a line that says whose it is and how to see all."""
+    head = f"  last lines of {member}    (all: fairlead logs {job} --task {member})"
+    return joined(["", head, *(f"    {each}" for each in lines)])
+
+
 def _ran(job: Job, now: float) -> str:
     if job.status.started_at is None:
         return "never"

@@ -27,6 +27,8 @@ class End:
     message: str = ""
     cause: Cause | None = None
     exit_code: int | None = None
+    #: ROLE-INDEX.
+    member: str = ""
     nodes_lost: tuple[str, ...] = ()
     pods_version: str = ""
 
@@ -79,6 +81,7 @@ def closed_record(
         reason=end.reason.value,
         message=end.message,
         exit_code=end.exit_code,
+        member=end.member,
         nodes_lost=end.nodes_lost,
         pods_version=end.pods_version,
     )

@@ -200,6 +200,7 @@ def close_attempt(view: JobView, draft: StatusDraft, end: AttemptEnd) -> tuple[A
         end.message,
         cause,
         exit_code=end.failure.exit_code if end.failure is not None else None,
+        member=end.failure.member_name if end.failure is not None else "",
         nodes_lost=nodes_lost(view, reason, end.failure),
         pods_version=view.pods.newest_version,
     )

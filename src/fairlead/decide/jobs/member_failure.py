@@ -97,10 +97,19 @@ class Failure:
             return None
         return 128 + ended.signal if ended.signal else ended.exit_code
 
+    @property
+    def member_name(self) -> str:
+        """The member's name, ROLE-INDEX; "" for a failure of no member."""
+        return _name(self.member) if self.member is not None else ""
+
+
+def _name(member: MemberPod) -> str:
+    return f"{member.role}-{member.index}"
+
 
 def describe(member: MemberPod) -> str:
     """Return e.g. "member worker-2 (rank 2, node n17)"."""
-    return f"member {member.role}-{member.index} (rank {member.rank}, node {member.node or '?'})"
+    return f"member {_name(member)} (rank {member.rank}, node {member.node or '?'})"
 
 
 def _describe_container(member: MemberPod, status: ContainerStatus) -> str:
@@ -205,7 +214,7 @@ def _judge_failed(
         word = pod.status.reason or pod.status.message or "its pod gives no reason"
         text = f"{describe(member)} failed: {word}"
         return Failure(EndReason.UNKNOWN, text, at, Weight.OUTSIDE, member.rank, member, is_dated)
-    reason, text, weight = _judge_container(ended)
+    reason, text, weight = _judge_container(ended, _memory_of(pod, failed.name))
     text = f"{_describe_container(member, failed)} {text}"
     return Failure(reason, text, at, weight, member.rank, member, is_dated)
 
@@ -234,9 +243,17 @@ def signal_of(ended: ContainerStateTerminated) -> int:
     return ended.exit_code - 128 if ended.exit_code - 128 in _SIGNAL_NAMES else 0
 
 
-def _judge_container(ended: ContainerStateTerminated) -> tuple[EndReason, str, Weight]:
+def _memory_of(pod: Pod, container: str) -> str:
+    """Return the limit of a container's memory as it is written; "" where it has none."""
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    found = next((each for each in containers if each.name == container), None)
+    return str(found.resources.limits.get("memory", "")) if found is not None else ""
+
+
+def _judge_container(ended: ContainerStateTerminated, memory: str) -> tuple[EndReason, str, Weight]:
     if ended.reason == "OOMKilled":
-        text = "ran out of memory and was killed; ask for more with --memory"
+        limit = f" ({memory})" if memory else ""
+        text = f"ran out of memory{limit} and was killed; ask for more with --memory"
         return EndReason.OUT_OF_MEMORY, text, Weight.OUTSIDE
     if ended.reason in _NEVER_RAN:
         text = f"could not be started: {ended.message or ended.reason}"
