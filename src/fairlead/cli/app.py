@@ -45,6 +45,7 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "exec": CommandEntry("interactive", "Run a command beside a member of a job.", "exec_"),
         "shell": CommandEntry("interactive", "Open a shell beside a member of a job."),
         "forward": CommandEntry("interactive", "Forward ports of this machine to a member."),
+        "notebook": CommandEntry("notebook", "Open JupyterLab in a job, or join it again."),
         "wait": CommandEntry("wait", "Block until jobs reach a state."),
         "cancel": CommandEntry("change", "Stop jobs for good."),
         "hold": CommandEntry("change", "Give a job's nodes back and keep the job."),

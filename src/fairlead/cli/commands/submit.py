@@ -84,7 +84,7 @@ def job_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _givens(options: dict[str, Any]) -> FlagValues:
+def flag_values(options: dict[str, Any]) -> FlagValues:
     """Take the job's flags out of `options` as they were given."""
     out: dict[Flag, tuple[FlagValue, ...]] = {}
     for flag in Flag:
@@ -138,7 +138,7 @@ def submit(
     stdout. --name gives an exact id; a name in the script's header is numbered from the second job
     on.
     """
-    givens = _givens(options)
+    givens = flag_values(options)
     if file is not None:
         if script is not None or givens:
             wrong = "a script" if script is not None else f"--{next(iter(givens)).value}"
@@ -221,7 +221,7 @@ def run(common_: Common, *, command: tuple[str, ...], pty: bool, **options: Any)
     """
     from fairlead.cli.records.follow import follow_job
 
-    request, problems = parse_request(_givens(options), os.environ, now=now())
+    request, problems = parse_request(flag_values(options), os.environ, now=now())
     if problems:
         raise CliError(problems)
     if request.array is not None:
@@ -230,10 +230,8 @@ def run(common_: Common, *, command: tuple[str, ...], pty: bool, **options: Any)
     if pty:
         return _run_in_terminal(common_, request, command)
     program = Program(command, stdin=read_input(STANDARD_INPUT, common_.note))
-    api, request = _connected(common_, request)
-    stored = _submit_program(common_, api, request, program, dry_run=False)
-    job = msgspec.convert(stored, Job)
-    return follow_job(common_, api, (job.metadata.namespace, job.metadata.name))
+    api, job = submit_request(common_, request, program)
+    return follow_job(common_, api, job.metadata.key)
 
 
 def _run_in_terminal(common_: Common, request: JobRequest, command: tuple[str, ...]) -> int:
@@ -242,18 +240,28 @@ def _run_in_terminal(common_: Common, request: JobRequest, command: tuple[str, .
     from fairlead.cli.sessions.terminal_job import TerminalJob
 
     require_terminal("--pty")
+    require_one_program(request, "--pty")
+    held = TerminalJob(command)
+    api, job = submit_request(common_, replace(request, restarts=False), held.program)
+    return held.run(common_, api, job.metadata.key)
+
+
+def require_one_program(request: JobRequest, what: str) -> None:
+    """Refuse a job of several members, and one whose program does not run; CliError."""
     if request.members > 1:
-        raise fail(Code.BAD_COMBINATION, "--pty is for one member, --nodes 1",
+        raise fail(Code.BAD_COMBINATION, f"{what} is for one member, --nodes 1",
                    help=("fairlead run -- COMMAND runs in all members, without a terminal",
                          "fairlead shell JOB/MEMBER opens a shell in each"))  # fmt: skip
     if request.simulate_seconds is not None:
-        raise fail(Code.BAD_COMBINATION, "--pty and --simulate do not go together",
+        raise fail(Code.BAD_COMBINATION, f"{what} and --simulate do not go together",
                    help=("virtual nodes run no programs; leave one of them out",))  # fmt: skip
-    held = TerminalJob(command)
-    api, request = _connected(common_, replace(request, restarts=False))
-    stored = _submit_program(common_, api, request, held.program, dry_run=False)
-    job = msgspec.convert(stored, Job)
-    return held.run(common_, api, job.metadata.key)
+
+
+def submit_request(common_: Common, request: JobRequest, program: Program) -> tuple[Api, Job]:
+    """Check and store the job of a command, not an array, and return it with its cluster."""
+    api, request = _connected(common_, request)
+    stored = _submit_program(common_, api, request, program, dry_run=False)
+    return api, msgspec.convert(stored, Job)
 
 
 def read_script(path: str) -> Script:

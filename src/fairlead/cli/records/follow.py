@@ -108,6 +108,19 @@ def state_line(job: Job) -> str:
     return text if text.startswith(f"{state}: ") else f"{state}: {text}"
 
 
+def until_started(common_: Common, api: Api, key: tuple[str, str]) -> Job:
+    """Return the job once its members run, or it has ended; say meanwhile why it waits."""
+    said = ""
+    for job in job_changes(api, key):
+        text = state_line(job)
+        if text not in ("", said):
+            common_.note(f"{key[1]} {text}")
+            said = text
+        if job.is_finished or job.status.state == JobState.RUNNING.value:
+            return job
+    raise AssertionError("a job's changes never end")
+
+
 def stream(common_: Common, api: Api, key: tuple[str, str], query: LogPart) -> Iterator[bytes]:
     """Return the logs of a job; a server of its own knows jobs, any other one only members."""
     if is_embedded(api):

@@ -22,14 +22,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from fairlead.api.jobs.job import Job, JobState
+from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError, NotFound
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.change_verbs import CANCEL
 from fairlead.cli.job_request.jobspec import Program, Script
-from fairlead.cli.records.follow import state_line
+from fairlead.cli.records.follow import until_started
 from fairlead.cli.records.members import MemberReference, running_members
 from fairlead.cli.records.watching import Gone, job_changes
 from fairlead.cli.sessions.foreground import run_one
@@ -115,7 +115,7 @@ class TerminalJob:
         """
         try:
             with ended_by_signals():
-                job = _started(common_, api, key)
+                job = until_started(common_, api, key)
             if job.is_finished:
                 common_.note(f"{key[1]} {state_of(job)}: {ending(job)}")
                 return exit_code(job) or Exit.FAILED
@@ -153,19 +153,6 @@ class Allocation(TerminalJob):
     def beside(self) -> tuple[str, ...]:
         """What runs the command beside the holder, with srun in its PATH."""
         return ("sh", "-c", _program(_HAS_STEPS), "fairlead-run", self._token, *self._command)
-
-
-def _started(common_: Common, api: Api, key: tuple[str, str]) -> Job:
-    """Return the job once its members run, or it has ended; say meanwhile why it waits."""
-    said = ""
-    for job in job_changes(api, key):
-        text = state_line(job)
-        if text not in ("", said):
-            common_.note(f"{key[1]} {text}")
-            said = text
-        if job.is_finished or job.status.state == JobState.RUNNING.value:
-            return job
-    raise AssertionError("a job's changes never end")
 
 
 def _ended(api: Api, key: tuple[str, str], attempt: int) -> Job | None:
