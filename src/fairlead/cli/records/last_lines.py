@@ -86,5 +86,5 @@ def _end_of(pieces: Iterable[bytes]) -> bytes:
 
 
 def _plain(line: str) -> str:
-    shown = _COLOURS.sub("", line.rstrip("\r").rpartition("\r")[2]).expandtabs(4).rstrip()
-    return cut_end(shown, COLUMNS_MAX)
+    text = _COLOURS.sub("", line.rstrip("\r").rpartition("\r")[2]).expandtabs(4)
+    return cut_end("".join(filter(str.isprintable, text)).rstrip(), COLUMNS_MAX)
