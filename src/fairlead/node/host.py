@@ -105,12 +105,16 @@ def kernel_clock() -> ClockState:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine. `usage` and `clock_state` are those of the kernel but in tests."""
+    """A machine. What has a default is the kernel's but in tests.
+
+    `own_mounts` returns the mounts that this process has, as proc_pid_mountinfo(5) writes them.
+    """
 
     root: Path = Path("/")
     clock: Clock = field(default_factory=SystemClock)
     usage: Callable[[Path], FileSystemSize] = os.statvfs
     clock_state: Callable[[], ClockState] = kernel_clock
+    own_mounts: Callable[[], str] = Path("/proc/self/mountinfo").read_text
 
     def path(self, *parts: str) -> Path:
         """Return a path of the machine, such as `proc/meminfo`, as one that can be opened."""

@@ -29,6 +29,8 @@ class HostTree:
     synchronized: bool = True
     offset: float = 0.0
     sizes: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    #: Places that this process has no mount of.
+    not_mounted: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.boots(BOOT, self.uptime)
@@ -38,7 +40,18 @@ class HostTree:
 
     def host(self) -> Host:
         return Host(
-            self.root, self, self._usage, lambda: ClockState(self.synchronized, self.offset)
+            self.root, self, self._usage, lambda: ClockState(self.synchronized, self.offset),
+            self._own_mounts,
+        )  # fmt: skip
+
+    def _own_mounts(self) -> str:
+        """Return the mounts of the machine, as they are mounted below its root."""
+        lines = (self.root / "proc/1/mountinfo").read_text().splitlines()
+        rows = (line.split(" ", 5) for line in lines if line.count(" ") > 4)
+        return "\n".join(
+            " ".join((*row[:4], f"{self.root}{'' if row[4] == '/' else row[4]}", row[5]))
+            for row in rows
+            if row[4] not in self.not_mounted
         )
 
     def write(self, path: str, text: str | int) -> None:

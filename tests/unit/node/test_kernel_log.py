@@ -14,7 +14,13 @@ from fairlead.node.host import Absent
 from fairlead.node.settings import AgentSettings, Architecture, CodeVerdict, GpuSettings
 from fairlead.node.source import SourceState
 from fairlead.node.sources import kernel_log
-from fairlead.node.sources.kmsg import READ_BYTES, RECORDS_MAX, KmsgReader, parse_record
+from fairlead.node.sources.kmsg import (
+    READ_BYTES,
+    RECORDS_MAX,
+    KmsgReader,
+    LogDevice,
+    parse_record,
+)
 from fairlead.node.watch import Kept, MachineWatch
 from fairlead.node.xids import XidTable
 
@@ -334,3 +340,127 @@ def test_a_machine_without_a_log_is_skipped(tree: HostTree) -> None:
 @pytest.mark.parametrize("line", [b"", b" SUBSYSTEM=pci", b"text", b"4,x,1,-;a", b"4;a", b"\xff;"])
 def test_what_is_no_record_is_left_out(line: bytes) -> None:
     assert parse_record(line) is None
+
+
+class Calls:
+    """The kernel's log as the call gives it: the last lines of a buffer of a bounded size."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.lines: list[bytes] = []
+        self.error = 0
+
+    def write(self, text: str, at: float) -> None:
+        self.lines.append(f"<4>[{at:12.6f}] {text}\n".encode())
+
+    def __call__(self, size: int) -> bytes:
+        if self.error:
+            raise OSError(self.error, "injected")
+        kept, room = [], min(size or self.size, self.size)
+        for line in reversed(self.lines):
+            room -= len(line)
+            if room < 0:
+                break
+            kept.append(line)
+        return b"".join(reversed(kept))
+
+
+def read_by_call(looks: Looks, calls: Calls) -> Looks:
+    """Have the log read as in a container, in which opening the device is refused."""
+
+    def refuse(_: Path) -> LogDevice:
+        raise PermissionError(errno.EPERM, "not permitted")
+
+    made = kernel_log.source(looks.host, AgentSettings(), refuse, calls)
+    looks.sources = (made,)
+    kept = looks.watch.kept()
+    looks.watch = MachineWatch(
+        looks.sources, kept, boot_id=looks.host.boot_id(), now=looks.host.now()
+    )
+    return looks
+
+
+@pytest.fixture
+def refused(tree: HostTree) -> HostTree:
+    """A machine whose kernel log is a device."""
+    kmsg = tree.root / "dev/kmsg"
+    kmsg.unlink()
+    kmsg.symlink_to("/dev/null")
+    return tree
+
+
+def test_where_the_device_may_not_be_opened_the_log_is_read_by_the_call(refused: HostTree) -> None:
+    calls = Calls(1 << 20)
+    calls.write("booted", 0.5)
+    looks = read_by_call(Looks(refused, "kernel-log"), calls)
+    assert looks.look() == ()
+    assert looks.health().state is SourceState.OK
+    for _ in range(3):  # equal lines at one time are one line
+        calls.write(f"NVRM: Xid (PCI:{GPU}): 79, GPU has fallen off the bus.", 3600.25)
+    (fault,) = looks.look(1)
+    assert (fault.identity.component, fault.identity.codes) == (GPU, ("79",))
+    assert fault.first_seen == refused.now() - 0.75
+    before = fault.count
+    assert [each.count for each in looks.look(1)] == [before], "nothing is new"
+    read_by_call(looks, calls)  # another process reads all of the log again
+    assert [each.count for each in looks.look(1)] == [before]
+    assert looks.health().lost == 0
+
+
+def test_of_a_log_read_by_the_call_what_was_overwritten_is_known_and_the_last_xid_found(
+    refused: HostTree,
+) -> None:
+    calls = Calls(100_000)
+    calls.write("booted", 0.5)
+    looks = read_by_call(Looks(refused, "kernel-log"), calls)
+    looks.look()
+    for number in range(1000):  # more than the tail that a look reads, less than the log has
+        calls.write(f"noise {number} " + "x" * 30, 3600 + number / 1e6)
+    looks.look(1)
+    assert (looks.health().state, looks.health().lost) == (SourceState.OK, 0)
+    for number in range(50_000):
+        calls.write(f"noise {number}", 3602 + number / 1e6)
+    calls.write(f"NVRM: Xid (PCI:{GPU}): 48, pid=1", 3603)
+    assert named(looks.look(1)) == [("gpu-xid", GPU, ("48",))]
+    assert (looks.health().state, looks.health().lost) == (SourceState.LOSSY, 1)
+    for number in range(50_000):
+        calls.write(f"noise {number}", 3604 + number / 1e6)
+    read_by_call(looks, calls).look(1)
+    assert looks.health().lost == 2, "also what was lost while no agent ran"
+
+
+def test_a_log_read_by_the_call_that_may_not_be_made_or_has_no_time_is_blind(
+    refused: HostTree,
+) -> None:
+    calls = Calls(1 << 20)
+    looks = read_by_call(Looks(refused, "kernel-log"), calls)
+    calls.error = errno.EPERM
+    looks.look()
+    assert looks.health().state is SourceState.BLIND
+    calls.error = 0
+    calls.lines.append(b"<4>no time\n")
+    looks.look(1)
+    assert looks.health().state is SourceState.BLIND
+    assert "printk.time" in looks.health().why
+    calls.write("a line with a time", 3700)
+    looks.look(1)
+    assert looks.health().state is SourceState.OK
+
+
+def test_numbers_of_the_device_begin_again_after_the_call(refused: HostTree) -> None:
+    calls = Calls(1 << 20)
+    calls.write("booted", 0.5)
+    looks = read_by_call(Looks(refused, "kernel-log"), calls)
+    looks.look()
+    (refused.root / "dev/kmsg").unlink()
+    refused.log(f"NVRM: Xid (PCI:{GPU}): 48, pid=1")
+    looks.restart()
+    assert named(looks.look(1)) == [("gpu-xid", GPU, ("48",))]
+
+
+def test_a_file_that_may_not_be_read_is_no_reason_to_read_the_log_of_another_machine(
+    tree: HostTree,
+) -> None:
+    looks = read_by_call(Looks(tree, "kernel-log"), Calls(0))
+    looks.look()
+    assert looks.health().state is SourceState.BLIND

@@ -331,6 +331,18 @@ def test_a_disk_is_full_by_inodes_and_none_counts_where_there_are_none(tree: Hos
     assert named(Looks(tree, "disks").look()) == [("disk-full", "/", ("inodes",))]
 
 
+def test_how_full_a_file_system_is_is_known_where_a_directory_of_it_is_mounted(
+    tree: HostTree,
+) -> None:
+    tree.sizes[str(tree.root)] = tree.sizes[f"{tree.root}/data set"] = (1000, 0, 1000, 900)
+    mounts(tree, ROOT_LINE, DATA_LINE.replace("nvme0n1 rw", "nvme0n1 ro"))
+    tree.not_mounted.add(r"/data\040set")
+    found = named(Looks(tree, "disks").look())
+    assert found == [("disk-full", "/", ("space",)), ("disk-read-only", "/data set", ())]
+    tree.not_mounted.clear()
+    assert ("disk-full", "/data set", ("space",)) in named(Looks(tree, "disks").look())
+
+
 def test_mounts_that_are_not_on_disks_and_lines_that_are_none_are_left_out() -> None:
     text = "\n".join(
         [NFS_LINE, "x", "1 2 3 - ext4", ROOT_LINE, ROOT_LINE.replace(" / / ", " / /x ")]

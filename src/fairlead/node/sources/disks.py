@@ -3,6 +3,9 @@
 After an error the kernel makes a whole file system read-only: its super block says `ro`, while the
 mount still says `rw`. A mount that was meant to be read-only says so itself. File systems of a
 network are left out: a server that is gone would hang the look.
+
+How full a file system is can be asked at any of its directories. So a container knows that of each
+one of which it has some directory, wherever that is mounted.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -34,8 +38,12 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """The first mount of a file system; `is_read_only` if it was meant to be."""
+    """The first mount of a file system; `is_read_only` if it was meant to be.
 
+    `number` is that of the file system, "major:minor".
+    """
+
+    number: str
     place: str
     device: str
     is_read_only: bool
@@ -62,8 +70,9 @@ def read(host: Host, types: tuple[str, ...]) -> DiskFacts:
     mounts = parse_mounts(host.present("proc/1/mountinfo"), types)
     if not mounts:
         raise Absent(f"nothing of the types {', '.join(types)} is mounted")
-    places = [mount.place for mount in mounts]
-    used, unreadable = read_each(places, lambda place: _used(host.usage(host.path(place))))
+    own = {mount.number: mount.place for mount in parse_mounts(host.own_mounts(), types)}
+    seen = {mount.place: Path(own[mount.number]) for mount in mounts if mount.number in own}
+    used, unreadable = read_each(list(seen), lambda place: _used(host.usage(seen[place])))
     return DiskFacts(mounts, used, unreadable)
 
 
@@ -76,7 +85,9 @@ def parse_mounts(text: str, types: tuple[str, ...]) -> tuple[Mount, ...]:
         if len(left) < 6 or len(right) < 3 or right[0] not in types or len(found) >= MOUNTS_MAX:
             continue
         place = _OCTAL.sub(lambda match: chr(int(match[1], 8)), left[4])
-        mount = Mount(place, right[1], "ro" in left[5].split(","), "ro" in right[2].split(","))
+        mount = Mount(
+            left[2], place, right[1], "ro" in left[5].split(","), "ro" in right[2].split(",")
+        )
         found.setdefault(left[2], mount)
     return tuple(found.values())
 

@@ -20,7 +20,9 @@ from fairlead.model.health.faults import Identity, Moment, Observation, identity
 from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource
-from fairlead.node.sources.kmsg import KmsgReader, KmsgRecord, LogDevice
+from fairlead.node.sources.kmsg import KmsgRecord, LogDevice
+from fairlead.node.sources.syslog import KernelLogReader
+from fairlead.node.sources.syslog import kernel_log as syslog
 from fairlead.node.xids import FELL_OFF, RECOVERY_ACTION, XidCode, XidTable
 
 XID, SXID = "gpu-xid", "nvswitch-sxid"
@@ -36,9 +38,13 @@ _NO_RECOVERY = "to 0x0 "
 
 
 class KernelLogMemory(msgspec.Struct, frozen=True):
-    """The last record that was judged, and when a code was last seen on each GPU (uptime)."""
+    """The last record that was judged, and when a code was last seen on each GPU (uptime).
+
+    `is_by_call`: its number is one of syslog(2), and says nothing of those of the device.
+    """
 
     sequence: int = -1
+    is_by_call: bool = False
     led_at: dict[str, float] = {}
 
 
@@ -89,11 +95,15 @@ def judge(
     not begin with the boot.
     """
     lines = _Lines(table, burst_seconds, dict(memory.led_at))
-    last, lost = memory.sequence, 0
+    is_by_call = records[-1].is_after_gap is not None if records else memory.is_by_call
+    last, lost = memory.sequence if is_by_call is memory.is_by_call else -1, 0
     for record in records:
         if record.sequence <= last:
             continue
-        lost += record.sequence - last - 1
+        if record.is_after_gap is None:
+            lost += record.sequence - last - 1
+        elif record.is_after_gap and last >= 0:
+            lost += 1  # how many there were, that log does not say
         last = record.sequence
         if "Xid" in record.text or "fallen off" in record.text:
             ago = max(0.0, at.uptime_seconds - record.uptime_seconds)
@@ -102,7 +112,7 @@ def judge(
               if at.uptime_seconds - when <= burst_seconds}  # fmt: skip
     latest = dict(sorted(led_at.items(), key=lambda one: one[1])[-GPUS_MAX:])
     return Judged(
-        KernelLogMemory(last, latest), tuple(lines.observations),
+        KernelLogMemory(last, is_by_call, latest), tuple(lines.observations),
         recovered=frozenset(lines.recovered), lost=lost,
     )  # fmt: skip
 
@@ -114,11 +124,14 @@ def _address(text: str) -> str:
 
 
 def source(
-    host: Host, settings: AgentSettings, opened: Callable[[Path], LogDevice] = LogDevice
+    host: Host,
+    settings: AgentSettings,
+    opened: Callable[[Path], LogDevice] = LogDevice,
+    called: Callable[[int], bytes] = syslog,
 ) -> SignalSource[tuple[KmsgRecord, ...], KernelLogMemory]:
     """Return the source of the kernel's log."""
     gpu = settings.gpu
     judged = partial(judge, table=XidTable(gpu), burst_seconds=gpu.burst_seconds)
-    reader = KmsgReader(host, opened)
+    reader = KernelLogReader(host, opened, called)
     return SignalSource("kernel-log", (XID, SXID), KernelLogMemory, reader.read, judged,
                   period_seconds=1, is_log=True, is_busy=reader.has_more)  # fmt: skip

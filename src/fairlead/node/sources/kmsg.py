@@ -27,11 +27,16 @@ LINE_BYTES_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class KmsgRecord:
-    """A record of the kernel's log; `uptime_seconds` is when it was written."""
+    """A record of the kernel's log; `uptime_seconds` is when it was written.
+
+    Numbers of records that follow each other do so, too, where `is_after_gap` is None; else it says
+    whether something before this record may not have been read.
+    """
 
     sequence: int
     uptime_seconds: float
     text: str
+    is_after_gap: bool | None = None
 
 
 class LogDevice:
