@@ -204,22 +204,21 @@ async def test_only_the_collector_writes_reports_and_it_writes_nothing_else(
             body = body_of(node.metadata.uid, fault())
             assert await refused(other.create(NODE_REPORTS, {"metadata": {"name": "forged"}}))
             assert await refused(other.patch(NODE_REPORTS, name, body, subresource="status"))
-            assert await refused(other.delete(NODE_REPORTS, name))
         rates = {"metadata": {"labels": {}}}
         for other in (tenant, kubelet, collector):
             assert await refused(other.patch(NODE_REPORTS, name, rates)), "the controllers' part"
         for other in (tenant, kubelet, collector):
             assert await refused(other.get(NODE_REPORTS, name)), "nor is it theirs to read"
             assert await refused(other.list(NODE_REPORTS))
+            assert await refused(other.delete(NODE_REPORTS, name))
         assert (await controller.list(NODE_REPORTS)).items[0].metadata.name == name
         drain = {"metadata": {"annotations": {DRAIN: "now"}}}
         for writer in (collector, tenant):
             assert await refused(writer.patch(NODES, name, drain))
-        assert await refused(collector.delete(NODE_REPORTS, name))
         assert await refused(collector.list(JOBS))
         assert await refused(collector.get(FLEETS, FLEET_NAME))
         assert (await client.get(NODE_REPORTS, name)).status.faults == ()
-        await client.delete(NODE_REPORTS, name)
+        await controller.delete(NODE_REPORTS, name)
         for each in (collector, controller, tenant, kubelet):
             await each.close()
 

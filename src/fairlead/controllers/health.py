@@ -20,15 +20,23 @@ from fairlead.api.cluster.fleet import FLEET_NAME, Fleet
 from fairlead.api.cluster.node_report import NodeReport
 from fairlead.api.cluster.node_test import NodeTest
 from fairlead.api.jobs.job import Job
-from fairlead.api.kubernetes.core import Node, Pod, Taint
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.meta import to_wire
-from fairlead.api.resources import FLEETS, NODE_TESTS, NODES, PODS
+from fairlead.api.resources import FLEETS, NODE_REPORTS, NODE_TESTS, NODES, PODS
 from fairlead.api.status import ApiError, TooManyRequests
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.fleet_books import FleetBooks
 from fairlead.controllers.fleet_records import FleetRecords
+from fairlead.controllers.node_patches import record_patch
 from fairlead.controllers.node_tests import NodeTests, perform_test
-from fairlead.decide.health.actions import Action, DeleteOverduePod, EvictPod, Note, SetRecord
+from fairlead.decide.health.actions import (
+    Action,
+    DeleteOverduePod,
+    DeleteReport,
+    EvictPod,
+    Note,
+    SetRecord,
+)
 from fairlead.decide.health.cycle import HealthMemory, HealthReport, HealthView, decide_health
 from fairlead.decide.health.gate import LiftTaint
 from fairlead.decide.health.need import urgency_of
@@ -47,7 +55,7 @@ from fairlead.decide.rails.books import CreateFleet, WriteFleet
 from fairlead.decide.rails.sight import Pulse
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.health.idle_nodes import WITHIN_SECONDS, DueNode, IdleNodes
-from fairlead.model.health.node_record import record_of, record_text
+from fairlead.model.health.node_record import record_of
 from fairlead.model.health.windows import drain_of
 from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.runtime.barrier import Written
@@ -110,6 +118,8 @@ class HealthController:
         self._idle = IdleNodes(policy.idle_test_after_seconds, policy.idle_test_interval_seconds)
         #: Nodes with a report that asks for something, a record or a drain.
         self._open: dict[str, None] = {}
+        #: Reports of nodes that are not there, by name, and since when.
+        self._orphans: dict[str, float] = {}
         self._joining: dict[str, None] = {}
         self._scopes: dict[str, tuple[str, ...]] = {}
         self._sizes: Counter[str] = Counter()
@@ -212,6 +222,10 @@ class HealthController:
                 node, past_of(tests), is_fit=self._may_be_tested(node, tests),
                 now=self._clock.now(), instant=self._instant(),
             )  # fmt: skip
+        if report is None or node is not None:
+            self._orphans.pop(name, None)
+        else:
+            self._orphans.setdefault(name, self._instant())
         if report is not None:
             is_open |= any(urgency_of(fault) is not None for fault in report.status.faults)
         was_open = name in self._open
@@ -290,7 +304,7 @@ class HealthController:
             api_latency_seconds=pulse.latency_seconds, api_error_share=pulse.error_share,
             report=None if cluster_reports is None else cluster_reports.get("", REPORT_NAME),
             test_pods=self._test_pods(nodes), peers=self._book.peers,
-            due=self._due(now, instant),
+            due=self._due(now, instant), orphans=self._orphaned(instant),
         )  # fmt: skip
 
     def _test_pods(self, nodes: Mapping[str, NodeView]) -> dict[str, Pod]:
@@ -298,6 +312,12 @@ class HealthController:
         tests = (test for view in nodes.values() for test in view.tests)
         found = ((test.metadata.name, self._test_pod(test)) for test in tests)
         return {name: pod for name, pod in found if pod is not None}
+
+    def _orphaned(self, instant: float) -> Sequence[NodeReport]:
+        """Return the reports whose nodes have been gone for long."""
+        latest = instant - self._policy.orphan_seconds
+        found = (self._reports.get("", name) for name, at in self._orphans.items() if at <= latest)
+        return [report for report in found if report is not None]
 
     def _due(self, now: float, instant: float) -> Collection[DueNode]:
         """Return the idle nodes that are to be tested."""
@@ -353,6 +373,8 @@ class HealthController:
                 return pod.metadata.key
             case EvictPod(pod) | DeleteOverduePod(pod):
                 return pod.metadata.key
+            case DeleteReport(report):
+                return ("", f"report/{report.metadata.name}")
             case Note():
                 return ("", "/note")
             case _:
@@ -398,6 +420,8 @@ class HealthController:
                 text = f"Node {node.metadata.name} was to be empty"
                 self._warn(pod, "DrainDeadline", text)
                 return await self._objects.delete(PODS, pod.metadata.key, uid=pod.metadata.uid)
+            case DeleteReport(NodeReport(meta)):
+                return await self._objects.delete(NODE_REPORTS, meta.key, uid=meta.uid)
             case Note(node, decided):
                 fleet = self._fleets.get("", FLEET_NAME)
                 if node is not None:
@@ -456,27 +480,12 @@ class HealthController:
                 self._set_aside.note(NODE_TESTS, test.metadata, AsideStage.ACT, error)
             case EvictPod(pod) | DeleteOverduePod(pod) | DeleteTestPod(pod):
                 self._set_aside.note(PODS, pod.metadata, AsideStage.ACT, error)
+            case DeleteReport(report):
+                self._set_aside.note(NODE_REPORTS, report.metadata, AsideStage.ACT, error)
             case CreateFleet() | WriteFleet() | Note():
                 raise error
             case _:
                 assert_never(action)
-
-
-def record_patch(action: SetRecord) -> Mapping[str, Any]:
-    """Return the merge patch that writes a record, with the taint and the drain of its state."""
-    record, node = action.record, action.node
-    is_out = record is not None and record.is_out
-    notes = {
-        names.HEALTH: None if record is None else record_text(record),
-        names.HEALTH_DRAIN: record.drain if record is not None and is_out else None,
-    }
-    taints = [taint for taint in node.spec.taints if taint.key != names.TAINT_UNHEALTHY]
-    if is_out:
-        taints.append(Taint(names.TAINT_UNHEALTHY, "NoSchedule"))
-    patch: dict[str, Any] = {"metadata": {"annotations": notes}}
-    if tuple(taints) != node.spec.taints:
-        patch["spec"] = {"taints": [to_wire(taint) for taint in taints] or None}
-    return patch
 
 
 def _is_drained(view: NodeView) -> bool:

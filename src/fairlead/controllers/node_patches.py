@@ -1,14 +1,16 @@
-"""What the fleet controller writes on nodes: marks, taints, maintenance windows."""
+"""What the fleet and health controllers write on nodes: marks, taints, windows, records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, assert_never
 
 from fairlead.api import names
 from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import to_wire
 from fairlead.decide.fleet.actions import Admit, Announce, AwaitTurn, Mark, SetSpare, Unmark
+from fairlead.decide.health.actions import SetRecord
+from fairlead.model.health.node_record import record_text
 from fairlead.model.inventory.spares import with_taint
 
 #: Who cordons the nodes that are to be removed.
@@ -46,3 +48,20 @@ def node_patch(action: Mark | Unmark | Admit | AwaitTurn | SetSpare | Announce) 
 
 def _taints(taints: Iterable[Taint]) -> dict[str, Any]:
     return {"spec": {"taints": [to_wire(taint) for taint in taints] or None}}
+
+
+def record_patch(action: SetRecord) -> Mapping[str, Any]:
+    """Return the merge patch that writes a record, with the taint and the drain of its state."""
+    record, node = action.record, action.node
+    is_out = record is not None and record.is_out
+    notes = {
+        names.HEALTH: None if record is None else record_text(record),
+        names.HEALTH_DRAIN: record.drain if record is not None and is_out else None,
+    }
+    taints = [taint for taint in node.spec.taints if taint.key != names.TAINT_UNHEALTHY]
+    if is_out:
+        taints.append(Taint(names.TAINT_UNHEALTHY, "NoSchedule"))
+    patch: dict[str, Any] = {"metadata": {"annotations": notes}}
+    if tuple(taints) != node.spec.taints:
+        patch["spec"] = {"taints": [to_wire(taint) for taint in taints] or None}
+    return patch

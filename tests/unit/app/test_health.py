@@ -283,3 +283,24 @@ def test_controllers_that_are_killed_again_and_again_lose_nothing_of_a_session()
             assert status.repairs == ()
 
     run(main())
+
+
+def test_the_report_of_a_node_that_is_gone_for_good_is_deleted_and_no_other() -> None:
+    async def main() -> None:
+        async with FleetWorld.running(health=ACTING) as fleet:
+            world = await ready(fleet, 3)
+            gone, again, stays = sorted(each.metadata.name for each in await fleet.nodes())
+            for name in (gone, again, stays):
+                await world.tell(name)
+            body = to_wire(await world.node(again))
+            for name in (gone, again):
+                await fleet.client.delete(NODES, name)
+            await asyncio.sleep(ACTING.orphan_seconds / 2)
+            body["metadata"] = {"name": again}
+            await fleet.client.create(NODES, body)
+            await asyncio.sleep(ACTING.orphan_seconds * 2)
+            left = {each.metadata.name for each in (await fleet.client.list(NODE_REPORTS)).items}
+            assert left == {again, stays}
+            assert fleet.crashes() == []
+
+    run(main())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fairlead.api.cluster.node_pool import PoolDecision
+from fairlead.api.cluster.node_report import NodeReport
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.decide.health.gate import LiftTaint
 from fairlead.decide.health.testing import TestAction
@@ -42,6 +43,13 @@ class DeleteOverduePod:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteReport:
+    """Delete the report of a node that is not there any more."""
+
+    report: NodeReport
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Record a decision that writes nothing: a rule in shadow, or a change of sight."""
 
@@ -55,6 +63,7 @@ Action: TypeAlias = (
     | SetRecord
     | EvictPod
     | DeleteOverduePod
+    | DeleteReport
     | Note
     | LiftTaint
     | TestAction

@@ -20,11 +20,19 @@ from msgspec.structs import replace
 from fairlead.api.cluster.cluster_report import ClusterReport
 from fairlead.api.cluster.fleet import REPAIRS_MAX, Fleet, RemovalCause, Repair
 from fairlead.api.cluster.node_pool import NodePool, PoolDecision
+from fairlead.api.cluster.node_report import NodeReport
 from fairlead.api.cluster.node_test import NodeTestCause
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import DRAIN, POOL, ZONE
 from fairlead.api.values.times import format_time
-from fairlead.decide.health.actions import Action, DeleteOverduePod, EvictPod, Note, SetRecord
+from fairlead.decide.health.actions import (
+    Action,
+    DeleteOverduePod,
+    DeleteReport,
+    EvictPod,
+    Note,
+    SetRecord,
+)
 from fairlead.decide.health.decisions import (
     decision,
     moved,
@@ -92,6 +100,8 @@ class HealthView:
     peers: Mapping[tuple[str, str], Peers] = field(default_factory=dict[tuple[str, str], Peers])
     #: Idle nodes that are to be tested.
     due: Collection[DueNode] = ()
+    #: Reports whose nodes have been gone for `orphan_seconds`.
+    orphans: Sequence[NodeReport] = ()
 
 
 @dataclass(slots=True)
@@ -156,6 +166,7 @@ class _Cycle:
         late = self._test_idle(is_clear=is_clear)
         if is_clear:
             self._evict()
+            self.actions += [DeleteReport(each) for each in view.orphans[:_NOTES_MAX]]
         self._note_shadows(findings)
         is_busy = bool(view.nodes) or bool(findings)
         seconds = self.policy.loop_seconds if is_busy else self.policy.idle_loop_seconds

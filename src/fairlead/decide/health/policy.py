@@ -68,6 +68,8 @@ class HealthPolicy:
     loop_seconds: float = 5.0
     idle_loop_seconds: float = 30.0
     ledger_seconds: float = 300.0
+    #: The report of a node that has been gone for so long is deleted.
+    orphan_seconds: float = 300.0
     sight: SightLimits = field(default_factory=SightLimits)
     budgets: Budgets = field(default_factory=Budgets)
 
