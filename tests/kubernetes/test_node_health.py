@@ -373,13 +373,17 @@ async def test_the_collector_of_a_node_works_and_its_token_ends_with_its_pod(
         granted = await collector_of(client, cluster, own)
         said = agent_report()
         log = Warnings()
-        await Collector(granted, own, lambda: said, clock=CLOCK, log=log).look()
+
+        def collector(client: HttpClient, node: str) -> Collector:
+            return Collector(client, node, lambda: said, clock=CLOCK, rng=random.Random(0), log=log)
+
+        await collector(granted, own).look()
         assert (await client.get(NODE_REPORTS, own)).status.node_uid == uids[own]
         assert log.lines == []
-        await Collector(client, other, lambda: said, clock=CLOCK, log=log).look()
+        await collector(client, other).look()
         assert ["reports of all nodes" in each for each in log.lines] == [True]
         with pytest.raises(Forbidden, match=f"this token is of a pod on node {own}"):
-            await Collector(granted, other, lambda: said, clock=CLOCK).look()
+            await collector(granted, other).look()
         pod = await client.get(PODS, f"on-{own}", namespace=SPACE)
         path = await kubeconfig_of(client, cluster, SPACE, COLLECTOR, pod=pod)
         unused = HttpClient(load_connection(path=path))  # the server remembers others for 10 s

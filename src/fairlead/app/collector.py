@@ -3,12 +3,16 @@
 It reads the file that the agent replaces, and writes what changed at a bounded rate. A report is
 written as it stands, so one that is missed is made up for by the next. It never says that an agent
 was heard which has ended: the time of a report is the agent's own.
+
+Each node has one, and nothing makes them act at the same time: starts, retries and confirmations
+are spread at random. One that knows its object does not read it again before it writes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -23,7 +27,7 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES
-from fairlead.api.status import AlreadyExists, ApiError, Forbidden, NotFound
+from fairlead.api.status import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.node.node_report import UnreadableReport, decode_report, report_status
 from fairlead.node.shaping import RATES_VERSION, EgressRates, TeamRate
@@ -35,6 +39,10 @@ LOOK_SECONDS = 1.0
 #: Between two writes, at least; and at most while the agent says the same.
 WRITE_SECONDS_MIN, CONFIRM_SECONDS = 5.0, 600.0
 RETRY_SECONDS_MAX = 60.0
+#: Collectors that start together, as after a loss of power, begin within so long.
+START_SECONDS = 10.0
+#: Retries and confirmations come earlier by up to this share of their time.
+_SPREAD = 0.2
 #: Between two reads of the node's shares of teams' budgets, while its pods use them.
 ASK_SECONDS = 10.0
 #: Begins the name of a report that nobody writes: whether it could be is tried.
@@ -57,8 +65,10 @@ class Collector:
         *,
         tell: Callable[[bytes], None] | None = None,
         clock: Clock,
+        rng: random.Random,
         log: Logger = SILENT,
     ) -> None:
+        self._rng = rng
         self._client = client
         self._node = node
         self._read = read
@@ -71,6 +81,9 @@ class Collector:
         self._stop = asyncio.Event()
         self._written: NodeReportStatus | None = None
         self._written_at = float("-inf")
+        #: The object as the latest write left it, and how old a report is that is confirmed.
+        self._known: NodeReport | None = None
+        self._confirm_seconds = CONFIRM_SECONDS
         self._trouble = ""
         self._knows_its_rights = False
 
@@ -80,19 +93,27 @@ class Collector:
 
     async def run(self) -> None:
         """Follow the report until stopped; what fails is tried again."""
-        wait = LOOK_SECONDS
+        delay = wait = LOOK_SECONDS
+        await self._sleep(self._rng.uniform(0, START_SECONDS))
         while not self._stop.is_set():
             try:
                 await self.look()
-                wait = LOOK_SECONDS
+                delay = wait = LOOK_SECONDS
                 self._note("")
             except (OSError, UnreadableReport) as error:
                 self._note(f"The report of the agent cannot be read: {error}")
             except ApiError as error:
                 self._note(f"The report cannot be written: {error}")
                 wait = min(wait * 2, RETRY_SECONDS_MAX)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), wait)
+                delay = self._spread(wait)
+            await self._sleep(delay)
+
+    async def _sleep(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
+
+    def _spread(self, seconds: float) -> float:
+        return seconds * self._rng.uniform(1 - _SPREAD, 1)
 
     async def look(self) -> None:
         """Write the report if it says something new; OSError, UnreadableReport, ApiError."""
@@ -101,19 +122,38 @@ class Collector:
             return
         report = decode_report(self._read())
         new = report_status(report, node_uid="", now=now)
-        if self._written is not None and not _is_news(self._written, new):
+        if self._written is not None and not _is_news(self._written, new, self._confirm_seconds):
             await self._ask(new, instant)
             return
         await self._try_rights()
-        node = await self._client.get(NODES, self._node)
-        before = await self._stored()
+        known = self._known
+        try:
+            written = await self._write(known, new)
+        except (Conflict, NotFound):
+            if known is None:
+                raise
+            written = await self._write(None, new)  # it is another one, or others changed it
+        self._pass_on(written.spec, now)
+        self._written, self._written_at = new, instant
+        self._confirm_seconds = self._spread(CONFIRM_SECONDS)
+
+    async def _write(self, known: NodeReport | None, new: NodeReportStatus) -> NodeReport:
+        """Return the object as it is with a new status; ApiError.
+
+        `known` is the object as it was last seen; None: it is read, or made.
+        """
+        self._known = None
+        node = await self._client.get(NODES, self._node)  # it may have been made again
+        before = await self._stored() if known is None else known
         diff = merge_diff(to_wire(before.status), to_wire(replace(new, node_uid=node.metadata.uid)))
         if diff:
+            version = {"resourceVersion": before.metadata.resource_version}
             before = await self._client.patch(
-                NODE_REPORTS, self._node, {"status": diff}, subresource="status"
-            )
-        self._pass_on(before.spec, now)
-        self._written, self._written_at = new, instant
+                NODE_REPORTS, self._node, {"metadata": version, "status": diff},
+                subresource="status",
+            )  # fmt: skip
+        self._known = before
+        return before
 
     async def _ask(self, new: NodeReportStatus, instant: float) -> None:
         """Read the shares again, while pods of teams with a budget are here; ApiError, OSError."""
@@ -180,14 +220,14 @@ class Collector:
         self._trouble = trouble
 
 
-def _is_news(old: NodeReportStatus, new: NodeReportStatus) -> bool:
-    """True for a report that says something else, or confirms one that is old by now.
+def _is_news(old: NodeReportStatus, new: NodeReportStatus, confirm_seconds: float) -> bool:
+    """True for a report that says something else, or confirms one that is so old by now.
 
     Counts, evidence and last sights go with the next write.
     """
     if _substance(old) != _substance(new):
         return True
-    return _seconds(new) - _seconds(old) >= CONFIRM_SECONDS
+    return _seconds(new) - _seconds(old) >= confirm_seconds
 
 
 def _substance(status: NodeReportStatus) -> object:

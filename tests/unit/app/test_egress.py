@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ class Machine:
         self.rates: EgressRates | None = None
         self.demand, self.shapes = 0, True
         self.collector = Collector(fleet.client, name, self._read, tell=self._tell,
-                                   clock=fleet.clock)  # fmt: skip
+                                   clock=fleet.clock, rng=random.Random(0))  # fmt: skip
 
     def _read(self) -> bytes:
         report = report_of(self.looks.watch, self.looks.host.now())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from functools import partial
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def collector(common_: Common, *, report: str, node: str, rates: str) -> None:
             Path(report).read_bytes,
             tell=tell,
             clock=clock,
+            rng=random.Random(),  # noqa: S311 # jitter, not secrets
             log=configure(clock=clock),
         )
         stop_on_signals(running.stop)
