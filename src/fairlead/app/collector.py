@@ -45,6 +45,8 @@ START_SECONDS = 10.0
 _SPREAD = 0.2
 #: Between two reads of the node's shares of teams' budgets, while its pods use them.
 ASK_SECONDS = 10.0
+#: An agent keeps 1,000 faults; its report has a fourth of this at most.
+REPORT_BYTES_MAX = 4 << 20
 #: Begins the name of a report that nobody writes: whether it could be is tried.
 _OF_ANOTHER = "of-another-node-"
 #: A demand that changes by less of a power of two is no news.

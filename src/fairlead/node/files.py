@@ -1,8 +1,13 @@
-"""Replaces a file as a whole: a reader sees the old one or the new one, whoever is killed."""
+"""Files that two processes share: replaced as a whole, and read without trust in who wrote them.
+
+A reader of a file that is replaced sees the old one or the new one, whichever process is killed.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -27,3 +32,18 @@ def replace_file(path: Path, data: bytes, *, mode: int, is_durable: bool = False
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def read_file(path: Path, bytes_max: int) -> bytes:
+    """Return the bytes of a regular file; OSError, also where it is none, a link, or larger.
+
+    Who wrote it can have the reader neither wait, nor read another file, nor use up its memory.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise OSError(errno.EFBIG, f"it has more than {bytes_max} bytes", str(path))
+    return data

@@ -34,6 +34,7 @@ from fairlead.api.cluster.node_report import (
     Severity,
     SourceState,
 )
+from fairlead.api.meta import to_wire
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.node.report import VERSION, FaultLine, Report, SourceLine
 from fairlead.node.shaping import ShapingUsage
@@ -58,18 +59,23 @@ def decode_report(data: bytes) -> Report:
 
 
 def report_status(report: Report, *, node_uid: str, now: float) -> NodeReportStatus:
-    """Return the status that a report is; UnreadableReport.
+    """Return the status that a report is; UnreadableReport, also for what the kind does not take.
 
     It was observed when the agent wrote it, but not in the future: the agent may have ended since.
     """
     try:
-        observed_at = min(parse_time(report.at), now)
-        faults = tuple(_fault(each) for each in report.faults)
-        sources = tuple(_source(each) for each in report.sources if each.state not in _WORKING)
-    except ValueError as error:
-        raise UnreadableReport(f"it has a value that is unknown: {error}") from error
+        status = _status(report, node_uid, now)
+        return msgspec.convert(to_wire(status), NodeReportStatus)
+    except (ValueError, msgspec.ValidationError) as error:
+        said = str(error)[:WHY_MAX]
+        raise UnreadableReport(f"it has a value that is unknown: {said}") from error
+
+
+def _status(report: Report, node_uid: str, now: float) -> NodeReportStatus:
+    faults = tuple(_fault(each) for each in report.faults)
+    sources = tuple(_source(each) for each in report.sources if each.state not in _WORKING)
     return NodeReportStatus(
-        observed_at=format_time(observed_at),
+        observed_at=format_time(min(parse_time(report.at), now)),
         node_uid=node_uid,
         boot_id=report.boot_id[:ID_MAX],
         machine_id=report.machine_id[:ID_MAX],

@@ -37,10 +37,10 @@ def collector(common_: Common, *, report: str, node: str, rates: str) -> None:
 
     On a cluster it runs as a pod on the node, whose token names the node.
     """
-    from fairlead.app.collector import Collector
+    from fairlead.app.collector import REPORT_BYTES_MAX, Collector
     from fairlead.app.signals import stop_on_signals
     from fairlead.kube.client import HttpClient
-    from fairlead.node.files import replace_file
+    from fairlead.node.files import read_file, replace_file
     from fairlead.runtime.clock import SystemClock
     from fairlead.runtime.logs import configure
 
@@ -52,7 +52,7 @@ def collector(common_: Common, *, report: str, node: str, rates: str) -> None:
         running = Collector(
             client,
             node,
-            Path(report).read_bytes,
+            partial(read_file, Path(report), REPORT_BYTES_MAX),
             tell=tell,
             clock=clock,
             rng=random.Random(),  # noqa: S311 # jitter, not secrets
