@@ -81,6 +81,27 @@ CHOICES = {
             }
         },
     },
+    "agents": {
+        "settings": {"health": {"enabled": True}},
+        "image": {"digest": "sha256:" + "ab" * 32},
+        "imagePullSecrets": [{"name": "registry"}],
+        "nodeAgent": {
+            "enabled": True,
+            "maxUnavailable": "3",
+            "settings": {
+                "infiniband": {"ports": 8},
+                "gpu": {"xid": {"63": {"severity": "Critical", "action": "Replace"}}},
+            },
+            "nodeSelector": {"gpu": "yes"},
+            "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+            "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "priorityClassName": "",
+            "resources": {"limits": None},
+            "volumes": [{"name": "scratch", "hostPath": {"path": "/scratch/.fill"}}],
+            "volumeMounts": [{"name": "scratch", "mountPath": "/host/scratch", "readOnly": True}],
+        },
+    },
+    "all agents": {"settings": {"health": {"enabled": True}}, "nodeAgent": {"enabled": True}},
     "settings": {
         "settings": {
             "placement": {"starvationSeconds": 31536000},
@@ -209,6 +230,9 @@ def test_the_default_values_are_those_of_the_types() -> None:
         ("history.kind=sqlite", "takes replicas: 1"),
         ("metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "metrics.service"),
         ("settings.health.enabled=true,admissionPolicies.enabled=false", "admissionPolicies"),
+        ("nodeAgent.enabled=true", "settings.health.enabled"),
+        ("nodeAgent.settings.shaping.enabled=true", "as a service"),
+        ("nodeAgent.maxUnavailable=0", "maxUnavailable"),
         ("webhook.certManager.enabled=true", "issuerRef.name"),
         ("webhook.certManager.enabled=true,webhook.enabled=false", "webhook.enabled"),
     ],

@@ -19,7 +19,8 @@ SLOTS_MAX = 8
 NODES_MAX = 20
 #: Where the daemons of a node expect directories of their own, whatever the machine has there.
 NODE_DIRECTORIES = (
-    "/var/lib/kubelet", "/var/lib/cni", "/var/log/pods", "/var/log/containers",
+    "/var/lib/kubelet", "/var/lib/cni", "/var/lib/fairlead", "/var/log/pods",
+    "/var/log/containers",
 )  # fmt: skip
 #: Mount points of a node that are empty after its restart, as on any machine.
 NODE_RUN_DIRECTORIES = ("/run/containerd",)

@@ -68,6 +68,8 @@ def _section(type_: Any, defaults: Mapping[str, Any], lines: list[str], *, inden
         if is_section(each):
             lines.append(f"{pad}{name}:")
             _section(each, defaults[name], lines, indent=indent + 2)
+        elif defaults[name] is None:
+            lines.append(f"{pad}# {name}:")
         else:
             text = to_yaml({name: defaults[name]})
             lines += [pad + line for line in text.splitlines()]
@@ -79,8 +81,12 @@ def schema() -> dict[str, Any]:
     definitions: dict[str, Any] = made["$defs"]
     for section in definitions.values():
         if section.get("type") == "object":
-            # values.yaml has all of them: what is missing was taken away by a null
-            section["required"] = list(section["properties"])
+            # values.yaml has all of them: what is missing was taken away by a null, unless null
+            # is the default, which Helm leaves out
+            section["required"] = [
+                name for name, each in section["properties"].items()
+                if each.get("default", ...) is not None
+            ]  # fmt: skip
     root: dict[str, Any] = definitions.pop("Values")
     # Helm hands this key to every chart that is a part of another one.
     root["properties"]["global"] = {"type": "object", "description": "Of a parent chart."}

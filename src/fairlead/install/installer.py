@@ -119,7 +119,10 @@ def needs(install: Install) -> Iterator[NeededObject]:
     for each in values.image_pull_secrets:
         name = str(each.get("name", ""))
         yield _secret(space, name, f"docker-registry {name} ...")
-    if name := values.priority_class_name:
+    classes = [values.priority_class_name]
+    if values.node_agent.enabled:
+        classes.append(values.node_agent.priority_class_name)
+    for name in dict.fromkeys(filter(None, classes)):
         path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"
         remedy = f"kubectl create priorityclass {name} --value=1000000"
         yield NeededObject(f"PriorityClass {name}", path, remedy)
@@ -256,6 +259,12 @@ def _trouble(found: Manifest) -> str:
             available = status.get("availableReplicas", 0)
             if available < wanted:
                 return f"{available} of {wanted} replicas are available"
+        case "DaemonSet":
+            wanted, ready = (
+                status.get(key, 0) for key in ("desiredNumberScheduled", "numberReady")
+            )
+            if ready < wanted:
+                return f"{ready} of {wanted} nodes have a pod that is ready"
         case "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration":
             if not all(each["clientConfig"].get("caBundle") for each in found["webhooks"]):
                 return "no authority to trust yet, a running controller writes it"

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -27,7 +27,7 @@ from fairlead.api.schema import crd
 from fairlead.decide.adoption.source_kinds import rules as source_rules
 from fairlead.doctor.monitoring.alerts import groups as alert_groups
 from fairlead.doctor.monitoring.boards import boards as monitoring_boards
-from fairlead.input.sections import plain
+from fairlead.input.sections import Tree, plain
 from fairlead.input.yamlwrite import to_yaml
 from fairlead.install.template import render
 from fairlead.install.values import Values
@@ -49,7 +49,7 @@ _ORDER = (
     "ClusterRoleBinding", "Role", "RoleBinding", "Service", "ServiceMonitor", "PrometheusRule",
     "NetworkPolicy", "PodDisruptionBudget",
     "PersistentVolumeClaim", "Certificate", POLICY, BINDING, "MutatingWebhookConfiguration",
-    "ValidatingWebhookConfiguration", "ConfigMap", "Deployment",
+    "ValidatingWebhookConfiguration", "ConfigMap", "Deployment", "DaemonSet",
 )  # fmt: skip
 #: What is not deleted when the values no longer ask for it.
 _KEPT_KINDS = frozenset({"CustomResourceDefinition", "PersistentVolumeClaim"})
@@ -83,7 +83,7 @@ def all_objects(install: Install) -> Iterator[tuple[Manifest, bool]]:
     """Yield every object that there may be, and whether it was chosen; in order of creation."""
     release = install.helm_release
     context = {
-        "Values": plain(install.values),
+        "Values": _without_nulls(plain(install.values)),
         "Release": {
             "Name": release or "fairlead", "Namespace": install.namespace,
             "Service": "Helm" if release else "fairlead",
@@ -97,6 +97,15 @@ def all_objects(install: Install) -> Iterator[tuple[Manifest, bool]]:
         if not is_chosen:
             rendered = render(_unconditional(text), context, helpers)
         yield yaml.load(rendered, Loader=yaml.CSafeLoader), is_chosen
+
+
+def _without_nulls(tree: Tree) -> Tree:
+    """Return values as Helm has them: a key whose value is null is not there."""
+    return {
+        key: _without_nulls(cast("Tree", value)) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if value is not None
+    }
 
 
 @cache

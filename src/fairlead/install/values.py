@@ -20,6 +20,8 @@ from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.controller_settings import conflicts as settings_conflicts
 from fairlead.decide.pinning import Binding
 from fairlead.input.sections import Section, Tree, about, load, within
+from fairlead.node.registry import conflicts as agent_conflicts
+from fairlead.node.settings import AgentSettings
 
 REPLICAS_MAX = 10
 
@@ -231,6 +233,46 @@ class DoctorSecrets(Section, frozen=True):
     ] = ""
 
 
+def _memory(cpu: str, request: str, limit: str) -> Any:
+    """Return the default of a container's resources."""
+    return field(
+        default_factory=lambda: {
+            "requests": {"cpu": cpu, "memory": request},
+            "limits": {"memory": limit},
+        }
+    )
+
+
+class NodeAgentValues(Section, frozen=True):
+    """The agent of each node, and the collector that writes what it reports."""
+
+    enabled: Annotated[bool, about("Run it on the nodes; takes settings.health.enabled.")] = False
+    settings: AgentSettings = AgentSettings()
+    max_unavailable: Annotated[
+        str,
+        Meta(pattern="^([1-9][0-9]{0,3}|([1-9]|[1-9][0-9]|100)%)$",
+             description="Nodes whose agent is replaced at a time."),
+    ] = "10%"  # fmt: skip
+    resources: Annotated[Tree, about("Requests and limits of the agent.")] = _memory(
+        "10m", "80Mi", "160Mi"
+    )
+    collector_resources: Annotated[Tree, about("Requests and limits of the collector.")] = _memory(
+        "5m", "64Mi", "128Mi"
+    )
+    node_selector: Annotated[Texts, about("Labels of nodes that have one.")] = _EMPTY
+    affinity: Annotated[Tree, about("Affinity of the pods.")] = _EMPTY
+    tolerations: Annotated[
+        tuple[Tree, ...], about("Tolerations of the pods; a sick node needs its agent most.")
+    ] = field(default_factory=lambda: ({"operator": "Exists"},))
+    priority_class_name: Annotated[str, about("Priority class of the pods.")] = (
+        "system-node-critical"
+    )
+    volumes: Annotated[
+        tuple[Tree, ...], about("Further volumes, such as a directory of each disk to look at.")
+    ] = ()
+    volume_mounts: Annotated[tuple[Tree, ...], about("Where the agent has them.")] = ()
+
+
 class Values(Section, frozen=True):
     """Everything that may be chosen."""
 
@@ -260,6 +302,7 @@ class Values(Section, frozen=True):
     admission_policies: AdmissionPolicyValues = AdmissionPolicyValues()
     service_account: ServiceAccount = ServiceAccount()
     crds: Crds = Crds()
+    node_agent: NodeAgentValues = NodeAgentValues()
     settings: ControllerSettings = ControllerSettings()
     resources: Annotated[Tree, Meta(description="Requests and limits of the container.")] = field(
         default_factory=lambda: {
@@ -304,8 +347,24 @@ def conflicts(values: Values) -> Iterator[tuple[str, str]]:
     if values.settings.health.enabled and not values.admission_policies.enabled:
         message = "settings.health takes it: it holds each node to its own report"
         yield "admissionPolicies.enabled", message
+    yield from _agent_conflicts(values)
     for path, message in settings_conflicts(values.settings):
         yield f"settings.{path}", message
+
+
+def _agent_conflicts(values: Values) -> Iterator[tuple[str, str]]:
+    if values.node_agent.enabled and not values.settings.health.enabled:
+        yield "nodeAgent.enabled", "it takes settings.health.enabled: true, which reads its reports"
+    agent = values.node_agent.settings
+    for path, message in agent_conflicts(agent):
+        yield f"nodeAgent.settings.{path}", message
+    for path, is_set in (
+        ("programs.directory", agent.programs.directory), ("tuning.profile", agent.tuning.profile),
+        ("traffic.pods", agent.traffic.pods), ("shaping.enabled", agent.shaping.enabled),
+    ):  # fmt: skip
+        if is_set:
+            message = "it takes more of the machine than the pod has: run the agent as a service"
+            yield f"nodeAgent.settings.{path}", message
 
 
 def load_values(path: Path) -> Values:

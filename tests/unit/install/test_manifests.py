@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
+from fairlead.app.controller_settings import ControllerSettings
+from fairlead.app.health_settings import HealthSettings
 from fairlead.app.messages import ACCOUNT, PROXIED_NAME
 from fairlead.install.manifests import HISTORY, NAME, Install, all_objects, label_of, manifests
-from fairlead.install.values import DoctorSecrets, Values
+from fairlead.install.values import DoctorSecrets, NodeAgentValues, Values, conflicts
+from fairlead.node.host import Host
+from fairlead.node.registry import SOURCES
+from fairlead.node.settings import (
+    AgentSettings,
+    ProgramSettings,
+    ShapingSettings,
+    TrafficSettings,
+    TuningSettings,
+)
 from fairlead.webhook.configuration import PORT, SERVICE
 
 SPACE = "fairlead-system"
@@ -49,6 +62,113 @@ def test_secrets_of_the_doctor_are_mounted_where_its_settings_look_and_may_be_mi
     root = values.settings.doctor.credentials_directory
     assert found == {f"{root}/etcd": ("e", True), f"{root}/prometheus": ("p", True)}
     assert "secret" not in _volumes(Values())
+
+
+AGENTS = Values(
+    settings=ControllerSettings(health=HealthSettings(enabled=True)),
+    node_agent=NodeAgentValues(enabled=True),
+)
+
+
+def agents() -> dict[str, Any]:
+    """Return the pod of a node's agent and collector."""
+    (found,) = (e for e in manifests(Install(values=AGENTS)) if e["kind"] == "DaemonSet")
+    pod: dict[str, Any] = found["spec"]["template"]["spec"]
+    return pod
+
+
+def test_nodes_have_no_agent_unless_it_is_asked_for() -> None:
+    assert [each for each in manifests(Install()) if each["kind"] == "DaemonSet"] == []
+
+
+def test_the_agent_has_the_mounts_that_the_page_says_and_no_other() -> None:
+    pod = agents()
+    agent, _ = pod["containers"]
+    sources = {each["name"]: each.get("hostPath", {}).get("path") for each in pod["volumes"]}
+    page = Path(__file__).parents[3] / "docs/design/node-agent.md"
+    table = page.read_text().partition("| On the machine | In the pod |")[2].partition("\n\n")[0]
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    said = {(host, own, mode == "read") for host, own, mode, _ in rows}
+    mounted = {
+        (sources[each["name"]], each["mountPath"], each.get("readOnly", False))
+        for each in agent["volumeMounts"]
+        if sources[each["name"]]
+    }
+    assert mounted == said
+    checked = {name.strip(" `") for *_, names in rows for name in names.split(",")}
+    for name, make in SOURCES.items():
+        made = make(Host(), AgentSettings())
+        is_served = name in checked
+        of_no_mount = made is None or name in OF_NO_MOUNT
+        assert is_served is not of_no_mount, name
+
+
+#: The clock is asked for by a call; containerd's settings take its own program; and the others are
+#: refused in the values: they change the machine, or run programs of it.
+OF_NO_MOUNT = ("clock", "containerd", "programs", "tuning", "traffic", "shaping")
+
+
+def test_no_mount_of_the_machine_can_be_written_but_the_agents_own_state() -> None:
+    pod = agents()
+    paths = {e["name"]: e["hostPath"]["path"] for e in pod["volumes"] if "hostPath" in e}
+    written = {
+        paths[each["name"]]
+        for container in pod["containers"] for each in container["volumeMounts"]
+        if each["name"] in paths and not each.get("readOnly")
+    }  # fmt: skip
+    assert written == {"/var/lib/fairlead"}
+    agent, _ = pod["containers"]
+    with_mounts_below = [e for e in agent["volumeMounts"] if e["mountPath"].startswith("/host/")]
+    plain = {each["mountPath"] for each in with_mounts_below if "recursiveReadOnly" not in each}
+    assert plain == {"/host/dev/kmsg"}, "a device has nothing mounted below it"
+
+
+def test_the_agent_has_no_token_and_the_collector_sees_nothing_of_the_machine() -> None:
+    pod = agents()
+    agent, collector = pod["containers"]
+    assert pod["automountServiceAccountToken"] is False
+    assert "token" not in {each["name"] for each in agent["volumeMounts"]}
+    assert {e["name"]: e.get("readOnly", False) for e in collector["volumeMounts"]} == {
+        "report": True, "token": True}  # fmt: skip
+    for container in (agent, collector):
+        context = container["securityContext"]
+        assert not context.get("privileged")
+        assert not context["allowPrivilegeEscalation"]
+        assert context["readOnlyRootFilesystem"]
+        assert context["capabilities"]["drop"] == ["ALL"]
+    assert agent["securityContext"]["capabilities"]["add"] == ["SYSLOG"]
+    assert "add" not in collector["securityContext"]["capabilities"]
+    assert collector["securityContext"]["runAsNonRoot"]
+    assert not any(pod.get(key) for key in ("hostPID", "hostIPC"))
+
+
+def test_the_agent_stays_on_a_node_with_any_taint_and_is_no_controller() -> None:
+    (found,) = (e for e in manifests(Install(values=AGENTS)) if e["kind"] == "DaemonSet")
+    pod = found["spec"]["template"]
+    assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
+    labels = pod["metadata"]["labels"].items()
+    assert found["spec"]["selector"]["matchLabels"].items() <= labels
+    for kind, path in (
+        ("Deployment", "selector"), ("PodDisruptionBudget", "selector"), ("Service", "selector"),
+    ):  # fmt: skip
+        for each in manifests(Install(values=AGENTS)):
+            if each["kind"] == kind:
+                chosen = each["spec"][path]
+                chosen = chosen.get("matchLabels", chosen)
+                assert not chosen.items() <= labels, each["metadata"]["name"]
+
+
+def test_what_the_agent_cannot_do_in_the_pod_is_refused() -> None:
+    agent = AgentSettings(
+        programs=ProgramSettings(directory="/checks"), tuning=TuningSettings(profile="ml-node"),
+        traffic=TrafficSettings(pods="pods.json"), shaping=ShapingSettings(enabled=True),
+        disabled=("nothing",),
+    )  # fmt: skip
+    values = Values(node_agent=NodeAgentValues(enabled=True, settings=agent))
+    assert [path.removeprefix("nodeAgent.") for path, _ in conflicts(values)] == [
+        "enabled", "settings.disabled[0]", "settings.programs.directory",
+        "settings.tuning.profile", "settings.traffic.pods", "settings.shaping.enabled",
+    ]  # fmt: skip
 
 
 def _volumes(values: Values) -> list[str]:

@@ -4,6 +4,20 @@ app.kubernetes.io/instance: {{ .Release.Name | toJson }}
 app.kubernetes.io/component: controller
 {{- end }}
 
+{{- define "fairlead.agent" -}}
+app.kubernetes.io/name: fairlead
+app.kubernetes.io/instance: {{ .Release.Name | toJson }}
+app.kubernetes.io/component: agent
+{{- end }}
+
+{{- define "fairlead.image" -}}
+{{- if .Values.image.digest -}}
+{{ printf "%v@%v" .Values.image.repository .Values.image.digest | toJson }}
+{{- else -}}
+{{ printf "%v:%v" .Values.image.repository .Values.image.tag | toJson }}
+{{- end }}
+{{- end }}
+
 {{- define "fairlead.labels" -}}
 {{ include "fairlead.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | toJson }}
