@@ -81,6 +81,7 @@ docs: $(READY)  ## Generate the reference pages from the source
 	$(BIN)/python tools/generate_cli_reference.py
 	$(BIN)/python tools/generate_doctor_reference.py
 	$(BIN)/python tools/generate_reference.py
+	$(BIN)/python tools/generate_rights_reference.py
 
 clean:  ## Remove what was built here
 	rm -rf $(VENV) bench/out .cache/mutants .pytest_cache .ruff_cache .hypothesis .import_linter_cache

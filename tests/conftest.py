@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.own_plane import WITHOUT, own_plane
+from tests.planted import leaks
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts us in the background ignores Ctrl-C for us and for all that we start.
@@ -49,6 +50,13 @@ def pytest_collection_finish() -> None:
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Start etcd, kube-apiserver and a few controllers; skip the test where there are none."""
     yield from own_plane(tmp_path_factory, syncs=True)  # the doctor asks how long that takes
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_log_has_a_secret(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Search the logs of all clusters of this run for their secrets, once it has ended."""
+    yield
+    assert leaks(tmp_path_factory.getbasetemp()) == []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.e2e.command_server import Command, command_server
 from tests.patience import PATIENCE_SECONDS
+from tests.planted import PLANTED, VARIABLE, found_in, secrets_of
 
 from fairlead.kube.kubeconfig import load_connection
 
@@ -43,6 +44,7 @@ class Shell:
             "HOME": str(root),
             "FAIRLEAD_KUBECONFIG": str(self.data / "kubeconfig"),
             "NO_COLOR": "1",
+            VARIABLE: PLANTED,
         }
 
     def run(
@@ -64,6 +66,7 @@ class Shell:
         if code is not None:
             assert result.code == code, result
         assert "Traceback" not in result.err, result
+        assert not found_in(result.err, secrets_of(self.data)), result
         return result
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.planted import PLANTED
 
 USER = "nobody"
 START_TRIES_MAX = 10
@@ -37,7 +38,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"postgresql:///postgres?host={self.directory}&user=fairlead"
+        return f"postgresql:///postgres?host={self.directory}&user=fairlead&password={PLANTED}"
 
     @property
     def pid(self) -> int:

@@ -345,7 +345,10 @@ def test_json_of_a_job_is_complete() -> None:
     check("tables/job.json", dump(to_wire(running()), Format.JSON))
 
 
-@pytest.mark.parametrize("tool", ["generate_cli_reference.py", "generate_reference.py"])
+@pytest.mark.parametrize(
+    "tool",
+    ["generate_cli_reference.py", "generate_reference.py", "generate_rights_reference.py"],
+)
 def test_the_reference_pages_are_up_to_date(tool: str) -> None:
     result = subprocess.run([sys.executable, f"tools/{tool}", "--check"],
                             cwd=ROOT, capture_output=True, text=True, check=False)  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane
+from tests.planted import PLANTED, VARIABLE
 
 from fairlead.api import names
 from fairlead.api.cluster.cluster_report import REPORT_NAME
@@ -377,6 +378,7 @@ def job_body(
                     "name": "main",
                     "image": "registry.example/train:1",
                     "command": ["train"],
+                    "env": [{"name": VARIABLE, "value": PLANTED}],
                     "resources": {"requests": resources, "limits": resources},
                     "securityContext": {"runAsNonRoot": True},
                 }

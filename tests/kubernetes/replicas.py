@@ -16,10 +16,12 @@ from pathlib import Path
 
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import until
+from tests.planted import PLANTED, found_in
 
 from fairlead.api.resources import LEASES
 from fairlead.api.status import NotFound
 from fairlead.kube.client import HttpClient
+from fairlead.kube.kubeconfig import load_connection
 
 LEASE_SECONDS = 3
 LEASE = "fairlead-controller"
@@ -31,6 +33,8 @@ class Replica:
     """One process of `fairlead controller`."""
 
     process: asyncio.subprocess.Process
+    #: What it was given, and must not log.
+    secrets: Sequence[str] = ()
     identity: str = ""
     port: int = 0
     lines: list[dict[str, object]] = field(default_factory=list)
@@ -39,6 +43,7 @@ class Replica:
         assert self.process.stderr is not None
         while line := await self.process.stderr.readline():
             assert line.startswith(b"{"), line + await self.process.stderr.read()
+            assert not found_in(line.decode(), self.secrets), line
             entry = json.loads(line)
             self.lines.append(entry)
             if entry["message"] == "Started":
@@ -77,7 +82,8 @@ class Replicas:
             stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
             limit=1 << 22, env={**os.environ, "FAIRLEAD_HISTORY_URL": self.history},
         )  # fmt: skip
-        replica = Replica(process)
+        token = load_connection(path=self.kubeconfig).token
+        replica = Replica(process, (PLANTED, token))
         self.running.append(replica)
         self.group.create_task(replica.read())
 

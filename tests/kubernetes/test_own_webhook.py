@@ -25,6 +25,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane
 from tests.kubernetes.operating import CLOCK, http_client, install_kinds, job_body, until
 from tests.kubernetes.own_plane import own_plane
+from tests.planted import VARIABLE
 from tests.simulation.array_bodies import MIXED, OF_SCHEMA, WRONG_ARRAYS, has_paths
 from tests.simulation.array_bodies import template as array_template
 
@@ -341,7 +342,9 @@ async def test_defaults_of_a_team_are_filled_in_and_a_longer_limit_is_refused(
             stored = await client.create(JOBS.raw, body, namespace="plain")
             pod = stored["spec"]["roles"][0]["template"]["spec"]
             assert pod["containers"][0]["image"] == "registry/torch:1"
-            assert pod["containers"][0]["env"] == [{"name": "TZ", "value": "UTC"}]
+            given = [each["name"] for each in pod["containers"][0]["env"]]
+            assert given == ["TZ", VARIABLE]
+            assert pod["containers"][0]["env"][0]["value"] == "UTC"
             assert pod["volumes"][-1]["persistentVolumeClaim"] == {"claimName": "data"}
             assert stored["spec"]["timeLimitSeconds"] == 3600
             assert stored["metadata"]["annotations"][names.DEFAULTS] == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from tests.tidy.sources import ROOT
 
 _MODULE = re.compile(r"`([a-z_0-9]+(?:/[a-z_0-9]+)*/[a-z_0-9]+\.py)`")
+_TEST = re.compile(r"`(test_\w+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -40,6 +42,23 @@ def test_modules_that_the_design_names_exist() -> None:
         for module in _MODULE.findall(document.read_text())
         if not any((ROOT / base / module).exists() for base in ("", "src/fairlead", "src"))
     ]
+    assert missing == []
+
+
+def test_tests_that_documents_name_exist() -> None:
+    defined = {
+        node.name
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    named = [
+        (document, name)
+        for document in _documents()
+        for name in _TEST.findall(document.read_text())
+    ]
+    assert len(named) > 100
+    missing = [f"{path.relative_to(ROOT)}: {name}" for path, name in named if name not in defined]
     assert missing == []
 
 
