@@ -79,6 +79,7 @@ crds: $(READY)  ## Generate deploy/crds from the types in api/
 
 docs: $(READY)  ## Generate the reference pages from the source
 	$(BIN)/python tools/generate_cli_reference.py
+	$(BIN)/python tools/generate_man_page.py
 	$(BIN)/python tools/generate_doctor_reference.py
 	$(BIN)/python tools/generate_reference.py
 	$(BIN)/python tools/generate_rights_reference.py

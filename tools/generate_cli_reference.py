@@ -80,6 +80,9 @@ def clusters() -> list[str]:
         "(`$FAIRLEAD_DATA`, else `$XDG_DATA_HOME/fairlead`, else `~/.local/share/fairlead`)",
         "4. `$KUBECONFIG`, then `~/.kube/config`",
         "",
+        "`kubectl fairlead` leaves the third one out: it means that of kubectl. `kubectl-fairlead` "
+        "and `kubectl_complete-fairlead`, which completes it, come with the package.",
+        "",
     ]  # fmt: skip
 
 

@@ -347,7 +347,12 @@ def test_json_of_a_job_is_complete() -> None:
 
 @pytest.mark.parametrize(
     "tool",
-    ["generate_cli_reference.py", "generate_reference.py", "generate_rights_reference.py"],
+    [
+        "generate_cli_reference.py",
+        "generate_reference.py",
+        "generate_rights_reference.py",
+        "generate_man_page.py",
+    ],
 )
 def test_the_reference_pages_are_up_to_date(tool: str) -> None:
     result = subprocess.run([sys.executable, f"tools/{tool}", "--check"],

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,9 @@ from fairlead import terminal
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail, render_error
 from fairlead.input.masked import masked
 from fairlead.input.suggest import nearest
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 PROGRAM = "fairlead"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -125,12 +128,23 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, entry.attribute or cmd_name)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return commands with their lines, and flags, without importing any command."""
+        from click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(name, help=entry.line)
+            for name, entry in ENTRIES.items()
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command of the first argument, or say which one was meant."""
         name = args[0]
-        if name not in ENTRIES and not name.startswith("-"):
+        if name not in ENTRIES and not name.startswith("-") and not ctx.resilient_parsing:
             from fairlead.cli.script import slurm
 
             near = nearest(name, ENTRIES)

@@ -53,7 +53,8 @@ def find_connection(choice: Choice, environment: Mapping[str, str]) -> Connectio
         return _load((path,), choice.context)
     data = default_data_directory(environment)
     own = data / "kubeconfig"
-    if own.is_file() and _lives(data):
+    is_plugin = "FAIRLEAD_KUBECTL_PLUGIN" in environment  # then kubectl's cluster is meant
+    if own.is_file() and not is_plugin and _lives(data):
         return _load((own,), choice.context)
     paths = config_paths(None, environment)
     existing = [path for path in paths if path.exists()]

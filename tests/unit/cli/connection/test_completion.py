@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from click.shell_completion import BashComplete, ZshComplete
 
 from fairlead.api.kubernetes.core import Namespace
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import JOBS, NAMESPACES
+from fairlead.cli import kubectl_plugin
 from fairlead.cli.app import cli
 from fairlead.testing.builders import make_job
 
@@ -16,6 +20,35 @@ def offered(line: str, shell: type[BashComplete | ZshComplete] = BashComplete) -
     *arguments, incomplete = line.split(" ")
     complete = shell(cli, {}, "fairlead", "_FAIRLEAD_COMPLETE")
     return [item.value for item in complete.get_completions(arguments, incomplete)]
+
+
+def test_the_name_of_a_command_is_completed_without_importing_one() -> None:
+    script = """
+import sys
+from click.shell_completion import BashComplete
+from fairlead.cli.app import cli
+found = BashComplete(cli, {}, "fairlead", "").get_completions([], "s")
+print(*[each.value for each in found])
+print(sum(each.startswith("fairlead.cli.commands.") for each in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout == b"submit shell slurm status sim\n0\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["exe"], ["exec\tRun a command beside a member of a job.", ":4"]),
+        (["ps", "-o", "j"], ["json", ":4"]),
+        (["up", "--profile", "./x"], [":0"]),
+        (["nothing", "of", "the"], [":4"]),
+    ],
+    ids=["command", "value", "file", "unknown"],
+)
+def test_kubectl_gets_answers_as_cobra_writes_them(words: list[str], lines: list[str]) -> None:
+    assert [line for line in kubectl_plugin.answers(words) if line] == [
+        each for each in lines if each
+    ]
 
 
 @pytest.mark.parametrize("shell", [BashComplete, ZshComplete])

@@ -22,6 +22,7 @@ from fairlead.cli.connection.connect import (
     replica_connection,
     stopped_data,
 )
+from fairlead.cli.kubectl_plugin import VARIABLE
 from fairlead.input.errors import CliError, Code
 from fairlead.kube.kubeconfig import write_kubeconfig
 
@@ -53,6 +54,17 @@ class Home:
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
+
+
+def test_a_plugin_of_kubectl_means_kubectls_cluster_also_where_another_one_runs(home: Home) -> None:
+    home.config(home.root / ".kube" / "config", "http://home")
+    home.config(home.data / "kubeconfig", "http://own")
+    write_running(home.data, running(os.getpid()))
+    assert home.server() == "http://own"
+    home.environment[VARIABLE] = "1"
+    assert home.server() == "http://home"
+    home.environment["FAIRLEAD_KUBECONFIG"] = str(home.data / "kubeconfig")
+    assert home.server() == "http://own"
 
 
 def test_the_places_are_looked_at_in_the_documented_order(home: Home) -> None:
