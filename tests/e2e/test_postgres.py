@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import random
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.cli_world import Shell
@@ -254,6 +256,64 @@ async def test_a_schema_of_another_version_is_refused_with_its_remedy(
     await _execute(server, "UPDATE fairlead_schema SET version = 7")
     with pytest.raises(HistoryError, match=r"schema version 7, this Fairlead reads version 1; use"):
         await _store(server).check()
+
+
+def _upgrade_and_die(server: Server, statements: int) -> bool:
+    """Upgrade the schema in a process that is killed at a statement; False: it has not so many."""
+    child = os.fork()
+    if child == 0:
+        import psycopg
+
+        left, execute = [statements], psycopg.AsyncConnection.execute
+
+        async def counted(connection: Any, *arguments: Any, **more: Any) -> Any:
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            return await execute(connection, *arguments, **more)
+
+        psycopg.AsyncConnection.execute = counted  # type: ignore[method-assign] # in this process
+        asyncio.run(_store(server).check())
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
+    return os.WIFSIGNALED(status)
+
+
+def test_an_upgrade_of_the_schema_that_is_killed_at_any_statement_is_made_by_the_next_start(
+    server: Server,
+) -> None:
+    """No event loop runs here: a process of each start is forked."""
+
+    async def names() -> list[str]:
+        store = _store(server)
+        found = [each.name for each in await records_of(store, HistoryQuery())]
+        await store.close()
+        return found
+
+    async def begin() -> None:
+        await _drop(server)
+        store = _store(server)
+        await store.record(record("kept", ended=9))
+        await store.close()
+        await _execute(
+            server,
+            "ALTER TABLE fairlead_jobs DROP COLUMN number, DROP COLUMN array_number;"
+            "DROP TABLE fairlead_fleet",
+        )
+
+    columns = (
+        "SELECT count(*) FROM pg_attribute WHERE attrelid = 'fairlead_jobs'::regclass "
+        "AND attname IN ('number', 'array_number')"
+    )
+    asyncio.run(begin())
+    statements = 0
+    while _upgrade_and_die(server, statements):
+        assert asyncio.run(_execute(server, columns)) == [(0,)], statements
+        statements += 1
+    assert statements > 6
+    assert asyncio.run(_execute(server, columns)) == [(2,)]
+    assert asyncio.run(names()) == ["kept"]
 
 
 async def test_texts_that_postgresql_cannot_hold_are_kept_without_what_it_cannot_hold(

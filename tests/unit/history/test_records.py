@@ -109,6 +109,57 @@ def test_a_file_of_a_version_without_numbers_is_used_on_and_that_version_still_w
     assert (latest.name, latest.number) == ("by-an-earlier-version", None)
 
 
+def _upgrade_and_die(path: Path, statements: int) -> bool:
+    """Open the file in a process that is killed at a statement; False if there are not so many."""
+    child = os.fork()
+    if child == 0:
+        left, connect = [statements], sqlite3.connect
+
+        def count(_statement: str) -> None:
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+
+        def traced(*arguments: Any, **more: Any) -> sqlite3.Connection:
+            connection = connect(*arguments, **more)
+            connection.set_trace_callback(count)
+            return connection
+
+        sqlite3.connect = traced  # type: ignore[assignment] # in this process alone
+        _open(path)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
+    return os.WIFSIGNALED(status)
+
+
+def test_an_upgrade_of_the_file_that_is_killed_at_any_statement_is_made_by_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """From nothing, and from a file without what came later."""
+    earlier = tmp_path / "earlier.db"
+    history = _open(earlier)
+    run(history.record(_record("kept", ended=9)))
+    run(history.close())
+    with sqlite3.connect(earlier) as connection:
+        for name in ("number", "array_number"):
+            connection.execute(f"DROP INDEX jobs_by_{name}")
+            connection.execute(f"ALTER TABLE jobs DROP COLUMN {name}")
+        connection.execute("DROP TABLE fleet")
+    for path, kept in ((tmp_path / "new.db", []), (earlier, ["kept"])):
+        statements = 0
+        while _upgrade_and_die(path, statements):
+            with sqlite3.connect(path) as connection:
+                found = connection.execute("SELECT name FROM sqlite_master WHERE name = 'fleet'")
+                assert found.fetchall() == [], statements
+            statements += 1
+        assert statements > 8
+        upgraded = _open(path)
+        assert [each.name for each in run(records_of(upgraded, HistoryQuery(limit=9)))] == kept
+        run(check_numbers(upgraded))
+        run(check_decisions(upgraded))
+
+
 def test_decisions_about_the_fleet_are_kept_once_and_given_the_latest_first(
     history: History,
 ) -> None:
