@@ -39,11 +39,12 @@ _AS_IT_IS = {
     "job-name": Flag.NAME,
     "array": Flag.ARRAY,
     "reservation": Flag.RESERVATION,
-    "constraint": Flag.CONSTRAINT,
     "partition": Flag.PARTITION,
     "begin": Flag.BEGIN,
     "deadline": Flag.DEADLINE,
 }
+#: Nodes that are all alike, as any of them.
+_GROUPS = str.maketrans("[]", "()")
 _SWITCHES = {"hold": Flag.HOLD, "no-requeue": Flag.NO_RESTART}
 
 Options = Mapping[str, FlagValue]
@@ -291,7 +292,13 @@ class _Reader:
 
     def _places(self, hosts: tuple[str, ...]) -> None:
         if hosts:
-            if len(hosts) != self._most:
+            if len(hosts) > self._most:  # as Slurm does it
+                self._found.notes.append(
+                    f"{self._options['nodelist'].origin}: --nodelist names {len(hosts)} nodes of "
+                    f"{self._most}; those after the first {self._most} are not used"
+                )
+                hosts = hosts[: self._most]
+            if len(hosts) < self._most:
                 why = f" names {len(hosts)} nodes of {self._most}"
                 self._refuse("nodelist", why, f"name {self._most}, or let labels choose the others")
             self._select("nodelist", "in", hosts)
@@ -312,6 +319,10 @@ class _Reader:
         for name, flag in _AS_IT_IS.items():
             if (given := self._options.get(name)) is not None:
                 self._found.give(flag, given.value, given.origin)
+        if (given := self._options.get("constraint")) is not None:
+            is_one = self._most == 1  # one node is like itself
+            text = given.value.translate(_GROUPS) if is_one else given.value
+            self._found.give(Flag.CONSTRAINT, text, given.origin)
         for name, flag in _SWITCHES.items():
             if (given := self._options.get(name)) is not None:
                 self._found.give(flag, "true", given.origin)

@@ -5,7 +5,8 @@ OPTIONS. An option is mapped (it means the same here), noted (it names a place o
 job's result does not depend on it), or refused (without it the result would be another one).
 
 Source: the manual of sbatch of Slurm 25.05; `src/common/slurm_opt.c` for letters, aliases and the
-variables that give options a default.
+variables that give options a default. Those of plug-ins are of pyxis (`container-...`), EAR, and
+CSCS (`environment`, `uenv`).
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ _WORDS = "it only changes sbatch's own words"
 _CORES = "CPUs are not bound to tasks; the cores of a node are not told apart"
 _COUNTING = "nothing is charged by it; the team of a job follows from its namespace"
 _WISH = "it is a wish about placement that has no equal here"
+_CLUSTER = "the cluster is that of `--context`"
+_EAR = "there is no EAR to manage energy"
 _RESTARTS = "jobs restart after the failure of a node anyway; --retries N covers their own"
 _NONE, _OPTIONAL = Argument.NONE, Argument.OPTIONAL
 
@@ -204,7 +207,7 @@ _NOTED = (
     Option("gpu-freq", "the clock of a node is as its administrators set it"),
     Option("gpu-bind", "tasks see all GPUs of their node", variable="SBATCH_GPU_BIND"),
     Option("gres-flags", _CORES, variable="SBATCH_GRES_FLAGS"),
-    Option("mem-bind", _CORES, variable="SBATCH_MEM_BIND"),
+    Option("mem-bind", _CORES, variable="SBATCH_MEM_BIND", alias="mem_bind"),
     Option(
         "distribution",
         "tasks fill one node after the other",
@@ -242,18 +245,15 @@ _NOTED = (
     Option("container-mount-home", "a container has no home of the machine", argument=_NONE),
     Option("no-container-mount-home", "a container has none anyway", argument=_NONE),
     Option("container-writable", "a container can write to its own files", argument=_NONE),
+    Option("no-container-entrypoint", "a script runs in place of it anyway", argument=_NONE),
+    Option("licenses", "licences are not counted: a job starts while none is free", letter="L"),
+    Option("clusters", _CLUSTER, letter="M", variable="SBATCH_CLUSTERS", alias="cluster"),
+    Option("cluster-constraint", _CLUSTER),
+    Option("ear", _EAR),
+    Option("ear-policy", _EAR),
     Option("container-remap-root", "the image says which user it runs as", argument=_NONE),
 )
 _REFUSED = (
-    Option("licenses", "there are no licences to count", letter="L"),
-    Option(
-        "clusters",
-        "choose the cluster with --context",
-        letter="M",
-        variable="SBATCH_CLUSTERS",
-        alias="cluster",
-    ),
-    Option("cluster-constraint", "choose the cluster with --context"),
     Option("input", "redirect in the script: program < file", letter="i", variable="SBATCH_INPUT"),
     Option("nodefile", "name the nodes: --nodelist=NODE,NODE", letter="F"),
     Option("export-file", "name the variables: --export=NAME=VALUE", variable="SBATCH_EXPORT_FILE"),
@@ -261,6 +261,8 @@ _REFUSED = (
     Option("bbf", "there are no burst buffers; copy the data in the script"),
     Option("container", "name an image: --container-image=IMAGE", variable="SBATCH_CONTAINER"),
     Option("container-id", "name an image: --container-image=IMAGE"),
+    Option("environment", "name an image: --container-image=IMAGE"),
+    Option("uenv", "name an image: --container-image=IMAGE"),
     Option("tres-per-task", "write --cpus-per-task and --gpus-per-task"),
     Option("wrap", "use fairlead run -- COMMAND"),
     Option(

@@ -114,7 +114,7 @@ def test_unknown_options_can_be_ignored_and_are_then_noted() -> None:
 
 
 def test_every_problem_of_a_header_is_reported() -> None:
-    header = read("#SBATCH --licenses=a:1", "#SBATCH --nodes=2-4:2", "#SBATCH --mem=lots",
+    header = read("#SBATCH --input=a", "#SBATCH --nodes=2-4:2", "#SBATCH --mem=lots",
                   "#SBATCH --dependency=after:3", "#FAIRLEAD --gpu 8",
                   "#SBATCH --constraint")  # fmt: skip
     assert sorted(problem.where for problem in header.problems) == [

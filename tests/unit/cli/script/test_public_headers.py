@@ -1,0 +1,108 @@
+"""Headers of 177 public scripts by their options: nearly all are taken and mean what they say.
+
+`public_headers.txt` has a header in each line, its lines of #SBATCH between tabs: options, their
+values with words replaced (names, paths, remarks), and how they are spelt. They were looked for by
+single options, rare ones too, after the reader had been written. Features and types are known, as
+an import of the site's configuration makes them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fairlead.api.values import quantity
+from fairlead.cli.cluster.known_nodes import kinds_resolved
+from fairlead.cli.job_request.jobspec import Origin, Program, Script, build_job
+from fairlead.cli.job_request.node_kinds import KnownNodes
+from fairlead.cli.job_request.request import JobRequest, parse_request
+from fairlead.cli.script.header import parse_header
+from fairlead.testing.builders import EPOCH
+
+HEADERS = (Path(__file__).parent / "public_headers.txt").read_text().splitlines()
+FEATURES = tuple(
+    "gpu6gb v100-32g avx2 a100 h200 h100 gpu hbm80g cpu haswell hasw mc volta32gb thin l40s "  # noqa: SIM905
+    "nvidia_rtx_a6000 A6000 rtxa6000 v100".split()
+)
+KNOWN = KnownNodes(
+    labels=tuple(
+        {f"example.org/{each.lower()}": "true", "nvidia.com/gpu.product": each.replace("_", "-")}
+        for each in FEATURES
+    ),
+    partitions={},
+)
+#: What is refused: files as images, shares of a GPU, values that are not filled in, no variable.
+REFUSED = {
+    "--container-image=/x/x.x": "is a file",
+    "--gres=shard:2": "only GPUs are counted",
+    "--environment=x": "--environment cannot be honoured",
+    "--chdir=": "--chdir needs a value",
+    "--export=/usr/local/cuda/bin": "is not a variable's name",
+}
+
+
+def read(line: str) -> tuple[JobRequest, list[str]]:
+    header = "".join(f"#SBATCH {part}\n" for part in line.split("\t"))
+    found = parse_header(f"#!/bin/bash\n{header}srun ./program\n", file="train.sh")
+    request, problems = parse_request(found.givens, {}, found.batch, now=EPOCH)
+    request, _, unknown = kinds_resolved(request, KNOWN)
+    return request, [each.message for each in (*found.problems, *problems, *unknown)]
+
+
+def last(line: str, *options: str) -> str | None:
+    """Return the last value of an option, read by a pattern of its own."""
+    spelt = "|".join(f"{each}[= ]" if each[1] == "-" else f"{each} ?" for each in options)
+    plain = re.sub(r"(^|\s)#[^\t]*", "", line)
+    found = re.findall(rf"(?:^|\s)(?:{spelt})\"?(?:gpu:)?([^\s\"]+)", plain)
+    return found[-1] if found else None
+
+
+def seconds(text: str) -> int:
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, minutes, rest_seconds = (*parts, 0, 0)[:3]
+    elif len(parts) < 3:
+        hours, (minutes, rest_seconds) = 0, (*parts, 0)[:2]
+    else:
+        hours, minutes, rest_seconds = parts
+    return int(days or 0) * 86_400 + hours * 3600 + minutes * 60 + rest_seconds
+
+
+def test_nearly_all_headers_are_taken_and_the_others_are_refused_for_what_they_say() -> None:
+    refused = {line: found for line in HEADERS if (found := read(line)[1])}
+    for line, problems in refused.items():
+        [why] = [words for part, words in REFUSED.items() if part in line]
+        assert any(why in problem for problem in problems), (line, problems)
+    assert len(HEADERS) == 177
+    assert 1 - len(refused) / len(HEADERS) >= 0.95
+
+
+@pytest.mark.parametrize("line", HEADERS, ids=range(len(HEADERS)))
+def test_a_header_that_is_taken_means_what_it_says(line: str) -> None:
+    request, problems = read(line)
+    if problems:
+        return
+    job = build_job("job", request, Program((), Script("s", "#!/bin/sh\n")), Origin("/", "a", {}))
+    [role] = job.spec.roles
+    asked = role.template.spec.containers[0].resources.requests
+    if (time := last(line, "--time", "-t")) is not None:
+        assert job.spec.time_limit_seconds == seconds(time)
+    tasks, each = last(line, "--ntasks", "-n"), last(line, "--ntasks-per-node")
+    nodes = int((last(line, "--nodes", "-N") or "0").partition("-")[0])
+    if not nodes and tasks and each:
+        nodes = -(-int(tasks) // int(each))
+    if not (hosts := last(line, "--nodelist", "-w")) or "[" not in hosts:
+        assert role.count == max(1, nodes)
+    if (memory := last(line, "--mem")) not in (None, "0"):
+        number, unit = re.fullmatch(r"(\d+)(\w?)\w?", memory or "").groups()  # pyright: ignore[reportOptionalMemberAccess] # or the test fails
+        shift = {"M": 20, "G": 30}[(unit or "M").upper()]
+        assert quantity.parse(asked[quantity.MEMORY]) == int(number) << shift
+    gpus = last(line, "--gres", "--gpus", "--gpus-per-node", "-G")
+    if gpus is not None and gpus != "gpu":
+        assert int(asked.get(quantity.GPU, 0)) == int(gpus.rpartition(":")[2])
+    if (cpus := last(line, "--cpus-per-task", "-c")) is not None:
+        here = int(each or 0) or -(-int(tasks or 1) // max(1, nodes))
+        assert int(asked[quantity.CPU]) == int(cpus) * here
