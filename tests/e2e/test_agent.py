@@ -153,7 +153,6 @@ async def test_a_fault_of_our_own_stops_one_source_and_a_full_disk_stops_no_repo
             agent.stop()
 
 
-@pytest.mark.timeout(1500)  # two suites measure for a minute; beside much other work it is ten
 def test_the_commands_and_the_program_of_the_page_work_as_written(tmp_path: Path) -> None:
     page = PAGE.read_text()
     running = Running(tmp_path)
@@ -176,12 +175,16 @@ def test_the_commands_and_the_program_of_the_page_work_as_written(tmp_path: Path
             "names.names=storage.example.com": "names.names=localhost"}  # fmt: skip
     shell = [sys.executable, "-m"]
     own = {**os.environ, "TMPDIR": str(tmp_path)}  # one suite runs at a time, by a lock in there
+    # The suites in full load all cores for three minutes; what they measure is not asserted here.
+    brief = ("cpu.seconds=0.3", "memory.bytes=4194304", "clock.seconds=0.1")
     seen: list[str] = []
     for command in commands:
         words = [here.get(word, word) for word in command.split()]
         if words[2] == "network":  # tests/e2e/test_traffic.py runs these
             continue
         seen.append(words[2])
+        if words[2] == "test":
+            words += [word for option in brief for word in ("--set", option)]
         if words[2] == "run":
             with subprocess.Popen([*shell, *words, "--root", here["/host"]]) as process:
                 running.until(counted(1))
