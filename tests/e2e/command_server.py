@@ -3,12 +3,14 @@
 To start an interpreter and to import a command takes 0.1 to 0.3 s of CPU, and a cluster 0.8 s: more
 than nearly all that they do for a test. A forked process has an environment, a working directory,
 streams, signals and an end of its own, as one that was started has. `Shell.start`, the demo, and
-the commands of README's own test (test_readme.py) start interpreters.
+the commands of README's own test (test_readme.py) start interpreters, as do commands of Slurm that
+have a terminal or a process group to look after.
 
 `python -m tests.e2e.command_server LISTENER LIFELINE` answers on a listening socket: a connection
 brings a `Command` with three descriptors (stdin, stdout, stderr) and gets two messages: the id of
 the process, and, once it has ended, its exit code. The server ends with the other end of LIFELINE.
-For shells there is a program `fairlead` in `CommandServer.programs`, which asks it.
+For shells there is a program `fairlead` in `CommandServer.programs`, which asks it, and
+`CommandServer.slurm`, which does so for Slurm's commands.
 """
 
 from __future__ import annotations
@@ -34,8 +36,10 @@ from typing import IO
 import msgspec
 
 from fairlead.cli.main import main
+from fairlead.cli.slurm_tools import __main__ as slurm_tools
 
 ROOT = Path(__file__).resolve().parents[2]
+SLURM = "fairlead.cli.slurm_tools"
 MESSAGE_BYTES_MAX = 1 << 17
 #: Starts in a sixth of the time of `fairlead`, since it imports nothing that is installed.
 PROGRAM = """\
@@ -44,7 +48,9 @@ import json, os, signal, socket, sys
 
 asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 asking.connect({path!r})
-command = dict(arguments=sys.argv[1:], directory=os.getcwd(), environment=dict(os.environ))
+command = dict(
+    arguments=sys.argv[1:], directory=os.getcwd(), environment=dict(os.environ), module={module!r},
+)
 socket.send_fds(asking, [json.dumps(command).encode()], [0, 1, 2])
 pid = int(asking.recv(64))
 for number in (signal.SIGINT, signal.SIGTERM):
@@ -60,6 +66,11 @@ class Command(msgspec.Struct, frozen=True):
     arguments: list[str]
     directory: str
     environment: dict[str, str]
+    module: str = "fairlead"
+
+
+#: The modules that are run, with their `main`.
+MAINS = {"fairlead": main, SLURM: slurm_tools.main}
 
 
 class CommandServer:
@@ -69,9 +80,8 @@ class CommandServer:
         self._directory = TemporaryDirectory(prefix="fairlead-commands-")
         self.programs = Path(self._directory.name)
         self._path = str(self.programs / "socket")
-        program = self.programs / "fairlead"
-        program.write_text(PROGRAM.format(python=sys.executable, path=self._path))
-        program.chmod(0o755)
+        self._program("fairlead", "fairlead")
+        self.slurm = self._program(SLURM, SLURM)
         self._lifeline, theirs = socket.socketpair()
         with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(self._path)
@@ -83,6 +93,13 @@ class CommandServer:
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # what forks has one thread
                 start_new_session=True,
             )  # fmt: skip
+
+    def _program(self, name: str, module: str) -> Path:
+        program = self.programs / name
+        text = PROGRAM.format(python=sys.executable, path=self._path, module=module)
+        program.write_text(text)
+        program.chmod(0o755)
+        return program
 
     def run(
         self, command: Command, streams: tuple[IO[str], IO[str], IO[str]], *, seconds_max: float
@@ -167,8 +184,8 @@ def _run(command: Command, streams: list[int]) -> None:
     os.chdir(command.directory)
     os.environ.clear()
     os.environ.update(command.environment)
-    sys.argv = ["fairlead", *command.arguments]
-    main()
+    sys.argv = [command.module, *command.arguments]
+    MAINS[command.module]()
 
 
 if __name__ == "__main__":

@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 
 from tests.e2e.cli_world import Result, Shell
+from tests.e2e.command_server import command_server
 from tests.patience import PATIENCE_SECONDS
 
 SLEEP = "#!/bin/sh\nsleep 1000\n"
 
 
 class Tools:
-    """Slurm's commands in a directory of their own, for a cluster."""
+    """Slurm's commands in a directory of their own, for a cluster.
 
-    def __init__(self, shell: Shell) -> None:
+    They are as installed. `forked` ones ask the server of commands instead of starting an
+    interpreter: not where a command has a terminal, or ends with its process group.
+    """
+
+    def __init__(self, shell: Shell, *, forked: bool = True) -> None:
         self.shell = shell
         self.root = shell.root
         self.bin = shell.root / "bin"
         shell.run("slurm", "install", str(self.bin))
+        if forked:
+            self._fork()
         self.environment = {
             **shell.environment,
             "PATH": f"{self.bin}:{os.environ['PATH']}",
             "TZ": "UTC",
         }
+
+    def _fork(self) -> None:
+        started = f"exec {sys.executable} -m fairlead.cli.slurm_tools "
+        for program in self.bin.iterdir():
+            text = program.read_text()
+            assert text.count(started) == 1, text
+            program.write_text(text.replace(started, f"exec {command_server().slurm} "))
 
     def run(self, *words: str, code: int | None = 0, stdin: str = "", **more: str) -> Result:
         """Run a command to its end and check its exit code; None: any."""

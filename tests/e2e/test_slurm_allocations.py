@@ -20,7 +20,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
     shell = Shell(tmp_path_factory.mktemp("salloc"))
     shell.up("--nodes", "1", "--listen", "127.0.0.1:0")
     try:
-        yield Tools(shell)
+        yield Tools(shell, forked=False)
     finally:
         shell.down()
         kill(processes_of(shell.data))
