@@ -22,6 +22,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
+@cache
 def name(path: Path) -> str:
     """`src/fairlead/api/jobs/job.py` -> `api/jobs/job.py`."""
     return path.relative_to(SOURCE).as_posix()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from tests.tidy.sources import ROOT, calls, modules, name, nodes
+from tests.tidy.sources import ROOT, calls, modules, name, nodes, tree
 
 from fairlead.api.names import OWN_NAMESPACE
 
@@ -179,7 +179,7 @@ def test_no_constant_is_bound_twice() -> None:
         for path in sorted((ROOT / part).rglob("*.py")):
             targets = [
                 target.id
-                for node in ast.parse(path.read_text()).body
+                for node in tree(path).body
                 if isinstance(node, ast.Assign)
                 for target in node.targets
                 if isinstance(target, ast.Name) and target.id.isupper()
