@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -108,11 +107,9 @@ def test_the_exit_code_of_srun_is_the_highest_one_and_that_of_the_script_its_own
 
 
 def test_a_bad_exit_ends_the_other_tasks_where_that_is_asked_for(tmp_path: Path) -> None:
-    script = "srun -K sh -c '[ $SLURM_PROCID = 1 ] && exit 3; sleep 50'; echo code $?\n"
-    began = time.monotonic()
+    script = "srun -K sh -c '[ $SLURM_PROCID = 1 ] && exit 3; sleep 10000'; echo code $?\n"
     codes, lines, _ = run(tmp_path, script)
     assert (codes, lines) == ([0, 0], ["code 137"])
-    assert time.monotonic() - began < 40
 
 
 def test_steps_run_side_by_side_and_exclusive_ones_wait_for_cpus(tmp_path: Path) -> None:
