@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE_SECONDS
 from tests.planted import PLANTED
 
 USER = "nobody"
@@ -46,10 +47,12 @@ class Server:
 
     def call(self, name: str, *arguments: str) -> None:
         command = [str(self.binaries / name), *arguments]
+        if name == "pg_ctl":
+            command += ["-t", f"{PATIENCE_SECONDS:.0f}"]
         if os.geteuid() == 0:
             command = ["setpriv", f"--reuid={USER}", "--regid=nogroup", "--clear-groups", *command]
         subprocess.run(command, check=True, cwd=self.directory, stdout=subprocess.DEVNULL,
-                       timeout=60)  # fmt: skip
+                       timeout=2 * PATIENCE_SECONDS)  # fmt: skip
 
     def start(self) -> None:
         data, output = str(self.directory / "data"), str(self.directory / "log")
