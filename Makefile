@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
+# What builds the site and the parts of a release; nothing of it is needed to run or test Fairlead.
+TOOLS := .cache/release
 TESTS ?= tests
 # Twice the cores of a small machine: tests of whole clusters mostly wait. They come first, so that short ones fill the end.
 WORKERS ?= 4
@@ -19,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_CLUSTER = $(if $(CLUSTER),--directory $(CLUSTER))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak mutants lint format bench lock crds docs kubernetes test-kubernetes cluster demo-cluster cluster-down cluster-packages clean
+.PHONY: help setup demo test soak mutants lint format bench lock crds docs site kubernetes test-kubernetes cluster demo-cluster cluster-down cluster-packages clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -72,7 +74,16 @@ bench: $(READY)  ## Measure; ONLY=name runs one group; writes bench/out/latest.j
 lock: $(READY)  ## Resolve the dependencies anew (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra postgres pyproject.toml -o requirements/run.lock
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra examples --extra fast --extra postgres --extra zstd --group dev pyproject.toml -o requirements/dev.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --group release -o requirements/release.lock
 	echo hatchling | uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header -c requirements/dev.lock - -o requirements/build.lock
+
+$(TOOLS)/.ready: requirements/release.lock
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/release.lock
+	@touch $@
+
+site: $(TOOLS)/.ready  ## Build the site of the documents in build/site; broken links fail
+	NO_MKDOCS_2_WARNING=1 $(TOOLS)/bin/mkdocs build --quiet
 
 crds: $(READY)  ## Generate deploy/crds from the types in api/
 	$(BIN)/python tools/generate_crds.py
@@ -85,7 +96,7 @@ docs: $(READY)  ## Generate the reference pages from the source
 	$(BIN)/python tools/generate_rights_reference.py
 
 clean:  ## Remove what was built here
-	rm -rf $(VENV) bench/out .cache/mutants .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(TOOLS) build bench/out .cache/mutants .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 kubernetes:  ## Build the real control plane that the tests run against (needs Go)
 	@tools/kubernetes/build.sh

@@ -1,0 +1,39 @@
+"""The site of the documents: its navigation is that of the index, its links stay in it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.tidy.sources import ROOT
+from tools.release.site import KINDS, navigation, with_links
+
+INDEX = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_navigation_has_four_kinds_and_every_page_of_the_index() -> None:
+    index, *kinds, project = navigation(INDEX)
+    assert index == {"Fairlead": "README.md"}
+    assert tuple(name for kind in kinds for name in kind) == KINDS
+    assert "project/changelog.md" in str(project)
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if f"'{page}'" not in str([index, *kinds])] == []
+
+
+def test_a_section_of_no_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="other sections than Tutorial, How to"):
+        navigation(INDEX + "\n**Stories**\n\n* [One](one.md)\n")
+
+
+@pytest.mark.parametrize(
+    ("link", "here", "becomes"),
+    [
+        ("[a](jobs.md#b)", "design/arrays.md", "[a](jobs.md#b)"),
+        ("[a](../../SECURITY.md)", "design/arrays.md", "[a](../project/security.md)"),
+        ("[a](docs/howto/web.md)", "project/readme.md", "[a](../howto/web.md)"),
+        ("[a](../../Makefile)", "design/arrays.md", "a (`Makefile`)"),
+        ("[`LICENSE`](LICENSE)", "project/readme.md", "`LICENSE`"),
+        ("[a](https://example.com/x)", "README.md", "[a](https://example.com/x)"),
+    ],
+    ids=["inside", "of-the-project", "from-the-project", "a-file", "named", "elsewhere"],
+)
+def test_links_stay_in_the_site(link: str, here: str, becomes: str) -> None:
+    assert with_links(link, here) == becomes

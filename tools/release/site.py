@@ -1,0 +1,93 @@
+"""Hooks of MkDocs: the navigation of docs/README.md, and pages from beside `docs`.
+
+The documents are written to be read as plain Markdown, so they link to files of the repository. Of
+these the pages of the project (changelog, contributing ...) become pages of the site; of any other
+the name is shown.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Pages beside `docs`, and where the site has them.
+PROJECT = {f"{name}.md": f"project/{name.lower()}.md" for name in (
+    "README", "CHANGELOG", "CONTRIBUTING", "SECURITY")}  # fmt: skip
+#: The kinds of documents (diataxis.fr); what operators do is of the second one.
+KINDS = ("Tutorial", "How to", "Reference", "Explanation")
+OPERATIONS = "Operations"
+_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
+_SECTION = re.compile(r"^\*\*(.+)\*\*$")
+
+
+def sections(index: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the pages of each section of the index, in its order: [{title: path}]."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    name = ""
+    for line in index.splitlines():
+        if section := _SECTION.match(line):
+            name = section[1]
+            found[name] = []
+        elif line.startswith("* "):
+            found[name] += [{text: target} for text, target, _ in _LINK.findall(line)]
+    return found
+
+
+def navigation(index: str) -> list[Any]:
+    """Return the navigation: the index, the four kinds, the pages of the project."""
+    parts = sections(index)
+    operations = parts.pop(OPERATIONS)
+    if sorted(parts) != sorted(KINDS):
+        raise ValueError(
+            f"docs/README.md has other sections than {', '.join(KINDS)}: {list(parts)}"
+        )
+    parts["How to"].append({OPERATIONS: operations})
+    kinds = [{kind: parts[kind]} for kind in KINDS]
+    project = [{Path(source).stem.capitalize(): target} for source, target in PROJECT.items()]
+    return [{"Fairlead": "README.md"}, *kinds, {"Project": project}]
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Take the navigation from the index."""
+    config.nav = navigation((ROOT / "docs" / "README.md").read_text(encoding="utf-8"))
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages of the project."""
+    from mkdocs.structure.files import File
+
+    for source, target in PROJECT.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, target, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Let links that leave `docs` lead to a page of the site, or be the name of a file."""
+    return with_links(markdown, page.file.src_uri)
+
+
+def with_links(markdown: str, here: str) -> str:
+    """Return the text of the page at this path of the site, with links that lead to others."""
+    original = {target: source for source, target in PROJECT.items()}.get(here, f"docs/{here}")
+
+    def link(found: re.Match[str]) -> str:
+        text, target, anchor = found[1], found[2], found[3] or ""
+        if "://" in target or target.startswith("mailto:"):
+            return found[0]
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(original), target))
+        there = path.removeprefix("docs/") if path.startswith("docs/") else PROJECT.get(path, "")
+        if not there:
+            return text if text.strip("`") == path else f"{text} (`{path}`)"
+        return f"[{text}]({posixpath.relpath(there, posixpath.dirname(here) or '.')}{anchor})"
+
+    return _LINK.sub(link, markdown)
