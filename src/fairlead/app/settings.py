@@ -104,7 +104,7 @@ def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
     """Return (host, port) of `HOST:PORT`, `:PORT`, `PORT` or `[IPV6]:PORT`; CliError E707."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or DEFAULT_HOST
-    if not port.isdigit() or int(port) > 65_535:
+    if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise fail(
             Code.LISTEN_ADDRESS, f"{option}: '{text}' has no port from 0 to 65535",
             detail=("accepted: HOST:PORT, [IPV6]:PORT or PORT; port 0 takes a free one",),

@@ -7,6 +7,7 @@ can call nothing, read nothing, and not grow beyond its 200 characters.
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -57,7 +58,9 @@ def parse_formula(text: str | int) -> Formula:
     if len(text) > FORMULA_MAX:
         raise FormulaError(f"longer than {FORMULA_MAX} characters")
     try:
-        body = ast.parse(text, mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of `1if`, which is no formula anyway
+            body = ast.parse(text, mode="eval").body
         names: set[str] = set()
         _check(body, names)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -175,6 +175,12 @@ def test_listen_addresses(text: str, address: tuple[str, int]) -> None:
     assert parse_listen(text) == address
 
 
+@pytest.mark.parametrize("text", [":\u00b2", ":\u0661"], ids=["superscript", "arabic"])
+def test_a_port_has_digits_of_ascii(text: str) -> None:
+    with pytest.raises(CliError, match="has no port from 0 to 65535"):
+        parse_listen(text)
+
+
 @pytest.mark.parametrize("text", ["", "127.0.0.1", "host:80", "127.0.0.1:-1", "127.0.0.1:65536"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(CliError) as caught:
