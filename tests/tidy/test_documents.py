@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.tidy.sources import ROOT
 
 _MODULE = re.compile(r"`([a-z_0-9]+(?:/[a-z_0-9]+)*/[a-z_0-9]+\.py)`")
+_BOLD = re.compile(r"\*\*([^*]+)\*\*")
 _TEST = re.compile(r"`(test_\w+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -60,6 +61,19 @@ def test_tests_that_documents_name_exist() -> None:
     assert len(named) > 100
     missing = [f"{path.relative_to(ROOT)}: {name}" for path, name in named if name not in defined]
     assert missing == []
+
+
+def test_figures_that_other_pages_quote_are_those_that_were_measured() -> None:
+    measured = (ROOT / "docs" / "design" / "performance.md").read_text()
+    pages = [ROOT / "docs" / page for page in ("design/comparison.md", "operations/limits.md")]
+    quoted = [
+        figure
+        for page in pages
+        for line in page.read_text().splitlines() if line.startswith("| ")
+        for figure in _BOLD.findall(line)
+    ]  # fmt: skip
+    assert len(quoted) > 15
+    assert [figure for figure in quoted if figure not in measured] == []
 
 
 def test_every_design_page_is_linked_from_the_index() -> None:
