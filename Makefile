@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_CLUSTER = $(if $(CLUSTER),--directory $(CLUSTER))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak mutants lint format bench lock crds docs site kubernetes test-kubernetes cluster demo-cluster cluster-down cluster-packages clean
+.PHONY: help setup demo test soak mutants lint format bench lock crds docs site release kubernetes test-kubernetes cluster demo-cluster cluster-down cluster-packages clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -86,6 +86,10 @@ $(TOOLS)/.ready: requirements/release.lock
 site: $(TOOLS)/.ready  ## Build the site of the documents in build/site; broken links fail
 	NO_MKDOCS_2_WARNING=1 $(TOOLS)/bin/mkdocs build --quiet
 
+release: lint test $(TOOLS)/.ready  ## Check, build twice and compare; packages, SBOM, notes and checksums in dist
+	$(BIN)/python -m tools.release.licences --check
+	$(BIN)/python -m tools.release.build
+
 crds: $(READY)  ## Generate deploy/crds from the types in api/
 	$(BIN)/python tools/generate_crds.py
 
@@ -95,6 +99,7 @@ docs: $(READY)  ## Generate the reference pages from the source
 	$(BIN)/python tools/generate_doctor_reference.py
 	$(BIN)/python tools/generate_reference.py
 	$(BIN)/python tools/generate_rights_reference.py
+	$(BIN)/python -m tools.release.licences
 
 clean:  ## Remove what was built here
 	rm -rf $(VENV) $(TOOLS) build bench/out .cache/mutants .pytest_cache .ruff_cache .hypothesis .import_linter_cache

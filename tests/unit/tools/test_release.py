@@ -1,0 +1,57 @@
+"""What a release checks: licences, notes, and that nothing is missing."""
+
+from __future__ import annotations
+
+import pytest
+from tools.release.build import Unfit, notes
+from tools.release.licences import is_allowed, main, packages, rows
+
+CHANGELOG = """# Changelog
+
+## Unreleased
+
+* not yet
+
+## 0.2.0 (2026-12-01)
+
+### Added
+
+* this
+
+## 0.1.0
+
+* that
+"""
+
+
+def test_every_package_has_a_licence_that_is_allowed_and_is_on_the_page() -> None:
+    assert len(rows()) > 20
+    assert main(["--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("expression", "allowed"),
+    [
+        ("MIT", True),
+        ("Apache-2.0 OR GPL-3.0-only", True),
+        ("MIT AND GPL-3.0-only", False),
+        ("(MIT AND BSD-3-Clause) OR GPL-2.0-only", True),
+        ("GPL-3.0-or-later", False),
+        ("", False),
+    ],
+    ids=["one", "either", "both", "nested", "none", "unknown"],
+)
+def test_one_side_of_an_expression_has_to_be_allowed(expression: str, *, allowed: bool) -> None:
+    assert is_allowed(expression) is allowed
+
+
+def test_packages_of_other_machines_are_not_looked_for() -> None:
+    lock = "a==1 \\\n    --hash=sha256:00\nb==2 ; sys_platform == 'win32' \\\n# via c==3\n"
+    assert list(packages(lock)) == [("a", "1")]
+
+
+def test_notes_are_the_section_of_the_version() -> None:
+    assert notes(CHANGELOG, "0.2.0") == "### Added\n\n* this\n"
+    assert notes(CHANGELOG, "0.1.0") == "* that\n"
+    with pytest.raises(Unfit, match=r"has no section '## 0\.3\.0'"):
+        notes(CHANGELOG, "0.3.0")
