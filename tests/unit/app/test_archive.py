@@ -33,8 +33,7 @@ from fairlead.api.status import (
     Unavailable,
 )
 from fairlead.app import archive_api
-from fairlead.app.archive_api import REQUESTS_MAX, ArchiveApi
-from fairlead.app.archive_guard import (
+from fairlead.app.access_reviews import (
     KEEP_SECONDS,
     KEPT_MAX,
     REVIEW_SECONDS_MAX,
@@ -42,6 +41,9 @@ from fairlead.app.archive_guard import (
     SOURCE_RATE,
     SOURCES_MAX,
     TOTAL_RATE,
+)
+from fairlead.app.archive_api import REQUESTS_MAX, ArchiveApi
+from fairlead.app.archive_guard import (
     ArchiveGuard,
     to_read_fleet,
     to_read_history,
@@ -143,7 +145,7 @@ def test_without_an_answer_of_the_api_server_nothing_is_shown(error: ApiError | 
     async def main() -> None:
         reviewer = Reviewer(error=error, is_silent=error is None)
         guard = ArchiveGuard(reviewer.client(), LoopClock(0.0))
-        with pytest.raises(Unavailable, match="does not say who may read the archive"):
+        with pytest.raises(Unavailable, match="does not say who may see this"):
             await guard.check("token-root", to_read_logs("a"))
         assert len(reviewer.asked) == 1
         assert asyncio.get_running_loop().time() == (0.0 if error else REVIEW_SECONDS_MAX)
