@@ -25,9 +25,11 @@ from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.testing.builders import make_job, make_node, make_placement
 from fairlead.testing.fake_client import FakeClient
-from fairlead.web.cluster import Rights, WebMirrors
+from fairlead.web.cluster import WebMirrors
 from fairlead.web.pages import AskedPath, Site, make_page
 from fairlead.web.render import render_main
+from fairlead.web.rights import Rights
+from fairlead.web.view import ClusterView
 
 COUNT, NODE_COUNT, PLACED, ROUNDS = 10_000, 2_048, 2_000, 5
 PAGES = {"home": "/", "jobs": "/jobs", "search": "/jobs?q=train-09", "cluster": "/cluster"}
@@ -52,7 +54,8 @@ async def _measured(jobs: Sequence[Job]) -> dict[str, tuple[float, int]]:
     for job in jobs:
         await _create(client, JOBS, job)
     cluster = WebMirrors(client, Rights(), clock=clock, rng=rng)
-    site = Site(cluster, cast("Any", None), "user-7", "default", "", DEFAULT_LEVELS, is_up=True)
+    view = ClusterView(cluster, Rights())
+    site = Site(view, cast("Any", None), "user-7", "default", "", DEFAULT_LEVELS, is_up=True)
     supervisor = Supervisor(cluster.services(), clock=clock, rng=rng)
     found = dict[str, tuple[float, int]]()
     async with asyncio.TaskGroup() as group:

@@ -12,10 +12,16 @@ from tests.e2e.web_world import page_of
 
 from fairlead.api.cluster.team import TeamUse
 from fairlead.doctor.registry import BY_ID
-from fairlead.web.cluster import Rights
 from fairlead.web.questions import UsageQuestion, UsageSums
+from fairlead.web.rights import Rights, Scope
 
 pytestmark = pytest.mark.e2e
+
+
+def only(namespace: str, **may: bool) -> Rights:
+    """Return the rights of somebody who sees the jobs and pods of one namespace."""
+    here: Scope = frozenset({namespace})
+    return Rights(here, here, here, **may)
 
 
 def cells(page: str, name: str) -> list[str]:
@@ -150,7 +156,7 @@ async def test_usage_is_a_table_charts_and_a_file_of_the_same_hours() -> None:
 
 
 async def test_usage_of_a_history_that_is_read_slowly_or_not_at_all_says_so() -> None:
-    async with page_of(rights=Rights("lab")) as browser:
+    async with page_of(rights=only("lab")) as browser:
         await browser.sign_in()
         assert "The history is being read" in await browser.page("/usage?by=nothing&since=1")
         assert browser.questions.usages == [UsageQuestion("lab", ("team",), 30 * 86_400)]
@@ -195,7 +201,7 @@ async def test_texts_of_others_are_text_on_the_pages_of_operators() -> None:
 
 
 async def test_who_may_not_list_teams_or_pools_sees_none_and_is_told() -> None:
-    rights = Rights("default", nodes=False, teams=False, fleet=False, findings=False)
+    rights = only("default", nodes=False, teams=False, pools=False, findings=False)
     worlds = chain(teams_world(), fleet_world(), report_world())
     async with page_of(worlds, rights=rights) as browser:
         await browser.sign_in()
@@ -214,7 +220,7 @@ async def test_who_may_not_list_teams_or_pools_sees_none_and_is_told() -> None:
 
 
 async def test_a_team_names_no_node_and_no_job_that_its_viewer_may_not_list() -> None:
-    async with page_of(teams_world(), rights=Rights("speech", nodes=False)) as browser:
+    async with page_of(teams_world(), rights=only("speech", nodes=False)) as browser:
         await browser.sign_in()
         page = await browser.page("/teams/vision")
         assert "You may not list nodes" in page

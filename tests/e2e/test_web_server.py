@@ -21,7 +21,7 @@ from fairlead.api.resources import JOBS, NODES, Resource
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.connections import ConnectionLimits
 from fairlead.testing.builders import make_job, make_node, make_placement
-from fairlead.web.cluster import Rights
+from fairlead.web.rights import NOWHERE, Rights
 from fairlead.web.server import WebLimits
 from fairlead.web.session import LINK_SECONDS_MAX, SESSION_SECONDS_MAX
 
@@ -70,7 +70,7 @@ def world() -> Iterator[tuple[Resource[Any], Any]]:
 
 async def test_a_link_opens_the_page_once_and_its_cookie_is_for_this_site_alone() -> None:
     async with page_of(world()) as browser:
-        link = browser.server.link()
+        link = browser.link()
         answer, text = await browser.get(link.removeprefix(browser.url))
         cookie = answer.headers["Set-Cookie"]
         assert "HttpOnly" in cookie
@@ -108,7 +108,7 @@ async def test_a_forged_cookie_is_no_session(value: str) -> None:
 async def test_links_and_sessions_end_with_time() -> None:
     clock = SteppedClock()
     async with page_of(world(), clock=clock) as browser:
-        late = browser.server.link()
+        late = browser.link()
         await browser.sign_in()
         clock.ahead += LINK_SECONDS_MAX + 1
         assert (await browser.get(late.removeprefix(browser.url)))[0].status == 401
@@ -387,7 +387,8 @@ async def test_a_strange_address_is_answered_and_never_a_fault(path: str) -> Non
 
 
 async def test_what_may_not_be_listed_is_said_and_not_shown_as_nothing() -> None:
-    rights = Rights("default", nodes=False, reports=False, pods=False, teams=False)
+    here = frozenset({"default"})
+    rights = Rights(here, here, NOWHERE, nodes=False, reports=False, teams=False)
     async with page_of(world(), rights=rights) as browser:
         await browser.sign_in()
         assert "You may not list nodes" in await browser.page("/cluster")

@@ -24,11 +24,15 @@ from fairlead.runtime.clock import Clock, SystemClock
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.testing.fake_client import FakeClient
-from fairlead.web.cluster import Rights, WebMirrors
+from fairlead.web.cluster import WebMirrors
+from fairlead.web.entrance import LinkEntrance
 from fairlead.web.live import Pages
 from fairlead.web.pages import Site
+from fairlead.web.process import OnlyViewer, OwnPage
 from fairlead.web.questions import Answered, TooManyLogs, UsageQuestion, UsageSums
+from fairlead.web.rights import Rights
 from fairlead.web.server import WebLimits, WebServer
+from fairlead.web.view import ClusterView
 
 KEY = "key-of-the-record"
 _CODE = re.compile(r"code=([\w-]+)")
@@ -93,7 +97,7 @@ class ScriptedQuestions:
 class Browser:
     """A client of the page that is signed in once it has used a link."""
 
-    server: WebServer
+    own: OwnPage
     session: ClientSession
     client: FakeClient
     cluster: WebMirrors
@@ -101,13 +105,22 @@ class Browser:
     cookie: str = ""
 
     @property
+    def server(self) -> WebServer:
+        """What answers."""
+        return self.own.server
+
+    @property
     def url(self) -> str:
         """Where the page is."""
-        return self.server.url
+        return self.own.url
+
+    def link(self) -> str:
+        """Return a new one-time link."""
+        return self.own.link()
 
     async def sign_in(self) -> None:
         """Use a new link, and keep the cookie as a browser does."""
-        answer, _ = await self.get(self.server.link().removeprefix(self.url))
+        answer, _ = await self.get(self.link().removeprefix(self.url))
         assert answer.status == 200
         morsel = answer.cookies[f"fairlead-web-{self.server.port}"]
         self.cookie = f"{morsel.key}={morsel.value}"
@@ -191,9 +204,11 @@ async def page_of(
         await create(client, resource, each)
     rng = random.Random(1)
     cluster = WebMirrors(client, rights or Rights(), clock=clock, rng=rng)
-    site = Site(cluster, cast("Any", questions), user, "default", "", DEFAULT_LEVELS, is_up=True)
-    pages = Pages(site, stopwatch=asyncio.get_running_loop().time, cpu=time.thread_time)
-    server = WebServer(pages, key=KEY, clock=clock, log=SILENT, limits=limits)
+    view = ClusterView(cluster, rights or Rights())
+    site = Site(view, cast("Any", questions), user, "default", "", DEFAULT_LEVELS, is_up=True)
+    pages = Pages(stopwatch=asyncio.get_running_loop().time, cpu=time.thread_time)
+    entrance = LinkEntrance(OnlyViewer(site), key=KEY, clock=clock)
+    server = WebServer(pages, entrance, clock=clock, log=SILENT, limits=limits)
     supervisor = Supervisor(cluster.services(), clock=clock, rng=rng)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(supervisor.run())
@@ -203,6 +218,6 @@ async def page_of(
             server.listening(0),
             ClientSession(connector=TCPConnector(limit=0), timeout=timeout) as session,
         ):
-            yield Browser(server, session, client, cluster, questions)
+            yield Browser(OwnPage(server, entrance), session, client, cluster, questions)
         supervisor.stop()
         await running

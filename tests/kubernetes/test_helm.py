@@ -121,6 +121,24 @@ CHOICES = {
         "metrics": {"alerts": {"enabled": True, "runbookUrl": "https://wiki.example/x"}},
     },
     "alerts": {"metrics": {"alerts": {"enabled": True}}},
+    "page": {
+        "web": {
+            "enabled": True,
+            "secretName": "web",
+            "tlsSecretName": "tls",
+            "browsersFrom": [{"podSelector": {}}],
+            "impersonation": {"enabled": True, "users": ["oidc:ada"], "groups": ["oidc:lab"]},
+            "settings": {"oidc": {"issuer": "https://id.example", "clientId": "page"}},
+        },
+        "priorityClassName": "high",
+    },
+    "page with a certificate": {
+        "web": {
+            "enabled": True,
+            "certManager": {"enabled": True, "issuerRef": {"name": "ca"}},
+            "impersonation": {"enabled": True},
+        }
+    },
     "little": {
         "webhook": {"enabled": False},
         "metrics": {"service": {"enabled": False}},

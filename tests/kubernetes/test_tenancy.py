@@ -32,6 +32,7 @@ from tests.kubernetes.operating import (
 from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.test_logs import operator
 from tests.kubernetes.test_own_webhook import configure, webhook
+from tests.kubernetes.web_page import served_page
 
 from fairlead.api.jobs.job import Job
 from fairlead.api.names import DEFRAGMENT
@@ -291,6 +292,49 @@ async def test_a_user_of_one_namespace_is_answered_about_his_own_jobs_and_nothin
             assert "eve may not list" in said
         for name, namespace in (("own", "mine"), ("secret", "theirs")):
             await client.patch(JOBS, name, {"spec": {"cancel": True}}, namespace=namespace)
+
+
+async def test_two_users_of_the_page_see_and_change_what_is_theirs_and_nothing_of_each_other(
+    client: HttpClient, cluster: ControlPlane, tmp_path: Path
+) -> None:
+    tokens: list[str] = []
+    for each in manifests(Install()):
+        if each["metadata"]["name"] == "fairlead-edit":
+            with contextlib.suppress(AlreadyExists):
+                await client.create(ROLES, each)
+    for space, user in (("left", "uma"), ("right", "vic")):
+        await client.create(NAMESPACES, {"metadata": {"name": space}})
+        await client.create(ACCOUNTS, {"metadata": {"name": user}}, namespace=space)
+        subject = {"kind": "ServiceAccount", "name": user, "namespace": space}
+        binding = {"metadata": {"name": user}, "subjects": [subject]}
+        await client.create(
+            BINDINGS, {**binding, "roleRef": _role("fairlead-edit")}, namespace=space
+        )
+        await client.create(JOBS, job_body(f"{user}-job", 1), namespace=space)
+        path = await kubeconfig_of(client, cluster, space, user)
+        tokens.append(load_connection(path=path).token)
+    async with served_page(client, cluster, tmp_path) as page:
+        uma, vic = [await page.signed_in(token) for token in tokens]
+        assert "uma-job" in await uma.page("/jobs")
+        for path_ in ("/", "/jobs", "/jobs?namespace=right", "/jobs?q=job", "/cluster", "/teams"):
+            assert "vic-job" not in await uma.page(path_)
+        for path_ in ("/jobs/right/vic-job", "/change/cancel/right/vic-job"):
+            assert (await uma.get(path_))[0].status == 404
+        assert "cannot get resource" in (await uma.get("/jobs/right/vic-job"))[1]
+        change = "/change/cancel/right/vic-job"
+        form = {"csrf": await vic.csrf(change)}
+        assert (await uma.post(change, form))[0].status in (403, 404)
+        answer, said = await vic.post(change, form)
+        assert answer.status == 303, said
+        assert (await client.get(JOBS, "vic-job", namespace="right")).spec.cancel
+        assert not (await client.get(JOBS, "uma-job", namespace="left")).spec.cancel
+        await client.delete(BINDINGS, "uma", namespace="left")
+
+        async def is_blind() -> bool:
+            return "uma-job" not in await uma.page("/jobs")
+
+        await until(is_blind)
+        assert "vic-job" in await vic.page("/jobs")
 
 
 def _role(name: str) -> dict[str, str]:

@@ -66,6 +66,9 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "up": CommandEntry("cluster", "Start a cluster on this machine."),
         "status": CommandEntry("cluster", "Show how the cluster on this machine does."),
         "web": CommandEntry("web", "Serve the web page of a cluster on this machine."),
+        "web-server": CommandEntry(
+            "web_server", "Serve the web page to the users of a cluster.", "web_server"
+        ),
         "down": CommandEntry("cluster", "Stop the cluster on this machine; its state is kept."),
         "backup": CommandEntry("backup", "Save the cluster on this machine as one file."),
         "restore": CommandEntry("backup", "Make a data directory from a backup."),

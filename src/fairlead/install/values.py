@@ -18,6 +18,8 @@ from msgspec import Meta, field
 from fairlead import __version__
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.controller_settings import conflicts as settings_conflicts
+from fairlead.app.web_settings import WebSettings
+from fairlead.app.web_settings import conflicts as web_conflicts
 from fairlead.decide.pinning import Binding
 from fairlead.input.sections import Section, Tree, about, load, within
 from fairlead.node.registry import conflicts as agent_conflicts
@@ -188,7 +190,7 @@ class NetworkPolicy(Section, frozen=True):
 
 
 class CertManager(Section, frozen=True):
-    """Let cert-manager keep the webhook's certificate, which Fairlead otherwise does itself."""
+    """Let cert-manager keep the certificate, which Fairlead otherwise does itself."""
 
     enabled: Annotated[bool, about("Make a Certificate; needs its kinds.")] = False
     issuer_ref: Annotated[Tree, about("Who signs it: {name: ..., kind: ...}.")] = _EMPTY
@@ -219,6 +221,45 @@ class Crds(Section, frozen=True):
     install: Annotated[bool, about("Install and upgrade them.")] = True
     keep: Annotated[bool, about("Let helm uninstall leave them; with them, all jobs would go.")] = (
         True
+    )
+
+
+class WebImpersonation(Section, frozen=True):
+    """Requests as users who have given no token of the cluster: what the page cannot do without."""
+
+    enabled: Annotated[
+        bool, about("Let the page change things, and read logs, as such users.")
+    ] = False  # fmt: skip
+    users: Annotated[tuple[str, ...], about("As these only, with prefix; empty: as all.")] = ()
+    groups: Annotated[
+        tuple[str, ...], about("In these groups, with their prefix; empty: in none.")
+    ] = ()
+
+
+class WebValues(Section, frozen=True):
+    """The page for the users of the cluster."""
+
+    enabled: Annotated[bool, about("Serve it.")] = False
+    tls_secret_name: Annotated[
+        str,
+        about("Secret with tls.crt and tls.key; empty: cert-manager's, or one of its own."),
+    ] = ""  # fmt: skip
+    cert_manager: CertManager = CertManager()
+    secret_name: Annotated[
+        str,
+        about("Secret with oidc-client-secret, oidc-ca.crt and proxy-ca.crt, as settings need."),
+    ] = ""  # fmt: skip
+    browsers_from: Annotated[
+        tuple[Tree, ...],
+        about("Peers that may connect, such as those of the ingress controller; empty: all."),
+    ] = ()
+    impersonation: WebImpersonation = WebImpersonation()
+    settings: WebSettings = WebSettings()
+    resources: Annotated[Tree, Meta(description="Requests and limits of the container.")] = field(
+        default_factory=lambda: {
+            "requests": {"cpu": "100m", "memory": "256Mi"},
+            "limits": {"memory": "2Gi"},
+        }
     )
 
 
@@ -301,6 +342,7 @@ class Values(Section, frozen=True):
     webhook: WebhookValues = WebhookValues()
     admission_policies: AdmissionPolicyValues = AdmissionPolicyValues()
     service_account: ServiceAccount = ServiceAccount()
+    web: WebValues = WebValues()
     crds: Crds = Crds()
     node_agent: NodeAgentValues = NodeAgentValues()
     settings: ControllerSettings = ControllerSettings()
@@ -344,6 +386,16 @@ def conflicts(values: Values) -> Iterator[tuple[str, str]]:
             yield "webhook.certManager.enabled", "it takes webhook.enabled: true"
         if not values.webhook.cert_manager.issuer_ref.get("name"):
             yield "webhook.certManager.enabled", "it takes webhook.certManager.issuerRef.name"
+    if values.web.impersonation.enabled and not values.web.enabled:
+        yield "web.impersonation.enabled", "it takes web.enabled: true"
+    if values.web.cert_manager.enabled and not values.web.enabled:
+        yield "web.certManager.enabled", "it takes web.enabled: true"
+    if values.web.cert_manager.enabled and not values.web.cert_manager.issuer_ref.get("name"):
+        yield "web.certManager.enabled", "it takes web.certManager.issuerRef.name"
+    if values.web.settings.proxy.name and not values.web.secret_name:
+        yield "web.secretName", "web.settings.proxy.name takes it"
+    for path, message in web_conflicts(values.web.settings):
+        yield f"web.settings.{path}", message
     if values.settings.health.enabled and not values.admission_policies.enabled:
         message = "settings.health takes it: it holds each node to its own report"
         yield "admissionPolicies.enabled", message

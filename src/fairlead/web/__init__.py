@@ -7,6 +7,6 @@ It is a client of the API server like any other, in a process of its own, with t
 person who started it. See docs/design/web.md.
 """
 
-from fairlead.web.process import WebOptions, serve_web
+from fairlead.web.process import OwnPage, WebOptions, serve_web
 
-__all__ = ["WebOptions", "serve_web"]
+__all__ = ["OwnPage", "WebOptions", "serve_web"]

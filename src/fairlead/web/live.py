@@ -1,23 +1,47 @@
 """Pages that stay current: made again when something has changed, and sent where they differ.
 
-All who look at one URL share what is made for it. A page is made at most so often that making it
-takes a fifth of the time, so a costly one is a little older instead of slowing the others; one that
-nobody looks at is not made at all.
+All who look at one URL with the same name and rights share what is made for it. A page is made at
+most so often that making all that are looked at takes a fifth of the time, so that they are a
+little older instead of slowing what is asked for; one without viewers is not made at all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 from fairlead.web.pages import AskedPath, Site, make_page
 from fairlead.web.render import Page, render_main
+from fairlead.web.rights import Rights
 
-#: How many times as long as making a page took the processor it is left alone.
+#: How many times as long as making a page took the processor it is left alone, for each page that
+#: is looked at.
 PAUSE_RATIO = 4.0
 KEPT_MAX = 64
+
+#: Whose page it is, with which rights, and what was asked for.
+_PageKey: TypeAlias = tuple[str, str, Rights, AskedPath]
+
+
+class SessionEnded(Exception):
+    """The person has to sign in again; the message says why."""
+
+
+class Viewer(Protocol):
+    """Somebody who looks."""
+
+    @property
+    def name(self) -> str:
+        """Under which name he signed in; "" where there is only one."""
+        ...
+
+    async def site(self) -> Site:
+        """Return what he may see now; SessionEnded, Unavailable."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,46 +62,60 @@ class Pages:
     """Makes pages, and keeps the last ones for others who look at them."""
 
     def __init__(
-        self, site: Site, *, stopwatch: Callable[[], float], cpu: Callable[[], float]
+        self, *, stopwatch: Callable[[], float], cpu: Callable[[], float], kept_max: int = KEPT_MAX
     ) -> None:
         """`stopwatch` returns instants, `cpu` what this thread has used of its processor; both in
         seconds.
         """
-        self.site = site
-        self._stopwatch, self._cpu = stopwatch, cpu
-        self._kept: dict[AskedPath, Made] = {}
+        self._stopwatch, self._cpu, self._kept_max = stopwatch, cpu, kept_max
+        self._kept: dict[_PageKey, Made] = {}
+        self._watched: Counter[_PageKey] = Counter()
 
-    async def make(self, asked: AskedPath) -> Made:
+    async def make(self, site: Site, asked: AskedPath) -> Made:
         """Return a page as things are now; NoSuchPage."""
-        kept, version = self._kept.get(asked), self.site.cluster.version
+        key = _key(site, asked)
+        kept, version = self._kept.get(key), site.cluster.version
         now = self._stopwatch()
         if kept is not None and kept.version == version and now - kept.at < kept.page.seconds:
             return kept
         began = self._cpu()
-        page = await make_page(self.site, asked)
+        page = await make_page(site, asked)
         main = render_main(page)
         digest = hashlib.sha256(main.encode()).hexdigest()[:16]
         made = Made(page, main, digest, version, now, self._cpu() - began)
-        self._kept.pop(asked, None)
-        while len(self._kept) >= KEPT_MAX:
+        self._kept.pop(key, None)
+        while len(self._kept) >= self._kept_max:
             self._kept.pop(next(iter(self._kept)))
-        self._kept[asked] = made
+        self._kept[key] = made
         return made
 
-    async def changes(self, asked: AskedPath, seen: str) -> AsyncGenerator[Made | None]:
+    async def changes(
+        self, viewer: Viewer, asked: AskedPath, seen: str
+    ) -> AsyncGenerator[Made | None]:
         """Yield a page whenever it differs from what was seen, None where it was looked at again
-        and does not; NoSuchPage once it is gone.
+        and does not; NoSuchPage once it is gone, SessionEnded once the person is.
         """
         while True:
-            made = await self.make(asked)
-            yield made if made.digest != seen else None
-            seen = made.digest
+            site = await viewer.site()
+            made, key = await self.make(site, asked), _key(site, asked)
+            self._watched[key] += 1
             try:
-                async with asyncio.timeout(made.page.seconds):
-                    await self.site.cluster.changed(made.version)
-            except TimeoutError:
-                continue
-            await asyncio.sleep(PAUSE_RATIO * made.seconds)
+                yield made if made.digest != seen else None
+                seen = made.digest
+                try:
+                    async with asyncio.timeout(made.page.seconds):
+                        await site.cluster.changed(made.version)
+                except TimeoutError:
+                    continue
+                await asyncio.sleep(PAUSE_RATIO * made.seconds * len(self._watched))
+            finally:
+                self._watched[key] -= 1
+                if not self._watched[key]:
+                    del self._watched[key]
+
+
+def _key(site: Site, asked: AskedPath) -> _PageKey:
+    return site.viewer, site.user, site.cluster.rights, asked
 
 
 def event(name: str, data: str) -> bytes:

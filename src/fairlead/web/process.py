@@ -22,12 +22,15 @@ from fairlead.model.asks.topology import Level
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.supervisor import Supervisor
-from fairlead.web.cluster import Rights, WebMirrors, rights_of
+from fairlead.web.cluster import WebMirrors
+from fairlead.web.entrance import LinkEntrance, url_of
 from fairlead.web.live import Pages
 from fairlead.web.pages import Site
-from fairlead.web.questions import Questions
+from fairlead.web.questions import Questions, QuestionThreads
 from fairlead.web.record import WebRecord, clear_record, leave_record
+from fairlead.web.rights import Rights, rights_of
 from fairlead.web.server import WebServer
+from fairlead.web.view import ClusterView
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +50,42 @@ class WebOptions:
     record: Path
 
 
+@dataclass(frozen=True, slots=True)
+class OwnPage:
+    """A page that one person has started: its server, and the way in."""
+
+    server: WebServer
+    entrance: LinkEntrance
+
+    @property
+    def url(self) -> str:
+        """Where a browser of this machine reaches it."""
+        return url_of(self.server.port)
+
+    def link(self) -> str:
+        """Return a new one-time link."""
+        return self.entrance.link(self.server.port)
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyViewer:
+    """The person who started the page, and who always sees the same site."""
+
+    own: Site
+    name: str = ""
+
+    async def site(self) -> Site:
+        """See `Viewer`."""
+        return self.own
+
+
 async def serve_web(
     common: Common,
     connection: Connection,
     options: WebOptions,
     *,
     log: Logger,
-    ready: Callable[[WebServer], None],
+    ready: Callable[[OwnPage], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM; `ready` is called once the page can be looked at.
 
@@ -62,29 +94,27 @@ async def serve_web(
     clock, client = SystemClock(), HttpClient(connection)
     loop = asyncio.get_running_loop()
     rng = random.Random()  # noqa: S311 # jitter, not secrets
-    questions = Questions(replace(common, quiet=True), connection, clock)
+    threads = QuestionThreads()
+    questions = Questions(replace(common, quiet=True), connection, clock, threads)
     try:
         rights = await _rights(client, options, connection.namespace)
-        cluster = WebMirrors(client, rights, clock=clock, rng=rng, log=log)
-        questions.answered = cluster.touch
+        mirrors = WebMirrors(client, rights, clock=clock, rng=rng, log=log)
+        questions.answered = mirrors.touch
         site = Site(
-            cluster, questions, options.user, connection.namespace, common.where(rights.namespace),
-            options.levels, is_up=options.is_up,
+            ClusterView(mirrors, rights), questions, options.user, connection.namespace,
+            common.where(rights.namespace), options.levels, is_up=options.is_up,
         )  # fmt: skip
-        server = WebServer(
-            Pages(site, stopwatch=loop.time, cpu=time.thread_time),
-            key=secrets.token_urlsafe(32),
-            clock=clock,
-            log=log,
-        )
-        supervisor = Supervisor(cluster.services(), clock=clock, rng=rng, log=log)
+        entrance = LinkEntrance(OnlyViewer(site), key=secrets.token_urlsafe(32), clock=clock)
+        pages = Pages(stopwatch=loop.time, cpu=time.thread_time)
+        page = OwnPage(WebServer(pages, entrance, clock=clock, log=log), entrance)
+        supervisor = Supervisor(mirrors.services(), clock=clock, rng=rng, log=log)
         stop_on_signals(supervisor.stop)
         async with asyncio.TaskGroup() as group:
-            serving = group.create_task(_serve(server, cluster, options, ready))
+            serving = group.create_task(_serve(page, mirrors, options, ready))
             await supervisor.run()
             serving.cancel()
     finally:
-        await questions.close()
+        await threads.close()
         await client.close()
 
 
@@ -98,29 +128,27 @@ async def _rights(client: HttpClient, options: WebOptions, namespace: str) -> Ri
 
 
 async def _serve(
-    server: WebServer, cluster: WebMirrors, options: WebOptions, ready: Callable[[WebServer], None]
+    page: OwnPage, mirrors: WebMirrors, options: WebOptions, ready: Callable[[OwnPage], None]
 ) -> None:
     """Listen once everything has been listed, until cancelled."""
-    await cluster.ready()
+    await mirrors.ready()
     try:
-        async with server.listening(options.port):
-            await _announced(server, options, ready)
+        async with page.server.listening(options.port):
+            await _announced(page, options, ready)
     except OSError:
-        if options.is_port_asked or server.port:
+        if options.is_port_asked or page.server.port:
             raise
-        async with server.listening(0):
-            await _announced(server, options, ready)
+        async with page.server.listening(0):
+            await _announced(page, options, ready)
 
 
-async def _announced(
-    server: WebServer, options: WebOptions, ready: Callable[[WebServer], None]
-) -> None:
+async def _announced(page: OwnPage, options: WebOptions, ready: Callable[[OwnPage], None]) -> None:
     own = identity(os.getpid())
     assert own is not None, "this process lives"
-    record = WebRecord(os.getpid(), own.start_ticks, own.boot_id, server.url, server.key)
+    record = WebRecord(os.getpid(), own.start_ticks, own.boot_id, page.url, page.entrance.key)
     leave_record(options.record, record)
     try:
-        ready(server)
+        ready(page)
         await asyncio.Event().wait()
     finally:
         with suppress(OSError):

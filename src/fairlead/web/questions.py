@@ -64,7 +64,7 @@ V = TypeVar("V")
 
 
 class TooManyLogs(Exception):
-    """FOLLOWED_MAX logs are being followed."""
+    """As many logs are being followed as may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +160,52 @@ class SharedAnswers(Generic[K, V]):
         self._answered()
 
 
-class Questions:
-    """Asks in threads. `common` are the flags with which the page was started."""
+class QuestionThreads:
+    """The threads of all who ask: `asking` questions, `following` logs, and a history at a time."""
 
-    def __init__(self, common: Common, connection: Connection, clock: Clock) -> None:
+    def __init__(self, *, asking: int = 1, following: int = FOLLOWED_MAX) -> None:
+        self.following_max = following
+        self.asking = ThreadPoolExecutor(asking, thread_name_prefix="why")
+        self.reading = ThreadPoolExecutor(1, thread_name_prefix="history")
+        self.following = ThreadPoolExecutor(following, thread_name_prefix="logs")
+        self._feeds: dict[_Feed, asyncio.Future[None]] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """True where one more log may be followed."""
+        return len(self._feeds) < self.following_max
+
+    def follow(self, feed: _Feed, key: ObjectKey, query: LogPart) -> asyncio.Future[None]:
+        """Read a log in a thread of its own until its end; return that end."""
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self.following, feed.run, key, query)
+        self._feeds[feed] = running
+        running.add_done_callback(lambda _: self._feeds.pop(feed, None))
+        return running
+
+    async def close(self) -> None:
+        """End what is followed, and return once the threads have ended with it."""
+        for feed in self._feeds:
+            feed.stop()
+        await asyncio.gather(*self._feeds.values(), return_exceptions=True)
+        for each in (self.asking, self.reading, self.following):
+            each.shutdown(wait=False, cancel_futures=True)
+
+
+class Questions:
+    """Asks in threads, as the user of a connection. `common` are the flags of its commands."""
+
+    def __init__(
+        self,
+        common: Common,
+        connection: Connection,
+        clock: Clock,
+        threads: QuestionThreads,
+        *,
+        followed_max: int = FOLLOWED_MAX,
+    ) -> None:
         self._common, self._connection, self._clock = common, connection, clock
-        self._asking = ThreadPoolExecutor(1, thread_name_prefix="why")
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="history")
-        self._following = ThreadPoolExecutor(FOLLOWED_MAX, thread_name_prefix="logs")
+        self._threads, self._followed_max, self._followed = threads, followed_max, 0
         #: Called when an answer has come; who looks may want to see it.
         self.answered: Callable[[], None] = lambda: None
 
@@ -176,19 +214,9 @@ class Questions:
         ) -> SharedAnswers[K, V]:
             return SharedAnswers(ask, threads, clock, seconds=seconds, answered=self._has_come)
 
-        self._whys = shared(self._ask_why, self._asking, ANSWER_SECONDS)
-        self._uses = shared(self._ask_teams, self._asking, ANSWER_SECONDS)
-        self._usages = shared(self._ask_usage, self._reading, USAGE_SECONDS)
-        self._feeds: dict[_Feed, asyncio.Future[None]] = {}
-
-    async def close(self) -> None:
-        """End what is followed, and return once the threads have ended with it."""
-        for feed in self._feeds:
-            feed.stop()
-        await asyncio.gather(*self._feeds.values(), return_exceptions=True)
-        self._asking.shutdown(wait=False, cancel_futures=True)
-        self._reading.shutdown(wait=False, cancel_futures=True)
-        self._following.shutdown(wait=False, cancel_futures=True)
+        self._whys = shared(self._ask_why, threads.asking, ANSWER_SECONDS)
+        self._uses = shared(self._ask_teams, threads.asking, ANSWER_SECONDS)
+        self._usages = shared(self._ask_usage, threads.reading, USAGE_SECONDS)
 
     def _has_come(self) -> None:
         self.answered()
@@ -249,7 +277,7 @@ class Questions:
         """Make a change as the command of its name does; return why it was refused, "" if not."""
         loop = asyncio.get_running_loop()
         self._whys.forget(key)
-        return await loop.run_in_executor(self._asking, self._change, change, key)
+        return await loop.run_in_executor(self._threads.asking, self._change, change, key)
 
     def _change(self, change: ChangeVerb, key: ObjectKey) -> str:
         # As data, the command prints nothing by the way.
@@ -266,18 +294,20 @@ class Questions:
 
     async def logs(self, key: ObjectKey, query: LogPart) -> AsyncGenerator[bytes]:
         """Yield what a job's members write, as `fairlead logs` has it; TooManyLogs."""
-        if len(self._feeds) >= FOLLOWED_MAX:
+        if self._followed >= self._followed_max or not self._threads.has_room:
             raise TooManyLogs
-        loop = asyncio.get_running_loop()
-        feed = _Feed(self._connection, loop)
-        running = loop.run_in_executor(self._following, feed.run, key, query)
-        self._feeds[feed] = running
-        running.add_done_callback(lambda _: self._feeds.pop(feed, None))
+        feed = _Feed(self._connection, asyncio.get_running_loop())
+        self._followed += 1
+        running = self._threads.follow(feed, key, query)
+        running.add_done_callback(self._has_ended)
         try:
             while (piece := await feed.pieces.get()) is not None:
                 yield piece
         finally:
             feed.stop()
+
+    def _has_ended(self, _: asyncio.Future[None]) -> None:
+        self._followed -= 1
 
 
 class _Feed:

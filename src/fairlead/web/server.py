@@ -9,38 +9,40 @@ limit; streams have one of their own. Bodies are bounded and short.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import math
+import ssl
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from fairlead.api.status import ApiError, TooManyRequests
+from fairlead.app.access_reviews import Rate, RateBucket
 from fairlead.cli.cluster.embedded import LogPart
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import Logger
-from fairlead.web.live import Pages, event
-from fairlead.web.pages import AskedPath, NoSuchPage
+from fairlead.web.entrance import Entrance
+from fairlead.web.forms import FormLimits, asked_path, confirmed_form
+from fairlead.web.live import Pages, SessionEnded, event
+from fairlead.web.pages import AskedPath, NoSuchPage, Site
 from fairlead.web.pages.change import change_page, changed_work, place_of
 from fairlead.web.pages.usage import usage_csv
 from fairlead.web.program_text import ProgramText
 from fairlead.web.questions import TooManyLogs
-from fairlead.web.render import ROOT, Page, environment, render_main, render_whole
-from fairlead.web.session import BrowserSession, Sessions, is_own_host, is_own_request, is_token
+from fairlead.web.render import Page, render_main, render_whole
+from fairlead.web.responses import HEADERS, Refused, assets, html, static_file, text_file
+from fairlead.web.session import BrowserSession, is_own_request
 
-HEADERS: Mapping[str, str] = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
-    "connect-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'none'",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-}
-_STATIC = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+LOOPBACK = "127.0.0.1"
+#: What probes ask; it says that the process answers, and nothing else.
+HEALTH_PATH = "/healthz"
+#: What an entrance may answer to a POST.
+_ENTRY = (("link",), ("login",), ("logout",))
 _PATH_MAX, _QUERY_MAX = 1_024, 4_096
+_RATES_MAX = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,13 @@ class WebLimits:
     write_seconds_max: float = 20.0
     keepalive_seconds: float = 60.0
     stop_seconds_max: float = 2.0
-    #: Of a form, and for it to come in.
-    body_bytes_max: int = 4_096
-    body_seconds_max: float = 3.0
+    #: Of one person: requests being answered, in a time, and open pages and logs.
+    own_requests_max: int = 64
+    own_rate: Rate = field(default_factory=lambda: Rate(500.0, 100.0))
+    own_streams_max: int = 256
+    #: A page is followed for so long; then its browser comes again, and shows who it is.
+    stream_seconds_max: float = math.inf
+    body: FormLimits = field(default_factory=FormLimits)
     #: Of the log of a job that is sent as a file.
     log_bytes_max: int = 16 << 20
     connections: ConnectionLimits = field(
@@ -63,44 +69,26 @@ class WebLimits:
     )
 
 
-class Refused(Exception):
-    """A request that is not answered; the message is for the person."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 class WebServer:
-    """Serves the pages on a loopback address. `key` is what a new link is asked for with."""
+    """Serves the pages to users that an entrance lets in."""
 
     def __init__(
-        self, pages: Pages, *, key: str, clock: Clock, log: Logger, limits: WebLimits | None = None
-    ) -> None:
+        self, pages: Pages, entrance: Entrance, *, clock: Clock, log: Logger,
+        limits: WebLimits | None = None,
+    ) -> None:  # fmt: skip
         self.port = 0
         self.limits = limits or WebLimits()
-        self.sessions = Sessions()
-        self.key = key
+        self._entrance = entrance
         self._pages, self._clock, self._log = pages, clock, log
-        self._static = {
-            name: (kind, (ROOT / "static" / name).read_bytes()) for name, kind in _STATIC.items()
-        }
-        digests = b"".join(hashlib.sha256(body).digest() for _, body in self._static.values())
-        self._assets = hashlib.sha256(digests).hexdigest()[:12]
-        self._requests = 0
-        self._streams: set[asyncio.Task[object]] = set()
-
-    @property
-    def url(self) -> str:
-        """Where a browser of this machine reaches it."""
-        return f"http://127.0.0.1:{self.port}"
-
-    def link(self) -> str:
-        """Return a new one-time link."""
-        return f"{self.url}/login?code={self.sessions.link(self._clock.now())}"
+        self._requests: Counter[str] = Counter()
+        #: Those who asked last at the end.
+        self._rates: OrderedDict[str, RateBucket] = OrderedDict()
+        self._streams: dict[asyncio.Task[object], str] = {}
 
     @asynccontextmanager
-    async def listening(self, port: int) -> AsyncGenerator[None]:
+    async def listening(
+        self, port: int, *, host: str = LOOPBACK, tls: ssl.SSLContext | None = None
+    ) -> AsyncGenerator[None]:
         """Serve until the end of the block; 0 takes a free port. OSError."""
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -113,9 +101,9 @@ class WebServer:
             handler_cancellation=True,
             keepalive_timeout=self.limits.keepalive_seconds,
         )  # fmt: skip
-        connections = Connections(protocol, self.limits.connections)
+        connections = Connections(protocol, self.limits.connections, tls)
         try:
-            async with connections.listening("127.0.0.1", port) as bound:
+            async with connections.listening(host, port) as bound:
                 self.port = bound
                 yield
         finally:
@@ -131,14 +119,20 @@ class WebServer:
         try:
             answer = await self._answer(request, settle)
         except Refused as error:
-            answer = self._error(error.status, str(error))
+            answer = self._error(error.status, str(error), request)
+        except SessionEnded as error:
+            answer = self._error(401, str(error), request)
+        except ApiError as error:
+            status = 429 if isinstance(error, TooManyRequests) else 503
+            answer = self._error(status, str(error), request)
         except NoSuchPage as error:
-            answer = self._error(404, str(error))
+            answer = self._error(404, str(error), request)
         except ConnectionError:
             raise  # the browser has gone
         except Exception as error:  # noqa: BLE001 # the one place where faults of ours are caught
             self._log.error("Fault of the page", path=request.path, exc_info=error)
-            answer = self._error(500, "a fault of fairlead; the log of fairlead web says more")
+            text = "a fault of fairlead; the log of fairlead web says more"
+            answer = self._error(500, text, request)
         return answer
 
     async def _answer(
@@ -147,165 +141,145 @@ class WebServer:
         path, _, raw_query = request.raw_path.partition("?")
         if len(path) > _PATH_MAX or len(raw_query) > _QUERY_MAX:
             raise Refused(414, "the address is too long")
-        if not is_own_host(request.headers.get("Host", ""), self.port):
-            raise Refused(421, "this server answers to 127.0.0.1 and localhost only")
-        asked = _asked(path, raw_query)
+        if path == HEALTH_PATH:
+            return web.Response(text="ok\n", headers=HEADERS)
+        if not self._entrance.is_own_host(request.headers.get("Host", ""), self.port):
+            raise Refused(421, "this server does not answer to that name")
+        asked = asked_path(path, raw_query)
         parts = asked.path
-        if request.method == "POST" and parts == ("link",):
-            return self._new_link(request)
         is_change = parts[:1] == ("change",) and len(parts) == 4
-        if request.method not in (("GET", "HEAD", "POST") if is_change else ("GET", "HEAD")):
+        methods = ("GET", "HEAD", "POST") if is_change or parts[:1] in _ENTRY else ("GET", "HEAD")
+        if request.method not in methods:
             raise Refused(405, "accepted: GET")
-        if not is_own_request(request.headers):
+        if parts != ("link",) and not is_own_request(request.headers):
             raise Refused(403, "requests from pages of other sites are not accepted")
-        if len(parts) == 2 and parts[0] == "static" and parts[1] in self._static:
-            return self._asset(parts[1])
-        if parts == ("login",):
-            return self._login(asked.text("code"))
-        session = self._session(request)
+        if len(parts) == 2 and parts[0] == "static" and (file := static_file(parts[1])):
+            return file
+        if (entered := await self._entrance.answer(request, asked, self.port)) is not None:
+            return entered
+        session = await self._entrance.session(request, self.port)
+        self._admit(session.viewer.name)
         settle()
-        if parts == ("live",):
-            async with self._streaming():
-                return await self._live(request, asked)
-        if len(parts) == 3 and parts[0] == "logs":
-            async with self._streaming():
-                return await self._logs(request, asked)
-        if self._requests >= self.limits.requests_max:
-            raise Refused(503, f"{self.limits.requests_max} requests are being answered")
-        self._requests += 1
+        return await self._served(request, session, asked)
+
+    async def _served(
+        self, request: web.BaseRequest, session: BrowserSession, asked: AskedPath
+    ) -> web.StreamResponse:
+        """Answer somebody who has signed in."""
+        if asked.path == ("live",):
+            async with self._streaming(session):
+                return await self._live(request, session, asked)
+        if len(asked.path) == 3 and asked.path[0] == "logs":
+            async with self._streaming(session):
+                return await self._logs(request, session, asked)
+        name, limits = session.viewer.name, self.limits
+        if self._requests.total() >= limits.requests_max:
+            raise Refused(503, f"{limits.requests_max} requests are being answered")
+        if self._requests[name] >= limits.own_requests_max:
+            raise Refused(429, f"{limits.own_requests_max} requests of yours are being answered")
+        self._requests[name] += 1
         try:
+            site = await session.viewer.site()
             if asked.path[:1] == ("change",) and len(asked.path) == 4:
-                return await self._change(request, session, asked)
+                return await self._change(request, session, site, asked)
             if asked.path == ("usage.csv",):
-                return _csv(await usage_csv(self._pages.site, asked))
-            return await self._page(session, asked)
+                return text_file(await usage_csv(site, asked), "usage.csv", "text/csv")
+            made = await self._pages.make(site, asked)
+            frame = self._frame(session, made.digest, site.user)
+            return html(render_whole(made.page, made.main, frame))
         finally:
-            self._requests -= 1
+            self._requests[name] -= 1
+            if not self._requests[name]:
+                del self._requests[name]
 
-    # Sessions
-
-    @property
-    def _cookie(self) -> str:
-        """The cookie's name: ports of one host share their cookies."""
-        return f"fairlead-web-{self.port}"
-
-    def _session(self, request: web.BaseRequest) -> BrowserSession:
-        cookie = request.cookies.get(self._cookie, "")
-        session = self.sessions.find(cookie, self._clock.now())
-        if session is None:
-            raise Refused(401, "This page is for the person who started it.")
-        return session
-
-    def _login(self, code: str) -> web.Response:
-        cookie = self.sessions.redeem(code, self._clock.now())
-        if cookie is None:
-            raise Refused(401, "This link has been used, or it is more than five minutes old.")
-        # No redirect: a browser that comes from elsewhere would not send the cookie along.
-        answer = self._html(environment().get_template("welcome.html").render(assets=self._assets))
-        answer.set_cookie(self._cookie, cookie, httponly=True, samesite="Strict", path="/")
-        return answer
-
-    def _new_link(self, request: web.BaseRequest) -> web.Response:
-        """Return a new link to a process that can read our record, which a browser cannot."""
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not is_token(given, self.key) or "Origin" in request.headers:
-            raise Refused(403, "the key is wrong")
-        return web.Response(text=self.link(), headers=HEADERS)
+    def _admit(self, name: str) -> None:
+        """Take one request of a person's rate; Refused beyond it."""
+        rate, now = self.limits.own_rate, self._clock.now()
+        bucket = self._rates.pop(name, None) or RateBucket(rate, now)
+        self._rates[name] = bucket
+        if len(self._rates) > _RATES_MAX:
+            self._rates.popitem(last=False)
+        if not bucket.take(now):
+            raise Refused(429, "too many requests of yours came: try again in some seconds")
 
     # Answers
 
-    async def _page(self, session: BrowserSession, asked: AskedPath) -> web.Response:
-        made = await self._pages.make(asked)
-        return self._html(render_whole(made.page, made.main, self._frame(made.digest, session)))
-
     async def _change(
-        self, request: web.BaseRequest, session: BrowserSession, asked: AskedPath
+        self, request: web.BaseRequest, session: BrowserSession, site: Site, asked: AskedPath
     ) -> web.Response:
         """Show what a change would do; once that was confirmed on our page, make it."""
-        site, refusal = self._pages.site, ""
+        refusal = ""
         if request.method == "POST":
-            if "Origin" not in request.headers or not is_token(
-                await self._csrf_of(request), session.csrf
-            ):
-                raise Refused(403, "this change was not confirmed on a page of yours; go back")
+            await confirmed_form(request, session, self.limits.body)
             change, work = changed_work(site, asked)
             namespace, name = work.metadata.key
             refusal = await site.questions.change(change, (namespace, name))
             self._log.info(
                 "Change from the page", change=change.verb, namespace=namespace, job=name,
-                user=site.user, refusal=refusal,
+                user=session.viewer.name or site.user, source=request.remote or "",
+                refusal=refusal,
             )  # fmt: skip
             if not refusal:
                 headers = {**HEADERS, "Location": place_of(work)}
                 return web.Response(status=303, headers=headers)
         page = change_page(site, asked, session.csrf, refusal)
-        return self._html(
-            render_whole(page, render_main(page), self._frame("", session)), page.status
-        )
+        frame = self._frame(session, "", site.user)
+        return html(render_whole(page, render_main(page), frame), page.status)
 
-    async def _csrf_of(self, request: web.BaseRequest) -> str:
-        """Return the token in a form; Refused for a body that is too long, or comes too slowly."""
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self.limits.body_seconds_max):
-                async for piece in request.content.iter_any():
-                    body += piece
-                    if len(body) > self.limits.body_bytes_max:
-                        raise Refused(413, "the form is too long")
-        except TimeoutError as error:
-            raise Refused(408, "the form did not come in time") from error
-        fields = _asked("", body.decode("utf-8", "replace"))
-        return fields.text("csrf")
-
-    def _error(self, status: int, message: str) -> web.Response:
-        title = "Not found" if status == 404 else "Error"
-        values = {"message": message, "status": status}
-        page = Page("error.html", title, values, "fairlead web --url", status=status)
-        answer = self._html(render_whole(page, render_main(page), self._frame("", None)), status)
+    def _error(self, status: int, message: str, request: web.BaseRequest) -> web.Response:
+        if status == 401:
+            page = self._entrance.sign_in_page(message, request.raw_path)
+        else:
+            title = "Not found" if status == 404 else "Error"
+            values = {"message": message, "status": status}
+            page = Page("error.html", title, values, "fairlead web --url", status=status)
+        answer = html(render_whole(page, render_main(page), self._frame(None, "")), status)
         answer.force_close()
         return answer
 
-    def _frame(self, digest: str, session: BrowserSession | None) -> dict[str, object]:
-        site = self._pages.site
+    def _frame(
+        self, session: BrowserSession | None, digest: str, user: str = ""
+    ) -> dict[str, object]:
+        can_leave = session is not None and self._entrance.can_leave
         return {
-            "assets": self._assets, "digest": digest, "user": site.user if session else "",
-            "has_session": session is not None,
+            "assets": assets(), "digest": digest, "has_session": session is not None,
+            "user": user or (session.viewer.name if session is not None else ""),
+            "leave": session.csrf if session is not None and can_leave else "",
         }  # fmt: skip
-
-    def _html(self, text: str, status: int = 200) -> web.Response:
-        return web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
-
-    def _asset(self, name: str) -> web.Response:
-        kind, body = self._static[name]
-        headers = {**HEADERS, "Cache-Control": "private, max-age=31536000, immutable"}
-        answer = web.Response(body=body, content_type=kind, headers=headers)
-        answer.charset = "utf-8"
-        return answer
 
     # Streams
 
     @asynccontextmanager
-    async def _streaming(self) -> AsyncGenerator[None]:
-        if len(self._streams) >= self.limits.streams_max:
-            raise Refused(503, f"{self.limits.streams_max} pages are open, the server's limit")
+    async def _streaming(self, session: BrowserSession) -> AsyncGenerator[None]:
+        limits, name = self.limits, session.viewer.name
+        if len(self._streams) >= limits.streams_max:
+            raise Refused(503, f"{limits.streams_max} pages are open, the server's limit")
+        if sum(1 for each in self._streams.values() if each == name) >= limits.own_streams_max:
+            raise Refused(429, f"{limits.own_streams_max} pages of yours are open, the limit")
         task = asyncio.current_task()
         assert task is not None, "a request is answered in a task"
-        self._streams.add(task)
+        self._streams[task] = name
         try:
             yield
         finally:
-            self._streams.discard(task)
+            self._streams.pop(task, None)
 
-    async def _live(self, request: web.BaseRequest, asked: AskedPath) -> web.StreamResponse:
+    async def _live(
+        self, request: web.BaseRequest, session: BrowserSession, asked: AskedPath
+    ) -> web.StreamResponse:
         """Send a page's content whenever it has changed, and in between that we are here."""
         path, _, query = asked.text("of", _QUERY_MAX).partition("?")
-        shown, seen = _asked(path, query), asked.text("seen")
-        cluster, answer = self._pages.site.cluster, _event_stream()
+        shown, seen = asked_path(path, query), asked.text("seen")
+        cluster, answer = (await session.viewer.site()).cluster, _event_stream()
         await answer.prepare(request)
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + self.limits.stream_seconds_max
         try:
-            async with aclosing(self._pages.changes(shown, seen)) as changes:
+            async with aclosing(self._pages.changes(session.viewer, shown, seen)) as changes:
                 async for made in changes:
-                    self._session(request)  # it may have ended
+                    if loop.time() >= ends_at:
+                        break
+                    await self._entrance.session(request, self.port)  # it may have ended
                     if made is not None:
                         await self._write(answer, event("main", made.main))
                     age = cluster.age_seconds
@@ -313,19 +287,23 @@ class WebServer:
                     await self._write(answer, event("alive", text))
         except NoSuchPage as error:
             await self._write(answer, event("gone", str(error)))
-        except Refused:
+        except ApiError:
+            answer.force_close()  # the browser tries again
+        except (Refused, SessionEnded):
             await self._write(answer, event("expired", ""))
         except (TimeoutError, ConnectionError):  # it takes nothing any more, or is gone
             answer.force_close()
         return answer
 
-    async def _logs(self, request: web.BaseRequest, asked: AskedPath) -> web.StreamResponse:
+    async def _logs(
+        self, request: web.BaseRequest, session: BrowserSession, asked: AskedPath
+    ) -> web.StreamResponse:
         """Send what a job's members write: lines of HTML as they come, or a file of text."""
         key = asked.path[1], asked.path[2]
         is_file = asked.text("download") != ""
         tail = asked.number("tail", 100_000)
         wanted = LogPart(follow=not is_file, task=asked.text("task") or None, tail=tail or None)
-        chunks = self._pages.site.questions.logs(key, wanted)
+        chunks = self._seen(request, (await session.viewer.site()).questions.logs(key, wanted))
         answer = _download(key[1]) if is_file else _event_stream()
         try:
             async with aclosing(chunks):
@@ -336,9 +314,21 @@ class WebServer:
                     await self._send_lines(answer, chunks)
         except TooManyLogs:
             await self._write(answer, event("gone", "too many logs are being followed"))
+        except (Refused, SessionEnded, ApiError):  # the session has ended, or is not known to last
+            await self._write(answer, event("gone", "sign in again to see more"))
         except (TimeoutError, ConnectionError):  # it takes nothing any more, or is gone
             answer.force_close()
         return answer
+
+    async def _seen(
+        self, request: web.BaseRequest, chunks: AsyncGenerator[bytes]
+    ) -> AsyncGenerator[bytes]:
+        """Yield what is written for as long as the session lasts; Refused, SessionEnded."""
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                session = await self._entrance.session(request, self.port)
+                await session.viewer.site()
+                yield chunk
 
     async def _send_lines(self, answer: web.StreamResponse, chunks: AsyncGenerator[bytes]) -> None:
         text = ProgramText()
@@ -367,23 +357,10 @@ class WebServer:
             await answer.write(data)
 
 
-def _asked(path: str, query: str) -> AskedPath:
-    """Return what a path and a query ask for; Refused for a query of too many parts."""
-    try:
-        return AskedPath.of(path, query)
-    except ValueError as error:
-        raise Refused(400, "the query cannot be read") from error
-
-
 def _event_stream() -> web.StreamResponse:
     answer = web.StreamResponse(headers=HEADERS)
     answer.content_type = "text/event-stream"
     return answer
-
-
-def _csv(text: str) -> web.Response:
-    headers = {**HEADERS, "Content-Disposition": 'attachment; filename="usage.csv"'}
-    return web.Response(text=text, content_type="text/csv", charset="utf-8", headers=headers)
 
 
 def _download(name: str) -> web.StreamResponse:

@@ -1,11 +1,10 @@
-"""Who may look: one-time links, sessions, and which requests count as the page's own.
+"""Sessions, one-time links, and which requests count as the page's own.
 
-A link is used once and within minutes. It gives a session, whose cookie scripts cannot read and
-other sites cannot send. The page listens on the loopback address, where each user of the machine,
-and each page that a browser on it shows, can reach it, so the address alone gives no right:
+A session's cookie is what scripts cannot read and other sites cannot send. That a request reaches
+us gives no right:
 
-* `Host` must be one of ours: else a name of another site that resolves to 127.0.0.1 would make its
-  pages ours (DNS rebinding).
+* `Host` must be ours: else a name of another site that resolves to our address would make its pages
+  ours (DNS rebinding).
 * A browser says where a request comes from (`Sec-Fetch-Site`, `Origin`); what another origin sends
   is refused, another port of this machine included, to which SameSite does not apply.
 * What changes something carries a token that only pages of the session have.
@@ -17,9 +16,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from fairlead.web.live import Viewer
 
 #: A link is good for so long, a session for so long without a request.
 LINK_SECONDS_MAX = 300.0
@@ -34,62 +36,91 @@ _OWN_SITES = ("", "same-origin", "none")
 
 @dataclass(slots=True)
 class BrowserSession:
-    """One browser that has used a link. `csrf` is in its pages, and in nothing that is sent by
+    """One browser that has signed in. `csrf` is in its pages, and in nothing that is sent by
     itself.
     """
 
     csrf: str
+    viewer: Viewer
     used_at: float
+    #: However much it is used.
+    ends_at: float = math.inf
+
+
+class Links:
+    """Codes that are good once, kept as digests: to look one up takes no longer for a near miss."""
+
+    def __init__(self) -> None:
+        self._ends: dict[bytes, float] = {}
+
+    def make(self, now: float) -> str:
+        """Return a new code."""
+        self._drop_old(now)
+        while len(self._ends) >= LINKS_MAX:
+            self._ends.pop(next(iter(self._ends)))
+        code = secrets.token_urlsafe(_TOKEN_BYTES)
+        self._ends[_digest(code)] = now + LINK_SECONDS_MAX
+        return code
+
+    def redeem(self, code: str, now: float) -> bool:
+        """Use a code up; False for one that is used or too old."""
+        self._drop_old(now)
+        return self._ends.pop(_digest(code), None) is not None
+
+    def _drop_old(self, now: float) -> None:
+        self._ends = {code: end for code, end in self._ends.items() if now < end}
 
 
 class Sessions:
-    """Links and sessions, kept as digests: what is looked up takes no longer for a near miss."""
+    """Sessions by the digests of their cookies. Beyond a bound, the one of the same person that was
+    used least recently goes, and of all where each has few: no user ends the sessions of others.
+    """
 
-    def __init__(self) -> None:
-        self._links: dict[bytes, float] = {}
+    def __init__(self, *, sessions_max: int = SESSIONS_MAX, own_max: int = SESSIONS_MAX) -> None:
+        """Of `sessions_max`, one person may have `own_max`."""
+        self._max, self._own_max = sessions_max, own_max
         self._sessions: dict[bytes, BrowserSession] = {}
 
-    def link(self, now: float) -> str:
-        """Return a new code, good for one use."""
+    def begin(self, viewer: Viewer, now: float, *, ends_at: float = math.inf) -> str:
+        """Return the cookie of a new session."""
         self._drop_old(now)
-        while len(self._links) >= LINKS_MAX:
-            self._links.pop(next(iter(self._links)))
-        code = secrets.token_urlsafe(_TOKEN_BYTES)
-        self._links[_digest(code)] = now + LINK_SECONDS_MAX
-        return code
-
-    def redeem(self, code: str, now: float) -> str | None:
-        """Return the cookie of a new session for a code; None for one that is used or too old."""
-        self._drop_old(now)
-        if self._links.pop(_digest(code), None) is None:
-            return None
-        while len(self._sessions) >= SESSIONS_MAX:
-            oldest = min(self._sessions, key=lambda each: self._sessions[each].used_at)
-            self._sessions.pop(oldest)
+        own = [key for key, each in self._sessions.items() if each.viewer.name == viewer.name]
+        if len(own) >= self._own_max:
+            self._drop_oldest(own)
+        elif len(self._sessions) >= self._max:
+            self._drop_oldest(tuple(self._sessions))
         cookie = secrets.token_urlsafe(_TOKEN_BYTES)
-        self._sessions[_digest(cookie)] = BrowserSession(secrets.token_urlsafe(_TOKEN_BYTES), now)
+        self._sessions[_digest(cookie)] = BrowserSession(new_token(), viewer, now, ends_at)
         return cookie
 
     def find(self, cookie: str, now: float) -> BrowserSession | None:
         """Return the session of a cookie, which lasts again from now on; None for no such."""
         session = self._sessions.get(_digest(cookie))
-        if session is None or now - session.used_at > SESSION_SECONDS_MAX:
+        if session is None or not _lasts(session, now):
             return None
         session.used_at = now
         return session
 
+    def end(self, cookie: str) -> None:
+        """End the session of a cookie; harmless when repeated."""
+        self._sessions.pop(_digest(cookie), None)
+
     def _drop_old(self, now: float) -> None:
-        self._links = {code: end for code, end in self._links.items() if now < end}
         self._sessions = {
-            cookie: session
-            for cookie, session in self._sessions.items()
-            if now - session.used_at <= SESSION_SECONDS_MAX
+            cookie: session for cookie, session in self._sessions.items() if _lasts(session, now)
         }
 
+    def _drop_oldest(self, among: Sequence[bytes]) -> None:
+        self._sessions.pop(min(among, key=lambda each: self._sessions[each].used_at))
 
-def is_own_host(host: str, port: int) -> bool:
-    """True for a `Host` that means this server on the loopback address."""
-    return host.lower() in {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+
+def _lasts(session: BrowserSession, now: float) -> bool:
+    return now - session.used_at <= SESSION_SECONDS_MAX and now < session.ends_at
+
+
+def new_token() -> str:
+    """Return a text that cannot be guessed."""
+    return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 def is_own_request(headers: Mapping[str, str]) -> bool:

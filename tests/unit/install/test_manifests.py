@@ -10,7 +10,14 @@ from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.health_settings import HealthSettings
 from fairlead.app.messages import ACCOUNT, PROXIED_NAME
 from fairlead.install.manifests import HISTORY, NAME, Install, all_objects, label_of, manifests
-from fairlead.install.values import DoctorSecrets, NodeAgentValues, Values, conflicts
+from fairlead.install.values import (
+    DoctorSecrets,
+    NodeAgentValues,
+    Values,
+    WebImpersonation,
+    WebValues,
+    conflicts,
+)
 from fairlead.node.host import Host
 from fairlead.node.registry import SOURCES
 from fairlead.node.settings import (
@@ -196,3 +203,37 @@ def test_every_user_may_read_one_binding_and_the_settings_ask_the_archive_and_no
         ("clusterrolebindings", NAME, "get"), ("configmaps", "fairlead-settings", "get"),
         ("services/proxy", PROXIED_NAME, "get"), ("services/proxy", PROXIED_NAME, "create"),
     }  # fmt: skip
+
+
+def test_the_page_for_users_reads_what_it_shows_asks_who_may_see_it_and_changes_nothing() -> None:
+    values = Values(web=WebValues(enabled=True, secret_name="web", tls_secret_name="tls"))
+    made = {label_of(each): each for each in manifests(Install(values=values))}
+    role = made["ClusterRole fairlead-web"]
+    verbs = {(each, verb) for rule in role["rules"] for each in rule["resources"]
+             for verb in rule["verbs"]}  # fmt: skip
+    assert {verb for _, verb in verbs} == {"list", "watch", "create"}
+    created = {each for each, verb in verbs if verb == "create"}
+    assert created == {"tokenreviews", "subjectaccessreviews"}
+    assert "secrets" not in {each for each, _ in verbs}
+    assert "ClusterRole fairlead-web-impersonation" not in made
+    pod = made[f"Deployment {SPACE}/fairlead-web"]["spec"]["template"]["spec"]
+    paths = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    arguments = pod["containers"][0]["args"]
+    assert (paths["tls"], paths["secrets"]) == (
+        arguments[arguments.index("--cert-dir") + 1], arguments[arguments.index("--secrets") + 1],
+    )  # fmt: skip
+    assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"]
+    assert f"NetworkPolicy {SPACE}/fairlead-web" in made
+    assert not [
+        each for each in manifests(Install()) if "web" in each["metadata"]["name"].split("-")
+    ]
+
+
+def test_the_page_for_users_acts_as_the_users_and_in_the_groups_that_were_named() -> None:
+    named = WebImpersonation(enabled=True, users=("oidc:ada",), groups=("oidc:lab",))
+    values = Values(web=WebValues(enabled=True, impersonation=named))
+    made = {label_of(each): each for each in manifests(Install(values=values))}
+    rules = made["ClusterRole fairlead-web-impersonation"]["rules"]
+    assert [(rule["resources"], rule["verbs"], rule["resourceNames"]) for rule in rules] == [
+        (["users"], ["impersonate"], ["oidc:ada"]), (["groups"], ["impersonate"], ["oidc:lab"]),
+    ]  # fmt: skip

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from fairlead.cli.connection.common import Common, Format
 from fairlead.kube.kubeconfig import Connection
 from fairlead.web import questions as module
-from fairlead.web.questions import ANSWER_SECONDS, Questions
+from fairlead.web.questions import ANSWER_SECONDS, Questions, QuestionThreads
 
 KEY = ("default", "train")
+
+
+def asking_with(clock: Any) -> tuple[Questions, QuestionThreads]:
+    threads = QuestionThreads()
+    connection = Connection("http://nowhere", source="a test")
+    return Questions(COMMON, connection, clock, threads), threads
+
+
 COMMON = Common(Format.TABLE, "", False, "", "", True, False, True, 0)
 
 
@@ -56,7 +64,7 @@ async def test_a_page_does_not_wait_for_a_slow_answer_and_is_told_once_it_has_co
     slow: type[SlowAnswer],
 ) -> None:
     clock, told = Clock(), asyncio.Event()
-    asking = Questions(COMMON, Connection("http://nowhere", source="a test"), cast("Any", clock))
+    asking, threads = asking_with(clock)
     asking.answered = told.set
     assert await asking.why(KEY, patience_seconds=0.01) is None
     assert await asking.why(KEY, patience_seconds=0.01) is None
@@ -66,7 +74,7 @@ async def test_a_page_does_not_wait_for_a_slow_answer_and_is_told_once_it_has_co
     assert found is not None
     assert found.text == "answer 1\n"
     assert slow.count == 1, "one question for all who look"
-    await asking.close()
+    await threads.close()
 
 
 async def test_a_fault_of_an_answer_that_nobody_waits_for_is_reported(
@@ -77,20 +85,20 @@ async def test_a_fault_of_an_answer_that_nobody_waits_for_is_reported(
         lambda _, context: told.set_result(context["exception"])
     )
     monkeypatch.setattr(slow, "text", lambda *_: 1 / 0)
-    asking = Questions(COMMON, Connection("http://nowhere", source="a test"), cast("Any", Clock()))
+    asking, threads = asking_with(Clock())
     assert await asking.why(KEY, patience_seconds=0.01) is None
     slow.may_answer.set()
     assert isinstance(await told, ZeroDivisionError)
     with pytest.raises(ZeroDivisionError):
         await asking.why(KEY)
-    await asking.close()
+    await threads.close()
 
 
 async def test_an_old_answer_is_shown_while_a_new_one_is_asked_for(
     slow: type[SlowAnswer],
 ) -> None:
     clock, told = Clock(), asyncio.Event()
-    asking = Questions(COMMON, Connection("http://nowhere", source="a test"), cast("Any", clock))
+    asking, threads = asking_with(clock)
     slow.may_answer.set()
     first = await asking.why(KEY)
     assert first is not None
@@ -102,4 +110,4 @@ async def test_an_old_answer_is_shown_while_a_new_one_is_asked_for(
     second = await asking.why(KEY, patience_seconds=5)
     assert second is not None
     assert second.text == "answer 2\n"
-    await asking.close()
+    await threads.close()

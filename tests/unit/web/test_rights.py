@@ -9,7 +9,7 @@ import pytest
 from fairlead.api.resources import JOBS, NODES, PODS, TEAMS
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.testing.fake_client import FakeClient
-from fairlead.web.cluster import Rights, rights_of
+from fairlead.web.rights import Rights, rights_of
 
 
 class Guarded(FakeClient):
@@ -37,4 +37,5 @@ async def test_who_may_list_one_namespace_sees_its_jobs_and_no_nodes() -> None:
     client = Guarded(refused=(JOBS.path(), PODS.path(), NODES.path()))
     with pytest.raises(Forbidden):
         await rights_of(client, "")
-    assert await rights_of(client, "lab") == Rights("lab", nodes=False)
+    lab = frozenset({"lab"})
+    assert await rights_of(client, "lab") == Rights(lab, lab, lab, nodes=False)

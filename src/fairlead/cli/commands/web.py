@@ -54,11 +54,7 @@ def web(common_: Common, *, only_url: bool, port: int | None) -> int:
     link is good once, for five minutes. Ctrl-C ends it. Without -n it shows the jobs of all
     namespaces, or where you may not list those, of the kubeconfig's.
     """
-    if importlib.util.find_spec("jinja2") is None:
-        raise fail(
-            Code.BAD_VALUE, "the web page needs the Python package jinja2",
-            help=("pip install 'fairlead[web]'",),
-        )  # fmt: skip
+    check_extra("jinja2")
     from fairlead.web.record import read_record, record_path
 
     connection = find_connection(Choice(common_.kubeconfig, common_.context), os.environ)
@@ -70,6 +66,16 @@ def web(common_: Common, *, only_url: bool, port: int | None) -> int:
     api = common_.connect()
     _serve(common_, api, _options(common_, api, port, path), only_url=only_url)
     return Exit.OK
+
+
+def check_extra(*packages: str) -> None:
+    """Refuse to go on without these packages of the extra `web`; CliError."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise fail(
+                Code.BAD_VALUE, f"the web page needs the Python package {package}",
+                help=("pip install 'fairlead[web]'",),
+            )  # fmt: skip
 
 
 def _options(common_: Common, api: Api, port: int | None, path: Path) -> WebOptions:
@@ -90,14 +96,13 @@ def _serve(common_: Common, api: Api, options: WebOptions, *, only_url: bool) ->
 
     from fairlead.runtime.clock import SystemClock
     from fairlead.runtime.logs import LogLevel, configure
-    from fairlead.web import serve_web
-    from fairlead.web.server import WebServer
+    from fairlead.web import OwnPage, serve_web
 
     log = configure(clock=SystemClock(), level=LogLevel.INFO)
 
-    def ready(server: WebServer) -> None:
-        common_.note(f"The page is served at {server.url} until Ctrl-C")
-        _hand_over(common_, server.link(), options.record, only_url=only_url)
+    def ready(page: OwnPage) -> None:
+        common_.note(f"The page is served at {page.url} until Ctrl-C")
+        _hand_over(common_, page.link(), options.record, only_url=only_url)
 
     try:
         uvloop.run(serve_web(common_, api.connection, options, log=log, ready=ready))

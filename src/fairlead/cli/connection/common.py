@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,6 +23,9 @@ from fairlead.cli.connection.connect import Choice, find_connection
 from fairlead.cli.formats.table import WIDTH_DEFAULT, Column, Row, render_table
 from fairlead.cli.formats.text import parse_duration
 from fairlead.input.errors import Code, fail
+
+if TYPE_CHECKING:
+    from fairlead.kube.kubeconfig import Connection
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,12 +65,16 @@ class Common:
     color: bool
     quiet: bool
     verbosity: int
+    #: The server, and the credentials; None: as `kubeconfig` and `context` have it.
+    connection: Connection | None = None
 
     def connect(self, *, timeout_seconds: float | None = None) -> Any:
         """Return the `Api` of the chosen cluster; CliError when there is none."""
         from fairlead.cli.connection.transport import TIMEOUT_SECONDS, Api
 
-        connection = find_connection(Choice(self.kubeconfig, self.context), os.environ)
+        connection = self.connection or find_connection(
+            Choice(self.kubeconfig, self.context), os.environ
+        )
         return Api(connection, timeout_seconds=timeout_seconds or TIMEOUT_SECONDS)
 
     def space(self, default: str) -> str:

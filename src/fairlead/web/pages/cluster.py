@@ -17,10 +17,10 @@ from fairlead.api.values import quantity
 from fairlead.cli.formats.text import natural
 from fairlead.cli.views.nodes import NodeUsability, NodeUse
 from fairlead.model.asks.requests import NAME_COLUMN
-from fairlead.web.cluster import PageFacts
 from fairlead.web.pages.home import Gpus, gpus_of, gpus_on
 from fairlead.web.pages.site import AskedPath, Site
 from fairlead.web.render import Page, link
+from fairlead.web.view import PageFacts
 
 NODES_MAX = 600
 #: GPUs of a node that have a cell of their own.

@@ -14,9 +14,9 @@ from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.arrays import array_row
 from fairlead.cli.views.jobs import COLUMNS, NAMESPACE_COLUMN, job_rows
 from fairlead.model.asks.topology import Level
-from fairlead.web.cluster import WebMirrors
 from fairlead.web.questions import Questions
 from fairlead.web.render import link
+from fairlead.web.view import ClusterView
 
 _FIELDS_MAX = 32
 _JOB_COLUMNS = (NAMESPACE_COLUMN, *COLUMNS)
@@ -28,9 +28,9 @@ class NoSuchPage(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The cluster that is shown, and to whom. `where` are the flags that lead a command to it."""
+    """What a viewer sees of a cluster. `where` are the flags that lead a command to it."""
 
-    cluster: WebMirrors
+    cluster: ClusterView
     questions: Questions
     #: Under which name the person's jobs are stored; "" where that is not known.
     user: str
@@ -40,6 +40,8 @@ class Site:
     levels: Sequence[Level]
     #: It is a cluster of `fairlead up`, where some jobs are simulated.
     is_up: bool
+    #: Who looks, where several do; pages with the same are one person's.
+    viewer: str = ""
 
     def command(
         self, *words: str, namespace: str | None = None, filters: Sequence[str] = ()
@@ -48,7 +50,7 @@ class Site:
         its lines are those with all texts of `filters`.
         """
         named: tuple[str, ...] = ()
-        if namespace == "" and not self.cluster.rights.namespace:
+        if namespace == "" and self.cluster.rights.jobs is None:
             named = ("-A",)
         elif namespace and namespace != self.namespace:
             named = ("-n", namespace)

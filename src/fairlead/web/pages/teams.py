@@ -109,6 +109,7 @@ async def team_page(site: Site, asked: AskedPath) -> Page:
     rows = reservation_rows([team], _labels(site), now)
     values = {
         "name": name, "note": note, "rights": cluster.rights, "width": WIDTH,
+        "namespaces": cluster.rights.namespaces_text,
         "cells": cells_of(COLUMNS, team_rows([team])[0]), "bar": _bar(team, _scale([team])),
         "text": quota_text(team, [job for job in facts.jobs if not job.is_finished], owners),
         "queue": job_lines(site, queue[part], now), "queue_total": len(queue),

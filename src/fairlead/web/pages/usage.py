@@ -38,56 +38,68 @@ BY = ("team", "user", "team,user", "team,week", "user,week", "namespace", "pool"
 
 
 class UsageChoice(NamedTuple):
-    """What was asked for: keys to sum by, and since when."""
+    """What was asked for: keys to sum by, since when, and of which namespace ("": all)."""
 
     by: str
     since: str
+    namespace: str
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys one by one."""
         return tuple(self.by.split(","))
 
-    def question(self, site: Site) -> UsageQuestion:
-        """Return what to read."""
-        return UsageQuestion(site.cluster.rights.namespace, self.keys, float(SINCE[self.since]))
+    @property
+    def question(self) -> UsageQuestion:
+        """What to read."""
+        return UsageQuestion(self.namespace, self.keys, float(SINCE[self.since]))
 
 
 async def usage_page(site: Site, asked: AskedPath) -> Page:
     """Return the page; what takes longer to read than PATIENCE_SECONDS follows."""
-    choice = _choice(asked)
-    sums = await site.questions.usage(choice.question(site), patience_seconds=PATIENCE_SECONDS)
+    choice = _choice(site, asked)
+    sums = await site.questions.usage(choice.question, patience_seconds=PATIENCE_SECONDS)
     found = sums or UsageSums(site.cluster.clock.now())
     rows = usage_rows(found.found)
     values = {
-        "choice": choice, "choices": dict.fromkeys((*BY, choice.by)), "spans": tuple(SINCE),
+        "choice": choice, "spaces": sorted(site.cluster.rights.jobs or ()),
+        "choices": dict.fromkeys((*BY, choice.by)), "spans": tuple(SINCE),
         "is_read": sums is not None, "problem": found.problem, "at": found.at,
         "cut_note": CUT_NOTE if found.is_cut else "", "total": len(rows),
         "table": table_of(columns(choice.keys), rows[:ROWS_MAX]),
         "waits": table_of(WAIT_COLUMNS, wait_rows(found.waits)[:ROWS_MAX]),
         "charts": [] if sums is None or found.problem else _charts(found),
-        "csv": link("usage.csv", by=choice.by, since=choice.since),
-        "waits_command": site.command("history", "--since", choice.since, namespace=""),
+        "csv": link(
+            "usage.csv", by=choice.by, since=choice.since, namespace=choice.namespace
+        ),
+        "waits_command": site.command(
+            "history", "--since", choice.since, namespace=choice.namespace
+        ),
     }  # fmt: skip
     words = ("usage", "--by", choice.by, "--since", choice.since)
-    return Page("usage.html", "Usage", values, site.command(*words, namespace=""), "usage")
+    return Page(
+        "usage.html", "Usage", values, site.command(*words, namespace=choice.namespace), "usage"
+    )
 
 
 async def usage_csv(site: Site, asked: AskedPath) -> str:
     """Return the whole table as a file; NoSuchPage where the history cannot be read."""
-    choice = _choice(asked)
-    sums = await site.questions.usage(choice.question(site))
+    choice = _choice(site, asked)
+    sums = await site.questions.usage(choice.question)
     if sums is None or sums.problem:
         raise NoSuchPage(sums.problem if sums is not None else "the history is being read")
     return csv_text(sums.found, choice.keys)
 
 
-def _choice(asked: AskedPath) -> UsageChoice:
+def _choice(site: Site, asked: AskedPath) -> UsageChoice:
     """Return what a query asks for; what it says wrongly is as if it were not said."""
     keys = tuple(dict.fromkeys(asked.text("by").split(",")))
     since = asked.text("since")
     by = ",".join(keys) if all(key in KEYS for key in keys) else "team"
-    return UsageChoice(by, since if since in SINCE else _SINCE_DEFAULT)
+    seen, space = site.cluster.rights.jobs, asked.text("namespace")
+    if seen is not None and space not in seen:  # the history of all is not theirs to read
+        space = min(seen, default="")
+    return UsageChoice(by, since if since in SINCE else _SINCE_DEFAULT, space)
 
 
 def _charts(sums: UsageSums) -> list[Markup]:

@@ -18,8 +18,23 @@ app.kubernetes.io/component: agent
 {{- end }}
 {{- end }}
 
+{{- define "fairlead.webSelector" -}}
+app.kubernetes.io/name: fairlead
+app.kubernetes.io/instance: {{ .Release.Name | toJson }}
+app.kubernetes.io/component: web
+{{- end }}
+
 {{- define "fairlead.labels" -}}
 {{ include "fairlead.selector" . }}
+{{ include "fairlead.commonLabels" . }}
+{{- end }}
+
+{{- define "fairlead.webLabels" -}}
+{{ include "fairlead.webSelector" . }}
+{{ include "fairlead.commonLabels" . }}
+{{- end }}
+
+{{- define "fairlead.commonLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | toJson }}
 app.kubernetes.io/part-of: fairlead
 app.kubernetes.io/managed-by: {{ .Release.Service | toJson }}
