@@ -11,8 +11,9 @@ from tests.e2e.web_objects import EVIL, SCRIPT, fleet_world, report_world, teams
 from tests.e2e.web_world import page_of
 
 from fairlead.api.cluster.team import TeamUse
+from fairlead.app.messages import DecisionLine
 from fairlead.doctor.registry import BY_ID
-from fairlead.web.questions import UsageQuestion, UsageSums
+from fairlead.web.questions import LatestDecisions, UsageQuestion, UsageSums
 from fairlead.web.rights import Rights, Scope
 
 pytestmark = pytest.mark.e2e
@@ -227,3 +228,32 @@ async def test_a_team_names_no_node_and_no_job_that_its_viewer_may_not_list() ->
         assert "Jobs of other namespaces than speech are not shown" in page
         assert ">urgent</a>" not in page
         assert "n0" not in page
+
+
+async def test_decisions_are_listed_the_latest_first_and_each_has_its_file() -> None:
+    async with page_of() as browser:
+        await browser.sign_in()
+        assert "The scheduler is being asked" in await browser.page("/decisions")
+    async with page_of() as browser:
+        await browser.sign_in()
+        lines = [DecisionLine(n, 60.0 * n, 0.0125, 3, {kind: n}, f"sha256:{n:064x}")
+                 for n, kind in ((7, "place"), (8, "<script>"), (9, "evict"))]  # fmt: skip
+        browser.questions.decided = LatestDecisions(lines)
+        page = await browser.page("/decisions")
+        assert re.findall(r'href="/decisions/(\d+)/file"', page) == ["9", "8", "7"]
+        assert "12.5" in page
+        assert "8 &lt;script&gt;" in page
+        assert re.findall(r'"/decisions/(\d+)/', await browser.page("/decisions?q=PLACE")) == ["7"]
+        assert "No decision has such" in await browser.page("/decisions?q=nothing")
+        answer, text = await browser.get("/decisions/7/file")
+        assert (answer.status, text) == (200, '{"cycle": 7}\n')
+        assert 'filename="decision-7.jsonl"' in answer.headers["Content-Disposition"]
+        for name in ("6", "0", "-1", "x", "9" * 12, "%D9%A3", ".."):
+            assert (await browser.get(f"/decisions/{name}/file"))[0].status == 404, name
+
+
+async def test_who_may_not_see_decisions_is_shown_why() -> None:
+    async with page_of() as browser:
+        await browser.sign_in()
+        browser.questions.decided = LatestDecisions(problem="ada may not list jobs.fairlead.dev")
+        assert "ada may not list jobs" in await browser.page("/decisions")

@@ -19,6 +19,7 @@ from fairlead.api.resources import Resource
 from fairlead.cli.cluster.embedded import LogPart
 from fairlead.cli.job_request.change_verbs import ChangeVerb
 from fairlead.decide.verdict import ObjectKey
+from fairlead.input.errors import Code, fail
 from fairlead.model.asks.topology import DEFAULT_LEVELS
 from fairlead.runtime.clock import Clock, SystemClock
 from fairlead.runtime.logs import SILENT
@@ -29,7 +30,7 @@ from fairlead.web.entrance import LinkEntrance
 from fairlead.web.live import Pages
 from fairlead.web.pages import Site
 from fairlead.web.process import OnlyViewer, OwnPage
-from fairlead.web.questions import Answered, TooManyLogs, UsageQuestion, UsageSums
+from fairlead.web.questions import Answered, LatestDecisions, TooManyLogs, UsageQuestion, UsageSums
 from fairlead.web.rights import Rights
 from fairlead.web.server import WebLimits, WebServer
 from fairlead.web.view import ClusterView
@@ -53,6 +54,7 @@ class ScriptedQuestions:
     used: UsageSums | None = None
     usages: list[UsageQuestion] = field(default_factory=list)
     uses: dict[str, TeamUse] | None = None
+    decided: LatestDecisions | None = None
     #: A token for each log that has begun, and for each that has ended.
     begun: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
     ended: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
@@ -72,6 +74,16 @@ class ScriptedQuestions:
         """Return what the test has set: None while the history is being read."""
         self.usages.append(question)
         return self.used
+
+    async def decisions(self, *, patience_seconds: float | None = None) -> LatestDecisions | None:
+        """Return what the test has set: None while the scheduler is being asked."""
+        return self.decided
+
+    async def decision_file(self, cycle: int) -> bytes:
+        """Return a file, of the decisions that the test has set."""
+        if self.decided is None or cycle not in {line.cycle for line in self.decided.lines}:
+            raise fail(Code.NO_SUCH_DECISION, f"decision {cycle} is not kept")
+        return b'{"cycle": 7}\n'
 
     async def change(self, change: ChangeVerb, key: ObjectKey) -> str:
         """Note it, and refuse it with the text that the test has set."""

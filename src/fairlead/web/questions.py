@@ -27,10 +27,12 @@ from typing import Any, Generic, TypeVar
 
 from fairlead.api.cluster.team import TeamUse
 from fairlead.api.status import ApiError
+from fairlead.app.messages import DecisionLine
 from fairlead.cli.cluster.answers import ask_teams
 from fairlead.cli.cluster.archive import Archive
 from fairlead.cli.cluster.embedded import LogPart, is_embedded, stream_logs
 from fairlead.cli.commands.change import change_reference
+from fairlead.cli.commands.decisions import read_decision, read_decisions
 from fairlead.cli.commands.usage import UsageRecords, read_records
 from fairlead.cli.commands.why import Asking, JobAnswer
 from fairlead.cli.connection.common import Common, Format
@@ -50,6 +52,8 @@ from fairlead.runtime.clock import Clock
 
 #: Answers are kept for so long, and so many of them.
 ANSWER_SECONDS, ANSWERS_MAX = 10.0, 256
+#: Decisions of the scheduler that are listed.
+DECISIONS_MAX = 100
 #: Reading the history may take minutes, and it changes slowly.
 USAGE_SECONDS = 300.0
 #: Logs that are followed at a time, each by a thread.
@@ -102,6 +106,14 @@ class UsageSums:
     weeks: Totals = field(default_factory=dict[tuple[str, ...], tuple[float, ...]])
     waits: Waits = field(default_factory=dict[str, Sequence[float]])
     is_cut: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LatestDecisions:
+    """What the scheduler decided last; `problem` says why that cannot be seen."""
+
+    lines: Sequence[DecisionLine] = ()
     problem: str = ""
 
 
@@ -216,6 +228,7 @@ class Questions:
 
         self._whys = shared(self._ask_why, threads.asking, ANSWER_SECONDS)
         self._uses = shared(self._ask_teams, threads.asking, ANSWER_SECONDS)
+        self._decisions = shared(self._ask_decisions, threads.asking, ANSWER_SECONDS)
         self._usages = shared(self._ask_usage, threads.reading, USAGE_SECONDS)
 
     def _has_come(self) -> None:
@@ -240,6 +253,27 @@ class Questions:
     ) -> UsageSums | None:
         """Return the sums of `fairlead usage`, as `SharedAnswers.of`."""
         return await self._usages.of(question, patience_seconds=patience_seconds)
+
+    async def decisions(self, *, patience_seconds: float | None = None) -> LatestDecisions | None:
+        """Return what `fairlead decisions` lists, as `SharedAnswers.of`."""
+        return await self._decisions.of((), patience_seconds=patience_seconds)
+
+    async def decision_file(self, cycle: int) -> bytes:
+        """Return what `fairlead decisions save` writes; CliError, ApiError."""
+        loop = asyncio.get_running_loop()
+        lines = await loop.run_in_executor(
+            self._threads.reading, read_decision, self._common, cycle
+        )
+        return b"".join(line + b"\n" for line in lines)
+
+    def _ask_decisions(self, _key: tuple[()]) -> LatestDecisions:
+        try:
+            return LatestDecisions(read_decisions(self._common, DECISIONS_MAX))
+        except CliError as error:
+            problem = error.problems[0]
+            return LatestDecisions(problem="; ".join((problem.message, *problem.detail)))
+        except ApiError as error:
+            return LatestDecisions(problem=str(error))
 
     def _ask_usage(self, question: UsageQuestion) -> UsageSums:
         until, space = self._clock.now(), question.namespace

@@ -29,6 +29,7 @@ from fairlead.web.forms import FormLimits, asked_path, confirmed_form
 from fairlead.web.live import Pages, SessionEnded, event
 from fairlead.web.pages import AskedPath, NoSuchPage, Site
 from fairlead.web.pages.change import change_page, changed_work, place_of
+from fairlead.web.pages.decisions import decision_file
 from fairlead.web.pages.usage import usage_csv
 from fairlead.web.program_text import ProgramText
 from fairlead.web.questions import TooManyLogs
@@ -184,6 +185,8 @@ class WebServer:
                 return await self._change(request, session, site, asked)
             if asked.path == ("usage.csv",):
                 return text_file(await usage_csv(site, asked), "usage.csv", "text/csv")
+            if asked.path[:1] == ("decisions",) and asked.path[2:] == ("file",):
+                return text_file(*await decision_file(site, asked), "application/jsonl")
             made = await self._pages.make(site, asked)
             frame = self._frame(session, made.digest, site.user)
             return html(render_whole(made.page, made.main, frame))

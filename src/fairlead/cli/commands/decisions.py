@@ -52,7 +52,7 @@ def decisions(common_: Common, *, limit: int) -> int:
     """
     if click.get_current_context().invoked_subcommand is not None:
         return Exit.OK
-    lines = _listed(common_, limit)
+    lines = read_decisions(common_, limit)
     if common_.is_structured:
         common_.structured([msgspec.to_builtins(line) for line in lines])
     elif common_.format is Format.NAME:
@@ -72,13 +72,7 @@ def save(common_: Common, *, cycle: int, file: str) -> int:
     The file has the nodes, jobs and pods of the whole cluster, without variables, commands and
     images of containers.
     """
-    try:
-        lines = list(_lines(common_, f"{DECISIONS_PATH}/{cycle}", {}))
-    except Expired as error:
-        raise fail(
-            Code.NO_SUCH_DECISION, f"decision {cycle} is not kept, or not any more",
-            help=("fairlead decisions lists those that are",),
-        ) from error  # fmt: skip
+    lines = read_decision(common_, cycle)
     with writing(file):
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _OWNER_ONLY)
         with os.fdopen(descriptor, "wb") as out:
@@ -114,7 +108,19 @@ def replay(common_: Common, *, file: str) -> int:
     return Exit.OK if is_same else Exit.FAILED
 
 
-def _listed(common_: Common, limit: int) -> list[DecisionLine]:
+def read_decision(common_: Common, cycle: int) -> list[bytes]:
+    """Return the lines of a decision's file, without their ends; CliError."""
+    try:
+        return list(_lines(common_, f"{DECISIONS_PATH}/{cycle}", {}))
+    except Expired as error:
+        raise fail(
+            Code.NO_SUCH_DECISION, f"decision {cycle} is not kept, or not any more",
+            help=("fairlead decisions lists those that are",),
+        ) from error  # fmt: skip
+
+
+def read_decisions(common_: Common, limit: int) -> list[DecisionLine]:
+    """Return the latest decisions, at most so many; CliError."""
     lines = _lines(common_, DECISIONS_PATH, {"limit": str(limit)})
     try:
         return [msgspec.json.decode(line, type=DecisionLine) for line in lines]

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from fairlead.web.pages.arrays import array_page, arrays_page
 from fairlead.web.pages.cluster import cluster_page
+from fairlead.web.pages.decisions import decisions_page
 from fairlead.web.pages.doctor import doctor_page
 from fairlead.web.pages.fleet import fleet_page
 from fairlead.web.pages.home import home_page
@@ -38,6 +39,7 @@ _PAGES: dict[tuple[str, int], Maker] = {
     ("teams", 2): team_page,
     ("fleet", 1): fleet_page,
     ("doctor", 1): doctor_page,
+    ("decisions", 1): decisions_page,
     ("usage", 1): usage_page,
 }
 
