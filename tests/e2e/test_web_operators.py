@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import chain
+from typing import Any
 
 import pytest
 from markupsafe import escape
 from tests.e2e.web_objects import EVIL, SCRIPT, fleet_world, report_world, teams_world, usage_answer
 from tests.e2e.web_world import page_of
 
+from fairlead.api.cluster.node_report import (
+    NodeReport,
+    NodeReportStatus,
+    ReportedPodEgress,
+    ReportedShaping,
+    ReportedTeamEgress,
+)
 from fairlead.api.cluster.team import TeamUse
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.resources import NODE_REPORTS, TEAMS, Resource
 from fairlead.app.messages import DecisionLine
 from fairlead.doctor.registry import BY_ID
+from fairlead.testing.builders import make_team
 from fairlead.web.questions import LatestDecisions, UsageQuestion, UsageSums
 from fairlead.web.rights import Rights, Scope
 
 pytestmark = pytest.mark.e2e
+M = 10**6
 
 
 def only(namespace: str, **may: bool) -> Rights:
@@ -257,3 +270,34 @@ async def test_who_may_not_see_decisions_is_shown_why() -> None:
         await browser.sign_in()
         browser.questions.decided = LatestDecisions(problem="ada may not list jobs.fairlead.dev")
         assert "ada may not list jobs" in await browser.page("/decisions")
+
+
+def network_world() -> Iterator[tuple[Resource[Any], Any]]:
+    """A team with a budget, and what two agents report; one pod has a name of HTML."""
+    yield TEAMS, make_team("vision", namespaces=["a"], network={"internetEgress": "1G"})
+    yield TEAMS, make_team("audio")
+    for node, pod, sent in (("n1", "loader", 190 * M), ("n2", SCRIPT, 400 * M)):
+        team = ReportedTeamEgress("vision", 600 * M, sent, 2 * sent, dropped=7, pods=1)
+        own = ReportedPodEgress("a", pod, "vision", 200 * M, sent, 7)
+        shaping = ReportedShaping("limit", "", teams=(team,), pods=(own,))
+        status = NodeReportStatus(shaping=shaping)
+        yield NODE_REPORTS, NodeReport(metadata=ObjectMeta(node), status=status)
+
+
+async def test_the_network_page_shows_budgets_and_the_pods_that_send_most_first() -> None:
+    async with page_of(network_world()) as browser:
+        await browser.sign_in()
+        page = await browser.page("/network")
+        assert "590M" in page, "both nodes together"
+        assert "audio" not in page
+        assert page.index("400M") < page.index("loader") < page.index("190M")
+        assert SCRIPT not in page
+        one = await browser.page("/network?q=n1")
+        assert "loader" in one
+        assert "400M" not in one
+    rights = Rights(teams=False, reports=False)
+    async with page_of(network_world(), rights=rights) as browser:
+        await browser.sign_in()
+        page = await browser.page("/network")
+        assert "You may not list reports of nodes" in page
+        assert "loader" not in page

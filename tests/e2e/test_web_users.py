@@ -78,7 +78,7 @@ def world() -> Iterator[tuple[Resource[Any], Any]]:
 
 ADDRESSES = (
     "/", "/jobs", "/jobs?namespace=b", "/jobs?user=bob", "/jobs?q=hidden", "/jobs?node=n1",
-    "/arrays", "/cluster", "/nodes/n1", "/teams", "/fleet", "/doctor",
+    "/arrays", "/cluster", "/nodes/n1", "/teams", "/fleet", "/network", "/doctor",
     "/usage?namespace=b",
 )  # fmt: skip
 NAMED = ("/change/cancel/b/{}", "/arrays/b/{}-array", "/jobs/b/{}", "/nodes/{}", "/teams/{}")

@@ -17,6 +17,7 @@ from fairlead.web.pages.fleet import fleet_page
 from fairlead.web.pages.home import home_page
 from fairlead.web.pages.job import job_page
 from fairlead.web.pages.jobs import jobs_page
+from fairlead.web.pages.network import network_page
 from fairlead.web.pages.node import node_page
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site
 from fairlead.web.pages.teams import team_page, teams_page
@@ -39,6 +40,7 @@ _PAGES: dict[tuple[str, int], Maker] = {
     ("teams", 2): team_page,
     ("fleet", 1): fleet_page,
     ("doctor", 1): doctor_page,
+    ("network", 1): network_page,
     ("decisions", 1): decisions_page,
     ("usage", 1): usage_page,
 }

@@ -125,7 +125,7 @@ function select(number, isScrolled = true) {
 }
 
 const help = byId("help");
-const places = { h: "/", j: "/jobs", a: "/arrays", c: "/cluster", t: "/teams", f: "/fleet", d: "/doctor", s: "/decisions", u: "/usage" };
+const places = { h: "/", j: "/jobs", a: "/arrays", c: "/cluster", t: "/teams", f: "/fleet", n: "/network", d: "/doctor", s: "/decisions", u: "/usage" };
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
   const field = event.target.closest("input, select, textarea");
