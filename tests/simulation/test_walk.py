@@ -23,6 +23,7 @@ NO_STEP_OF_A_JOB = {
     "controllers/array_index.py",
     "controllers/array_sets.py",
     "controllers/arrays.py",
+    "controllers/device_matcher.py",
     "controllers/doctor.py",
     "controllers/element_renderer.py",
     "controllers/fleet.py",

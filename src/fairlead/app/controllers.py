@@ -30,6 +30,7 @@ from fairlead.controllers.arrays import ArraysController
 from fairlead.controllers.balloons import BalloonController
 from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
 from fairlead.controllers.decision_log import DecisionLog
+from fairlead.controllers.device_matcher import DeviceMatcher
 from fairlead.controllers.doctor import DoctorController
 from fairlead.controllers.egress import EgressController
 from fairlead.controllers.fleet import FleetController
@@ -162,7 +163,7 @@ class Controllers:
         self.world = ClusterWorld(
             self._cluster_mirrors(), clock=self._clock, levels=policies.levels,
             balloon_namespace=policies.own_namespace,
-            set_aside=self._new_set_aside("cluster"),
+            set_aside=self._new_set_aside("cluster"), matches_beside=True,
         )  # fmt: skip
         self._numbers = Numbers(client, policies.numbers, highest=self._highest_number)
         self._templates = StoredTemplates(client)
@@ -248,7 +249,7 @@ class Controllers:
             self._placing = controller.state
             self._metrics.watch_jobs(self.mirrors.jobs.items)
             self._metrics.watch_queue(controller.name, lambda: len(controller.state.queue))
-            await self._run(controller, reader)
+            await self._run(controller, reader, also=[DeviceMatcher(self.world).run])
         except Exception:
             self.world.rebuild()  # the scheduler may have left the cluster state half changed
             raise
@@ -449,7 +450,7 @@ class Controllers:
         """
         loop = self._loop(controller)
         unregister = (
-            self.world.on_forfeit(loop.wake), self.world.admissions.on_change(loop.check)
+            self.world.on_own_change(loop.wake), self.world.admissions.on_change(loop.check)
         )  # fmt: skip
         for mirror in own:
             self._metrics.watch_mirror(mirror)

@@ -68,6 +68,7 @@ from fairlead.decide.placement.outcome import status_patch
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Fact, ObjectKey, Verdict
 from fairlead.model.asks.topology import Level
+from fairlead.model.claimed.device_asks import DeviceKind
 from fairlead.model.holdings.team_use import SavedSums
 from fairlead.model.inventory.image_table import IMAGES_PER_NODE_MAX
 from fairlead.model.objects import Objects
@@ -139,6 +140,7 @@ class _Carried(msgspec.Struct, frozen=True, rename="camel"):
     uncertain: list[tuple[ObjectKey, Placement]] = []
     forfeited: list[tuple[ObjectKey, bool]] = []
     kept_since: list[tuple[ObjectKey, float]] = []
+    device_kinds: tuple[DeviceKind, ...] | None = None
 
 
 class _Header(msgspec.Struct, frozen=True, rename="camel"):
@@ -237,7 +239,7 @@ def write_lines(cycle: Cycle, snapshot: Snapshot) -> Iterator[bytes]:
         _Carried(
             carried.shares, carried.gpu_seconds, carried.write_blocked,
             list(carried.uncertain.items()), list(carried.forfeited.items()),
-            list(carried.kept_since.items()),
+            list(carried.kept_since.items()), carried.device_kinds,
         ),
         _Recall(
             recall.unwritten,
@@ -327,7 +329,7 @@ def _policy(given: dict[str, float | int | bool | None]) -> PlacementPolicy:
 def _carried(given: _Carried) -> Carried:
     return Carried(
         given.shares, given.gpu_seconds, given.write_blocked, dict(given.uncertain),
-        dict(given.forfeited), dict(given.kept_since),
+        dict(given.forfeited), dict(given.kept_since), given.device_kinds,
     )  # fmt: skip
 
 

@@ -53,6 +53,7 @@ from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.asks.topology import Level
+from fairlead.model.claimed.devices import Matched
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.model.health.node_health import NodeHealth
@@ -77,8 +78,12 @@ class ClusterWorld:
         levels: tuple[Level, ...] = (),
         balloon_namespace: str = "",
         set_aside: SetAside = STRICT,
+        matches_beside: bool = False,
     ) -> None:
         """Register on the mirrors.
+
+        `matches_beside`: a `DeviceMatcher` runs, which compares new kinds of devices with all that
+        there are; else the next decision does, however long it takes.
 
         `set_aside` takes the objects that cannot be taken in. STRICT: each is a fault of the
         mirror's reader, which is for mirrors that no other process part shares. `levels` are those
@@ -91,6 +96,7 @@ class ClusterWorld:
         self.yielding = YieldingTests(balloon_namespace)
         self._levels = levels
         self._balloon_namespace = balloon_namespace
+        self._matches_beside = matches_beside
         self.state = self._empty_state()
         #: Placements that were sent and whose outcome is unknown: no object shows them, so they
         #: outlive the scheduler that sent them (`uncertain_placements.py`).
@@ -104,7 +110,7 @@ class ClusterWorld:
         self._clock = clock
         self._reader: MirrorReader | None = None
         self._unregister: list[Callable[[], None]] = []
-        self._on_forfeit: list[Callable[[], None]] = []
+        self._on_own_change: list[Callable[[], None]] = []
         self._is_faulted = False
         self._register()
 
@@ -126,9 +132,11 @@ class ClusterWorld:
         self._register()
 
     def _empty_state(self) -> ClusterState:
-        return ClusterState(
+        state = ClusterState(
             PriorityTable(), self._levels, balloon_namespace=self._balloon_namespace
         )
+        state.devices.matches_at_once = not self._matches_beside
+        return state
 
     def ensure_sound(self) -> None:
         """Rebuild after a fault; nothing happens when there was none."""
@@ -152,17 +160,30 @@ class ClusterWorld:
         """
         if not self.state.is_forfeited(job.metadata.key):
             self.state.forfeit(job, is_final=is_final)
-            for wake in self._on_forfeit:
-                wake()
+            self._wake_own()
 
     def note_decided(self, job: Job, version: int) -> None:
         """Note the version of a job that a decision has made of `job`: that decision knows it."""
         self._decided_writes[job.metadata.key] = (job.metadata.version, version)
 
-    def on_forfeit(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` whenever nodes become free that no mirror shows; return what ends it."""
-        self._on_forfeit.append(wake)
-        return lambda: self._on_forfeit.remove(wake)
+    def match_devices(self, units: int) -> Matched:
+        """Do what `DeviceTable.match` does, and have those decide who read the world."""
+        matched = self.state.devices.match(units)
+        if matched.has_news:
+            self.change_count += 1
+            self._wake_own()
+        return matched
+
+    def on_own_change(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` whenever there is more to decide on that no mirror shows: nodes that are
+        free, devices that are matched; return what ends it.
+        """
+        self._on_own_change.append(wake)
+        return lambda: self._on_own_change.remove(wake)
+
+    def _wake_own(self) -> None:
+        for wake in self._on_own_change:
+            wake()
 
     def close(self) -> None:
         """Take the handlers off the mirrors."""

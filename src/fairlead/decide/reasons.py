@@ -360,6 +360,9 @@ class Reason(Enum):
         "DeviceClaimUnsupported", (Outcome.BLOCKED, Trait.WRITTEN_ONLY), 60,
         "{claim} cannot be planned: {path}: {why}",
     )  # fmt: skip
+    DEVICES_UNMATCHED = (
+        "DevicesUnmatched", (Outcome.WAITING, Trait.WRITTEN_ONLY), 20,
+        "devices are being matched with {claim}, whose kind is new here")  # fmt: skip
     BORROW_LIMIT = (
         "BorrowLimit", (Outcome.WAITING, Trait.HAS_ROOM | Trait.WRITTEN_ONLY), 40,
         "would fit on idle nodes of other teams, but a limit on borrowing or lending is reached; "
@@ -460,7 +463,7 @@ FREE_NODES = "free_nodes"
 #: How many nodes with room belong to teams that the job is not of, and which: facts of any reason.
 TEAM_NODES, OWNERS = "team_nodes", "owners"
 
-#: A counted noun that must lose its plural.
+#: A counted noun that loses its plural.
 _ONE = re.compile(r"(?<![\d.])1 (node|member|job|GPU|CPU|GPU-hour|pod)s\b")
 
 

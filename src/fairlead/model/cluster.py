@@ -291,9 +291,8 @@ class ClusterState:
     def follow_claims(self) -> None:
         """Take in what has changed of claims, volumes and devices, once after many changes."""
         changes = self.devices.follow()
-        for node, amounts in changes.nodes.items():
-            for resource in self.table.set_devices(node, amounts):
-                self.ledger.book_resource(resource)
+        for resource in self.table.set_devices(changes.nodes) if changes.nodes else ():
+            self.ledger.book_resource(resource)
         for node, lost in changes.stranded.items():
             self.ledger.set_stranded(node, lost)
         for pod, devices in changes.pods.items():

@@ -175,7 +175,7 @@ async def running(client: PolicedClient | None = None) -> AsyncIterator[World]:
                 controller, clock=world.clock, rng=world.rng,
                 options=LoopOptions(runs_mirrors=False),
             )  # fmt: skip
-            world.world.on_forfeit(loop.wake)
+            world.world.on_own_change(loop.wake)
             tasks.append(group.create_task(loop.run()))
         await asyncio.sleep(1)
         yield world
@@ -642,7 +642,7 @@ def test_refusals_of_a_release_count_only_in_a_row() -> None:
     async def main() -> None:
         async with running() as world:
             client = world.client
-            world.world.on_forfeit(lambda: forfeits.append(True))
+            world.world.on_own_change(lambda: forfeits.append(True))
             await world.submit("bad", count=2)
             await asyncio.sleep(5)
             client.denies = lambda status: status.get("placement", "") is None and next(answers)

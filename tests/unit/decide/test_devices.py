@@ -216,6 +216,7 @@ def test_a_class_that_does_not_exist_is_named_with_the_claim() -> None:
         ({"name": "r", "exactly": {"deviceClassName": DRIVER, "ofTomorrow": {"x": 1}}},
          "exactly.ofTomorrow", "not planned"),
         (device_request(count=33), "requests", "32 devices at most"),
+        (device_request(DRIVER, 1, *(["true"] * 9)), "exactly.selectors", "9 expressions"),
         (device_request(DRIVER, 1, "device."), "the selectors of class", "does not compile"),
         (device_request(DRIVER, 1, "cel.bind(x, 1, x == 1)"), "the selectors", "function bind"),
         (device_request(DRIVER, 1, f'device.attributes["{DRIVER}"].no == 1'), "the selectors",

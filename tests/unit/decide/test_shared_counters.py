@@ -17,6 +17,7 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.model.claimed.shared_counters import Layout, shapes, weight_of
+from fairlead.model.claimed.work import complete
 from fairlead.testing.builders import EPOCH, make_job
 from fairlead.testing.device_builders import (
     MIG,
@@ -147,9 +148,9 @@ def test_a_row_is_kept_by_every_way_in_which_devices_may_be_taken() -> None:
     layout = Layout(shape, tuple(bits[each] for each in profile))
     order = [*bits]
     for j, kind in enumerate(order):
-        weights = {bits[o]: weight_of(layout, bits[o], bits[kind]) for o in order[:j]}
+        weights = {bits[o]: complete(weight_of(layout, bits[o], bits[kind])) for o in order[:j]}
         weights = {bit: w for bit, w in weights.items() if w} | {bits[kind]: 1}
-        room = layout.room(bits[kind], weights)
+        room = complete(layout.room(bits[kind], weights))
         assert room > 0
         mine = layout.of(bits[kind])
         usable = [i for i, mask in enumerate(layout.masks) if mask in weights]

@@ -13,6 +13,7 @@ from fairlead.model.claimed.devices import (
     MissingDeviceClaim,
     MissingDeviceClass,
     UnallocatedClaim,
+    UnmatchedDevices,
     UnusableDevices,
 )
 from fairlead.model.claimed.job_reaches import Unusable
@@ -56,10 +57,8 @@ def unresolved_verdict(unresolved: Unresolved | UnresolvedTeam | Unusable) -> Ve
             return Verdict(Reason.CLAIM_FOR_ONE_POD, {"claim": claim, "members": members})
         case ClaimInUse(claim, user):
             return Verdict(Reason.CLAIM_IN_USE, {"claim": claim, "user": user})
-        case MissingDeviceClaim() | MissingDeviceClass() | UnallocatedClaim() | UnsupportedClaim():
-            return _device_verdict(unresolved)
         case _:
-            assert_never(unresolved)
+            return _device_verdict(unresolved)
 
 
 def _device_verdict(unusable: UnusableDevices) -> Verdict:
@@ -74,6 +73,9 @@ def _device_verdict(unusable: UnusableDevices) -> Verdict:
         case UnsupportedClaim(claim, path, why):
             facts = {"claim": claim, "path": path, "why": why}
             return Verdict(Reason.DEVICE_CLAIM_UNSUPPORTED, facts)
+        case UnmatchedDevices(claim, device_class):
+            facts = {"claim": claim, "device_class": device_class}
+            return Verdict(Reason.DEVICES_UNMATCHED, facts)
         case _:
             assert_never(unusable)
 

@@ -23,6 +23,7 @@ from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.asks.topology import Level
+from fairlead.model.claimed.device_asks import DeviceKind
 from fairlead.model.holdings.team_use import SavedSums
 from fairlead.model.objects import Objects
 
@@ -42,6 +43,8 @@ class Carried:
     forfeited: dict[ObjectKey, bool] = field(default_factory=dict[ObjectKey, bool])
     #: Since when room is kept for waiting jobs.
     kept_since: dict[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
+    #: The kinds of devices that it knew of which there are; None: all that jobs ask for.
+    device_kinds: tuple[DeviceKind, ...] | None = None
 
     @classmethod
     def of(cls, state: PlacementState) -> Carried:
@@ -50,7 +53,7 @@ class Carried:
         return cls(
             cluster.uses.shares.save(), cluster.uses.gpu_seconds.save(),
             tuple(state.write_blocked), cluster.uncertain, cluster.forfeited,
-            dict(state.kept_since),
+            dict(state.kept_since), cluster.devices.kinds,
         )  # fmt: skip
 
 
@@ -84,6 +87,8 @@ def _state(snapshot: Snapshot) -> PlacementState:
     objects, carried = snapshot.objects, snapshot.carried
     contains = snapshot.contains_faults
     cluster = objects.state(snapshot.levels, contains=contains)
+    if carried.device_kinds is not None:
+        cluster.devices.count_only(carried.device_kinds)
     cluster.uses.shares.load(carried.shares)
     cluster.uses.gpu_seconds.load(carried.gpu_seconds)
     for key, is_final in carried.forfeited.items():

@@ -53,6 +53,7 @@ from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.placement.why_not.whatif import placed_facts
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
+from fairlead.model.claimed.devices import UnmatchedDevices
 from fairlead.model.gang.gangs import GangRequest, InvalidGang
 
 _PENDING_SHOWN_MAX = 10
@@ -245,7 +246,11 @@ class _Cycle:
         context, key = self._context, entry.age.job_key
         reaches = self._state.cluster.jobs[key].reaches
         if not isinstance(reaches, tuple) and entry.job.spec.adopts is None:
-            verdict = self._verdicts[key] = unresolved_verdict(reaches)
+            verdict = unresolved_verdict(reaches)
+            if isinstance(reaches, UnmatchedDevices):  # not for long
+                self._write(key, verdict, True)
+                return False
+            self._verdicts[key] = verdict
             self._actions.append(release_job(entry.job, verdict, self._at))
             return False
         growth, room = context.growth(entry), self._room_of(entry)

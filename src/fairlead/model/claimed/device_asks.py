@@ -20,6 +20,9 @@ from fairlead.api.kubernetes.devices import DeviceSpec, DeviceTaint
 
 #: Devices of one claim (`AllocationResultsMaxSize`).
 DEVICES_PER_CLAIM_MAX = 32
+#: Expressions of one request, a quarter of what the API server takes: each is compared with all
+#: devices.
+SELECTORS_MAX = 8
 
 
 class ClaimName(Struct, frozen=True):
@@ -156,7 +159,10 @@ def _ask(request: Mapping[str, Any]) -> DeviceAsk | tuple[str, str]:
         return "exactly.allocationMode", f"{mode} is not planned yet; ask for a count"
     device_class, count = asked.pop("deviceClassName", ""), asked.pop("count", 1)
     selectors: list[str] = []
-    for j, each in enumerate(asked.pop("selectors", ())):
+    given = asked.pop("selectors", ())
+    if len(given) > SELECTORS_MAX:
+        return "exactly.selectors", f"{len(given)} expressions; accepted: {SELECTORS_MAX} at most"
+    for j, each in enumerate(given):
         match each:
             case {"cel": {"expression": str(expression)}} if len(each) == 1:
                 selectors.append(expression)

@@ -15,7 +15,7 @@ What a device is of is a *mask*: bit i for kind i. Rows follow from the masks th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain, combinations
@@ -24,12 +24,15 @@ from fairlead.api.values.quantity import CLAIMED
 from fairlead.model.asks.requests import Request, request_of
 from fairlead.model.claimed.device_asks import DeviceAsk, DeviceKind
 from fairlead.model.claimed.shared_counters import Layout, weight_of
+from fairlead.model.claimed.work import Work, all_of
 
 #: Kinds that overlap in a chain, those that share counters, and rows in all. Kinds beyond have no
 #: row.
 OVERLAPPING_MAX, SHARING_MAX, ROWS_MAX = 6, 8, 128
 _TEXT_MAX = 120
 _KNOWN_MAX = 4_096
+#: Masks that are compared in a unit of work.
+_MASKS_PER_WORK = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,34 +67,49 @@ class DeviceGroup:
 
 
 class DeviceRows:
-    """The rows of some kinds. The earlier kinds come first where there are too many."""
+    """The rows of some kinds."""
 
-    def __init__(
-        self,
-        kinds: Sequence[tuple[DeviceKind, int]],
-        masks: Iterable[int],
-        layouts: Iterable[Layout] = (),
-    ) -> None:
-        """`kinds` with the bit of each; `masks` of all devices, `layouts` of those that share
-        counters: a group of any other layout counts nothing.
-        """
-        self._layouts = dict.fromkeys(layouts)
-        self._plain = {mask for mask in masks if mask}
-        self._masks = sorted(self._plain.union(*(each.masks for each in self._layouts)) - {0})
-        self._content = {
-            bit: frozenset(mask for mask in self._masks if mask & bit) for _, bit in kinds
-        }
+    def __init__(self) -> None:
+        """Make those of no kinds; see `rows_of`."""
         self.rows: tuple[DeviceRow, ...] = ()
+        #: Ways in which devices share counters, and the kinds (bits) that there are in each.
+        self._layouts: dict[Layout, None] = {}
+        self._sharing_bits: list[int] = []
+        #: Masks of devices that share nothing; by bit of a kind, the masks of its devices.
+        self._plain: frozenset[int] = frozenset()
+        self._content: dict[int, frozenset[int]] = {}
         #: What groups offer of `rows`; they are alike by the thousand.
         self._known: dict[DeviceGroup, tuple[tuple[int, int], ...]] = {}
         self._bits: dict[DeviceKind, int] = {}
+
+    @classmethod
+    def of(
+        cls,
+        kinds: Sequence[tuple[DeviceKind, int]],
+        masks: Iterable[int],
+        layouts: Iterable[Layout] = (),
+    ) -> Work[DeviceRows]:
+        """Return the rows of some kinds, of which the earlier ones come first where they are too
+        many.
+
+        `kinds` with the bit of each; `masks` of all devices, `layouts` of those that share
+        counters: a group of any other layout counts nothing.
+        """
+        found = cls()
+        found._layouts = dict.fromkeys(layouts)
+        found._sharing_bits = [_union(each.masks) for each in found._layouts]
+        found._plain = frozenset(mask for mask in masks if mask)
+        every = sorted(found._plain.union(*(each.masks for each in found._layouts)) - {0})
+        for _, bit in kinds:
+            found._content[bit] = frozenset(mask for mask in every if mask & bit)
+            yield 1 + len(every) // _MASKS_PER_WORK
         names: dict[int, str] = {}
         for kind, bit in kinds:
-            bits = {**self._bits, kind: bit}
-            rows = self._rows({**names, bit: _text(kind)})
+            rows = yield from found._rows({**names, bit: _text(kind)})
             if rows is not None:
-                self._bits, self.rows = bits, rows
+                found._bits, found.rows = {**found._bits, kind: bit}, rows
                 names[bit] = _text(kind)
+        return found
 
     def has(self, kind: DeviceKind) -> bool:
         """True for a kind that is counted."""
@@ -101,6 +119,13 @@ class DeviceRows:
         """True for a kind of which there is no device."""
         bit = self._bits.get(kind)
         return bit is None or not self._content[bit]
+
+    def takes(self, kind: DeviceKind) -> tuple[tuple[str, int], ...] | None:
+        """Return what a device of a kind takes of each row; None for a kind that has no row."""
+        bit = self._bits.get(kind)
+        if bit is None:
+            return None
+        return tuple((row.name, row.weights[bit]) for row in self.rows if bit in row.weights)
 
     def request(self, asks: Iterable[DeviceAsk]) -> Request:
         """Return what a member takes of each row; it asks for kinds that are counted."""
@@ -116,13 +141,14 @@ class DeviceRows:
 
     def offered(
         self, masks: Mapping[int, int], groups: Sequence[DeviceGroup] = ()
-    ) -> dict[str, int]:
+    ) -> Work[dict[str, int]]:
         """Return what there is of each row, given how many devices have each mask, and those that
         share counters.
         """
         found: dict[str, int] = {}
         groups = [group for group in groups if group.layout in self._layouts]
-        rooms = [self._rooms(group) for group in groups]
+        rooms = yield from all_of(self._rooms(group) for group in groups)
+        yield 4 + len(self.rows) * (len(masks) + len(groups)) // _MASKS_PER_WORK
         for i, row in enumerate(self.rows):
             count = sum(n for mask, n in masks.items() if mask & row.bits)
             count += sum(each[i][0] for each in rooms)
@@ -134,34 +160,41 @@ class DeviceRows:
                 found[row.name] = count
         return found
 
-    def stranded(self, groups: Sequence[DeviceGroup]) -> Request:
+    def stranded(self, groups: Sequence[DeviceGroup]) -> Work[Request]:
         """Return what a node offers of each row that nobody can have: parts that are covered by
         those that pods have.
         """
-        rooms = [self._rooms(g) for g in groups if g.of_pods and g.layout in self._layouts]
+        rooms = yield from all_of(
+            self._rooms(group)
+            for group in groups
+            if group.of_pods and group.layout in self._layouts
+        )
         return request_of(
             (row.name, sum(each[i][1] for each in rooms)) for i, row in enumerate(self.rows)
         )
 
-    def _rooms(self, group: DeviceGroup) -> tuple[tuple[int, int], ...]:
+    def _rooms(self, group: DeviceGroup) -> Work[tuple[tuple[int, int], ...]]:
         """Return what a group offers of each row, to pods that count on the node and to others, and
         what of it is stranded: parts that nobody can have beside those that pods have.
         """
         found = self._known.get(group)
         if found is None:
+            rooms = yield from all_of(_room(row, group) for row in self.rows)
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
-            found = self._known[group] = tuple(_room(row, group) for row in self.rows)
+            found = self._known[group] = tuple(rooms)
         return found
 
-    def _rows(self, names: Mapping[int, str]) -> tuple[DeviceRow, ...] | None:
+    def _rows(self, names: Mapping[int, str]) -> Work[tuple[DeviceRow, ...] | None]:
         """Return the rows of some kinds, by bit; None where there would be too many."""
         found: list[DeviceRow] = []
+        yield 1 + len(names) * len(names) // _MASKS_PER_WORK
         for part in self._parts(list(names)):
-            is_sharing = any(each.of(sum(part)) for each in self._layouts)
+            is_sharing = any(bits & sum(part) for bits in self._sharing_bits)
             if len(part) > (SHARING_MAX if is_sharing else OVERLAPPING_MAX):
                 return None
-            found += self._sharing(part, names) if is_sharing else self._rows_of(part, names)
+            rows = self._sharing(part, names) if is_sharing else self._rows_of(part, names)
+            found += yield from rows
         return None if len(found) > ROWS_MAX else tuple(sorted(found, key=lambda row: row.name))
 
     def _parts(self, bits: Sequence[int]) -> list[list[int]]:
@@ -174,41 +207,49 @@ class DeviceRows:
         return parts
 
     def _compete(self, one: int, other: int) -> bool:
-        shares = any(each.of(one) and each.of(other) for each in self._layouts)
+        shares = any(bits & one and bits & other for bits in self._sharing_bits)
         return shares or not self._content[one].isdisjoint(self._content[other])
 
-    def _sharing(self, part: Sequence[int], names: Mapping[int, str]) -> Iterator[DeviceRow]:
-        """Yield the rows of kinds that share counters: how many there are, and how many remain
+    def _sharing(self, part: Sequence[int], names: Mapping[int, str]) -> Work[list[DeviceRow]]:
+        """Return the rows of kinds that share counters: how many there are, and how many remain
         beside earlier kinds.
         """
-        sizes = {
-            bit: max((each.room(bit, {bit: 1}) for each in self._layouts), default=1)
-            for bit in part
-        }
+        sizes: dict[int, int] = {}
+        for bit in part:
+            rooms = yield from all_of(each.room(bit, {bit: 1}) for each in self._layouts)
+            sizes[bit] = max(rooms, default=1)
         order = sorted(part, key=lambda bit: (sizes[bit], names[bit]))
+        found: list[DeviceRow] = []
         for i, bit in enumerate(order):
             own = {bit: 1}
-            yield DeviceRow(f"{CLAIMED}{names[bit]}", bit, own)
-            others = {o: weight for o in order[:i] if (weight := self._weight(o, bit))}
+            found.append(DeviceRow(f"{CLAIMED}{names[bit]}", bit, own))
+            others: dict[int, int] = {}
+            for other in order[:i]:
+                if weight := (yield from self._weight(other, bit)):
+                    others[other] = weight
             if others:
                 name = f"{CLAIMED}{names[bit]} beside larger ones"
-                yield DeviceRow(name, bit, own | others)
+                found.append(DeviceRow(name, bit, own | others))
+        return found
 
-    def _weight(self, earlier: int, bit: int) -> int:
-        both = any(mask & earlier and mask & bit for mask in self._plain)
-        return max((int(both), *(weight_of(each, earlier, bit) for each in self._layouts)))
+    def _weight(self, earlier: int, bit: int) -> Work[int]:
+        of_plain = int(any(mask & earlier and mask & bit for mask in self._plain))
+        found = yield from all_of(weight_of(each, earlier, bit) for each in self._layouts)
+        return max((of_plain, *found))
 
-    def _rows_of(self, part: Sequence[int], names: Mapping[int, str]) -> Iterable[DeviceRow]:
+    def _rows_of(self, part: Sequence[int], names: Mapping[int, str]) -> Work[list[DeviceRow]]:
         rows: dict[frozenset[int], DeviceRow] = {}
         for size in range(1, len(part) + 1):
             for chosen in combinations(part, size):
+                masks = sum(len(self._content[bit]) for bit in chosen)
+                yield 1 + masks * len(chosen) // _MASKS_PER_WORK
                 if len(self._parts(chosen)) > 1:
                     continue  # the rows of its parts say as much
                 content = frozenset[int]().union(*(self._content[bit] for bit in chosen))
                 if content not in rows:
                     within = [bit for bit in part if self._content[bit] <= content]
                     rows[content] = self._row(content, within, names)
-        return rows.values()
+        return list(rows.values())
 
     def _row(
         self, content: frozenset[int], within: Sequence[int], names: Mapping[int, str]
@@ -221,14 +262,21 @@ class DeviceRows:
         return DeviceRow(f"{CLAIMED}{_short(name)}", sum(within), dict.fromkeys(within, 1))
 
 
-def _room(row: DeviceRow, group: DeviceGroup) -> tuple[int, int]:
+def _room(row: DeviceRow, group: DeviceGroup) -> Work[tuple[int, int]]:
     layout, of_others = group.layout, group.taken & ~group.of_pods
-    offered = layout.room(row.bits, row.weights, of_others)
+    offered = yield from layout.room(row.bits, row.weights, of_others)
     if not group.of_pods:
         return offered, 0
-    left = layout.room(row.bits, row.weights, group.taken)
+    left = yield from layout.room(row.bits, row.weights, group.taken)
     had = sum(row.takes(m) for i, m in enumerate(layout.masks) if group.of_pods >> i & 1)
     return offered, max(0, offered - had - left)
+
+
+def _union(masks: Iterable[int]) -> int:
+    found = 0
+    for mask in masks:
+        found |= mask
+    return found
 
 
 def _text(kind: DeviceKind) -> str:

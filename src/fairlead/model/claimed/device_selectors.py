@@ -24,8 +24,8 @@ from fairlead.api.kubernetes.devices import Device
 from fairlead.model.claimed.device_asks import DeviceKind
 
 #: Length of an expression, a fifth of what the API server takes: to parse it holds up all else; and
-#: different answers that are remembered of one.
-EXPRESSION_MAX, ANSWERS_MAX = 2 * 1024, 2_000
+#: steps of all evaluations of one, for devices that differ in what it reads.
+EXPRESSION_MAX, STEPS_IN_ALL_MAX = 2 * 1024, 6_000
 
 #: What is read: ("driver",), or ("attributes" or "capacity", domain, name).
 Path: TypeAlias = tuple[str, ...]
@@ -35,6 +35,11 @@ Read: TypeAlias = Callable[[Path], Hashable]
 
 class CompiledProgram(Protocol):
     """A compiled expression."""
+
+    @property
+    def steps_taken(self) -> int:
+        """How many steps its evaluations have taken."""
+        ...
 
     def evaluate(self, read: Read) -> bool:
         """Return what it says of the device that `read` reads; ExpressionError."""
@@ -46,16 +51,19 @@ class ExpressionError(ValueError):
 
 
 class DeviceExpression:
-    """An expression; use `device_expression` to get one."""
+    """An expression, and what it has answered."""
 
     def __init__(self, expression: str) -> None:
         """ExpressionError for one that does not compile."""
         if len(expression) > EXPRESSION_MAX:
             raise ExpressionError(f"is longer than {EXPRESSION_MAX} characters")
-        self.expression = expression
         self._program = _compiler()(expression)
         self._answers: _Read | _Answer | None = None
-        self._answer_count = 0
+
+    @property
+    def steps_taken(self) -> int:
+        """How many steps of evaluations it has taken."""
+        return self._program.steps_taken
 
     def matches(self, driver: str, device: Device) -> bool:
         """Return whether a device of a driver will do; ExpressionError where that has no answer."""
@@ -69,9 +77,8 @@ class DeviceExpression:
         return at.matches
 
     def _evaluate(self, driver: str, device: Device) -> _Answer:
-        if self._answer_count >= ANSWERS_MAX:
-            raise ExpressionError(f"tells more than {ANSWERS_MAX} kinds of devices apart")
-        self._answer_count += 1
+        if self._program.steps_taken >= STEPS_IN_ALL_MAX:
+            raise ExpressionError(f"takes more than {STEPS_IN_ALL_MAX} steps for all devices")
         reads: dict[Path, Hashable] = {}
 
         def read(path: Path) -> Hashable:

@@ -12,7 +12,7 @@ never room that is not there. docs/design/devices.md has the table of rules.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
@@ -35,12 +35,9 @@ from fairlead.model.claimed.device_asks import (
     UnsupportedClaim,
     asks_of,
 )
+from fairlead.model.claimed.device_marks import DeviceMarks, MatchedKind
 from fairlead.model.claimed.device_pools import DevicePools
-from fairlead.model.claimed.device_selectors import (
-    DeviceExpression,
-    ExpressionError,
-    device_expression,
-)
+from fairlead.model.claimed.work import Work, advance, complete
 from fairlead.model.gang.gangs import JobKey
 
 #: Pods for which one claim may be reserved (`ResourceClaimReservedForMaxSize`).
@@ -74,7 +71,17 @@ class UnallocatedClaim:
     claim: str
 
 
-UnusableDevices = MissingDeviceClaim | MissingDeviceClass | UnallocatedClaim | UnsupportedClaim
+@dataclass(frozen=True, slots=True)
+class UnmatchedDevices:
+    """It asks for a kind of devices that is being compared with those that there are."""
+
+    claim: str
+    device_class: str
+
+
+UnusableDevices = (
+    MissingDeviceClaim | MissingDeviceClass | UnallocatedClaim | UnsupportedClaim | UnmatchedDevices
+)
 
 
 class DeviceNeed(Struct, frozen=True):
@@ -86,6 +93,14 @@ class DeviceNeed(Struct, frozen=True):
 
 #: By role.
 DeviceNeeds: TypeAlias = tuple[DeviceNeed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """How many units of work were done, and whether `follow` has more to take in."""
+
+    units: int
+    has_news: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +140,18 @@ class DeviceTable:
         #: What a claim asks for, and what `judge` has found, until something changes.
         self._asks: dict[_Named, tuple[DeviceAsk, ...] | UnusableDevices] = {}
         self._judged: dict[JobKey, DeviceNeeds | UnusableDevices] = {}
-        #: The kinds that are told apart, by bit; those for which there are too many.
-        self._kinds: dict[DeviceKind, int] = {}
-        self._beyond: dict[DeviceKind, None] = {}
         self._stale: dict[_Named, None] = {}
-        self._is_stale = False
+        #: The kinds that count, and those that come after: how far they are compared, and when
+        #: they are, None.
+        self._marks = DeviceMarks(self._pools, {})
+        self._next: tuple[DeviceMarks, Work[None] | None] | None = None
+        #: Kinds for which there are too many; whether jobs may ask for others than before.
+        self._beyond: frozenset[DeviceKind] = frozenset()
+        self._may_ask_for_others = False
+        #: Set: these kinds count whatever jobs ask for; see `count_only`.
+        self._given: tuple[DeviceKind, ...] | None = None
+        #: False: `match` is called beside, and `follow` leaves new kinds to it.
+        self.matches_at_once = True
         for each in slices:
             self.put_slice(each.metadata.name, each)
         for found in classes:
@@ -173,7 +195,6 @@ class DeviceTable:
     def put_slice(self, name: str, found: ResourceSlice | None) -> bool:
         """Take in a slice, or that it is gone; False when it matters to no job."""
         self._pools.put_slice(name, found)
-        self._is_stale = True
         return self.is_used
 
     def put_class(self, name: str, found: DeviceClass | None) -> bool:
@@ -182,9 +203,6 @@ class DeviceTable:
             self._classes.pop(name, None)
         else:
             self._classes[name] = found
-        for kind in [kind for kind in self._kinds if kind.device_class == name]:
-            del self._kinds[kind]
-            self._pools.forget(kind)
         self._mark(self._users)
         return self.is_used
 
@@ -203,7 +221,6 @@ class DeviceTable:
         else:
             self._claims[key] = found
         is_seen = self._pools.put_claim(key, found)
-        self._is_stale = self._is_stale or is_seen
         is_named = self._mark(((key[0], ClaimName(key[1], is_template=False)),))
         return is_named or (is_seen and self.is_used)
 
@@ -211,26 +228,123 @@ class DeviceTable:
         """Take in that a pod is on its node, or that it is over or gone; False when it matters to
         no job.
         """
-        is_seen = self._pools.put_pod(key, is_there=is_there)
-        self._is_stale = self._is_stale or is_seen
-        return is_seen and self.is_used
+        return self._pools.put_pod(key, is_there=is_there) and self.is_used
+
+    @property
+    def kinds(self) -> tuple[DeviceKind, ...]:
+        """The kinds that count: those of which it is known which devices there are."""
+        return tuple(self._marks.kinds)
+
+    def count_only(self, kinds: Sequence[DeviceKind]) -> None:
+        """Let these kinds count from the next `follow` on, whatever jobs ask for."""
+        self._given, self._may_ask_for_others = tuple(kinds), True
+
+    @property
+    def is_unmatched(self) -> bool:
+        """True while there is something to `match`, now or after `follow`."""
+        is_working = self._next is not None and self._next[1] is not None
+        return is_working or self._may_ask_for_others
+
+    def match(self, units: int) -> Matched:
+        """Compare kinds that are new with all devices, in so many units of work and what the last
+        part has beyond.
+
+        At most one new kind of each namespace is taken at a time: one that asks for kind after kind
+        lets others wait for one of its kinds, and itself for all of them.
+        """
+        had_news = bool(self._stale)
+        if self._next is None:
+            self._begin(most=1)
+        has_news = bool(self._stale) and not had_news
+        marks, work = self._next or (self._marks, None)
+        if work is None:
+            return Matched(0, has_news=has_news)
+        done, is_complete = advance(work, units)
+        if is_complete:
+            self._next = (marks, None)
+        return Matched(done, has_news=has_news or is_complete)
 
     def follow(self) -> DeviceChanges:
         """Take in what has changed, once after many changes; what is returned is to be booked."""
-        if not (self._is_stale or self._stale) or not (self.is_used or self._kinds):
+        if not (self.is_used or self._marks.kinds or self._next):
             return _NO_CHANGES
-        self._is_stale = False
+        if self.matches_at_once and self._next is None:
+            self._begin(most=None)
+        before, marks = self._marks, self._marks
+        if self._next is not None and (self.matches_at_once or self._next[1] is None):
+            marks, self._next = self._next[0], None
+        if marks is before and not (self._stale or marks.is_stale):
+            return _NO_CHANGES
+        rows = marks.rows
+        if marks.kinds:
+            complete(marks.bring_up_to_date())
+        if marks is not before:
+            marks.settle(before)
+            self._marks = marks
+            kinds = (*before.kinds, *marks.kinds)
+            self._judge_again({k for k in kinds if _standing(before, k) != _standing(marks, k)})
+        elif rows.rows != marks.rows.rows:
+            self._judge_again(set(marks.kinds))
         jobs = dict.fromkeys(chain.from_iterable(self._users.get(n, ()) for n in self._stale))
-        if self._stale:
-            self._stale.clear()
-            self._tell_apart()
-        booked = self._pools.follow(self._kinds, self._selectors)
-        if booked.has_new_rows:
-            jobs = dict.fromkeys(self._used_by)
-            self._beyond = dict.fromkeys(k for k in self._wanted() if not self._pools.rows.has(k))
+        self._stale.clear()
         for key in jobs:
             self._judged.pop(key, None)
-        return DeviceChanges(booked.nodes, booked.stranded, booked.pods, tuple(jobs))
+        return DeviceChanges(*marks.differences(), tuple(jobs))
+
+    def _begin(self, most: int | None) -> None:
+        """Begin with the kinds that jobs ask for now, if they are others than before: with so many
+        new ones of each namespace; None: with all.
+        """
+        if not self._may_ask_for_others:
+            return
+        wanted = self._wanted()
+        self._may_ask_for_others = False
+        beyond = frozenset(list(wanted)[KINDS_MAX:])
+        self._judge_again(beyond ^ self._beyond)
+        self._beyond = beyond
+        chosen = self._choose([kind for kind in wanted if kind not in beyond], wanted, most)
+        known, rows = self._marks.kinds, self._marks.rows
+        is_full = not all(map(rows.has, known))  # then it matters which come first
+        if chosen != known or (is_full and list(chosen) != list(known)):
+            marks = DeviceMarks(self._pools, chosen, self._marks)
+            self._next = (marks, marks.bring_up_to_date())
+
+    def _choose(
+        self,
+        wanted: Sequence[DeviceKind],
+        namespaces: Mapping[DeviceKind, Mapping[str, None]],
+        most: int | None,
+    ) -> dict[DeviceKind, MatchedKind]:
+        """Return the kinds that are to count next, and give each a bit, which it keeps."""
+        if self._given is not None:
+            wanted, most = self._given, None
+        known = self._marks.kinds
+        taken = {known[kind].bit for kind in wanted if kind in known}
+        free = (1 << i for i in range(KINDS_MAX) if 1 << i not in taken)
+        new = Counter[str]()
+        chosen: dict[DeviceKind, MatchedKind] = {}
+        for kind in wanted:
+            found, before = self._classes.get(kind.device_class), known.get(kind)
+            spec = None if found is None else found.spec
+            if before is not None and before.device_class == spec:
+                chosen[kind] = before
+                continue
+            of = namespaces.get(kind, {})
+            if most is not None and all(new[each] >= most for each in of):
+                self._may_ask_for_others = True  # in its turn
+                if before is not None:
+                    chosen[kind] = before
+                continue
+            new.update(list(of))
+            chosen[kind] = MatchedKind(next(free) if before is None else before.bit, spec)
+        return chosen
+
+    def _judge_again(self, kinds: Collection[DeviceKind]) -> None:
+        """Judge the jobs again that ask for some kinds."""
+        for named in self._users if kinds else ():
+            found = self._asks.get(named)
+            if isinstance(found, tuple) and any(ask.kind in kinds for ask in found):
+                self._stale[named] = None
 
     def read(self, job: Job, claims: DeviceClaims) -> DeviceNeeds | UnusableDevices:
         """Return what members of each role need, or what is wrong with the first claim."""
@@ -250,7 +364,7 @@ class DeviceTable:
                         reach.append(near)
                     case _:
                         return found
-            rows = self._pools.rows
+            rows = self._marks.rows
             request = rows.request(ask for ask in asks if rows.has(ask.kind))
             needs.append(DeviceNeed(request, tuple(chain.from_iterable(reach))))
         return tuple(needs)
@@ -283,15 +397,15 @@ class DeviceTable:
         """Return why no device of a kind can be had, whatever there is of it."""
         if kind.device_class not in self._classes:
             return MissingDeviceClass(name.words, kind.device_class)
-        where = f"the selectors of class {kind.device_class}"
-        try:
-            self._selectors(kind)
-        except ExpressionError as error:
-            return UnsupportedClaim(name.words, where, f"an expression {error}")
-        fault = self._pools.fault(kind)
-        if fault and self._pools.rows.is_nowhere(kind):
-            return UnsupportedClaim(name.words, where, f"an expression {fault}")
-        if kind in self._beyond:
+        matched = self._marks.kinds.get(kind)
+        if kind not in self._beyond:
+            if matched is None or matched.device_class is None:
+                return UnmatchedDevices(name.words, kind.device_class)
+            fault, is_for_all = self._marks.fault(kind)
+            if fault and is_for_all:
+                where = f"the selectors of class {kind.device_class}"
+                return UnsupportedClaim(name.words, where, f"an expression {fault}")
+        if not self._marks.rows.has(kind):
             why = "jobs ask for too many kinds of devices at a time; it waits until some have ended"
             return UnsupportedClaim(name.words, f"class {kind.device_class}", why)
         return None
@@ -314,24 +428,17 @@ class DeviceTable:
             return MissingDeviceClaim(name.words)
         return asks_of(name, claim.spec.devices)
 
-    def _selectors(self, kind: DeviceKind) -> list[DeviceExpression]:
-        found = self._classes.get(kind.device_class)
-        if found is None:
-            raise ExpressionError("there is no such class")
-        of_class = [each.cel.expression for each in found.spec.selectors if each.cel is not None]
-        if len(of_class) < len(found.spec.selectors):
-            raise ExpressionError("of the class is not in CEL")
-        return [device_expression(expression) for expression in (*of_class, *kind.selectors)]
-
-    def _wanted(self) -> dict[DeviceKind, None]:
-        """Return the kinds that jobs ask for, those of the oldest jobs first; namespaces take
-        turns, so that one with many kinds leaves room for the first ones of others.
+    def _wanted(self) -> dict[DeviceKind, dict[str, None]]:
+        """Return the kinds that jobs ask for, those of the oldest jobs first, and the namespaces of
+        each; namespaces take turns, so that one with many kinds leaves room for the first ones of
+        others.
         """
         first = {
             named: min((at, key) for key, at in jobs.items()) for named, jobs in self._users.items()
         }
         of_namespace: dict[str, dict[DeviceKind, None]] = {}
         turns: dict[DeviceKind, tuple[int, int]] = {}
+        namespaces: dict[DeviceKind, dict[str, None]] = {}
         for named in sorted(first, key=lambda each: (first[each], each[1].words)):
             found = self._asks_of(named)
             own = of_namespace.setdefault(named[0], {})
@@ -340,15 +447,8 @@ class DeviceTable:
                     turn = (len(own), len(turns))
                     own[kind] = None
                     turns[kind] = min(turn, turns.get(kind, turn))
-        return dict.fromkeys(sorted(turns, key=turns.__getitem__))
-
-    def _tell_apart(self) -> None:
-        """Give each kind that is asked for a bit, which it keeps."""
-        wanted = list(self._wanted())[:KINDS_MAX]
-        kept = {kind: self._kinds[kind] for kind in wanted if kind in self._kinds}
-        taken = set(kept.values())
-        free = (1 << i for i in range(KINDS_MAX) if 1 << i not in taken)
-        self._kinds = {kind: kept[kind] if kind in kept else next(free) for kind in wanted}
+                    namespaces.setdefault(kind, {})[named[0]] = None
+        return {kind: namespaces[kind] for kind in sorted(turns, key=turns.__getitem__)}
 
     def _set_uses(self, key: JobKey, claims: DeviceClaims, created: str) -> None:
         before = self._used_by.pop(key, ())
@@ -360,7 +460,7 @@ class DeviceTable:
             users = self._users[named]
             del users[key]
             if not (users and name.is_template):
-                self._stale[named] = None
+                self._stale[named], self._may_ask_for_others = None, True
             if not users:
                 del self._users[named]
                 self._asks.pop(named, None)
@@ -368,7 +468,7 @@ class DeviceTable:
             named = (key[0], name)
             users = self._users.setdefault(named, {})
             if not (users and name.is_template):
-                self._stale[named] = None
+                self._stale[named], self._may_ask_for_others = None, True
             users[key] = created
 
     def _mark(self, names: Iterable[_Named]) -> bool:
@@ -376,7 +476,12 @@ class DeviceTable:
         used = [named for named in names if named in self._users]
         for named in used:
             self._asks.pop(named, None)
-            self._stale[named] = None
+            self._stale[named], self._may_ask_for_others = None, True
             for job in self._users[named]:
                 self._judged.pop(job, None)
         return bool(used)
+
+
+def _standing(marks: DeviceMarks, kind: DeviceKind) -> object:
+    """Return what decides on the jobs that ask for a kind."""
+    return kind in marks.kinds, marks.rows.takes(kind), marks.fault(kind)

@@ -21,10 +21,13 @@ from msgspec import Struct
 
 from fairlead.api.kubernetes.devices import CounterSet, Device
 from fairlead.api.values.quantity import parse
+from fairlead.model.claimed.work import Work
 
 #: States of one group of devices that a search visits; what it has found by then is on the safe
 #: side. Answers that are kept.
 STATES_MAX, _ANSWERS_MAX = 4_096, 16_384
+#: Units of work of a state (20 us).
+WORK_PER_STATE = 4
 #: Devices of a group; of a larger one none is offered.
 GROUP_MAX = 64
 
@@ -62,7 +65,7 @@ class Layout(Struct, frozen=True, cache_hash=True):
         """Return the devices (bits) that are of one of these kinds."""
         return sum(1 << i for i, mask in enumerate(self.masks) if mask & bits)
 
-    def room(self, wanted: int, weights: Mapping[int, int], taken: int = 0) -> int:
+    def room(self, wanted: int, weights: Mapping[int, int], taken: int = 0) -> Work[int]:
         """Return what devices that are taken cost at least when none of a kind is left to take.
 
         `weights` of the kinds by their bits, that of `wanted` among them; a kind that is not there
@@ -71,15 +74,19 @@ class Layout(Struct, frozen=True, cache_hash=True):
         costs = [
             min((w for bit, w in weights.items() if mask & bit), default=-1) for mask in self.masks
         ]
-        return _room(self.shape, taken, self.of(wanted), tuple(costs))
+        cost, states = _room(self.shape, taken, self.of(wanted), tuple(costs))
+        yield states * WORK_PER_STATE
+        return cost
 
 
 @lru_cache(maxsize=_ANSWERS_MAX)
-def _room(shape: CounterShape, taken: int, wanted: int, costs: tuple[int, ...]) -> int:
-    """See `Layout.room`; a cost below 0 is of a device that is not taken."""
+def _room(shape: CounterShape, taken: int, wanted: int, costs: tuple[int, ...]) -> tuple[int, int]:
+    """See `Layout.room`; a cost below 0 is of a device that is not taken. Returns the states that
+    were visited as well.
+    """
     start = shape.left(taken)
     if start is None:
-        return 0
+        return 0, 1
     usable = [i for i, cost in enumerate(costs) if cost >= 0 and not taken >> i & 1]
     heap, seen = [(0, taken, start)], set[int]()
     while heap:
@@ -93,14 +100,13 @@ def _room(shape: CounterShape, taken: int, wanted: int, costs: tuple[int, ...]) 
             if not has >> i & 1 and (rest := shape.without(left, shape.uses[i])) is not None
         ]
         if len(seen) > STATES_MAX or not any(wanted >> i & 1 for i, _ in after):
-            return cost
+            return cost, len(seen)
         for i, rest in after:
             heappush(heap, (cost + costs[i], has | 1 << i, rest))
     raise AssertionError("a search ends where nothing more fits")
 
 
-@lru_cache(maxsize=_ANSWERS_MAX)
-def weight_of(layout: Layout, earlier: int, kind: int) -> int:
+def weight_of(layout: Layout, earlier: int, kind: int) -> Work[int]:
     """Return what a device of an earlier kind (bit) is to cost in the row of a kind; 0: the one
     leaves the other as it is.
 
@@ -108,12 +114,16 @@ def weight_of(layout: Layout, earlier: int, kind: int) -> int:
     its own only; with a low one it is the reverse. The weight is the one that loses least of
     either, and at most a third of the kind: who asks for the earlier kind may be somebody else.
     """
-    own, others = layout.room(kind, {kind: 1}), layout.room(earlier, {earlier: 1})
-    if not own or not others or layout.room(kind, {kind: 1, earlier: 0}) == own:
+    own = yield from layout.room(kind, {kind: 1})
+    others = yield from layout.room(earlier, {earlier: 1})
+    if not own or not others:
+        return 0
+    beside = yield from layout.room(kind, {kind: 1, earlier: 0})
+    if beside == own:
         return 0
     choices: list[tuple[int, int]] = []
     for weight in range(1, own + 1):
-        room = layout.room(kind, {kind: 1, earlier: weight})
+        room = yield from layout.room(kind, {kind: 1, earlier: weight})
         lost, lost_earlier = own - room, others - min(others, room // weight)
         if lost * 3 <= own:
             choices.append((max(lost * others, lost_earlier * own), weight))

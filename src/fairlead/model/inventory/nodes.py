@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -220,22 +221,33 @@ class NodeTable:
             self.nodes_version = self.draw_version()
         return new
 
-    def set_devices(self, name: str, amounts: Mapping[str, int]) -> tuple[str, ...]:
-        """Set what a node offers of devices that claims ask for, whether it is known or not yet.
+    def set_devices(self, offered: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
+        """Set what nodes offer of devices that claims ask for, whether they are known or not yet.
 
         Returns what `set_node` does.
         """
-        self._devices.pop(name, None)
-        if amounts:
+        for name, amounts in offered.items():
             self._devices[name] = dict(amounts)
-        slot = self._slots.get(name)
-        if slot is None or not self.exists[slot]:
-            return ()
-        column: list[int] = self.allocatable[:, slot].tolist()
-        others = {n: a for n, a in zip(self._rows, column, strict=True) if not is_claimed(n)}
-        new = self._add_rows([resource for resource in amounts if resource not in self._rows])
-        if self._set_amounts(slot, {**others, **amounts}):
-            self.nodes_version = self.draw_version()
+            if not amounts:
+                del self._devices[name]
+        slots = [self._slots.get(name, -1) for name in offered]
+        here = [(s, a) for s, a in zip(slots, offered.values(), strict=True)
+                if s >= 0 and self.exists[s]]  # fmt: skip
+        names = dict.fromkeys(chain.from_iterable(amounts for _, amounts in here))
+        new = self._add_rows([resource for resource in names if resource not in self._rows])
+        changed = np.array([slot for slot, _ in here], dtype=np.int64)
+        claimed = {resource: row for resource, row in self._rows.items() if is_claimed(resource)}
+        for row in claimed.values():
+            self.allocatable[row, changed] = 0
+        cells = [(self._rows[r], slot, n) for slot, amounts in here for r, n in amounts.items()
+                 if r in self._rows]  # fmt: skip
+        rows, columns, values = np.array(cells, dtype=np.int64).reshape(-1, 3).T
+        self.allocatable[rows, columns] = values
+        for resource, row in claimed.items():
+            self._offer_counts[resource] = int((self.allocatable[row] > 0).sum())
+        self._drop_rows()
+        self._touch(changed)
+        self.nodes_version = self.draw_version()
         return new
 
     def remove_node(self, name: str) -> None:
@@ -454,15 +466,10 @@ class NodeTable:
         before: list[int] = self.allocatable[:, slot].tolist()
         if before == column:
             return False
-        is_last = False
         for name, row in self._rows.items():
-            change = (column[row] > 0) - (before[row] > 0)
-            if change:
-                self._offer_counts[name] += change
-                is_last = is_last or not self._offer_counts[name]
+            self._offer_counts[name] += (column[row] > 0) - (before[row] > 0)
         self.allocatable[:, slot] = column
-        if is_last:
-            self._drop_rows()
+        self._drop_rows()
         self._touch(np.array([slot]))
         return True
 

@@ -149,8 +149,8 @@ class Preempting:
 
     def _read_plan(self, key: ObjectKey, entry: QueueEntry) -> None:
         plan = self._plan_of(entry)
-        is_over = self.context.limits.verdict(entry) is not None
-        is_over = is_over or held_verdict(self.context.quota, entry) is not None
+        limit, quota = self.context.limits.verdict(entry), held_verdict(self.context.quota, entry)
+        is_over = limit is not None or quota is not None or key in self.context.state.unresolved
         if plan is None or not isinstance(entry.gang, GangRequest) or is_over:
             self.dropped[key] = None
         else:

@@ -25,6 +25,7 @@ from fairlead.decide.placement.waiting.run_times import Likeness, RunTimes, elap
 from fairlead.decide.verdict import Verdict
 from fairlead.model.asks.priorities import Unresolved
 from fairlead.model.asks.teams import UnresolvedTeam
+from fairlead.model.claimed.devices import UnmatchedDevices
 from fairlead.model.claimed.job_reaches import Unusable
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang, JobKey
@@ -193,7 +194,8 @@ class PlacementState:
         _put(self.unadmitted, key, present=is_new)
         is_held = phase is Phase.HELD and job.status.attempt > 0
         _put(self.held, key, present=is_held and not is_placed)
-        _put(self.nominees, key, present=job.status.nomination is not None)
+        is_matched = not isinstance(entry.reaches, UnmatchedDevices)  # till then it keeps its place
+        _put(self.nominees, key, present=job.status.nomination is not None and is_matched)
         _put(self.preempted, key, present=job.status.preemption is not None)
         _put(self.leaving, key, present=is_placed and _is_leaving(job, phase))
         # A gang that waits for a replacement of a lost node keeps the others.
