@@ -211,7 +211,7 @@ def test_a_class_that_does_not_exist_is_named_with_the_claim() -> None:
         ({"name": "r", "exactly": {"deviceClassName": DRIVER, "adminAccess": True}},
          "exactly.adminAccess", "not planned"),
         ({"name": "r", "exactly": {"deviceClassName": DRIVER, "tolerations": [
-            {"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9}]}},
+            {"key": "a", "operator": "Exists", "effect": "None"}]}},
          "exactly.tolerations[0]", "accepted: key, operator"),
         ({"name": "r", "exactly": {"deviceClassName": DRIVER, "ofTomorrow": {"x": 1}}},
          "exactly.ofTomorrow", "not planned"),
@@ -260,6 +260,29 @@ def test_devices_with_taints_count_for_those_that_tolerate_them(
     assert (verdict(state).reason is Reason.PLACED) is is_tolerated
     plain = cluster([gang(2, "one")], [make_slice("n1", devices)], templates)
     assert verdict(plain).reason is Reason.EXCEEDS_CLUSTER
+
+
+@pytest.mark.parametrize(
+    ("effect", "toleration", "node"),
+    [
+        ("NoExecute", {"effect": "NoExecute"}, "n1"),
+        ("NoExecute", {"effect": "NoExecute", "tolerationSeconds": 60}, "n2"),
+        ("NoSchedule", {"effect": "NoExecute", "tolerationSeconds": 60}, "n2"),
+        ("NoExecute", {"tolerationSeconds": 60}, "n1"),
+    ],
+    ids=["for ever", "for a minute", "another taint", "seconds without their effect"],
+)
+def test_devices_that_are_tolerated_for_some_seconds_keep_members_off_their_nodes(
+    effect: str, toleration: dict[str, object], node: str
+) -> None:
+    """kube-scheduler might allocate them, and the pod would be evicted once these are over."""
+    tainted = replace(make_device("d0"), taints=(DeviceTaint("old", "", effect),))
+    request = device_request(count=2)
+    given = {"key": "old", "operator": "Exists", **toleration}
+    request["exactly"]["tolerations"] = [given, {**given, "key": "other"}]
+    slices = [make_slice("n1", [tainted, make_device("d1")]), make_slice("n2", 2)]
+    state = cluster([gang(1, "one")], slices, [make_device_template("one", request)])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == [node]
 
 
 def constrained(

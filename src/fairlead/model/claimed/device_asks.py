@@ -48,6 +48,9 @@ class TaintToleration(Struct, frozen=True, order=True):
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
+    #: False: a pod that has the device is evicted after some seconds. Of the effect NoExecute alone
+    #: (`DeviceToleration`).
+    is_for_good: bool = True
 
     def tolerates(self, taint: DeviceTaint) -> bool:
         """True for a taint that it is about (`resourceclaim.ToleratesTaint`)."""
@@ -58,7 +61,9 @@ class TaintToleration(Struct, frozen=True, order=True):
     def words(self) -> str:
         """What it is about."""
         value = f"={self.value}" if self.operator != "Exists" else ""
-        return f"{self.key or 'any taint'}{value}{self.effect and f':{self.effect}'}"
+        effect = self.effect and f":{self.effect}"
+        length = "" if self.is_for_good else " for some seconds"
+        return f"{self.key or 'any taint'}{value}{effect}{length}"
 
 
 class DeviceKind(Struct, frozen=True, order=True, cache_hash=True):
@@ -75,10 +80,19 @@ class DeviceKind(Struct, frozen=True, order=True, cache_hash=True):
 
     def tolerates(self, taints: Iterable[DeviceTaint]) -> bool:
         """True where no taint keeps a device from being had."""
-        return all(
-            taint.effect == "None" or any(each.tolerates(taint) for each in self.tolerations)
-            for taint in taints
-        )
+        return _tolerates(self.tolerations, taints)
+
+    def tolerates_for_good(self, taints: Iterable[DeviceTaint]) -> bool:
+        """True where a pod that has the device also keeps it."""
+        return _tolerates([each for each in self.tolerations if each.is_for_good], taints)
+
+
+def _tolerates(given: Iterable[TaintToleration], taints: Iterable[DeviceTaint]) -> bool:
+    tolerations = tuple(given)
+    return all(
+        taint.effect == "None" or any(each.tolerates(taint) for each in tolerations)
+        for taint in taints
+    )
 
 
 class DeviceAsk(Struct, frozen=True):
@@ -89,14 +103,16 @@ class DeviceAsk(Struct, frozen=True):
 
 
 class _StrictToleration(TaintToleration, frozen=True, forbid_unknown_fields=True):
-    """A toleration as it is written. One that ends after some seconds is not planned."""
+    """A toleration as it is written."""
 
     operator: Literal["Equal", "Exists"] = "Equal"
     effect: Literal["", "NoSchedule", "NoExecute"] = ""
+    seconds: int | None = msgspec.field(name="tolerationSeconds", default=None)
 
     def read(self) -> TaintToleration:
         """Return it without its form."""
-        return TaintToleration(self.key, self.operator, self.value, self.effect)
+        is_for_good = self.seconds is None or self.effect != "NoExecute"
+        return TaintToleration(self.key, self.operator, self.value, self.effect, is_for_good)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +189,10 @@ def _ask(request: Mapping[str, Any]) -> DeviceAsk | tuple[str, str]:
         try:
             tolerations.append(msgspec.convert(each, _StrictToleration).read())
         except msgspec.ValidationError:
-            why = "accepted: key, operator, value and effect (NoSchedule or NoExecute)"
+            why = (
+                "accepted: key, operator, value, effect (NoSchedule or NoExecute) and "
+                "tolerationSeconds"
+            )
             return f"exactly.tolerations[{j}]", why
     for key in asked:
         return f"exactly.{key}", "it is not planned yet; leave it out"

@@ -112,7 +112,8 @@ class DeviceMarks:
         found = self.selectors.get(kind, ())
         if isinstance(found, str):
             return found, True
-        return next(iter(self.faults.get(kind, {}).values()), ""), self.rows.is_nowhere(kind)
+        texts = self.faults.get(kind, {}).values()
+        return next(filter(None, texts), ""), self.rows.is_nowhere(kind)
 
     def settle(self, before: DeviceMarks) -> None:
         """Let these count in place of the ones that they came from."""
@@ -220,7 +221,11 @@ class DeviceMarks:
         return {name: mask & bits for name, mask in before[1].items()}
 
     def _choose(self, kind: DeviceKind, key: PoolKey, pool: Pool) -> Work[list[str]]:
-        """Return the devices of a pool that are of a kind; none where an expression fails."""
+        """Return the devices of a pool that are of a kind.
+
+        None, on the whole node, where an expression fails; nor where one could be had that is to be
+        given up after some seconds, since which one kube-scheduler takes is not known.
+        """
         selectors, driver = self.selectors[kind], key[0]
         if isinstance(selectors, str):
             self.faults.setdefault(kind, {})[key] = selectors
@@ -235,6 +240,8 @@ class DeviceMarks:
                     chosen.append(device.name)
                     if kind.alike:
                         values.add(alike(kind, driver, device))
+                    if device.taints and not kind.tolerates_for_good(device.taints):
+                        self.faults.setdefault(kind, {})[key] = ""
                 now = sum(each.steps_taken for each in selectors)
                 if now != steps:
                     yield (now - steps) * WORK_PER_STEP
