@@ -21,6 +21,7 @@ class Registry:
         self.revision = 0
         self._by_path: dict[tuple[str, str, str], ResourceInfo] = {}
         self._by_kind: dict[tuple[str, str], ResourceInfo] = {}
+        self._versions: dict[str, tuple[ResourceInfo, ...]] = {}  # by table, as they were asked for
         for info in infos:
             self.add(info)
 
@@ -43,7 +44,11 @@ class Registry:
 
     def versions(self, name: str) -> tuple[ResourceInfo, ...]:
         """Return all served versions of the table `name`, in the order of `all`."""
-        return tuple(info for info in self.all() if info.name == name)
+        found = self._versions.get(name)
+        if found is None:
+            found = tuple(info for info in self.all() if info.name == name)
+            self._versions[name] = found
+        return found
 
     def all(self) -> tuple[ResourceInfo, ...]:
         """Return everything served, sorted by (group, version, plural)."""
@@ -53,10 +58,14 @@ class Registry:
         """Serve `info` from now on, in the place of what was served at its path."""
         self._by_path[info.group, info.version, info.plural] = info
         self._by_kind[info.api_version, info.kind] = info
-        self.revision += 1
+        self._changed()
 
     def remove(self, info: ResourceInfo) -> None:
         """Stop serving `info`."""
         del self._by_path[info.group, info.version, info.plural]
         self._by_kind.pop((info.api_version, info.kind), None)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._versions.clear()
         self.revision += 1

@@ -116,7 +116,8 @@ def configure(
         logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=True,
     )
-    log = cast("Logger", structlog.get_logger())
+    # Bound once: the proxy that `get_logger` returns binds again for each line, written or not.
+    log = cast("Logger", structlog.get_logger().bind())
     logging.basicConfig(handlers=[_Forwarding(log)], force=True)
     return log
 

@@ -167,6 +167,7 @@ class _Workers(Generic[A]):
 
     group: asyncio.TaskGroup
     work: Iterator[tuple[ObjectKey, list[A]]]
+    left: int
     size: int = 0
 
 
@@ -368,7 +369,7 @@ class ControllerLoop(Generic[A]):
             await self._act(*by_key.popitem())
             return
         async with asyncio.TaskGroup() as group:
-            workers = _Workers(group, iter(by_key.items()))
+            workers = _Workers(group, iter(by_key.items()), len(by_key))
             for _ in range(min(len(by_key), int(self._width), self._options.concurrency_start)):
                 self._start_worker(workers)
 
@@ -394,10 +395,11 @@ class ControllerLoop(Generic[A]):
     async def _work(self, workers: _Workers[A]) -> None:
         """Act on objects, one after another; each that is done makes room for one more worker."""
         for key, actions in workers.work:
+            workers.left -= 1
             await self._act(key, actions)
             if workers.size > max(self._width, 1):
                 break
-            if workers.size + 1 <= self._width:
+            if workers.left > 1 and workers.size + 1 <= self._width:  # the next one is for this one
                 self._start_worker(workers)
         workers.size -= 1
 

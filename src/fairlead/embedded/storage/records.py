@@ -108,10 +108,17 @@ class Record(msgspec.Struct, gc=False, eq=False):
         """True when `typed` has its answer ready."""
         return type(self._typed) is type_
 
-    def known_spec(self, type_: type[Any]) -> Known | None:
-        """Return the spec of the read model if `typed` has that ready and it is one; else None."""
-        is_known = type(self._typed) is type_ and has_three_parts(type_)
-        return Known(self._typed.spec) if is_known else None
+    def known(self, type_: type[Any], old: dict[str, Any], new: dict[str, Any]) -> Known | None:
+        """Return the parts of the read model that `new` shares with `old`, the plain form of this.
+
+        None where `typed` has no read model ready, or the two have not even the spec in common.
+        """
+        if new.get("spec") is not old.get("spec"):
+            return None
+        if type(self._typed) is not type_ or not has_three_parts(type_):
+            return None
+        is_same = new.get("status") is old.get("status")
+        return Known(self._typed.spec, self._typed.status if is_same else None)
 
     def plain(self) -> dict[str, Any]:
         """Return a new plain JSON value, without kind and apiVersion; the caller may change it."""

@@ -42,13 +42,15 @@ def delete(context: Context, info: ResourceInfo, key: Key, options: DeleteOption
     if is_free(info, new):
         # What can go gracefully shows in its last state that it did (`rest.BeforeDelete`).
         last = new if strategy.shows_mark else old
-        final = record_typed(info, key, context.store.next_version, last)
+        known = current.known(info.type, old, last)
+        final = record_typed(info, key, context.store.next_version, last, known=known)
         if not options.dry_run:
             context.store.remove(info, final)
         return DeleteResult(final, removed=True)
     if new == old:
         return DeleteResult(current, removed=False)
-    record = record_typed(info, key, context.store.next_version, new)
+    known = current.known(info.type, old, new)
+    record = record_typed(info, key, context.store.next_version, new, known=known)
     if not options.dry_run:
         context.store.put(info, record)
     return DeleteResult(record, removed=False)

@@ -407,7 +407,7 @@ def _update(
     if new == old and msgspec.json.encode(new, order="sorted") == current.data:
         return current  # what was changed is a default
     is_relabelled = metadata != before  # to encode sets the new version in it
-    known = current.known_spec(info.type) if new.get("spec") is old.get("spec") else None
+    known = current.known(info.type, old, new)
     record, new = _encode(context, info, current.key, new, findings=findings, known=known)
     if is_relabelled:
         after = record.typed(info.type).metadata
@@ -422,7 +422,9 @@ def _update(
         return _dry(info, current.key, new, before["resourceVersion"])
     if record.is_deleting and changes.is_free(info, new):
         # The event shows what was stored last, as the real store's does.
-        last = record_typed(info, current.key, record.version, changes.copy(old))
+        last = {**old, "metadata": dict(old["metadata"])}
+        known = current.known(info.type, old, last)
+        last = record_typed(info, current.key, record.version, last, known=known)
         context.store.remove(info, last)
         return _under_version(record, new, before["resourceVersion"])
     context.store.put(info, record)
