@@ -27,6 +27,8 @@ exit $((SLURM_ARRAY_TASK_ID == 7))
 #: Of the largest array; more with `make soak`.
 ELEMENTS = int(os.environ.get("FAIRLEAD_ARRAY_ELEMENTS", "400"))
 AT_ONCE = max(16, ELEMENTS // 100)
+#: So many virtual nodes of eight GPUs have room for these.
+NODES = -(-AT_ONCE // 8)
 #: On a machine that does much else, an element more takes less.
 SECONDS_OF_ONE_MAX = 0.15
 JOBS = "/apis/fairlead.dev/v1alpha1/namespaces/default/jobs"
@@ -40,7 +42,7 @@ NOTED = 'sleep 0.3; echo "$SLURM_ARRAY_TASK_ID" >> "$1"\n'
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     shell = Shell(tmp_path)
-    shell.up("--nodes", "2", "--listen", "127.0.0.1:0")
+    shell.up("--nodes", str(NODES), "--listen", "127.0.0.1:0")
     try:
         yield shell
     finally:
