@@ -1,7 +1,8 @@
-"""What `squeue` costs while an array of 1,000 programs of one line runs, beside an empty cluster.
+"""An array of 1,000 programs of one line: how long it takes, and `squeue` while it runs.
 
-In one run, as the wall time of the command: with the array the cluster's own work is in it, too.
-The array goes on until `squeue` has been called often enough, and has to end as it should.
+As wall times: of `squeue` beside an empty cluster in the same run, and both divided by the speed of
+a calibration loop before and after. With the array the cluster's own work is in the command's time,
+too, and the commands are in the array's. As many programs run at a time as the machine has cores.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import statistics
 import time
 
 from bench.cluster import Cluster, cluster, wait_until
-from bench.harness import Report
+from bench.harness import Report, slowness
 
 PROGRAMS, CALLS = 1_000, 7
 END_SECONDS_MAX = 1_200
@@ -25,7 +26,7 @@ def run(report: Report) -> None:
         empty = statistics.median(_seconds(made)[0] for _ in range(CALLS))
         script = made.root / "line.sh"
         script.write_text(_LINE)
-        begun = time.perf_counter()
+        slow, begun = slowness(), time.perf_counter()
         made.slurm("sbatch", "-J", "lines", f"--array=0-{PROGRAMS - 1}", "-c", "1", str(script))
         running: list[float] = []
         while len(running) < CALLS:
@@ -38,12 +39,15 @@ def run(report: Report) -> None:
             seconds=END_SECONDS_MAX, look_seconds=1.0,
         )  # fmt: skip
         whole = time.perf_counter() - begun
+        slow = (slow + slowness()) / 2
     print(
         f"  squeue: {empty:.2f} s empty, {statistics.median(running):.2f} s (at most "
         f"{max(running):.2f}) beside {PROGRAMS} tasks, which took {whole:.0f} s",
         flush=True,
     )
     report.add("listing.squeue_ratio", statistics.median(running) / empty, "x empty")
+    report.add("listing.squeue", statistics.median(running) / slow, "s")
+    report.add("listing.programs", whole / slow, "s")
 
 
 def _seconds(made: Cluster) -> tuple[float, list[str]]:
