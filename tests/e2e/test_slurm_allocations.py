@@ -31,8 +31,9 @@ def test_a_command_of_salloc_starts_tasks_on_all_nodes_and_its_end_releases_them
 ) -> None:
     (tools.root / "table").write_text("copied\n")
     inner = (
-        "sbcast table there && srun -n4 sh -c 'echo $SLURM_PROCID/$SLURM_NTASKS on $SLURM_NODEID'"
-        "; srun -N1 -n1 cat there; echo $SLURM_NNODES nodes, step $SLURM_STEP_ID., given $(cat)"
+        "sbcast table there && srun -inone -n4 sh -c 'echo $SLURM_PROCID/$SLURM_NTASKS on "
+        "$SLURM_NODEID'; srun -N1 -n1 -inone cat there; "
+        "echo $SLURM_NNODES nodes, step $SLURM_STEP_ID., given $(cat)"
     )
     done = tools.run("salloc", "-N2", "sh", "-c", inner, stdin="text")
     number = done.err.split("Granted job allocation ")[1].split()[0]
@@ -86,7 +87,7 @@ def test_a_killed_salloc_leaves_no_allocation(tools: Tools) -> None:
         (("-I10", "true"), "--test-only"),
         (("--array=1-3", "true"), "--array is an option of sbatch"),
         (("--frobnicate", "true"), "--frobnicate is not an option"),
-        (("-L", "matlab", "true"), "there are no licences"),
+        (("--bb=x", "true"), "there are no burst buffers"),
         (("-N99", "true"), "99 members"),
     ],
 )
@@ -104,3 +105,93 @@ def test_variables_of_salloc_give_options_a_value_and_those_of_sbatch_do_not(too
     number = done.err.split("Granted job allocation ")[1].split()[0]
     form = ("-X", "-n", "-P", "-o", "JobName,Timelimit", "-j", number)
     eventually(lambda: tools.run("sacct", *form).out, "true|00:07:00\n")
+
+
+def test_srun_by_itself_starts_tasks_in_an_allocation_of_its_own(tools: Tools) -> None:
+    tasks = "read word; echo $word $SLURM_PROCID/$SLURM_NTASKS on $SLURM_NODEID $LR; exit 3"
+    done = tools.run(
+        "srun", "-l", "-N2", "-n2", "--mem=64M", "-t", "5", "-J", "alone", "-p", "all",
+        "--export=ALL,LR=0.1", "sh", "-c", tasks, stdin="read\n", code=3,
+    )  # fmt: skip
+    assert sorted(done.out.splitlines()) == ["0: read 0/2 on 0 0.1", "1: read 1/2 on 1 0.1"]
+    number = done.err.split("srun: job ")[1].split()[0]
+    assert f"srun: job {number} has been allocated resources\n" in done.err
+    form = ("-X", "-n", "-P", "-o", "JobName,State,ExitCode,Timelimit", "-j", number)
+    eventually(lambda: tools.run("sacct", *form).out, "alone|FAILED|3:0|00:05:00\n")
+    quiet = tools.run(
+        "srun", "-Q", "-n1", "-o", "task-%t.out", "echo", "written", SLURM_TIMELIMIT="9"
+    )
+    assert (quiet.out, quiet.err) == ("", "")
+    assert (tools.root / "task-0.out").read_text() == "written\n"
+    assert "none" in tools.run("srun", "--mpi=list").out
+
+
+def test_srun_with_a_terminal_has_it_for_its_first_task_and_goes_with_it(tools: Tools) -> None:
+    terminal = Terminal(tools, "srun", "-n1", "--pty", "bash", "--norc")
+    terminal.until(b"has been allocated resources")
+    terminal.type(b"stty size; echo ta'sk' $SLURM_PROCID of $SLURM_NTASKS $TERM\n")
+    for text in (b"31 97", b"task 0 of 1 xterm"):
+        terminal.until(text)
+    terminal.resize(40, 100)
+    terminal.process.send_signal(signal.SIGWINCH)
+    terminal.type(b"until [ \"$(stty size)\" = '40 100' ]; do :; done; echo re'sized'\n")
+    terminal.until(b"resized")
+    terminal.type(b"sleep 1000\n")
+    terminal.type(b"\x03")  # ends the program, not the shell
+    terminal.type(b"sleep 1000 & echo pid=$!=; echo st'ill'\n")
+    terminal.until(b"still")
+    pid = int(terminal.shown.rsplit(b"pid=", 1)[1].split(b"=")[0])
+    terminal.type(b"exit 7\n")
+    assert terminal.end() == 7
+    until_gone(pid)
+    eventually(tools.queue, [])
+
+
+def test_a_terminal_in_an_allocation_is_on_the_node_that_is_named(tools: Tools) -> None:
+    terminal = Terminal(tools, "salloc", "-N2")
+    terminal.until(b"Granted job allocation")
+    terminal.type(
+        b"srun --pty -N1 -n1 -r1 sh -c 'tty; echo index=$FAIRLEAD_INDEX; read a; exit $a'\n"
+    )
+    terminal.until(b"index=1")
+    terminal.type(b"5\n")
+    terminal.until(b"Exited with exit code 5")  # what is typed before is for the task
+    terminal.type(b"echo code=$?; stty -a | grep -ow echo; exit\n")
+    terminal.until(b"code=5")
+    terminal.until(b"\necho\r")  # the terminal is as it was
+    assert terminal.end() == 0
+
+
+def test_a_command_joins_a_job_that_runs_by_its_number(tools: Tools) -> None:
+    number = str(tools.submit("#!/bin/sh\nsleep 1000\n", "-J", "joined"))
+    eventually(lambda: tools.queue("-j", number), [f"{number} R"])
+    [node] = tools.queue("-j", number, form="%B")
+    words = ("srun", "--jobid", number, "--overlap", "-w", node)
+    done = tools.run(*words, "sh", "-c", "echo $SLURM_JOB_ID $(cat); exit 4", stdin="in", code=4)
+    assert done.out == f"{number} in\n"
+    terminal = Terminal(tools, *words, "--pty", "sh", "-c", "tty; echo job=$SLURM_JOB_NAME")
+    terminal.until(b"job=joined")
+    assert terminal.end() == 0
+    for more, said in (("-n2", "exec JOB --all"), ("-wgone", "none of the nodes gone")):
+        assert said in tools.run("srun", f"--jobid={number}", more, "true", code=1).err
+    tools.run("scancel", number)
+    eventually(lambda: tools.queue("-j", number), [])
+    assert "Invalid job id" in tools.run("srun", "--jobid=99999", "true", code=1).err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-N99", "true"), "99 members"),
+        (("--frobnicate", "true"), "--frobnicate"),
+        (("--mpi=pmix", "true"), "no PMI"),
+        (("-I", "true"), "--test-only"),
+        (("-n2",), "no program is given"),
+        (("--bb=x", "true"), "there are no burst buffers"),
+    ],
+)
+def test_what_srun_cannot_have_is_refused_before_anything_is_queued(
+    tools: Tools, words: tuple[str, ...], said: str
+) -> None:
+    assert said in tools.run("srun", *words, code=1).err
+    assert tools.queue() == []

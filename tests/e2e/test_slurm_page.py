@@ -62,11 +62,21 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "`srun CMD`": (
         "sbatch --wait --parsable steps.sh; fairlead logs steps;"
-        "fairlead run -q --cpus 50m --nodes 2 -- sh -c 'echo rank $RANK'", r"task 1.*rank 1",
+        "fairlead run -q --cpus 50m --nodes 2 -- sh -c 'echo rank $RANK';"
+        "srun -n1 -l echo alone", r"task 1.*rank 1.*0: alone",
     ),
-    "`srun --pty CMD`": (f"{IN_TERMINAL} fairlead run --cpus 50m --pty -- tty", "/dev/pts/"),
+    "`srun --pty CMD`": (
+        f"{IN_TERMINAL} fairlead run --cpus 50m --pty -- tty;"
+        f"{IN_TERMINAL} srun -n1 --pty sh -c 'tty; echo task $SLURM_PROCID'",
+        "/dev/pts/.*/dev/pts/.*task 0",
+    ),
     "`salloc -N 2`": ("salloc -N 2 srun -l echo here", "1: here"),
     "`sbcast FILE PATH`": ("salloc sbcast train.sh copied.sh; cat copied.sh", "echo trained"),
+    "`srun --jobid=36 --overlap --pty bash`": (
+        "id=$(squeue -h -o %i -n sleeper);"
+        f"{IN_TERMINAL} srun --jobid=$id --overlap --pty sh -c 'tty; echo $SLURM_JOB_NAME'",
+        "/dev/pts/.*sleeper",
+    ),
     "`squeue`, `squeue --me`": (
         "squeue --me -h -o %j -n sleeper; fairlead ps --me", r"sleeper.*sleeper .*Running",
     ),

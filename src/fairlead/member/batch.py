@@ -56,7 +56,8 @@ from fairlead.member.mpirun import (
 )
 from fairlead.member.srun import pattern_path
 from fairlead.member.steps import ENV_STEPS, Steps
-from fairlead.member.tasks import CHUNK_BYTES_MAX, Tasks
+from fairlead.member.task_process import READ_BYTES_MAX
+from fairlead.member.tasks import Tasks
 
 #: How long members may take to notice the end of the script.
 END_SECONDS_MAX = 5.0
@@ -222,7 +223,7 @@ async def _copy(pipe: IO[bytes], stream: int, file: BinaryIO) -> None:
     loop = asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     try:
-        while data := await reader.read(CHUNK_BYTES_MAX):
+        while data := await reader.read(READ_BYTES_MAX):
             _write(stream, data)
             file.write(data)
             file.flush()

@@ -1,8 +1,9 @@
 """srun in a batch script: starts tasks in the members of the job, and merges what they write.
 
 Tasks see Slurm's variables of a step and of a task, and RANK, WORLD_SIZE and the like as tasks.
-They read nothing from standard input. Signals that reach srun are passed on; its exit code is the
-highest one of a task, 128 + N for signal N.
+They read what srun reads, unless that is a terminal; with --pty the first one has the terminal, and
+the others write nothing. Signals that reach srun are passed on; its exit code is the highest one of
+a task, 128 + N for signal N.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import signal
 import sys
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,12 @@ from fairlead.member.gang_link import (
     PROOF_SECONDS_MAX,
     Link,
     LinkLost,
+    Spawn,
     Stranger,
     prove_member,
     spawning,
 )
+from fairlead.member.srun_input import StepInput, raw_terminal, size_of_terminal
 from fairlead.member.srun_options import StepOptions, parse, programs
 from fairlead.member.step_layout import Allotted, StepError, counts, layout
 from fairlead.member.steps import ENV_STEPS, KEY, SOCKET, steps_gang
@@ -79,10 +83,13 @@ def tasks_of(
             }
             if options.gpus_per_task:
                 variables["CUDA_VISIBLE_DEVICES"] = _devices(options, local, environment)
-            tasks.append({
+            task: dict[str, Any] = {
                 "rank": rank, "command": list(commands[rank]), "variables": variables,
                 "directory": options.directory or str(Path.cwd()),
-            })  # fmt: skip
+            }  # fmt: skip
+            if options.has_terminal and rank == 0:
+                task["terminal"] = size_of_terminal()
+            tasks.append(task)
             rank += 1
         found[str(node)] = tasks
     return found
@@ -134,6 +141,11 @@ class Output:
 
     def write(self, rank: int, stream: int, data: bytes, step: int) -> None:
         """Write what a task wrote."""
+        if self._options.has_terminal:
+            if rank == 0:
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+            return
         file = self._file(rank, stream, step)
         if not self._options.labels:
             file.write(data)
@@ -212,18 +224,72 @@ async def _run(options: StepOptions, job: Allotted) -> int:
             case _:
                 raise LinkLost
         pass_on(_ENDING)
-        output, highest = Output(options, total), 0
-        for _ in range(total):
-            rank, code = await _next_end(link, output, step)
-            highest = max(highest, code if code >= 0 else 128 - code)
-            if code:
+        with raw_terminal(0) if options.has_terminal and os.isatty(0) else nullcontext():
+            codes = await _follow(options, total, _Followed(link, step, spawn))
+        if options.has_terminal:
+            for rank, code in codes.items():
                 _say_end(rank, code)
-            if code and options.kills_on_bad_exit:
-                await _signal(link, signal.SIGKILL, asked)
         with suppress(LinkLost):
             await link.send({"done": True})
         link.close()
-        return highest
+        return max(code if code >= 0 else 128 - code for code in codes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """A step whose tasks may have begun."""
+
+    link: Link
+    number: int
+    spawn: Spawn
+
+
+async def _follow(options: StepOptions, total: int, step: _Followed) -> dict[int, int]:
+    """Pass on what tasks read and write until all have ended; return their exit codes."""
+    inputs = _inputs(options, total, step)
+    output, codes = Output(options, total), dict[int, int]()
+    while len(codes) < total:
+        match await step.link.receive():
+            case {"wrote": int(), "rank": int(rank), "stream": int(stream), "data": str(data)}:
+                output.write(rank, stream, b64decode(data), step.number)
+            case {"taken": int(), "rank": int(rank)}:
+                for each in inputs:
+                    each.taken(rank)
+            case {"ended": int(), "rank": int(rank), "code": int(code)}:
+                output.end(rank, step.number)
+                for each in inputs:
+                    each.ended(rank)
+                codes[rank] = code
+                if not options.has_terminal:
+                    _say_end(rank, code)
+                if code and options.kills_on_bad_exit:
+                    await step.link.send({"signal": signal.SIGKILL})
+            case _:
+                raise LinkLost
+    return codes
+
+
+def _inputs(options: StepOptions, total: int, step: _Followed) -> list[StepInput]:
+    """Begin to pass on what tasks read: of srun's own input, of a file, or nothing. OSError."""
+    source = options.input
+    only = [0] if options.has_terminal else [int(source)] if source.isdecimal() else range(total)
+    reading = StepInput(step.link, only)
+    found = [reading]
+    if options.has_terminal:
+        if os.isatty(0):
+            step.spawn(reading.send_sizes())
+        step.spawn(reading.send(0))
+    elif source == "none" or (os.isatty(0) and (not source or source.isdecimal())):
+        step.spawn(reading.send(None))
+    elif source and not source.isdecimal():
+        path = pattern_path(source, os.environ, rank=0, step=step.number)
+        step.spawn(reading.send(os.open(path, os.O_RDONLY)))
+    else:
+        step.spawn(reading.send(0))
+    if len(only) < total:
+        found.append(StepInput(step.link, set(range(total)) - set(only)))
+        step.spawn(found[1].send(None))
+    return found
 
 
 async def _signal(link: Link, number: int, asked: asyncio.Event) -> None:
@@ -233,20 +299,9 @@ async def _signal(link: Link, number: int, asked: asyncio.Event) -> None:
         await link.send({"signal": number})
 
 
-async def _next_end(link: Link, output: Output, step: int) -> tuple[int, int]:
-    """Write what tasks write until one ends; return its rank and exit code."""
-    while True:
-        match await link.receive():
-            case {"wrote": int(), "rank": int(rank), "stream": int(stream), "data": str(data)}:
-                output.write(rank, stream, b64decode(data), step)
-            case {"ended": int(), "rank": int(rank), "code": int(code)}:
-                output.end(rank, step)
-                return rank, code
-            case _:
-                raise LinkLost
-
-
 def _say_end(rank: int, code: int) -> None:
+    if code == 0:
+        return
     how = f"Exited with exit code {code}" if code > 0 else signal.strsignal(-code)
     sys.stderr.write(f"srun: error: task {rank}: {how}\n")
 

@@ -17,10 +17,10 @@ from fairlead.member.step_layout import StepError, Wanted
 _VALUES = {
     "ntasks": "n", "nodes": "N", "ntasks-per-node": "", "cpus-per-task": "c", "nodelist": "w",
     "exclude": "x", "relative": "r", "output": "o", "error": "e", "chdir": "D",
-    "gpus-per-task": "", "wait": "W", "mpi": "",
+    "gpus-per-task": "", "wait": "W", "mpi": "", "input": "i",
 }  # fmt: skip
 _SWITCHES = {"label": "l", "multi-prog": "", "exact": "", "overlap": "", "version": "V"}
-_OPTIONAL = {"kill-on-bad-exit": "K", "exclusive": ""}
+_OPTIONAL = {"kill-on-bad-exit": "K", "exclusive": "", "pty": ""}
 #: Options without effect: tasks get what the job has.
 _IGNORED_VALUES = {
     "mem": "", "mem-per-cpu": "", "mem-per-gpu": "", "mem-bind": "", "cpu-bind": "", "gres": "",
@@ -29,7 +29,7 @@ _IGNORED_VALUES = {
     "job-name": "J", "time": "t", "open-mode": "", "comment": "", "jobid": "", "export": "",
     "cpus-per-gpu": "", "ntasks-per-gpu": "", "ntasks-per-core": "", "ntasks-per-socket": "",
     "accel-bind": "", "cpu-freq": "", "wckey": "", "reservation": "", "container-image": "",
-    "container-mounts": "", "container-name": "", "container-workdir": "", "input": "i",
+    "container-mounts": "", "container-name": "", "container-workdir": "",
 }  # fmt: skip
 _IGNORED_SWITCHES = {
     "unbuffered": "u", "quiet": "Q", "verbose": "v", "overcommit": "O", "oversubscribe": "s",
@@ -39,6 +39,9 @@ _IGNORED_SWITCHES = {
 }  # fmt: skip
 _TAKES_VALUE = {**_VALUES, **_IGNORED_VALUES}
 _TAKES_NONE = {**_SWITCHES, **_IGNORED_SWITCHES}
+#: What the reference lists: options that are read, and those without effect, with their letters.
+READ = {**_VALUES, **_SWITCHES, **_OPTIONAL}
+WITHOUT_EFFECT = {**_IGNORED_VALUES, **_IGNORED_SWITCHES}
 _ALIASES = {"tasks-per-node": "ntasks-per-node", "msg-timeout": "wait"}
 _LETTERS = {letter: name for table in (_TAKES_VALUE, _TAKES_NONE, _OPTIONAL)
             for name, letter in table.items() if letter}  # fmt: skip
@@ -59,6 +62,10 @@ class StepOptions:
     is_multi: bool = False
     output: str = ""
     error: str = ""
+    #: A file, "none", the number of the one task that reads, or "" for what srun reads.
+    input: str = ""
+    #: The first task has srun's terminal, and the others have no output.
+    has_terminal: bool = False
     directory: str = ""
     lists_mpi: bool = False
     shows_version: bool = False
@@ -97,6 +104,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> StepOptio
         is_multi="multi-prog" in given,
         output=given.get("output", ""),
         error=given.get("error", ""),
+        input="" if given.get("input") == "all" else given.get("input", ""),
+        has_terminal="pty" in given,
         directory=given.get("chdir", ""),
         lists_mpi=mpi == "list",
         shows_version="version" in given,
@@ -104,34 +113,45 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> StepOptio
     )
 
 
+def take(rest: list[str]) -> tuple[str, str, tuple[str, ...]]:
+    """Take an option of srun off the front of some words: its name, its value, its words.
+
+    The name is empty where srun has no such option; StepError for a value that is missing.
+    """
+    word = rest.pop(0)
+    if word.startswith("--"):
+        name, equals, value = word[2:].partition("=")
+        name, is_attached = _ALIASES.get(name, name), bool(equals)
+    else:
+        name, value = _LETTERS.get(word[1], ""), word[2:]
+        is_attached = bool(value)
+    if name in _TAKES_NONE and value and not word.startswith("--"):
+        rest.insert(0, f"-{value}")
+        word, value = word[:2], ""
+    words = (word,)
+    if name in _TAKES_VALUE and not is_attached:
+        if not rest:
+            raise StepError(f"{word} needs a value")
+        value = rest.pop(0)
+        words = (word, value)
+    return name if name in READ or name in WITHOUT_EFFECT else "", value, words
+
+
 def _read(rest: list[str]) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
     """Return the options by name, the command, and what has no effect; StepError."""
     given: dict[str, str] = {}
     ignored: list[str] = []
     while rest and rest[0].startswith("-") and len(rest[0]) > 1:
-        word = rest.pop(0)
-        if word == "--":
+        if rest[0] == "--":
+            rest.pop(0)
             break
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            name, is_attached = _ALIASES.get(name, name), bool(equals)
+        name, value, words = take(rest)
+        if not name:
+            raise StepError(f"'{words[0]}' is not an option of srun that is read here")
+        if name in WITHOUT_EFFECT:
+            ignored.append(words[0])
         else:
-            name, value = _LETTERS.get(word[1], word), word[2:]
-            is_attached = bool(value)
-        if name in _TAKES_NONE and value and not word.startswith("--"):
-            rest.insert(0, f"-{value}")
-        if name in _TAKES_VALUE and not is_attached:
-            if not rest:
-                raise StepError(f"{word} needs a value")
-            value = rest.pop(0)
-        if name in _IGNORED_VALUES or name in _IGNORED_SWITCHES:
-            ignored.append(word)
-        elif name in _VALUES or name in _SWITCHES or name in _OPTIONAL:
             given[name] = value or ("1" if name == "kill-on-bad-exit" else "")
-        elif name == "pty":
-            raise StepError("--pty: a task has no terminal")
-        else:
-            raise StepError(f"'{word}' is not an option of srun that is read here")
     return given, tuple(rest), tuple(ignored)
 
 

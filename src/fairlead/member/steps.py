@@ -13,7 +13,7 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,7 +100,7 @@ class Steps:
                 if (copying := self._copies.get(number)) is not None:
                     copying.heard(member, error)
                 return
-            case {"wrote": int(number), "rank": int()}:
+            case {"wrote": int(number), "rank": int()} | {"taken": int(number), "rank": int()}:
                 pass
             case {"ended": int(number), "rank": int(rank)}:
                 if (step := self._steps.get(number)) is not None:
@@ -177,6 +177,10 @@ class Steps:
                 match await link.receive():
                     case {"signal": int(which)}:
                         await self._signal(number, which)
+                    case {"input": str(text), "ranks": list(ranks)}:
+                        await self._give(number, text, ranks)
+                    case {"size": [int(), int()] as size}:
+                        await self._send(step.nodes.values(), {"size": size, "step": number})
                     case {"done": True}:
                         return
                     case _:
@@ -186,7 +190,20 @@ class Steps:
                 await self._signal(number, signal.SIGKILL)
             del self._steps[number]
 
+    async def _give(self, step: int, text: str, ranks: list[int]) -> None:
+        """Send tasks something to read; those that have ended have said so."""
+        nodes = self._steps[step].nodes
+        of_node: dict[int, list[int]] = {}
+        for rank in ranks:
+            if rank in nodes:
+                of_node.setdefault(nodes[rank], []).append(rank)
+        for node, listed in of_node.items():
+            await self._send([node], {"input": text, "ranks": listed, "step": step})
+
     async def _signal(self, step: int, number: int) -> None:
-        for node in sorted(set(self._steps[step].nodes.values())):
+        await self._send(self._steps[step].nodes.values(), {"signal": number, "step": step})
+
+    async def _send(self, nodes: Iterable[int], message: Message) -> None:
+        for node in sorted(set(nodes)):
             with suppress(LinkLost):
-                await self._members[node]({"signal": number, "step": step})
+                await self._members[node](message)

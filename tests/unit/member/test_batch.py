@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
+import pty
+import re
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -260,7 +268,7 @@ def test_a_stranger_at_the_socket_is_not_heard(tmp_path: Path, sent: bytes) -> N
         ("srun -N 3 true", "the step asks for 3 nodes, 2 can be used"),
         ("srun -w elsewhere true", "'elsewhere' is no node of this job"),
         ("srun --frobnicate true", "'--frobnicate' is not an option of srun"),
-        ("srun --pty bash", "a task has no terminal"),
+        ("srun -n1 -i absent true", "No such file"),
         ("srun --mpi=pmix ./a.out", "srun gives tasks no PMI"),
         ("srun -n x true", "'x' is not a whole number"),
         ("env -u FAIRLEAD_STEPS srun true", "this is no batch script"),
@@ -286,3 +294,81 @@ def test_tasks_see_all_gpus_unless_they_are_shared_out(tmp_path: Path) -> None:
     )
     _, lines, _ = run(tmp_path, script, nodes=1, CUDA_VISIBLE_DEVICES="4,5,6,7", tasks="2")
     assert lines == ["all 4,5,6,7", "all 4,5,6,7", "own 4,5", "own 6,7"]
+
+
+def test_all_tasks_read_what_srun_reads_byte_for_byte(tmp_path: Path) -> None:
+    (tmp_path / "input").write_bytes(os.urandom(3 << 20))
+    script = (
+        "srun -n3 sha256sum < input\nsrun -n2 --input=1 wc -c < input\n"
+        "srun -n2 -i input sh -c 'head -c 9 | wc -c'\nsrun -n1 -i none wc -c < input\n"
+        "srun -n1 sh -c 'exec cat /dev/stdin' <<< here\nsrun -n1 true < input; sha256sum < input"
+    )
+    codes, lines, errors = run(tmp_path, script, tasks="2,1")
+    digest = hashlib.sha256((tmp_path / "input").read_bytes()).hexdigest()
+    assert (codes, errors) == ([0, 0], "")
+    assert lines == sorted([*[f"{digest}  -"] * 4, "0", str(3 << 20), "9", "9", "0", "here"])
+
+
+def test_a_task_with_a_terminal_has_its_size_its_keys_and_its_session(tmp_path: Path) -> None:
+    """Where srun has no terminal itself, its input is typed, and Ctrl-D at its end."""
+    script = (
+        "printf 'first\\nsecond' | srun --pty -N1 -n1 -w 127.0.0.2 sh -c '"
+        'echo "<$(tty) $(stty size)>"; cat; echo "<$FAIRLEAD_INDEX>"; nohup sleep 1000 & '
+        "echo \"<$!>\"; exit 3'\necho code $?\nsrun --pty -n2 sh -c 'echo only $SLURM_PROCID'"
+    )
+    codes, out, errors = ends(job(tmp_path, script))
+    assert codes == [0, 0]
+    shown, on, left = re.findall("<(.*)>", out)
+    assert shown.startswith("/dev/pts/")
+    assert shown.endswith(" 24 80")
+    assert on == "1"
+    assert out.count("first") == out.count("second") == 2  # the terminal echoes
+    assert out.endswith("code 3\nonly 0\n")
+    assert errors == "srun: error: task 0: Exited with exit code 3\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(left), 0)
+
+
+def test_a_terminal_of_srun_is_that_of_its_task_and_is_as_it_was_afterwards(
+    tmp_path: Path,
+) -> None:
+    ours, theirs = pty.openpty()
+    size(ours, 31, 97)
+    before = termios.tcgetattr(theirs)
+    path = os.ttyname(theirs)
+    inner = (
+        'stty size; trap "echo caught" INT; until [ "$(stty size)" = "40 100" ]; do sleep 0.05; '
+        "done; read line; echo got $line; exit 7"
+    )
+    script = f"srun --pty -N1 -n1 -w 127.0.0.2 sh -c '{inner}' < {path} > {path}; echo code $?"
+    members = job(tmp_path, script)
+    until(ours, b"31 97")
+    os.write(ours, b"\x03")
+    until(ours, b"caught")
+    size(ours, 40, 100)
+    [srun] = [
+        int(line.split()[0])
+        for line in subprocess.run(
+            ["pgrep", "-af", "fairlead.member.srun --pty"], capture_output=True, text=True,
+            check=True,
+        ).stdout.splitlines()
+        if str(tmp_path) in Path(f"/proc/{line.split()[0]}/environ").read_text()
+    ]  # fmt: skip
+    os.kill(srun, signal.SIGWINCH)  # it is none of the terminal's session
+    os.write(ours, b"typed\r")
+    until(ours, b"got typed")
+    codes, out, _ = ends(members)
+    assert (codes, out) == ([0, 0], "code 7\n")
+    assert termios.tcgetattr(theirs) == before
+
+
+def size(descriptor: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def until(descriptor: int, text: bytes) -> None:
+    """Read a terminal until it shows a text."""
+    shown = b""
+    while text not in shown:
+        assert select.select([descriptor], [], [], SECONDS_MAX)[0], shown
+        shown += os.read(descriptor, 65536)

@@ -81,15 +81,17 @@ def test_the_daemons_of_prrte_are_started_one_on_each_node(tmp_path: Path) -> No
 
 
 def test_an_mpirun_that_is_given_no_hosts_starts_its_daemons_through_srun(tmp_path: Path) -> None:
-    (tmp_path / "rank.sh").write_text("echo $PMI_RANK of $PMI_SIZE by $SLURM_NODEID\n")
+    (tmp_path / "ranks.py").write_text(
+        "import os\nfrom mpi4py import MPI\nranks = MPI.COMM_WORLD.allgather(MPI.COMM_WORLD.rank)\n"
+        "print(MPI.COMM_WORLD.rank, ranks, os.environ['SLURM_NODEID'])\n"
+    )
     mpiexec = Path(sys.executable).with_name("mpiexec.hydra")
-    script = f"{mpiexec} sh rank.sh"
     codes, lines, errors = run(
-        tmp_path, script, tasks="2(x2)", SLURM_NODELIST="127.0.0.[1-2]", SLURM_NNODES="2",
-        SLURM_JOB_NUM_NODES="2", SLURM_JOBID="7",
+        tmp_path, f"{mpiexec} {sys.executable} ranks.py", tasks="2(x2)",
+        SLURM_NODELIST="127.0.0.[1-2]", SLURM_NNODES="2", SLURM_JOB_NUM_NODES="2", SLURM_JOBID="7",
     )  # fmt: skip
     assert (codes, errors) == ([0, 0], "")
-    assert lines == ["0 of 4 by 0", "1 of 4 by 0", "2 of 4 by 1", "3 of 4 by 1"]
+    assert lines == [f"{rank} [0, 1, 2, 3] {rank // 2}" for rank in range(4)]
 
 
 #: What Lightning asks of the environment for `devices` tasks on each of `num_nodes` nodes.

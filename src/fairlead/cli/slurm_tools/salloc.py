@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from dataclasses import dataclass
 
 from fairlead import terminal
 from fairlead.cli.commands.interactive import SHELL
@@ -38,14 +39,29 @@ _REFUSED = {
     re.compile(r"--x11(=\w+)?"): "fairlead forward JOB PORT passes on a port",
 }  # fmt: skip
 
+#: What is said of an allocation: that it waits, that it has begun, and that it is over.
+_SAID = {
+    "salloc": (
+        "Pending job allocation {}", "Granted job allocation {}", "Relinquishing job allocation {}",
+    ),
+    "srun": (
+        "job {} queued and waiting for resources", "job {} has been allocated resources", "",
+    ),
+}  # fmt: skip
+
+
+def refuse(word: str) -> None:
+    """Refuse an option that no allocation can have; ToolError with what to do instead."""
+    for pattern, instead in _REFUSED.items():
+        if pattern.fullmatch(word):
+            raise ToolError(f"{word} cannot be honoured: {instead}")
+
 
 def _options(arguments: list[str]) -> tuple[list[Given], tuple[str, ...]]:
     """Return the options and the command; ToolError."""
     options, rest = list[Given](), list(arguments)
     while rest:
-        for pattern, instead in _REFUSED.items():
-            if pattern.fullmatch(rest[0]):
-                raise ToolError(f"{rest[0]} cannot be honoured: {instead}")
+        refuse(rest[0])
         if _IGNORED.fullmatch(rest[0]):
             rest.pop(0)
             continue
@@ -61,35 +77,50 @@ def _options(arguments: list[str]) -> tuple[list[Given], tuple[str, ...]]:
 def run(common_: Common, arguments: list[str]) -> int:
     """Hold what is asked for while a command runs in it, and return the command's exit code."""
     options, command = _options(arguments)
-    is_quiet = any(given.option is LONG["quiet"] for given in options)
+    called = command[0].rpartition("/")[2] if command else INTERACTIVE
+    wanted = AskedAllocation("salloc", options, "SALLOC_", has_terminal=sys.stdin.isatty())
+    return allocate(common_, wanted, Allocation(command or ("sh", "-c", SHELL), called))
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAllocation:
+    """An allocation that a program asks for."""
+
+    program: str
+    options: list[Given]
+    #: What the variables begin with that give options a value.
+    prefix: str
+    #: The command has this process's terminal, if that has one for what is written as well.
+    has_terminal: bool
+
+
+def allocate(common_: Common, wanted: AskedAllocation, held: Allocation) -> int:
+    """Queue a job, run the command in it, and return the command's exit code."""
+    is_quiet = any(given.option is LONG["quiet"] for given in wanted.options)
 
     def say(text: str) -> None:
-        if not is_quiet:
-            terminal.tell(f"salloc: {text}")
+        if not is_quiet and text:
+            terminal.tell(f"{wanted.program}: {text}")
 
-    called = command[0].rpartition("/")[2] if command else INTERACTIVE
-    held = Allocation(command or ("sh", "-c", SHELL), called)
     never_again = Given(LONG["no-requeue"], "--no-requeue")  # a terminal cannot move
     stored = submit_script(
-        common_, held.program, "salloc", {}, dry_run=False, ignore_unknown=False,
-        warn=lambda note: say(f"warning: {note}"), options=(*options, never_again),
-        environment=_defaults(),
+        common_, held.program, wanted.program, {}, dry_run=False, ignore_unknown=False,
+        warn=lambda note: say(f"warning: {note}"), options=(*wanted.options, never_again),
+        environment=_defaults(wanted.prefix),
     )  # fmt: skip
     api = common_.connect()
     key = (str(stored["metadata"]["namespace"]), str(stored["metadata"]["name"]))
     number = number_of(api, key, is_array=False)
-    say(f"Pending job allocation {number}")
-    has_terminal = sys.stdin.isatty() and terminal.is_terminal()
-    code = held.run(
-        common_, api, key, lambda: say(f"Granted job allocation {number}"), tty=has_terminal
-    )
-    say(f"Relinquishing job allocation {number}")
+    pending, granted, over = _SAID[wanted.program]
+    say(pending.format(number))
+    has_terminal = wanted.has_terminal and terminal.is_terminal()
+    code = held.run(common_, api, key, lambda: say(granted.format(number)), tty=has_terminal)
+    say(over.format(number))
     return code
 
 
-def _defaults() -> dict[str, str]:
-    """Return the variables of salloc as those of sbatch that give the same options a value."""
-    prefix = "SALLOC_"
+def _defaults(prefix: str) -> dict[str, str]:
+    """Return the variables of a program as those of sbatch that give the same options a value."""
     return {
         f"SBATCH_{name.removeprefix(prefix)}": value
         for name, value in os.environ.items()

@@ -18,7 +18,7 @@ from fairlead.cli.records.follow import follow_job
 from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 
 OPTIONS = ToolOptions(
-    "~l/label Q/quiet v/verbose /layout /input-filter= /output-filter= /error-filter= /pty",
+    "~l/label ~Q/quiet ~v/verbose /layout /input-filter= /output-filter= /error-filter= /pty",
     {
         "layout": "fairlead why JOB says where its members are",
         "input-filter": "a job has no standard input of a terminal; leave it out",
@@ -39,11 +39,11 @@ def run(common_: Common, arguments: list[str]) -> int:
     assert match is not None  # operands are not empty
     api = common_.connect()
     space = common_.space(api.connection.namespace)
-    meta = _find(api, space, match[1]).metadata
+    meta = job_of(api, space, match[1]).metadata
     return follow_job(common_, api, meta.key, uid=meta.uid)
 
 
-def _find(api: Api, space: str, text: str) -> Job:
+def job_of(api: Api, space: str, text: str) -> Job:
     """Return the job of a number, 36 or 36_7; ToolError."""
     numbered = parse_number(text)
     found = find_numbered(api, space, numbered.number) if numbered is not None else None

@@ -1,19 +1,114 @@
-"""srun where no batch script runs; in one, the srun of the script's own PATH comes first."""
+"""srun where no batch script runs; in one, the srun of the script's own PATH comes first.
+
+By itself it is salloc of the same options whose command is srun in the allocation: so tasks are
+started as in a script, with what reads and writes them here. With --jobid, its one task runs beside
+the first node of a job that runs, or beside the one of --nodelist.
+Source: the manual page srun(1).
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+from dataclasses import dataclass, field
 
+from fairlead import terminal
 from fairlead.cli.connection.common import Common
+from fairlead.cli.records.members import MemberReference, running_members
+from fairlead.cli.script.sbatch_lines import Given, take_option
+from fairlead.cli.script.slurm_options import LONG
+from fairlead.cli.sessions.foreground import run_one
+from fairlead.cli.sessions.terminal_job import Allocation
 from fairlead.cli.slurm_tools.options import ToolError
+from fairlead.cli.slurm_tools.salloc import AskedAllocation, allocate, refuse
+from fairlead.cli.slurm_tools.sattach import job_of
+from fairlead.member.hostlist import expand_hosts
+from fairlead.member.srun import main
+from fairlead.member.srun_options import parse, take
+from fairlead.member.step_layout import StepError
 from fairlead.member.steps import ENV_STEPS
+
+#: Options of a job that in srun are about its step.
+_OF_STEP = frozenset(("output", "error", "input", "open-mode", "wait", "verbose"))
 
 
 def run(common_: Common, arguments: list[str]) -> int:
-    """Start tasks of the batch script that this is in; ToolError outside of one."""
-    del common_
-    if ENV_STEPS not in os.environ:
-        raise ToolError("this is no batch script; for a command by itself: fairlead run -- COMMAND")
-    from fairlead.member.srun import main
+    """Start tasks of the batch script that this is in, or of a job of their own."""
+    if ENV_STEPS in os.environ:
+        return main(arguments)
+    if "FAIRLEAD_JOB_UID" in os.environ:
+        raise ToolError("this is a job without steps; for another job: fairlead run -- COMMAND")
+    try:
+        return _run_alone(common_, arguments)
+    except (StepError, ValueError) as error:
+        raise ToolError(str(error)) from None
 
-    return main(arguments)
+
+@dataclass(slots=True)
+class _Line:
+    """A command line, taken apart: options of the job and of the step, and the command."""
+
+    options: list[Given] = field(default_factory=list[Given])
+    of_step: list[str] = field(default_factory=list[str])
+    command: tuple[str, ...] = ()
+    #: The number of a job that runs, or "".
+    job: str = ""
+
+    @classmethod
+    def of(cls, arguments: list[str]) -> _Line:
+        """Read a command line; ToolError, StepError."""
+        line, rest = cls(), list(arguments)
+        while rest and rest[0].startswith("-") and len(rest[0]) > 1 and rest[0] != "--":
+            refuse(rest[0])
+            line._take(rest)
+        line.command = tuple(rest[1:] if rest[:1] == ["--"] else rest)
+        return line
+
+    def _take(self, rest: list[str]) -> None:
+        before = list(rest)
+        name, value, words = take(rest)
+        if name == "jobid":
+            self.job = value
+        elif name in LONG and name not in _OF_STEP:
+            self.options.append(Given(LONG[name], LONG[name].shown, value))
+        elif name:
+            self.of_step += words
+        else:
+            given = take_option(before)
+            rest[:] = before
+            assert given is not None  # the word begins with a dash, and has a name
+            if given.option is None:
+                raise ToolError(f"unrecognized option '{words[0]}'")
+            self.options.append(given)
+
+
+def _run_alone(common_: Common, arguments: list[str]) -> int:
+    line = _Line.of(arguments)
+    asked = parse([*line.of_step, "--", *line.command], {})
+    if asked.lists_mpi:
+        return main(["--mpi=list"])
+    has_terminal = sys.stdin.isatty() and asked.has_terminal
+    if line.job:
+        return _beside(common_, line, tty=has_terminal and terminal.is_terminal())
+    held = Allocation(("srun", *line.of_step, "--", *line.command), line.command[0].split("/")[-1])
+    wanted = AskedAllocation("srun", line.options, "SLURM_", has_terminal=has_terminal)
+    return allocate(common_, wanted, held)
+
+
+def _beside(common_: Common, line: _Line, *, tty: bool) -> int:
+    """Run a command beside a node of a job that runs, and return its exit code; ToolError."""
+    given = {each.option.name: each.value for each in line.options if each.option is not None}
+    if any(given.get(name, "1") != "1" for name in ("ntasks", "nodes", "ntasks-per-node")):
+        raise ToolError("--jobid starts one task; fairlead exec JOB --all -- COMMAND: one a node")
+    api = common_.connect()
+    job = job_of(api, common_.space(api.connection.namespace), line.job)
+    namespace, name = job.metadata.key
+    _, pods = running_members(api, namespace, MemberReference(name, None))
+    if "nodelist" in given:
+        wanted = expand_hosts(given["nodelist"])
+        pods = [pod for pod in pods if pod.spec.node_name in wanted]
+    if not pods:
+        raise ToolError(f"job {line.job} is on none of the nodes {given['nodelist']}")
+    kind = os.environ.get("TERM") or "xterm"
+    command = ("env", f"TERM={kind}", *line.command) if tty else line.command
+    return run_one(api, pods[0], command, tty=tty)
