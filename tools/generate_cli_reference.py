@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 os.environ.update(COLUMNS="88", LINES="24", NO_COLOR="1")
@@ -15,8 +17,10 @@ os.environ.update(COLUMNS="88", LINES="24", NO_COLOR="1")
 from click import Context, Group
 
 from fairlead.cli.app import PROGRAM, SECTIONS, cli
+from fairlead.cli.script.slurm_names import COMMANDS
 from fairlead.cli.script.slurm_options import OPTIONS, Option, OptionTreatment
 from fairlead.input.errors import Code, Exit
+from fairlead.member import srun_options
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 COMMAND = "python tools/generate_cli_reference.py"
@@ -61,7 +65,7 @@ def page() -> str:
         lines += [f"## {title}", ""]
         for name in part:
             lines += sections(name)
-    return "\n".join([*lines, *clusters(), *headers(), *exits(), *errors()]) + "\n"
+    return "\n".join([*lines, *clusters(), *headers(), *slurm_tools(), *exits(), *errors()]) + "\n"
 
 
 def block(text: str) -> list[str]:
@@ -112,6 +116,35 @@ def headers() -> list[str]:
         "`--ignore-unknown` turns refusals into notes.", "",
         f"Variables that give options a value for scripts with `#SBATCH` lines: {variables}.", "",
     ]  # fmt: skip
+
+
+def slurm_tools() -> list[str]:
+    """Return which options Slurm's own commands take."""
+    lines = [
+        "## Slurm's own commands", "",
+        "Options of the commands that `fairlead slurm install` writes. `sbatch` and `salloc` take "
+        "those of [script headers](#script-headers); so does `srun` outside of a job.", "",
+        "| Command | Read | Without effect | Refused: instead |", "| --- | --- | --- | --- |",
+    ]  # fmt: skip
+    for name in COMMANDS:
+        if name in ("sbatch", "salloc", "sbcast"):
+            continue
+        if name == "srun":
+            read, ignored = map(_of_steps, (srun_options.READ, srun_options.WITHOUT_EFFECT))
+            refused: list[str] = []
+        else:
+            table = list(import_module(f"fairlead.cli.slurm_tools.{name}").OPTIONS.described())
+            read = [f"`{shown}`" for shown, o, why in table if not o.is_ignored and not why]
+            ignored = [f"`{shown}`" for shown, o, _ in table if o.is_ignored]
+            refused = [f"`{shown}`: {why}" for shown, _, why in table if why]
+        cells = (", ".join(read), ", ".join(ignored), "; ".join(refused))
+        lines.append(f"| `{name}` | {' | '.join(cell or '-' for cell in cells)} |")
+    return [*lines, ""]
+
+
+def _of_steps(table: Mapping[str, str]) -> list[str]:
+    letters = {name: f"-{letter}, " if letter else "" for name, letter in table.items()}
+    return [f"`{letters[name]}--{name}`" for name in table]
 
 
 def exits() -> list[str]:

@@ -21,6 +21,16 @@ from fairlead.cli.script.slurm_names import COMMANDS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm-tools")]
 
+#: Lines that contradict each other, values that are not filled in, and what there is not.
+BAD = """#!/bin/sh
+#SBATCH --job-name=bad --mem=4G
+#SBATCH --mem-per-cpu=1G
+#SBATCH --ntasks=<tasks>
+#SBATCH --constraint=     # your nodes
+#SBATCH --bb=capacity=1G
+true
+"""
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
@@ -69,6 +79,10 @@ def test_a_script_without_an_interpreter_is_refused_before_queueing_in_the_words
     wrong = tools.run("sbatch", "--frobnicate=1", "--wrap", "true", code=1)
     assert "sbatch: error: " in wrong.err
     assert "--frobnicate" in wrong.err
+    several = tools.run("sbatch", stdin=BAD, code=1)
+    for word in ("--mem-per-cpu contradict", "<tasks>", "--constraint needs", "--bb cannot"):
+        assert word in several.err
+    assert (several.out, tools.queue("-n", "bad")) == ("", [])
 
 
 def test_sbatch_with_wait_ends_with_the_exit_code_of_the_job(tools: Tools) -> None:
@@ -484,3 +498,21 @@ def test_jobs_may_have_one_name_in_any_spelling_and_are_found_by_it(tools: Tools
         ended = ("sacct", "-X", "-n", "-P", "-o", "JobID,JobName", "--name", name)
         wanted = [f"{number}|{name}" for number in sorted(numbers)]
         eventually(lambda ended=ended: tools.run(*ended).out.splitlines(), wanted)
+
+
+def test_scancel_ends_only_what_matches_all_that_is_asked(tools: Tools) -> None:
+    number = str(tools.submit(SLEEP, "-J", "kept", "--comment", "run 7"))
+    assert tools.queue("-n", "kept", form="%k,%A") == [f"run 7,{number}"]
+    array = str(tools.submit(SLEEP, "-J", "kept", "--array=0-3%1", "--mem=8M"))
+    eventually(lambda: tools.queue("-j", number), [f"{number} R"])
+    [qos, account] = tools.queue("-j", number, form="%q %a")[0].split()
+    waiting = f"{array}_[1-3%1]"
+    eventually(lambda: waiting in tools.queue("-j", array, form="%i"), expected=True)
+    for other in (("-q", "other"), ("-A", "other"), ("-p", "gone"), ("-A", account, "-q", "other")):
+        tools.run("scancel", "--me", *other)
+        tools.run("scancel", number, *other)
+    assert tools.queue("-j", number) == [f"{number} R"]
+    tools.run("scancel", "-t", "PENDING", array)
+    eventually(lambda: tools.queue("-r", "-j", array), [f"{array}_0 R"])
+    tools.run("scancel", "--name=kept", "-q", qos, "-A", account)
+    eventually(lambda: tools.queue("-n", "kept"), [])

@@ -427,6 +427,7 @@ class _Reader:
             "SLURM_JOB_QOS": "qos",
             "SLURM_JOB_RESERVATION": "reservation",
             "SLURM_JOB_NAME": "job-name",
+            "SLURM_JOB_COMMENT": "comment",
         }
         found = {
             variable: self._options[name].value

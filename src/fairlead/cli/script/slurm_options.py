@@ -148,6 +148,7 @@ _MAPPED = (
         "`--env`; ALL is everything that the shell exports, on this machine",
         variable="SBATCH_EXPORT",
     ),
+    Option("comment", "kept in `SLURM_JOB_COMMENT`, and shown by `squeue -o %k` and `sacct`"),
     Option("container-image", "`--image`"),
     Option("container-mounts", "`--mount`, one for each"),
     Option("container-workdir", "`--chdir`"),
@@ -161,7 +162,6 @@ _NOTED = (
         "priority", "the rank of a job is its class: --priority CLASS", variable="SBATCH_PRIORITY"
     ),
     Option("nice", "the rank of a job is its class: --priority CLASS", argument=_OPTIONAL),
-    Option("comment", "comments are not kept"),
     Option("admin-comment", "comments are not kept"),
     Option("verbose", _WORDS, letter="v", variable="SBATCH_DEBUG", argument=_NONE),
     Option("quiet", _WORDS, letter="Q", argument=_NONE),

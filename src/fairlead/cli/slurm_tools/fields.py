@@ -292,7 +292,7 @@ FIELDS: tuple[Field, ...] = (
     Field(lambda r: r.job.spec.reservation, "v", "reservation", "RESERVATION", "Reservation", 20),
     Field(command, "o", "command", "COMMAND", "SubmitLine", 20),
     Field(work_directory, "Z", "workdir", "WORK_DIR", "WorkDir", 20),
-    Field(_nothing, "k", "comment", "COMMENT", "Comment", 14),
+    Field(lambda r: r.asked("SLURM_JOB_COMMENT"), "k", "comment", "COMMENT", "Comment", 14),
     Field(_constant(CLUSTER), "", "cluster", "CLUSTER", "Cluster", 10),
     Field(_constant("OK"), "h", "oversubscribe", "OVER_SUBSCRIBE"),
     Field(_constant("0"), "y", "nice", "NICE"),

@@ -7,7 +7,7 @@ nothing here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.input.suggest import nearest
@@ -81,6 +81,14 @@ class ToolOptions:
         self._refused = refused or {}
         for word in words.split():
             self._add(word)
+
+    def described(self) -> Iterator[tuple[str, ToolOption, str]]:
+        """Yield how each option is written, the option, and what to do instead of a refused one."""
+        letters = {option.name: f"-{letter}" for letter, option in self._short.items()}
+        for name, option in self._long.items():
+            long = f"--{name}" if len(name) > 1 else ""
+            shown = ", ".join(filter(None, (letters.get(name, ""), long)))
+            yield shown, option, self._refused.get(name, "")
 
     def _add(self, word: str) -> None:
         short, _, long = word.removeprefix("~").partition("/")

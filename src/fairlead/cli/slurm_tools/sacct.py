@@ -31,14 +31,15 @@ FORMAT_LONG = (
     "jobid,jobidraw,jobname,partition,alloccpus,elapsed,state,exitcode,nodelist,reqmem,maxrss"
 )
 OPTIONS = ToolOptions(
-    "a/allusers A/accounts= /account= b/brief ~B/batch-script ~D/duplicates /delimiter= E/endtime= "
-    "e/helpformat g/gid= h/help j/jobs= l/long ~L/allclusters ~M/clusters= ~/cluster= "
+    "~a/allusers A/accounts= /account= b/brief ~B/batch-script ~D/duplicates /delimiter= "
+    "E/endtime= e/helpformat g/gid= j/jobs= l/long ~L/allclusters ~M/clusters= ~/cluster= "
     "n/noheader N/nodelist= /name= o/format= p/parsable P/parsable2 q/qos= r/partition= s/state= "
-    "S/starttime= ~T/truncate u/user= /uid= ~/units= ~/noconvert v/verbose V/version "
+    "S/starttime= ~T/truncate u/user= /uid= ~/units= ~/noconvert ~v/verbose "
     "X/allocations ~/local ~/federation /json? /yaml? c/completion f/file=",
     {
         "json": "fairlead history -o json",
         "yaml": "fairlead history -o yaml",
+        "gid": "jobs have a user, and no group: --user",
         "completion": "there is no file of completed jobs; leave it out",
         "file": "there is no file of completed jobs; fairlead history --history FILE",
     },

@@ -9,22 +9,26 @@ from fairlead import terminal
 from fairlead.cli.cluster.numbers import find_numbered, parse_number
 from fairlead.cli.commands.change import change_reference
 from fairlead.cli.connection.common import Common
-from fairlead.cli.connection.identity import submitter_name
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.arrays import ArrayReference
 from fairlead.cli.job_request.change_verbs import CANCEL
-from fairlead.cli.slurm_tools.fields import partition_of
+from fairlead.cli.slurm_tools.matching import matches, users_of
 from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
-from fairlead.cli.slurm_tools.records import QueueRecord, live_records, parse_ids
+from fairlead.cli.slurm_tools.records import live_records, parse_ids
 from fairlead.cli.slurm_tools.states import parse_state
 
 OPTIONS = ToolOptions(
     "A/account= ~b/batch ~c/ctld ~f/full ~H/hurry i/interactive ~M/clusters= ~/cluster= "
     "/me n/name= /jobname= p/partition= q/qos= Q/quiet R/reservation= s/signal= t/state= u/user= "
-    "v/verbose w/nodelist= ~/wckey= ~/cron ~/sibling=",
+    "~v/verbose w/nodelist= ~/wckey= ~/cron ~/sibling=",
     {"interactive": "leave it out; squeue shows what would be cancelled"},
 )
 _THROTTLE = re.compile(r"%\d+")
+#: Options that choose among jobs.
+_FILTERS = (
+    "user", "me", "name", "jobname", "partition", "account", "qos", "state", "nodelist",
+    "reservation",
+)  # fmt: skip
 _KILLING = frozenset(("9", "KILL", "15", "TERM"))
 
 
@@ -36,16 +40,12 @@ def run(common_: Common, arguments: list[str]) -> int:
     space = common_.space(api.connection.namespace)
     errors: list[str] = []
     operands = [part for each in given.operands for part in each.split(" ") if part]
-    if operands:
-        for text in operands:
-            errors += _cancel(common_, api, space, text)
-    elif given.has("user", "me", "name", "jobname", "partition", "account", "state", "nodelist",
-                   "reservation"):  # fmt: skip
-        for record in live_records(api, space, time.time()):
-            if not record.state.is_end and _matches(api, record, given):
-                errors += _cancel(common_, api, space, _THROTTLE.sub("", record.id))
-    else:
+    if not operands and not given.has(*_FILTERS):
         raise ToolError("No job identification provided")
+    if given.has(*_FILTERS):
+        operands = _matching(api, space, given, operands)
+    for text in operands:
+        errors += _cancel(common_, api, space, text)
     if errors and not given.has("quiet"):
         for error in errors:
             terminal.tell(f"scancel: error: {error}")
@@ -75,16 +75,23 @@ def _cancel(common_: Common, api: Api, space: str, text: str) -> list[str]:
     return [f"Kill job error on job id {text}: {problem.message}"]
 
 
-def _matches(api: Api, record: QueueRecord, given: GivenOptions) -> bool:
-    users = set(given.listed("user")) | ({submitter_name(api)} if given.has("me") else set())
+def _matching(api: Api, space: str, given: GivenOptions, operands: list[str]) -> list[str]:
+    """Return the ids of what matches, among the named ones if there are any; ToolError."""
+    users = users_of(api, given)
     states = {parse_state(each) for each in given.listed("state")}
-    named = given.names("name", "jobname")
-    tests = (
-        (users, record.user in users),
-        (states, record.state in states),
-        (named, record.name in named),
-        (given.listed("partition"), partition_of(record) in given.listed("partition")),
-        (given.listed("nodelist"), bool(set(record.nodes) & set(given.listed("nodelist")))),
-        (given.listed("reservation"), record.job.spec.reservation in given.listed("reservation")),
-    )
-    return all(holds for asked, holds in tests if asked)
+    live = [each for each in live_records(api, space, time.time()) if not each.state.is_end]
+    found: list[str] = []
+    for text in operands or [""]:
+        ids = parse_ids([text]) if text else []
+        named = [each for each in live if not ids or each.is_called(ids)]
+        chosen = [
+            each for each in named
+            if (not states or each.state in states) and matches(each, given, users)
+        ]  # fmt: skip
+        if text and len(chosen) == len(named):
+            found.append(text)
+        elif "_" in text and any("[" in each.id for each in chosen):
+            raise ToolError(f"only some of {text} match: name the tasks that are to be cancelled")
+        else:
+            found += [_THROTTLE.sub("", each.id) for each in chosen]
+    return found

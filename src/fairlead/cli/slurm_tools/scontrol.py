@@ -38,7 +38,9 @@ from fairlead.cli.views.nodes import NodeUse
 from fairlead.decide.words import fold_names
 from fairlead.member.hostlist import expand_hosts
 
-OPTIONS = ToolOptions("~a/all ~d/details ~/hide ~M/clusters= o/oneliner Q/quiet v/verbose ~/local")
+OPTIONS = ToolOptions(
+    "~a/all ~d/details ~/hide ~M/clusters= o/oneliner ~Q/quiet ~v/verbose ~/local"
+)
 _TAKES = "scontrol show job|node|partition|hostnames|config, hold, release, requeue, update"
 
 

@@ -26,7 +26,7 @@ from fairlead.cli.slurm_tools.records import (
 )
 from fairlead.cli.slurm_tools.states import SlurmState
 
-OPTIONS = ToolOptions("h/help v/version d/debug", {})
+OPTIONS = ToolOptions("h/help ~d/debug", {})
 USAGE = "Usage: seff [Options] <Jobid>\n"
 UNKNOWN = "unknown"
 _NOT_FOUND, _BAD_ID = 2, 3

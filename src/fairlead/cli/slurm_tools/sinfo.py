@@ -28,7 +28,7 @@ FORMAT_SUMMARY = "%9P %.5a %.10l %.16F %N"
 OPTIONS = ToolOptions(
     "~a/all d/dead e/exact h/noheader ~/hide i/iterate= l/long ~M/clusters= n/nodes= N/Node "
     "~/noconvert o/format= O/Format= p/partition= r/responding R/list-reasons s/summarize "
-    "S/sort= t/states= T/reservation v/verbose ~/local ~/federation /json? /yaml?",
+    "S/sort= t/states= T/reservation ~v/verbose ~/local ~/federation /json? /yaml?",
     {
         "iterate": "watch sinfo",
         "list-reasons": "fairlead nodes",

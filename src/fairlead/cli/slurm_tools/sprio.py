@@ -23,7 +23,7 @@ FORMAT = "%.15i %9r %.10Y %.10S %.10Q"
 FORMAT_LONG = "%.15i %9r %.8u %.10Y %.10S %.10A %.10B %.10F %.10J %.10P %.10Q %.11N"
 OPTIONS = ToolOptions(
     "h/noheader j/jobs= l/long ~M/clusters= ~/cluster= n/norm o/format= p/partition= S/sort= "
-    "u/user= v/verbose w/weights ~/federation ~/local ~/sibling",
+    "u/user= ~v/verbose w/weights ~/federation ~/local ~/sibling",
     {
         "sort": "the order is that of the numbers; sort(1)",
         "norm": "priorities have no largest value; leave it out",

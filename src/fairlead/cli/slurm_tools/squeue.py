@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from fairlead import terminal
 from fairlead.cli.connection.common import Common
-from fairlead.cli.connection.identity import submitter_name
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.slurm_tools.columns import Cell, parse_percent, parse_wide, table
 from fairlead.cli.slurm_tools.fields import BY_LETTER, BY_WIDE, Field, partition_of
+from fairlead.cli.slurm_tools.matching import matches, users_of
 from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
     JobId,
@@ -35,7 +35,7 @@ OPTIONS = ToolOptions(
     "A/account= ~a/all r/array h/noheader ~/hide j/jobs= /job= l/long ~M/clusters= ~/cluster= "
     "n/name= o/format= O/Format= p/partition= q/qos= R/reservation= S/sort= t/states= /state= "
     "u/user= /users= /me w/nodelist= ~/noconvert ~P/priority ~/local ~/federation ~/sibling "
-    "/only-job-state /start i/iterate= s/steps? v/verbose L/licenses= /json? /yaml?",
+    "~/only-job-state /start i/iterate= s/steps? ~v/verbose L/licenses= /json? /yaml?",
     {
         "iterate": "watch squeue",
         "steps": "a member is one task; fairlead ps JOB shows how many run",
@@ -60,7 +60,7 @@ def run(common_: Common, arguments: list[str]) -> int:
     found = _records(common_, api, given, space=space, ids=ids, now=now)
     if len(ids) == 1 and not any(record.is_called(ids) for record in found):
         raise ToolError("slurm_load_jobs error: Invalid job id specified", code=1)
-    shown = [record for record in found if _is_asked(record, given, ids, _users(api, given))]
+    shown = [record for record in found if _is_asked(record, given, ids, users_of(api, given))]
     lines = [] if given.has("noheader") else table(before, cells, [_titles(fields, given)])
     lines += table(before, cells, ([field.value(each) for field in fields] for each in shown))
     if given.has("long") and not given.has("noheader"):
@@ -136,27 +136,11 @@ def _placed(common_: Common, api: Api, records: list[QueueRecord]) -> list[Queue
     ]  # fmt: skip
 
 
-def _users(api: Api, given: GivenOptions) -> frozenset[str]:
-    named = set(given.listed("user", "users"))
-    return frozenset(named | ({submitter_name(api)} if given.has("me") else set()))
-
-
 def _is_asked(
     record: QueueRecord, given: GivenOptions, ids: list[JobId], users: frozenset[str]
 ) -> bool:
-    tests = (
-        (ids, record.is_called(ids)),
-        (users, record.user in users),
-        (given.names("name"), record.name in given.names("name")),
-        (given.listed("partition"), _is_in(partition_of(record), given.listed("partition"))),
-        (given.listed("account"), BY_LETTER["a"].value(record) in given.listed("account")),
-        (given.listed("qos"), BY_LETTER["q"].value(record) in given.listed("qos")),
-        (given.listed("reservation"), record.job.spec.reservation in given.listed("reservation")),
-        (given.listed("nodelist"), bool(set(record.nodes) & set(given.listed("nodelist")))),
+    return (
+        record.state in _states(given)
+        and (not ids or record.is_called(ids))
+        and matches(record, given, users)
     )
-    shows_state = record.state in _states(given)
-    return shows_state and all(holds for asked, holds in tests if asked)
-
-
-def _is_in(partition: str, wanted: list[str]) -> bool:
-    return bool(set(partition.split(",")) & set(wanted))
