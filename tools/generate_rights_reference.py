@@ -28,7 +28,13 @@ the rule. Which tests hold each to what its component uses:
 [the threat model](../design/threat-model.md#least-rights).
 
 The agent of a machine has no rights: it is no client of the API server."""
-_CONDITION = re.compile(r"\{\{- if \.Values\.(\S+) \}\}")
+_CONDITION = re.compile(r"\{\{- (?:if|with) \.Values\.(\S+) \}\}")
+#: Names that a value lists.
+_NAMES = re.compile(
+    r"^ +\{\{- with \.Values\.(\S+) \}\}\n( +resourceNames:)\n.*toYaml.*\n.*end \}\}$", re.MULTILINE
+)
+#: The same where the whole rule has that condition.
+_ALL_NAMES = re.compile(r"(?<=resourceNames:)\n +\{\{- toYaml \. .*$", re.MULTILINE)
 _RULE = re.compile(r"- (apiGroups|nonResourceURLs): ")
 
 
@@ -78,6 +84,8 @@ def _rules(text: str) -> Iterator[Rule]:
     """
     conditions: list[str] = []
     comment: list[str] = []
+    text = _NAMES.sub(r"\2 ['those of \1, if any']", text)
+    text = _ALL_NAMES.sub(" ['those of the value']", text)
     reason, lines = "", iter(text.splitlines())
     in_rules = False
     pending: list[str] = []
