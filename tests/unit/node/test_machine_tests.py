@@ -53,7 +53,7 @@ def test_every_test_of_a_suite_has_a_program_that_takes_its_options() -> None:
             type_, _ = PROGRAMS[kind.name]
             decoded = msgspec.convert(kind.options, type_, strict=True)
             assert set(kind.options) == set(msgspec.structs.asdict(decoded))
-            assert kind.options.get("seconds", 0.0) < kind.timeout_seconds <= suite.seconds
+            assert getattr(decoded, "seconds", 0.0) < kind.timeout_seconds <= suite.seconds
 
 
 def test_floors_are_of_figures_that_are_judged() -> None:
