@@ -48,7 +48,7 @@ def _nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/nowhere/home")
     monkeypatch.chdir(tmp_path)
-    Path("train.sh").write_text("#!/bin/bash\n#SBATCH --array=0-9%0\n#SBATCH --licenses=a:1\n")
+    Path("train.sh").write_text("#!/bin/bash\n#SBATCH --array=0-9%0\n#SBATCH --input=a\n")
     Path("ok.sh").write_text("#!/bin/bash\ntrue\n")
     Path("big.sh").write_text("#" * (513 * 1024))
     Path("binary").write_bytes(b"\x7fELF\xff\xfe")
