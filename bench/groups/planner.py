@@ -207,7 +207,8 @@ def _backfills(report: Report, nodes: list[Node], *, is_predicted: bool = False)
     ]  # fmt: skip
     head = make_job("head", count=BACKFILL_HEAD, created=EPOCH - 1)
     past = [
-        _past(f"user-{user}", "run", n, 600.0 + 860.0 * (5 * n + user % 5), count=count)
+        # Each user's run for another time: the head's nodes come free one after another.
+        _past(f"user-{user}", "run", n, (600.0 + 4300.0 * n) * (1 + user / USERS), count=count)
         for user in range(USERS) for count in (1, 2, 4, 8) for n in range(20)
     ]  # fmt: skip
     past += [_past("short", "short", n, 60.0) for n in range(20)]
