@@ -25,6 +25,7 @@ from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.pod_renderer import PodRenderer
+from fairlead.controllers.stored_templates import StoredTemplates
 from fairlead.decide.attempts.seats import seats
 from fairlead.decide.jobs.members import PodFactory
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -149,7 +150,7 @@ async def _bodies() -> tuple[float, float]:
     taken: list[float] = []
     copied: list[float] = []
     for _ in range(5):
-        bodies = PodRenderer(client)
+        bodies = PodRenderer(StoredTemplates(client))
         start = time.perf_counter()
         factory = PodFactory(job, JobsPolicy(), resume_step=None)
         made = [await bodies.body(job, factory.make(seat)) for seat in seats(job, placement)]
