@@ -108,7 +108,12 @@ def test_a_gang_whose_image_was_pulled_before_starts_without_the_time_of_the_pul
                 image_set(cluster, "ahead").get("status", {}).get("phase") == "Ready"))  # fmt: skip
             (seen,) = image_set(cluster, "ahead")["status"]["images"]
             assert seen["present"] == len(cluster.layout.nodes)
-            assert seen["sizeBytes"] >= LAYER_BYTES
+
+            def size() -> int:  # as kubelets say it, some seconds after the pulls
+                (seen,) = image_set(cluster, "ahead")["status"]["images"]
+                return int(seen.get("sizeBytes", 0))
+
+            until("its size is known", lambda: size() >= LAYER_BYTES)
             left = cluster.kubectl(
                 "get", "pods", "-A", "-l", "fairlead.dev/image-pull", "-o", "name"
             )
