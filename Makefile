@@ -84,7 +84,7 @@ $(TOOLS)/.ready: requirements/release.lock
 	@touch $@
 
 site: $(TOOLS)/.ready  ## Build the site of the documents in build/site; broken links fail
-	NO_MKDOCS_2_WARNING=1 $(TOOLS)/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(TOOLS)/bin/mkdocs build --strict
 
 release: lint test $(TOOLS)/.ready  ## Check, build twice and compare; packages, SBOM, notes and checksums in dist
 	$(BIN)/python -m tools.release.licences --check

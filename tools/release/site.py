@@ -25,6 +25,8 @@ PROJECT = {f"{name}.md": f"project/{name.lower()}.md" for name in (
 KINDS = ("Tutorial", "How to", "Reference", "Explanation")
 OPERATIONS = "Operations"
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
+#: A fence with words after its language: what the tests do with it.
+_FENCE = re.compile(r"^( *```\w+) .*$", re.MULTILINE)
 _SECTION = re.compile(r"^\*\*(.+)\*\*$")
 
 
@@ -72,8 +74,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Let links that leave `docs` lead to a page of the site, or be the name of a file."""
-    return with_links(markdown, page.file.src_uri)
+    """Let links that leave `docs` lead to a page of the site, or be the name of a file, and fences
+    have their language alone: with more the extension takes them for text, and `#!` for a heading.
+    """
+    return with_links(with_plain_fences(markdown), page.file.src_uri)
+
+
+def with_plain_fences(markdown: str) -> str:
+    """Return the text with nothing but the language after the ticks of a fence."""
+    return _FENCE.sub(r"\1", markdown)
 
 
 def with_links(markdown: str, here: str) -> str:

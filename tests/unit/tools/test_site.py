@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.tidy.sources import ROOT
-from tools.release.site import KINDS, navigation, with_links
+from tools.release.site import KINDS, navigation, with_links, with_plain_fences
 
 INDEX = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
 
@@ -37,3 +37,10 @@ def test_a_section_of_no_kind_is_refused() -> None:
 )
 def test_links_stay_in_the_site(link: str, here: str, becomes: str) -> None:
     assert with_links(link, here) == becomes
+
+
+def test_a_fence_keeps_its_language_and_loses_what_the_tests_read_after_it() -> None:
+    page = "```sh file=train.sh\n#!/bin/sh\n```\n\n  ```console cluster\n  $ true\n  ```\n"
+    plain = "```sh\n#!/bin/sh\n```\n\n  ```console\n  $ true\n  ```\n"
+    assert with_plain_fences(page) == plain
+    assert with_plain_fences(plain) == plain
