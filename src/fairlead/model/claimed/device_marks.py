@@ -88,7 +88,7 @@ class DeviceMarks:
         self.values: dict[DeviceKind, dict[PoolKey, frozenset[Hashable]]] = {}
         #: By pool: what was compared, and the mask of each device.
         self.masks: dict[PoolKey, tuple[Pool, dict[str, int]]] = {}
-        #: How many devices of a node have each mask, whoever has them; and those of its devices
+        #: How many devices of a node have each mask, used or free; and those of its devices
         #: that share counters, by how they do.
         self._counts: dict[str, Counter[int]] = {}
         self._layouts: dict[str, frozenset[Layout]] = {}
