@@ -116,6 +116,11 @@ class Shell:
         code, body = self._call("PATCH", path, patch)
         assert code == 200, body
 
+    def create(self, path: str, body: dict[str, Any]) -> None:
+        """Create an object."""
+        code, answer = self._call("POST", path, body)
+        assert code == 201, answer
+
     def _call(
         self, method: str, path: str, patch: dict[str, Any] | None = None
     ) -> tuple[int, dict[str, Any]]:
@@ -123,7 +128,9 @@ class Shell:
         token = (self.data / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
         if patch is not None:
-            headers["Content-Type"] = "application/merge-patch+json"
+            headers["Content-Type"] = (
+                "application/json" if method == "POST" else "application/merge-patch+json"
+            )
         try:
             connection.request(
                 method, path, body=None if patch is None else json.dumps(patch), headers=headers

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
@@ -44,14 +44,17 @@ class Page:
         assert answer.status == 200, text
         return text
 
-    def confirm(self, path: str) -> None:
-        """Confirm a change on its preview."""
-        found = re.search(r'name="csrf" value="([\w-]+)"', self.text(path))
-        assert found is not None
+    def confirm(self, path: str) -> str:
+        """Confirm a change as its preview shows it; return where it leads."""
+        form = self.text(path).partition('<form method="post" action="/change')[2]
+        fields = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
+        assert fields, "the preview has a button"
         connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_SECONDS)
         headers = {"Cookie": self.cookie, "Origin": f"http://{self.address}"}
-        connection.request("POST", path, body=f"csrf={found[1]}", headers=headers)
-        assert connection.getresponse().status == 303
+        connection.request("POST", path.partition("?")[0], body=urlencode(fields), headers=headers)
+        answer = connection.getresponse()
+        assert answer.status == 303, answer.read().decode()
+        return answer.getheader("Location") or ""
 
     def event(self, path: str, *, having: str) -> str:
         """Return the first line of a stream that has a text; the stream is left then."""
@@ -131,6 +134,40 @@ def test_the_page_shows_what_the_commands_show_and_stays_current(shell: Shell) -
         assert "\nholds," in page.text("/usage.csv?by=job")
         for path, text in (("/teams", "No teams"), ("/fleet", "No pools"), ("/doctor", "Doctor")):
             assert text in page.text(path), path
+
+
+def test_changes_from_the_page_are_those_of_the_commands(shell: Shell) -> None:
+    submit(shell, "first", "--nodes", "1", "--gpus", "8", "--simulate", "1h")
+    eventually(lambda: shell.state("first"), "Running")
+    (node,) = shell.job("first")["status"]["placement"]["roles"][0]["nodes"]
+    with serving(shell) as (_, link):
+        page = Page(link)
+        preview = page.text(f"/change/drain/{node}?within=2h")
+        assert "Job default/first, 1 member: " in preview
+        assert f"fairlead node drain {node} --within 2h" in preview
+        assert page.confirm(f"/change/cordon/{node}?reason=noisy+fan") == f"/nodes/{node}"
+        assert "noisy fan; fairlead node resume ends it" in shell.run("node", node).out
+        assert page.confirm(f"/change/drain/{node}?within=2h") == f"/nodes/{node}"
+        assert re.search("empty by .*, in (2h|1h59m)", shell.run("node", node).out)
+        assert page.confirm(f"/change/resume/{node}") == f"/nodes/{node}"
+        assert "cordoned" not in shell.run("node", node).out
+        page.confirm(f"/change/test/{node}")
+        code, made = shell.get(f"/apis/fairlead.dev/v1alpha1/nodetests/{node}-1")
+        assert (code, made["spec"]["suite"]) == (200, "quick")
+        page.confirm("/change/cancel/default/first")
+        eventually(lambda: shell.state("first"), "Cancelled")
+        eventually(lambda: "/change/rerun/default/first" in page.text("/jobs/default/first"),
+                   expected=True)  # fmt: skip
+        assert page.confirm("/change/rerun/default/first") == "/jobs/default/first-retry-1"
+        eventually(lambda: shell.state("first-retry-1"), "Running")
+        shell.create("/apis/scheduling.k8s.io/v1/priorityclasses",
+                     {"metadata": {"name": "low"}, "value": -5})  # fmt: skip
+        submit(shell, "waits", "--nodes", "4", "--gpus", "8", "--simulate", "1h")
+        eventually(lambda: shell.state("waits"), "Waiting")
+        waits = "/change/priority/default/waits?class=low"
+        eventually(lambda: "With priority=low:" in page.text(waits), expected=True)
+        assert page.confirm(waits) == "/jobs/default/waits"
+        assert shell.job("waits")["spec"]["priority"] == -5
 
 
 def test_a_log_is_followed_and_left(shell: Shell) -> None:

@@ -200,7 +200,8 @@ async def test_a_change_is_made_only_once_it_was_confirmed_on_a_page_of_the_sess
         assert (await browser.get(path))[0].status == 200
         assert changes == []
         assert await post(f"csrf={token}", Origin=own) == 303
-        assert changes == [("cancel", ("default", "train"))]
+        (order,) = changes
+        assert (order.change.verb, order.namespace, order.name) == ("cancel", "default", "train")
         browser.questions.refusal = "jobs may not be patched"
         assert await post(f"csrf={token}", Origin=own) == 409
 

@@ -61,7 +61,7 @@ def of(job: Job, user: str) -> Job:
 
 
 def array_of(job: Job) -> JobArray:
-    meta = ObjectMeta(f"{job.metadata.name}-array", job.metadata.namespace)
+    meta = ObjectMeta(f"{job.metadata.name}-array", namespace=job.metadata.namespace)
     return JobArray(metadata=meta, spec=JobArraySpec(template=job.spec, indices="0-3"))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -14,10 +14,11 @@ from typing import Any, cast
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from fairlead.api.cluster.team import TeamUse
+from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
+from fairlead.api.reviews import ResourceAttributes
 from fairlead.cli.cluster.embedded import LogPart
-from fairlead.cli.job_request.change_verbs import ChangeVerb
 from fairlead.decide.verdict import ObjectKey
 from fairlead.input.errors import Code, fail
 from fairlead.model.asks.topology import DEFAULT_LEVELS
@@ -25,12 +26,20 @@ from fairlead.runtime.clock import Clock, SystemClock
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.testing.fake_client import FakeClient
+from fairlead.web.changes import ChangeOrder
 from fairlead.web.cluster import WebMirrors
 from fairlead.web.entrance import LinkEntrance
 from fairlead.web.live import Pages
 from fairlead.web.pages import Site
 from fairlead.web.process import OnlyViewer, OwnPage
-from fairlead.web.questions import Answered, LatestDecisions, TooManyLogs, UsageQuestion, UsageSums
+from fairlead.web.questions import (
+    Answered,
+    ChangeResult,
+    LatestDecisions,
+    TooManyLogs,
+    UsageQuestion,
+    UsageSums,
+)
 from fairlead.web.rights import Rights
 from fairlead.web.server import WebLimits, WebServer
 from fairlead.web.view import ClusterView
@@ -49,8 +58,14 @@ class ScriptedQuestions:
     queries: list[LogPart] = field(default_factory=list)
     pieces: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     open_logs: int = 0
-    changes: list[tuple[str, ObjectKey]] = field(default_factory=list)
+    changes: list[ChangeOrder] = field(default_factory=list)
     refusal: str = ""
+    #: The name of what a change makes.
+    made: str = ""
+    rights: list[ResourceAttributes] = field(default_factory=list)
+    #: Why the person may not, by verb and resource.
+    refused: dict[tuple[str, str], str] = field(default_factory=dict)
+    classes: Sequence[PriorityClass] = ()
     used: UsageSums | None = None
     usages: list[UsageQuestion] = field(default_factory=list)
     uses: dict[str, TeamUse] | None = None
@@ -85,10 +100,23 @@ class ScriptedQuestions:
             raise fail(Code.NO_SUCH_DECISION, f"decision {cycle} is not kept")
         return b'{"cycle": 7}\n'
 
-    async def change(self, change: ChangeVerb, key: ObjectKey) -> str:
+    async def why_not(self, right: ResourceAttributes) -> str:
+        """Note what is asked for, and return what the test has set for the verb and the kind."""
+        self.rights.append(right)
+        return self.refused.get((right.verb, right.resource), "")
+
+    async def priority_classes(self) -> Sequence[PriorityClass]:
+        """Return the classes that the test has set."""
+        return self.classes
+
+    async def supposed(self, key: ObjectKey, class_name: str) -> str:
+        """Return the class, and what the planner says of it."""
+        return f"{'/'.join(key)} with {class_name}: {self.text}"
+
+    async def change(self, order: ChangeOrder) -> ChangeResult:
         """Note it, and refuse it with the text that the test has set."""
-        self.changes.append((change.verb, key))
-        return self.refusal
+        self.changes.append(order)
+        return ChangeResult(self.made, self.refusal)
 
     async def logs(self, _key: ObjectKey, query: LogPart) -> AsyncGenerator[bytes]:
         """Yield what the test puts."""

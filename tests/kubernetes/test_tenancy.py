@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 import yaml
 from tests.e2e.cli_world import Shell
+from tests.e2e.users_world import UserBrowser
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     CLOCK,
@@ -35,8 +36,8 @@ from tests.kubernetes.test_own_webhook import configure, webhook
 from tests.kubernetes.web_page import served_page
 
 from fairlead.api.jobs.job import Job
-from fairlead.api.names import DEFRAGMENT
-from fairlead.api.resources import JOBS, NAMESPACES, PODS, PRIORITY_CLASSES, TEAMS, Resource
+from fairlead.api.names import CORDONED_BY, DEFRAGMENT
+from fairlead.api.resources import JOBS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, TEAMS, Resource
 from fairlead.api.status import AlreadyExists, InternalError, Invalid, NotFound
 from fairlead.app.messages import TOKEN_HEADER
 from fairlead.decide.placement.desk.policy import PlacementPolicy
@@ -328,6 +329,7 @@ async def test_two_users_of_the_page_see_and_change_what_is_theirs_and_nothing_o
         assert answer.status == 303, said
         assert (await client.get(JOBS, "vic-job", namespace="right")).spec.cancel
         assert not (await client.get(JOBS, "uma-job", namespace="left")).spec.cancel
+        await _nodes_are_changed_by_who_may(client, uma, vic)
         await client.delete(BINDINGS, "uma", namespace="left")
 
         async def is_blind() -> bool:
@@ -335,6 +337,40 @@ async def test_two_users_of_the_page_see_and_change_what_is_theirs_and_nothing_o
 
         await until(is_blind)
         assert "vic-job" in await vic.page("/jobs")
+
+
+async def _nodes_are_changed_by_who_may(
+    client: HttpClient, uma: UserBrowser, vic: UserBrowser
+) -> None:
+    """Both see a node of the page; uma may patch nodes, and vic may not."""
+    await client.create(NODES, {"metadata": {"name": "shared"}})
+    for name, verbs, users in (("looks-at-nodes", ["list"], ("left/uma", "right/vic")),
+                               ("keeps-nodes", ["get", "patch"], ("left/uma",))):  # fmt: skip
+        rule = {"apiGroups": [""], "resources": ["nodes"], "verbs": verbs}
+        await client.create(ROLES, {"metadata": {"name": name}, "rules": [rule]})
+        subjects = [
+            {"kind": "ServiceAccount", "namespace": space, "name": user}
+            for space, user in (each.split("/") for each in users)
+        ]
+        binding = {"metadata": {"name": name}, "subjects": subjects, "roleRef": _role(name)}
+        await client.create(CLUSTER_BINDINGS, binding)
+    cordon = "/change/cordon/shared"
+
+    async def sees(browser: UserBrowser, text: str) -> bool:
+        return text in (await browser.get(cordon))[1]
+
+    await until(lambda: sees(uma, '<button class="main">Cordon'))
+    await until(lambda: sees(vic, "You may not patch nodes"))
+    assert '<button class="main">' not in await vic.page(cordon)
+    answer, said = await vic.post(cordon, {"csrf": await vic.csrf(cordon), "reason": "mine"})
+    assert answer.status == 409, said
+    assert not (await client.get(NODES, "shared")).spec.unschedulable
+    answer, said = await uma.post(cordon, {"csrf": await uma.csrf(cordon), "reason": "fan"})
+    assert answer.status == 303, said
+    node = await client.get(NODES, "shared")
+    assert node.spec.unschedulable
+    assert node.metadata.annotations[CORDONED_BY] == "system:serviceaccount:left:uma: fan"
+    assert "You may not create nodetests" in await uma.page("/change/test/shared")
 
 
 def _role(name: str) -> dict[str, str]:

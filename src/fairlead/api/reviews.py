@@ -55,7 +55,7 @@ class ResourceAttributes(Wire, frozen=True):
 
 
 class AccessReviewSpec(Wire, frozen=True):
-    """A user, and what it wants."""
+    """A user, and what it wants; of `SELF_ACCESS_REVIEWS` the user is who asks."""
 
     resource_attributes: ResourceAttributes | None = None
     user: str = ""
@@ -84,4 +84,9 @@ TOKEN_REVIEWS = Resource(
 ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", AccessReview,
     namespaced=False,
+)  # fmt: skip
+#: SelfSubjectAccessReview: the same question about who asks it.
+SELF_ACCESS_REVIEWS = Resource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview",
+    AccessReview, namespaced=False,
 )  # fmt: skip

@@ -53,6 +53,7 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "cancel": CommandEntry("change", "Stop jobs for good."),
         "hold": CommandEntry("change", "Give a job's nodes back and keep the job."),
         "release": CommandEntry("change", "Let held jobs go on."),
+        "priority": CommandEntry("change", "Move jobs to another priority class."),
         "resubmit": CommandEntry("resubmit", "Run jobs again that have ended."),
         "history": CommandEntry("history", "Show jobs that have ended."),
         "eff": CommandEntry("eff", "Show what a job used of what it asked for."),

@@ -1,6 +1,6 @@
 """What the pages ask beside the mirrors, with the functions of the command line itself: why a job
 is where it is (`fairlead why`), what teams use now (`fairlead teams`), what its members write
-(`fairlead logs`), and changes (`fairlead cancel`, `hold` and `release`).
+(`fairlead logs`), changes (`changes.py`), and whether the person may make one.
 
 These functions block, so they run in threads, of which there is a fixed number. Why a job waits is
 computed by the process that decides, one question at a time; so an answer is kept for some seconds
@@ -26,20 +26,27 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from fairlead.api.cluster.team import TeamUse
+from fairlead.api.kubernetes.core import PriorityClass
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import PRIORITY_CLASSES
+from fairlead.api.reviews import (
+    SELF_ACCESS_REVIEWS,
+    AccessReview,
+    AccessReviewSpec,
+    ResourceAttributes,
+)
 from fairlead.api.status import ApiError
 from fairlead.app.messages import DecisionLine
 from fairlead.cli.cluster.answers import ask_teams
 from fairlead.cli.cluster.archive import Archive
 from fairlead.cli.cluster.embedded import LogPart, is_embedded, stream_logs
-from fairlead.cli.commands.change import change_reference
 from fairlead.cli.commands.decisions import read_decision, read_decisions
 from fairlead.cli.commands.usage import UsageRecords, read_records
 from fairlead.cli.commands.why import Asking, JobAnswer
-from fairlead.cli.connection.common import Common, Format
+from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.text import wrapped
-from fairlead.cli.job_request.arrays import ArrayReference
-from fairlead.cli.job_request.change_verbs import ChangeVerb
+from fairlead.cli.job_request.flags import Flag
 from fairlead.cli.records.memberlogs import MemberLogs
 from fairlead.cli.views.usage import Totals, Waits, waits_of
 from fairlead.cli.views.why import FACT_INDENT
@@ -48,7 +55,9 @@ from fairlead.input.errors import CliError
 from fairlead.kube.blocking import connect_to
 from fairlead.kube.kubeconfig import Connection
 from fairlead.kube.protocol import HttpOptions
+from fairlead.model.asks.priorities import SYSTEM_PREFIX
 from fairlead.runtime.clock import Clock
+from fairlead.web.changes import ChangeOrder, make_change
 
 #: Answers are kept for so long, and so many of them.
 ANSWER_SECONDS, ANSWERS_MAX = 10.0, 256
@@ -107,6 +116,14 @@ class UsageSums:
     waits: Waits = field(default_factory=dict[str, Sequence[float]])
     is_cut: bool = False
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeResult:
+    """How a change went: the name of what it made, "" for nothing new; or why it was refused."""
+
+    made: str = ""
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +246,9 @@ class Questions:
         self._whys = shared(self._ask_why, threads.asking, ANSWER_SECONDS)
         self._uses = shared(self._ask_teams, threads.asking, ANSWER_SECONDS)
         self._decisions = shared(self._ask_decisions, threads.asking, ANSWER_SECONDS)
+        self._rights = shared(self._ask_right, threads.asking, ANSWER_SECONDS)
+        self._classes = shared(self._ask_classes, threads.asking, ANSWER_SECONDS)
+        self._supposed = shared(self._ask_supposed, threads.asking, ANSWER_SECONDS)
         self._usages = shared(self._ask_usage, threads.reading, USAGE_SECONDS)
 
     def _has_come(self) -> None:
@@ -299,32 +319,80 @@ class Questions:
         return Answered(text, at, answer if isinstance(answer, JobAnswer) else None)
 
     def _ask_teams(self, _key: tuple[()]) -> Mapping[str, TeamUse] | None:
-        api = Api(self._connection)
         try:
-            return ask_teams(api)
+            return self._with_api(ask_teams)
         except (CliError, ApiError):
             return None
-        finally:
-            api.close()
 
-    async def change(self, change: ChangeVerb, key: ObjectKey) -> str:
-        """Make a change as the command of its name does; return why it was refused, "" if not."""
-        loop = asyncio.get_running_loop()
-        self._whys.forget(key)
-        return await loop.run_in_executor(self._threads.asking, self._change, change, key)
+    async def why_not(self, right: ResourceAttributes) -> str:
+        """Return why the person may not do something, by the API server's word; "" where he may."""
+        return await self._rights.of(right) or ""
 
-    def _change(self, change: ChangeVerb, key: ObjectKey) -> str:
-        # As data, the command prints nothing by the way.
-        common = replace(self._common, namespace=key[0], format=Format.JSON)
-        api = Api(self._connection)
+    def _ask_right(self, right: ResourceAttributes) -> str:
+        what = f"{right.verb} {right.resource}{f'.{right.group}' * bool(right.group)}"
+        space = f" in namespace {right.namespace}" * bool(right.namespace)
         try:
-            reference = ArrayReference(key[1])
-            _, problem = change_reference(common, api, change, space=key[0], reference=reference)
+            found: AccessReview = self._with_api(
+                lambda api: api.create(SELF_ACCESS_REVIEWS, to_wire(AccessReview(
+                    AccessReviewSpec(right)
+                )))
+            )  # fmt: skip
+        except (CliError, ApiError) as error:
+            return f"The API server does not say whether you may {what}{space}: {error}"
+        if found.status.allowed:
+            return ""
+        reason = f": {found.status.reason}" * bool(found.status.reason)
+        return f"You may not {what}{space}{reason}"
+
+    async def priority_classes(self) -> Sequence[PriorityClass]:
+        """Return the classes that a person may name, the highest first; () where they cannot be
+        listed.
+        """
+        return await self._classes.of(()) or ()
+
+    def _ask_classes(self, _key: tuple[()]) -> Sequence[PriorityClass]:
+        try:
+            found = self._with_api(lambda api: api.list(PRIORITY_CLASSES))
+        except (CliError, ApiError):
+            return ()
+        own = [each for each in found if not each.metadata.name.startswith(SYSTEM_PREFIX)]
+        return sorted(own, key=lambda each: (-each.value, each.metadata.name))
+
+    async def supposed(self, key: ObjectKey, class_name: str) -> str:
+        """Return what `fairlead why --if priority=CLASS` says of a job."""
+        return await self._supposed.of((*key, class_name)) or ""
+
+    def _ask_supposed(self, key: tuple[str, str, str]) -> str:
+        namespace, name, class_name = key
+        changes, at = {Flag.PRIORITY: class_name}, self._clock.now()
+        try:
+            answer = Asking(replace(self._common, namespace=namespace), changes, at).of(name)
         except (CliError, ApiError) as error:
             return str(error)
+        return wrapped(answer.text(changes, at), _COLUMNS, FACT_INDENT)
+
+    async def change(self, order: ChangeOrder) -> ChangeResult:
+        """Make a change as its command does."""
+        loop = asyncio.get_running_loop()
+        self._whys.forget((order.namespace, order.name))
+        return await loop.run_in_executor(self._threads.asking, self._change, order)
+
+    def _change(self, order: ChangeOrder) -> ChangeResult:
+        try:
+            made = self._with_api(lambda api: make_change(self._common, api, order))
+        except CliError as error:
+            lines = [line for each in error.problems for line in (each.message, *each.help)]
+            return ChangeResult(refusal="; ".join(lines))
+        except ApiError as error:
+            return ChangeResult(refusal=str(error))
+        return ChangeResult(made)
+
+    def _with_api(self, ask: Callable[[Api], V]) -> V:
+        api = Api(self._connection)
+        try:
+            return ask(api)
         finally:
             api.close()
-        return "" if problem is None else "; ".join((problem.message, *problem.help))
 
     async def logs(self, key: ObjectKey, query: LogPart) -> AsyncGenerator[bytes]:
         """Yield what a job's members write, as `fairlead logs` has it; TooManyLogs."""

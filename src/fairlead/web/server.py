@@ -28,7 +28,7 @@ from fairlead.web.entrance import Entrance
 from fairlead.web.forms import FormLimits, asked_path, confirmed_form
 from fairlead.web.live import Pages, SessionEnded, event
 from fairlead.web.pages import AskedPath, NoSuchPage, Site
-from fairlead.web.pages.change import change_page, changed_work, place_of
+from fairlead.web.pages.change import change_page, order_of, place_of
 from fairlead.web.pages.decisions import decision_file
 from fairlead.web.pages.usage import usage_csv
 from fairlead.web.program_text import ProgramText
@@ -148,7 +148,7 @@ class WebServer:
             raise Refused(421, "this server does not answer to that name")
         asked = asked_path(path, raw_query)
         parts = asked.path
-        is_change = parts[:1] == ("change",) and len(parts) == 4
+        is_change = _is_change(parts)
         methods = ("GET", "HEAD", "POST") if is_change or parts[:1] in _ENTRY else ("GET", "HEAD")
         if request.method not in methods:
             raise Refused(405, "accepted: GET")
@@ -181,7 +181,7 @@ class WebServer:
         self._requests[name] += 1
         try:
             site = await session.viewer.site()
-            if asked.path[:1] == ("change",) and len(asked.path) == 4:
+            if _is_change(asked.path):
                 return await self._change(request, session, site, asked)
             if asked.path == ("usage.csv",):
                 return text_file(await usage_csv(site, asked), "usage.csv", "text/csv")
@@ -211,21 +211,23 @@ class WebServer:
         self, request: web.BaseRequest, session: BrowserSession, site: Site, asked: AskedPath
     ) -> web.Response:
         """Show what a change would do; once that was confirmed on our page, make it."""
-        refusal = ""
+        form, refusal = asked, ""
         if request.method == "POST":
-            await confirmed_form(request, session, self.limits.body)
-            change, work = changed_work(site, asked)
-            namespace, name = work.metadata.key
-            refusal = await site.questions.change(change, (namespace, name))
+            form = await confirmed_form(request, session, self.limits.body)
+        order = order_of(site, asked, form)
+        if request.method == "POST":
+            result = await site.questions.change(order)
+            refusal = result.refusal
             self._log.info(
-                "Change from the page", change=change.verb, namespace=namespace, job=name,
-                user=session.viewer.name or site.user, source=request.remote or "",
-                refusal=refusal,
+                "Change from the page", change=order.change.verb, kind=order.kind,
+                namespace=order.namespace, name=order.name, fields=dict(order.fields),
+                made=result.made, user=session.viewer.name or site.user,
+                source=request.remote or "", refusal=refusal,
             )  # fmt: skip
             if not refusal:
-                headers = {**HEADERS, "Location": place_of(work)}
+                headers = {**HEADERS, "Location": place_of(order, result.made)}
                 return web.Response(status=303, headers=headers)
-        page = change_page(site, asked, session.csrf, refusal)
+        page = await change_page(site, order, session.csrf, refusal)
         frame = self._frame(session, "", site.user)
         return html(render_whole(page, render_main(page), frame), page.status)
 
@@ -358,6 +360,11 @@ class WebServer:
         """Write to a reader who takes it in time; TimeoutError."""
         async with asyncio.timeout(self.limits.write_seconds_max):
             await answer.write(data)
+
+
+def _is_change(path: tuple[str, ...]) -> bool:
+    """True for the address of a change: of a node, or of what is in a namespace."""
+    return path[:1] == ("change",) and len(path) in (3, 4)
 
 
 def _event_stream() -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""`cancel`, `hold` and `release`: one patch of the job's spec each; the controllers do the rest."""
+"""`cancel`, `hold`, `release`, `priority`: a patch of a job's spec; the controllers do the rest."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from fairlead.api.jobs.job import Adopts, Job
+from fairlead.api.jobs.job_array import array_reference_of
 from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import NotFound
 from fairlead.cli.cluster.lookup import is_array, missing_job, require_array
@@ -21,7 +22,13 @@ from fairlead.cli.job_request.arrays import (
     parse_reference,
     select,
 )
-from fairlead.cli.job_request.change_verbs import CANCEL, HOLD, RELEASE, ChangeVerb
+from fairlead.cli.job_request.change_verbs import (
+    CANCEL,
+    HOLD,
+    RELEASE,
+    ChangeVerb,
+    priority_change,
+)
 from fairlead.decide.adoption.group_job import NAMED_KIND
 from fairlead.input.errors import CliError, Code, Problem
 from fairlead.model.gang.phase import OPEN, phase_of
@@ -67,14 +74,18 @@ def _change_one(
                 return None
             return Problem(
                 Code.JOB_FINISHED, f"job '{name}' has ended ({state}); there is nothing to "
-                f"{change.verb}", help=(f"fairlead why {name} says how it ended",),
+                f"{change.infinitive or change.verb}",
+                help=(f"fairlead why {name} says how it ended",),
             )  # fmt: skip
         if is_of_another(job, change):
             return adopted_problem(job, change)
         if change.is_done(job):
             common_.note(f"{name} {change.already}")
             return None
-        api.patch(JOBS, name, change.patch, namespace=space)
+        array = array_reference_of(job.metadata)
+        if change.is_of_template and array is not None:
+            return _element_problem(change, name, array.name)
+        api.patch(JOBS, name, change.patch_of(job), namespace=space)
     except NotFound:
         return missing_job(api, space, name)
     _say(common_, change, name)
@@ -90,8 +101,10 @@ def _change_array(
     if array.is_finished:
         common_.note(f"{name} has ended already ({array.status.state})")
         return None
-    patch = change.patch
+    patch = change.patch_of(array)
     if reference.indices is not None:
+        if change.is_of_template:
+            return _element_problem(change, str(reference), name)
         elements = select(array, reference)
         if change is not CANCEL:
             return _change_elements(common_, api, change, elements=elements, reference=reference)
@@ -124,6 +137,13 @@ def _change_elements(
     return None
 
 
+def _element_problem(change: ChangeVerb, element: str, array: str) -> Problem:
+    return Problem(
+        Code.BAD_VALUE, f"'{element}' is of array '{array}', whose elements have its {change.verb}",
+        help=(f"fairlead {change.verb} {array} is for all of them",),
+    )  # fmt: skip
+
+
 def _say(common_: Common, change: ChangeVerb, name: str) -> None:
     if not common_.is_structured:
         common_.emit(f"{name}\n" if common_.format is Format.NAME else f"{name} {change.done}\n")
@@ -133,7 +153,7 @@ def is_of_another(job: Job, change: ChangeVerb) -> bool:
     """True when the job's pods are another tool's to stop: always, or once they are released."""
     if job.spec.adopts is None or change is RELEASE:
         return False
-    return change is CANCEL or phase_of(job) in OPEN
+    return change is CANCEL or change.is_of_template or phase_of(job) in OPEN
 
 
 def adopted_problem(job: Job, change: ChangeVerb) -> Problem:
@@ -210,3 +230,25 @@ def hold(common_: Common, *, jobs: tuple[str, ...]) -> None:
 def release(common_: Common, *, jobs: tuple[str, ...]) -> None:
     """Let held jobs go on."""
     apply_change(common_, RELEASE, jobs)
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead priority train-1 high
+      fairlead priority train-1 sweep-1 low
+      fairlead why train-1 --if priority=high     what it would come to
+    """
+)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
+@click.argument("class_name", metavar="CLASS")
+@common()
+def priority(common_: Common, *, jobs: tuple[str, ...], class_name: str) -> None:
+    """Move jobs to another priority class.
+
+    With the name of an array, all of its elements move. CLASS is a PriorityClass of the cluster. A
+    lower priority counts at once; of a job that holds nodes, a higher one counts from the next
+    attempt on.
+    """
+    apply_change(common_, priority_change(class_name), jobs)

@@ -147,7 +147,7 @@ def cordon(common_: Common, *, name: str, dry_run: bool, reason: str) -> None:
     api = common_.connect()
     found = node_named(api, name)
     _say(common_, api, found, "takes no new work")
-    _write(common_, api, found, _cordon(api, reason), dry_run=dry_run)
+    _write(common_, api, found, cordon_patch(_who(api), reason), dry_run=dry_run)
 
 
 @node.command()
@@ -167,9 +167,7 @@ def drain(common_: Common, *, name: str, dry_run: bool, within: str, reason: str
     found = node_named(api, name)
     ends = at + seconds_of(within, "--within")
     _say(common_, api, found, f"is to be empty by {format_time(ends)}")
-    patch = _cordon(api, reason)
-    patch["metadata"]["annotations"][names.DRAIN] = window_text(at, ends)
-    _write(common_, api, found, patch, dry_run=dry_run)
+    _write(common_, api, found, drain_patch(_who(api), reason, at, ends), dry_run=dry_run)
 
 
 @node.command()
@@ -179,19 +177,13 @@ def resume(common_: Common, *, name: str, dry_run: bool) -> None:
     """End a cordon, a drain or a retirement by hand. A fault keeps its node out all the same."""
     api = common_.connect()
     found = node_named(api, name)
-    notes = found.metadata.annotations
-    if notes.get(names.CORDONED_BY) == _FLEET and names.RETIRE not in notes:
-        why = notes.get(names.REMOVAL, "it is to be removed")
-        raise fail(Code.BAD_VALUE, f"node {name} was cordoned by the fleet controller: {why}",
-                   help=(f"fairlead fleet why {name}", "fairlead fleet freeze REASON"))  # fmt: skip
-    record = record_of(notes)
+    patch = resume_patch(found)
+    record = record_of(found.metadata.annotations)
     if record is not None and record.is_out:
         common_.note(f"node {name} stays out of service for a fault: {record.reason}")
         common_.note(f"if it is mended: fairlead node repair {name}")
     else:
         common_.note(f"node {name} takes work again")
-    gone = dict.fromkeys((names.CORDONED_BY, names.DRAIN, names.RETIRE))
-    patch = {"metadata": {"annotations": gone}, "spec": {"unschedulable": None}}
     _write(common_, api, found, patch, dry_run=dry_run)
 
 
@@ -210,8 +202,8 @@ def retire(common_: Common, *, name: str, dry_run: bool, within: str, reason: st
     if not found.metadata.labels.get(names.POOL):
         what = "it belongs to no pool, so nothing removes it"
     _say(common_, api, found, f"is to be empty by {format_time(ends)}; {what}")
-    patch = _cordon(api, reason)
-    patch["metadata"]["annotations"] |= {names.DRAIN: window_text(at, ends), names.RETIRE: reason}
+    patch = drain_patch(_who(api), reason, at, ends)
+    patch["metadata"]["annotations"][names.RETIRE] = reason
     _write(common_, api, found, patch, dry_run=dry_run)
 
 
@@ -234,24 +226,54 @@ def repair(common_: Common, *, name: str, dry_run: bool) -> None:
     _write(common_, api, found, patch, dry_run=dry_run)
 
 
-def _cordon(api: Api, reason: str) -> dict[str, Any]:
-    who = submitter_name(api) or "hand"
-    by = f"{who}: {reason}" if reason else who
-    notes: dict[str, Any] = {names.CORDONED_BY: by}
+def _who(api: Api) -> str:
+    return submitter_name(api) or "hand"
+
+
+def cordon_patch(who: str, reason: str) -> dict[str, Any]:
+    """Return what keeps new work off a node; `who` and why are for those who find it."""
+    notes: dict[str, Any] = {names.CORDONED_BY: f"{who}: {reason}" if reason else who}
     return {"metadata": {"annotations": notes}, "spec": {"unschedulable": True}}
+
+
+def drain_patch(who: str, reason: str, at: float, ends: float) -> dict[str, Any]:
+    """Return what empties a node between two instants, and keeps new work off it."""
+    patch = cordon_patch(who, reason)
+    patch["metadata"]["annotations"][names.DRAIN] = window_text(at, ends)
+    return patch
+
+
+def resume_patch(found: Node) -> dict[str, Any]:
+    """Return what ends a cordon, a drain or a retirement; CliError for one of the fleet's."""
+    meta = found.metadata
+    if meta.annotations.get(names.CORDONED_BY) == _FLEET and names.RETIRE not in meta.annotations:
+        why = meta.annotations.get(names.REMOVAL, "it is to be removed")
+        raise fail(
+            Code.BAD_VALUE, f"node {meta.name} was cordoned by the fleet controller: {why}",
+            help=(f"fairlead fleet why {meta.name}", "fairlead fleet freeze REASON"),
+        )  # fmt: skip
+    gone = dict.fromkeys((names.CORDONED_BY, names.DRAIN, names.RETIRE))
+    return {"metadata": {"annotations": gone}, "spec": {"unschedulable": None}}
+
+
+def patch_node(api: Api, found: Node, patch: dict[str, Any]) -> None:
+    """Change a node as it was read; CliError where that is not allowed, Conflict where somebody
+    else has changed it meanwhile.
+    """
+    meta = found.metadata
+    own = {"resourceVersion": meta.resource_version, "uid": meta.uid}
+    try:
+        api.patch(NODES, meta.name, {**patch, "metadata": {**patch["metadata"], **own}})
+    except Forbidden as error:
+        help_ = ("an administrator of the cluster may patch nodes",)
+        raise fail(Code.FORBIDDEN, error.message, help=help_) from error
 
 
 def _write(common_: Common, api: Api, found: Node, patch: dict[str, Any], *, dry_run: bool) -> None:
     if dry_run:
         common_.note("nothing was changed (--dry-run)")
         return
-    meta = found.metadata
-    patch["metadata"] |= {"resourceVersion": meta.resource_version, "uid": meta.uid}
-    try:
-        api.patch(NODES, meta.name, patch)
-    except Forbidden as error:
-        help_ = ("an administrator of the cluster may patch nodes",)
-        raise fail(Code.FORBIDDEN, error.message, help=help_) from error
+    patch_node(api, found, patch)
 
 
 def _say(common_: Common, api: Api, found: Node, what: str) -> None:

@@ -54,11 +54,8 @@ def test(common_: Common, *, name: str, suite: str, timeout: str) -> int:
     A node that works goes on working, and its GPUs are left alone. What fails is a fault of the
     node, of the check node-test. Needs health.enabled.
     """
-    if suite not in suites():
-        raise fail(Code.BAD_VALUE, f"--suite: there is no suite '{suite}'",
-                   help=(f"there are {', '.join(suites())}",))  # fmt: skip
     api = common_.connect()
-    made = _create(api, name, suite)
+    made = create_test(api, name, suite)
     common_.note(f"nodetest {made.metadata.name}")
     found = _wait(common_, api, made, seconds_of(timeout, "--timeout"))
     if found.status.outcome is None:
@@ -91,9 +88,8 @@ def fleet_tests(common_: Common, *, suite: str) -> None:
 
     Of each node the latest test counts. Nodes are compared with those of their shape.
     """
-    if suite and suite not in suites():
-        raise fail(Code.BAD_VALUE, f"--suite: there is no suite '{suite}'",
-                   help=(f"there are {', '.join(suites())}",))  # fmt: skip
+    if suite:
+        _check_suite(suite)
     api = common_.connect()
     tests = [each for each in api.list(NODE_TESTS) if suite in ("", each.spec.suite)]
     if common_.is_structured:
@@ -105,6 +101,12 @@ def fleet_tests(common_: Common, *, suite: str) -> None:
         common_.note(line)
 
 
+def _check_suite(suite: str) -> None:
+    if suite not in suites():
+        raise fail(Code.BAD_VALUE, f"--suite: there is no suite '{suite}'",
+                   help=(f"there are {', '.join(suites())}",))  # fmt: skip
+
+
 def tests_of(api: Api, name: str) -> Sequence[NodeTest]:
     """Return the tests of a node, the newest first; () where one may not see them."""
     try:
@@ -114,8 +116,9 @@ def tests_of(api: Api, name: str) -> Sequence[NodeTest]:
     return sorted(found, key=lambda each: -each.spec.number)
 
 
-def _create(api: Api, name: str, suite: str) -> NodeTest:
-    """Create the next test of a node; another one may be created at the same time."""
+def create_test(api: Api, name: str, suite: str) -> NodeTest:
+    """Create the next test of a node; another one may be created at the same time. CliError."""
+    _check_suite(suite)
     node = node_named(api, name).metadata
     owner = {
         "apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid, "controller": True,

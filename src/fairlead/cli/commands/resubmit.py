@@ -97,8 +97,8 @@ def resubmit(
     stored: list[dict[str, Any]] = []
     for reference in dict.fromkeys(parse_reference(name_of(api, space, each)) for each in jobs):
         try:
-            first = _first(api, space, reference, failed_only=failed_only)
-            stored.append(_submit(common_, api, first, space=space, name=name))
+            again_ = Resubmission(space, reference, local_user(), name, failed_only=failed_only)
+            stored.append(resubmit_one(common_, api, again_))
         except CliError as error:
             problems += error.problems
     if common_.is_structured and stored:
@@ -107,6 +107,23 @@ def resubmit(
         common_.lines(each["metadata"]["name"] for each in stored)
     if problems:
         raise CliError(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Resubmission:
+    """What to run again, in whose name, and under which name; None: JOB-retry-N."""
+
+    namespace: str
+    reference: ArrayReference
+    user: str
+    name: str | None = None
+    failed_only: bool = False
+
+
+def resubmit_one(common_: Common, api: Api, wanted: Resubmission) -> dict[str, Any]:
+    """Run one job, an array or elements of one again; return what is stored. CliError, ApiError."""
+    first = _first(api, wanted.namespace, wanted.reference, failed_only=wanted.failed_only)
+    return _submit(common_, api, first, wanted)
 
 
 def _first(api: Api, space: str, reference: ArrayReference, *, failed_only: bool) -> _First:
@@ -126,10 +143,9 @@ def _first(api: Api, space: str, reference: ArrayReference, *, failed_only: bool
     return _First(JOBS, stored, job.status.attempt > 0)
 
 
-def _submit(
-    common_: Common, api: Api, first: _First, *, space: str, name: str | None
-) -> dict[str, Any]:
+def _submit(common_: Common, api: Api, first: _First, wanted: Resubmission) -> dict[str, Any]:
     """Check and store the successor of a job; return it as it is stored."""
+    space = wanted.namespace
     taken = taken_names(api, space)
     gone = waits_for(first.template) - taken
     if gone and not first.has_started:
@@ -137,15 +153,14 @@ def _submit(
         raise CliError([missing_job(api, space, each, code=code) for each in sorted(gone)])
     for each in sorted(gone):
         common_.note(f"note: {each}, which {first.name} waited for, is gone; it is left out")
-    user = local_user()
 
     def build(new: str) -> dict[str, Any]:
         return successor(
-            first.resource, first.stored, new, user=user, without=gone, indices=first.indices
+            first.resource, first.stored, new, user=wanted.user, without=gone, indices=first.indices
         )
 
     submission = Submission(
-        space, Naming(name, retry_base(first.name)), build, _script(api, space, first),
+        space, Naming(wanted.name, retry_base(first.name)), build, _script(api, space, first),
         common_.note, first.resource,
     )  # fmt: skip
     new = pick_name(submission.naming, taken)

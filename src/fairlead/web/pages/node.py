@@ -6,6 +6,7 @@ from fairlead.cli.views.node import FAULT_COLUMNS, TRY_COLUMNS, fault_rows, node
 from fairlead.cli.views.nodes import pool_of
 from fairlead.model.health.node_record import record_of
 from fairlead.model.pools.pool_nodes import uses_node
+from fairlead.web.pages.change import node_offers
 from fairlead.web.pages.cluster import tile_of
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, job_lines, table_of
 from fairlead.web.render import Page
@@ -30,7 +31,8 @@ async def node_page(site: Site, asked: AskedPath) -> Page:
     faults = fault_rows(report, node, now) if report is not None else []
     tries = try_rows(record, now) if record is not None else []
     values = {
-        "node": node, "pool": pool_of(node), "tile": tile_of(node, facts),
+        "node": node, "offers": node_offers(node), "pool": pool_of(node),
+        "tile": tile_of(node, facts),
         "facts": list(node_facts(node, report, now)), "rights": cluster.rights,
         "faults": table_of(FAULT_COLUMNS, faults), "tries": table_of(TRY_COLUMNS, tries),
         "lines": job_lines(site, facts.on_node.get(name, ()), now),

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.cli.fake_api import FakeApi, serve
 
 from fairlead.api.jobs.job import Attempt, Job, MemberCounts
-from fairlead.api.meta import Condition, to_wire
+from fairlead.api.meta import Condition, OwnerReference, to_wire
 from fairlead.api.names import FAILED
 from fairlead.api.resources import NODES
 from fairlead.api.status import NotFound, Unavailable
@@ -51,6 +52,24 @@ def test_of_several_jobs_the_changed_ones_are_a_list_however_many_they_are(
     assert run(["hold", "ended", "live", "-o", "json"]) == 4
     (item,) = json.loads(capsys.readouterr().out)["items"]
     assert (item["metadata"]["name"], item["spec"]["suspend"]) == ("live", True)
+
+
+def test_a_priority_moves_jobs_that_have_not_ended_and_no_element_of_an_array(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    array = OwnerReference("fairlead.dev/v1alpha1", "JobArray", "sweep", "u", controller=True)
+    element = make_job("sweep-3")
+    element = replace(element, metadata=replace(element.metadata, owner_references=(array,)))
+    api = FakeApi(make_job("train"), failed("ended", 1), element)
+    serve(monkeypatch, api)
+    assert run(["priority", "train", "ended", "sweep-3", "high"]) == 4
+    said = capsys.readouterr()
+    assert said.out == "train moved to priority class high\n"
+    assert "job 'ended' has ended (Failed); there is nothing to move" in said.err
+    assert "'sweep-3' is of array 'sweep', whose elements have its priority" in said.err
+    assert "fairlead priority sweep is for all of them" in said.err
+    assert run(["priority", "train", "high"]) == 0
+    assert "train has priority class high already" in capsys.readouterr().err
 
 
 def test_logs_that_break_off_are_not_printed_again(
