@@ -70,13 +70,21 @@ def test_a_shell_of_salloc_has_the_terminal_and_scancel_ends_it_with_its_steps(
     eventually(lambda: tools.queue("-t", "all", "-j", number), [f"{number} CA"])
 
 
-def test_a_killed_salloc_leaves_no_allocation(tools: Tools) -> None:
-    terminal = Terminal(tools, "salloc", "srun", "sh", "-c", "echo pid=$$=; exec sleep 1000")
+def test_a_killed_salloc_leaves_an_allocation_that_attach_goes_on_with(tools: Tools) -> None:
+    terminal = Terminal(tools, "salloc", "-N2", "-J", "kept")
+    terminal.until(b"Granted job allocation")
+    terminal.type(b"x=5; srun -N1 -n1 sh -c 'echo pid=$$=; exec sleep 1000'\n")
     terminal.until(b"=\r\n")
-    pid = int(terminal.shown.rsplit(b"pid=", 1)[1].split(b"=")[0])
     terminal.process.send_signal(signal.SIGKILL)
     terminal.process.wait(PATIENCE_SECONDS)
+    again = Terminal(tools.shell, "attach", "kept")
+    again.until(b"=\r\n")
+    pid = int(again.shown.rsplit(b"pid=", 1)[1].split(b"=")[0])
+    again.type(b"\x03")
     until_gone(pid)
+    again.type(b"srun -l sh -c 'echo has $RANK'; exit $x\n")
+    again.until(b"1: has 1")
+    assert again.end() == 5
     eventually(tools.queue, [])
 
 

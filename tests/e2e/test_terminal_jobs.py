@@ -1,4 +1,4 @@
-"""`fairlead run --pty`: a job whose program has the terminal, and that never outlives it."""
+"""`fairlead run --pty`: a job whose program has the terminal, and that ends with the program."""
 
 from __future__ import annotations
 
@@ -96,18 +96,43 @@ def test_the_reason_is_shown_while_it_waits_and_ctrl_c_cancels_it(shell: Shell) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_a_lost_terminal_ends_the_program_and_the_job(shell: Shell, number: signal.Signals) -> None:
+def test_a_lost_terminal_leaves_the_program_for_another_one_to_go_on_with(
+    shell: Shell, number: signal.Signals
+) -> None:
     name = f"lost-{number.value}"
-    terminal = run_pty(shell, name, "sh", "-c", "echo pid=$$=; exec sleep 600")
+    terminal = run_pty(shell, name, "sh", "-c", "echo pid=$$=; read code; exit $code")
     terminal.until(b"=\r\n")
-    pid = int(terminal.shown.split(b"=")[1])
     terminal.process.send_signal(number)
     terminal.process.wait(PATIENCE_SECONDS)
+    again = Terminal(shell, "attach", name)
+    again.until(b"=\r\n")
+    assert shell.state(name) == "Running"
+    again.type(b"5\n")
+    assert again.end() == 5
+    eventually(lambda: shell.state(name), "Failed")
+    assert "exited with code 5" in shell.run("why", name).out
+
+
+def test_a_terminal_that_is_idle_for_too_long_ends_its_job(shell: Shell) -> None:
+    flags = ("--cpus", "50m", "--idle", "2s")
+    terminal = run_pty(shell, "idle", "sh", "-c", "echo pid=$$=; exec sleep 600", flags=flags)
+    terminal.until(b"=\r\n")
+    pid = int(terminal.shown.split(b"=")[1])
+    terminal.until(b"the session ends: it was idle for 2s")
+    assert terminal.end() == terminal_job.LOST
     until_gone(pid)
-    ends = ("Failed",) if number is signal.SIGKILL else ("Failed", "Cancelled")
-    eventually(lambda: shell.state(name) in ends, True)
-    if number is signal.SIGKILL:
-        assert "the terminal was lost" in shell.run("logs", name).out
+    assert shell.state("idle") == "Failed"
+    assert "the session was idle for too long" in shell.run("logs", "idle").out
+
+
+def test_a_holder_that_is_killed_ends_the_program_and_the_job(shell: Shell) -> None:
+    terminal = run_pty(shell, "unheld", "sh", "-c", "echo parent=$PPID=; exec sleep 600")
+    terminal.until(b"=\r\n")
+    wrapper = int(terminal.shown.split(b"parent=")[1].split(b"=")[0])
+    fields = Path(f"/proc/{wrapper}/stat").read_text().rpartition(")")[2].split()
+    os.kill(int(fields[1]), signal.SIGKILL)  # its parent, the holder
+    assert terminal.end() == terminal_job.LOST
+    assert shell.state("unheld") == "Failed"
 
 
 def test_a_job_that_nobody_joins_ends_by_itself(shell: Shell) -> None:
@@ -118,16 +143,17 @@ def test_a_job_that_nobody_joins_ends_by_itself(shell: Shell) -> None:
     assert shell.state("unjoined") == "Failed"
 
 
-def test_a_node_that_is_killed_meanwhile_ends_the_session_and_the_job_after_it(
+def test_a_node_that_is_killed_meanwhile_is_joined_again_and_the_exit_code_is_the_programs(
     shell: Shell,
 ) -> None:
-    terminal = run_pty(shell, "crash", "sh", "-c", "echo pid=$$=; exec sleep 600")
-    terminal.until(b"=\r\n")
-    pid = int(terminal.shown.split(b"=")[1])
+    terminal = run_pty(shell, "crash", "sh", "-c", "echo up; read code; exit $code")
+    terminal.until(b"up\r\n")
     os.kill(shell.pid(), signal.SIGKILL)
-    assert terminal.process.wait(PATIENCE_SECONDS * 2) == 6
-    until_gone(pid)
+    terminal.until(b"the connection is lost")
     shell.up("--nodes", "0", "--listen", "127.0.0.1:0")
+    terminal.until(b"joined again")
+    terminal.type(b"4\n")
+    assert terminal.end() == 4
     eventually(lambda: shell.state("crash"), "Failed", seconds=60)
 
 

@@ -404,6 +404,19 @@ class SlurmSettings(Section, frozen=True):
     ] = {}  # fmt: skip
 
 
+class SessionsSettings(Section, frozen=True):
+    """Terminals in members that stay when their viewer goes; read by the commands that open them,
+    not by controllers.
+    """
+
+    idle_seconds: Annotated[
+        int,
+        within(0, YEAR, "A session of `shell`, `run --pty` or `salloc` ends once nothing was typed "
+                        "or shown in a joined terminal for so long, unless --idle says otherwise; "
+                        "0: never."),
+    ] = 4 * HOUR  # fmt: skip
+
+
 class ControllerSettings(Section, frozen=True):
     """Settings of the controllers."""
 
@@ -419,6 +432,7 @@ class ControllerSettings(Section, frozen=True):
     job_defaults: JobDefaultsSettings = JobDefaultsSettings()
     job_maxima: JobMaximaSettings = JobMaximaSettings()
     slurm: SlurmSettings = SlurmSettings()
+    sessions: SessionsSettings = SessionsSettings()
 
     def terms(self) -> JobTerms:
         """Return what these settings say of all jobs."""

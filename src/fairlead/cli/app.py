@@ -47,6 +47,8 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "logs": CommandEntry("logs", "Show a job's logs, also after it is gone."),
         "exec": CommandEntry("interactive", "Run a command beside a member of a job.", "exec_"),
         "shell": CommandEntry("interactive", "Open a shell beside a member of a job."),
+        "sessions": CommandEntry("sessions", "Show terminals that can be joined."),
+        "attach": CommandEntry("sessions", "Go on with a terminal of a job that was left or lost."),
         "forward": CommandEntry("interactive", "Forward ports of this machine to a member."),
         "notebook": CommandEntry("notebook", "Open JupyterLab in a job, or join it again."),
         "wait": CommandEntry("wait", "Block until jobs reach a state."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 
@@ -11,13 +10,13 @@ import click
 from fairlead import terminal
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.status import ApiError
-from fairlead.cli.connection.common import Common, common
+from fairlead.cli.connection.common import Common, common, seconds_of
 from fairlead.cli.connection.completers import complete_jobs
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.program_output import ProgramOutput
 from fairlead.cli.records.memberlogs import task_of
 from fairlead.cli.records.members import parse_reference, running_members
-from fairlead.cli.sessions.foreground import run_one
+from fairlead.cli.sessions.foreground import IDLE_HELP, HeldSession, idle_limit, run_one
 from fairlead.input.errors import CliError, Code, Exit, fail
 from fairlead.runtime.loglines import LineCutter
 
@@ -72,21 +71,25 @@ def exec_(
     \b
       fairlead shell train-1
       fairlead shell train-1/worker-3
+      fairlead shell train-1 --idle 12h
     """
 )
 @click.argument("job", metavar="JOB[/MEMBER]", shell_complete=complete_jobs)
+@click.option("--idle", metavar="DURATION", default="", help=IDLE_HELP)
 @common(output=False)
-def shell(common_: Common, *, job: str) -> int:
+def shell(common_: Common, *, job: str, idle: str) -> int:
     """Open a shell beside a member of a job: bash, or sh where there is none.
 
-    It ends with the member, and when this terminal goes.
+    It ends with the member. Ctrl-] d, or the loss of this terminal, leaves it running there, for
+    fairlead attach to go on with.
     """
     require_terminal("a shell")
-    api, pods = _members(common_, job)
-    kind = os.environ.get("TERM") or "xterm"
-    command = ("env", f"TERM={kind}", "sh", "-c", SHELL)
+    api: Api = common_.connect()
+    space = common_.space(api.connection.namespace)
+    found, pods = running_members(api, space, parse_reference(job))
+    limit = idle_limit(common_, api, seconds_of(idle, "--idle") if idle else None)
     common_.note(f"shell in {task_of(pods[0])} ({pods[0].metadata.name})")
-    return run_one(api, pods[0], command, tty=True)
+    return HeldSession(common_, found, pods[0]).open(("sh", "-c", SHELL), limit, "shell").code
 
 
 @click.command(

@@ -42,6 +42,7 @@ from fairlead.cli.job_request.request import JobRequest, Target, parse_request
 from fairlead.cli.script.header import Beside, parse_header
 from fairlead.cli.script.sbatch_lines import Given
 from fairlead.cli.script.script_notes import script_notes
+from fairlead.cli.sessions.foreground import IDLE_HELP
 from fairlead.cli.submitting.fit import check_fit
 from fairlead.cli.submitting.standard_input import STANDARD_INPUT, read_input
 from fairlead.cli.submitting.startable import (
@@ -64,6 +65,7 @@ from fairlead.cli.views.plan import array_line, line, plan_lines, submitted_line
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 
 if TYPE_CHECKING:
+    from fairlead.cli.sessions.terminal_job import TerminalJob
     from fairlead.cli.submitting.manifest import Document
 
 
@@ -204,10 +206,13 @@ def submit_script(
 )
 @click.argument("command", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--pty", is_flag=True,
-              help="Give the command this terminal; the job ends with it.")  # fmt: skip
+              help="Give the command this terminal; the job ends with the command.")  # fmt: skip
+@click.option("--idle", metavar="DURATION", default="", help=IDLE_HELP)
 @job_flags
 @common(output=False)
-def run(common_: Common, *, command: tuple[str, ...], pty: bool, **options: Any) -> int:
+def run(
+    common_: Common, *, command: tuple[str, ...], pty: bool, idle: str, **options: Any
+) -> int:  # fmt: skip
     """Queue a command as a job and follow it.
 
     Its logs go to stdout. Ctrl-C, or a closed stdout, stops the display only; the job goes on. The
@@ -217,7 +222,8 @@ def run(common_: Common, *, command: tuple[str, ...], pty: bool, **options: Any)
     member; that of a terminal is not.
 
     With --pty the command has this terminal, and the job is there for it alone: Ctrl-C while it
-    waits cancels it, and it ends when the command does, or when the terminal is lost.
+    waits cancels it, and it ends when the command does. Ctrl-] d, or the loss of the terminal,
+    leaves the command running, for fairlead attach to go on with.
     """
     from fairlead.cli.records.follow import follow_job
 
@@ -228,20 +234,22 @@ def run(common_: Common, *, command: tuple[str, ...], pty: bool, **options: Any)
         help_ = ("fairlead submit SCRIPT --array INDICES; fairlead wait NAME",)
         raise fail(Code.BAD_COMBINATION, "run follows one job, --array makes many", help=help_)
     if pty:
-        return _run_in_terminal(common_, request, command)
+        from fairlead.cli.sessions.terminal_job import TerminalJob
+
+        return _run_in_terminal(common_, request, TerminalJob(command, idle))
+    if idle:
+        raise fail(Code.BAD_COMBINATION, "--idle is about the terminal of --pty")
     program = Program(command, stdin=read_input(STANDARD_INPUT, common_.note))
     api, job = submit_request(common_, request, program)
     return follow_job(common_, api, job.metadata.key)
 
 
-def _run_in_terminal(common_: Common, request: JobRequest, command: tuple[str, ...]) -> int:
+def _run_in_terminal(common_: Common, request: JobRequest, held: TerminalJob) -> int:
     """Queue a job that holds what the command needs, and run the command in it; CliError."""
     from fairlead.cli.commands.interactive import require_terminal
-    from fairlead.cli.sessions.terminal_job import TerminalJob
 
     require_terminal("--pty")
     require_one_program(request, "--pty")
-    held = TerminalJob(command)
     api, job = submit_request(common_, replace(request, restarts=False), held.program)
     return held.run(common_, api, job.metadata.key)
 

@@ -35,9 +35,11 @@ Write = Callable[[bytes], object]
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What is joined with the program: whether this process's stdin is, and where output goes."""
+    """What is joined with the program: this process's stdin, a text or nothing; and where output
+    goes.
+    """
 
-    stdin: bool
+    stdin: bool | bytes
     tty: bool
     out: Write
     error: Write
@@ -49,7 +51,7 @@ async def run_session(
     """Run a program beside the pod's first container; return its exit code. ApiError, CliError."""
     query = [("container", pod.spec.containers[0].name), ("stdout", "true")]
     query += [("command", word) for word in command]
-    wanted = (("stdin", streams.stdin), ("tty", streams.tty), ("stderr", not streams.tty))
+    wanted = (("stdin", bool(streams.stdin)), ("tty", streams.tty), ("stderr", not streams.tty))
     query += [(name, "true") for name, is_wanted in wanted if is_wanted]
     path = PODS.path(*pod.metadata.key, "exec")
     protocols = (V5, V4)
@@ -66,7 +68,7 @@ async def run_session(
 async def _joined(socket: PodSocket, streams: Streams, group: asyncio.TaskGroup) -> int:
     beside = [group.create_task(socket.keep_alive())]
     if streams.stdin:
-        beside.append(group.create_task(_send_input(socket)))
+        beside.append(group.create_task(_send_input(socket, streams.stdin)))
     if streams.tty:
         beside.append(group.create_task(_send_sizes(socket)))
     try:
@@ -85,11 +87,11 @@ async def _receive(socket: PodSocket, streams: Streams) -> int:
         elif channel == bytes((_STDERR,)):
             streams.error(data)
         elif channel == bytes((_ERROR,)) and data:
-            return _exit_code(data)
+            return exit_code_of(data)
     raise Unavailable("the connection was lost before the command ended")
 
 
-def _exit_code(data: bytes) -> int:
+def exit_code_of(data: bytes) -> int:
     """Return the exit code of a status; CliError when the program could not be run."""
     try:
         status = msgspec.json.decode(data, type=Status)
@@ -104,30 +106,33 @@ def _exit_code(data: bytes) -> int:
     raise fail(Code.REFUSED, printable(status.message, MESSAGE_MAX))
 
 
-async def _send_input(socket: PodSocket) -> None:
-    descriptor = sys.stdin.fileno()
+async def _send_input(socket: PodSocket, given: bool | bytes) -> None:  # noqa: FBT001
     try:
-        while data := await _read(descriptor):
-            await socket.send(_STDIN, data)
+        if isinstance(given, bytes):
+            await socket.send(_STDIN, given)
+        else:
+            descriptor = sys.stdin.fileno()
+            while data := await read_ready(descriptor):
+                await socket.send(_STDIN, data)
     except Unavailable:
         return  # the reading side knows why
     if socket.protocol == V5:
         await socket.send(_CLOSE, bytes((_STDIN,)))
 
 
-async def _read(descriptor: int) -> bytes:
+async def read_ready(descriptor: int, bytes_max: int = CHUNK_BYTES) -> bytes:
     """Return what can be read next, of a file at once."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     try:
         loop.add_reader(descriptor, ready.set)
     except PermissionError:  # a regular file
-        return os.read(descriptor, CHUNK_BYTES)
+        return os.read(descriptor, bytes_max)
     try:
         await ready.wait()
     finally:
         loop.remove_reader(descriptor)
-    return os.read(descriptor, CHUNK_BYTES)
+    return os.read(descriptor, bytes_max)
 
 
 async def _send_sizes(socket: PodSocket) -> None:

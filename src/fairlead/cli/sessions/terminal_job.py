@@ -1,10 +1,11 @@
 """A job whose program has the terminal of its submitter: `run --pty`, and `salloc`.
 
-The job's own command only holds what was asked for. The program runs beside it, as `exec --tty`
-runs one, behind a pipe that the holder reads: the program's exit code comes through it and becomes
-the job's. A pipe that closes without one means that the session was lost, and ends the job with
-LOST; so does a holder that is not joined within JOIN_SECONDS. No side needs the other to clean up,
-so a client that is killed, at any line, leaves no job that runs.
+The job's own command only holds what was asked for. The program runs beside it, on a terminal that
+stays in the member (`held_terminal.py`), behind a pipe that the job's command reads: the program's
+exit code comes through it and becomes the job's. A pipe that closes without one means that the
+session has ended before, by its idle limit or with its holder, and ends the job with LOST; so does
+a job that no session joins within JOIN_SECONDS. No side needs the other to clean up, so a client
+that is killed before the program runs leaves no job that runs, and later one that can be joined.
 
 An allocation of salloc is such a job as well: its holder is a batch script in the first member, and
 leaves the name of the directory of steps (`member/steps.py`) beside the pipe, so that the program
@@ -16,8 +17,8 @@ The image needs a shell, mkfifo and sleep.
 
 from __future__ import annotations
 
-import os
 import secrets
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,14 +26,14 @@ from contextlib import suppress
 from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError, NotFound
-from fairlead.cli.connection.common import Common
+from fairlead.cli.connection.common import Common, seconds_of
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.change_verbs import CANCEL
 from fairlead.cli.job_request.jobspec import Program, Script
 from fairlead.cli.records.follow import until_started
 from fairlead.cli.records.members import MemberReference, running_members
 from fairlead.cli.records.watching import Gone, job_changes
-from fairlead.cli.sessions.foreground import run_one
+from fairlead.cli.sessions.foreground import HeldSession, idle_limit, run_one, with_terminal
 from fairlead.cli.sessions.session import ended_by_signals
 from fairlead.cli.views.jobs import ending, exit_code, state_of
 from fairlead.input.errors import CliError, Exit
@@ -42,7 +43,7 @@ JOIN_SECONDS = 60
 END_SECONDS_MAX = 30.0
 #: Between the end of the program and that of the holder, for output that is still on its way.
 LINGER_SECONDS = 1
-#: The exit code of a job whose terminal was lost: 128 + SIGHUP.
+#: The exit code of a job whose session was lost: 128 + SIGHUP.
 LOST = 129
 _PATH = "path=${TMPDIR:-/tmp}/.fairlead-run-$1"
 _STEPS = """# what runs beside this finds srun by it
@@ -65,7 +66,7 @@ exec 3<"$path"
 code=
 read -r code <&3
 [ -z "$code" ] || sleep {LINGER_SECONDS}
-[ -n "$code" ] || echo "the terminal was lost before the program ended, or never came"
+[ -n "$code" ] || echo "no exit code: the session was idle for too long, was lost, or never came"
 exit "${{code:-{LOST}}}"
 """
 
@@ -91,8 +92,10 @@ def _nothing() -> None:
 class TerminalJob:
     """One command that is to have this terminal."""
 
-    def __init__(self, command: tuple[str, ...]) -> None:
+    def __init__(self, command: tuple[str, ...], idle: str = "") -> None:
+        """`idle` is the flag of that name; CliError."""
         self._command = command
+        self._idle_seconds = seconds_of(idle, "--idle") if idle else None
         self._token = secrets.token_hex(8)
 
     @property
@@ -111,7 +114,9 @@ class TerminalJob:
         *, tty: bool = True,
     ) -> int:  # fmt: skip
         """Wait until the job runs, run the command in it and see the job end; return the command's
-        exit code. Whatever else ends this cancels the job. `begun` is called once the job runs.
+        exit code. What ends this before the command runs cancels the job, and without a terminal
+        also what ends it later; a terminal can be joined again. `begun` is called once the job
+        runs.
         """
         try:
             with ended_by_signals():
@@ -121,8 +126,16 @@ class TerminalJob:
                 return exit_code(job) or Exit.FAILED
             _, pods = running_members(api, key[0], MemberReference(key[1], None))
             begun()
-            kind = os.environ.get("TERM") or "xterm"
-            code = run_one(api, pods[0], ("env", f"TERM={kind}", *self.beside), tty=tty)
+            if tty:
+                limit = idle_limit(common_, api, self._idle_seconds)
+                end = HeldSession(common_, job, pods[0]).open(
+                    self.beside, limit, shlex.join(self._command)
+                )
+                if end.goes_on:
+                    return end.code
+                code, api = end.code, common_.connect()  # it may have moved meanwhile
+            else:
+                code = run_one(api, pods[0], with_terminal(self.beside), tty=False)
         except KeyboardInterrupt:
             _cancel(common_, api, key)
             return Exit.INTERRUPTED

@@ -9,6 +9,7 @@ Source: the manual page srun(1).
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from fairlead.cli.connection.common import Common
 from fairlead.cli.records.members import MemberReference, running_members
 from fairlead.cli.script.sbatch_lines import Given, take_option
 from fairlead.cli.script.slurm_options import LONG
-from fairlead.cli.sessions.foreground import run_one
+from fairlead.cli.sessions.foreground import HeldSession, idle_limit, run_one
 from fairlead.cli.sessions.terminal_job import Allocation
 from fairlead.cli.slurm_tools.options import ToolError
 from fairlead.cli.slurm_tools.salloc import AskedAllocation, allocate, refuse
@@ -103,12 +104,13 @@ def _beside(common_: Common, line: _Line, *, tty: bool) -> int:
     api = common_.connect()
     job = job_of(api, common_.space(api.connection.namespace), line.job)
     namespace, name = job.metadata.key
-    _, pods = running_members(api, namespace, MemberReference(name, None))
+    job, pods = running_members(api, namespace, MemberReference(name, None))
     if "nodelist" in given:
         wanted = expand_hosts(given["nodelist"])
         pods = [pod for pod in pods if pod.spec.node_name in wanted]
     if not pods:
         raise ToolError(f"job {line.job} is on none of the nodes {given['nodelist']}")
-    kind = os.environ.get("TERM") or "xterm"
-    command = ("env", f"TERM={kind}", *line.command) if tty else line.command
-    return run_one(api, pods[0], command, tty=tty)
+    if not tty:
+        return run_one(api, pods[0], line.command, tty=False)
+    held = HeldSession(common_, job, pods[0])
+    return held.open(line.command, idle_limit(common_, api), shlex.join(line.command)).code
