@@ -54,7 +54,9 @@ from fairlead.testing.builders import make_job, make_node, make_placement
 from fairlead.testing.device_builders import (
     DRIVER,
     MIG,
+    all_devices_request,
     device_request,
+    first_of_request,
     make_device,
     make_device_class,
     make_device_template,
@@ -293,6 +295,100 @@ async def test_kube_scheduler_tolerates_taints_of_devices_as_we_do_and_takes_wha
         for node in devices:
             group.create_task(judge(node))
     assert min(seen.values()) > len(asked) // 2, seen
+
+
+BIG = f'{AT}.size == "big"'
+#: Alternatives and requests for all devices; the last is one that we serve on fewer nodes.
+ALTERNATIVES: tuple[tuple[dict[str, Any], ...], ...] = (
+    (first_of_request(device_request(DRIVER, 1, BIG), device_request(DRIVER, 2)),),
+    (first_of_request(device_request(DRIVER, 2, BIG),
+                      all_devices_request(DRIVER, f'{AT}.size == "small"')),),
+    (all_devices_request(),),
+    (all_devices_request(DRIVER, BIG),),
+    (first_of_request(all_devices_request(DRIVER, BIG), device_request()),),
+    (first_of_request(device_request(DRIVER, 1, f'{AT}.size == "none"'),
+                      device_request(DRIVER, 4)),),
+    (all_devices_request(DRIVER, BIG), device_request(DRIVER, 1, f'{AT}.size == "small"',
+                                                      name="r1")),
+    (first_of_request(device_request(DRIVER, 1, BIG), device_request()),
+     device_request(DRIVER, 1, BIG, name="r1")),
+)  # fmt: skip
+
+
+async def test_kube_scheduler_takes_alternatives_and_all_devices_as_we_do(
+    client: HttpClient,
+) -> None:
+    sizes = (["big"] * 2, ["small"] * 3, ["big", "small", "small"], ["old", "small"], ["small"] * 5)
+    devices = {
+        f"n{i}": [
+            msgspec_replace(
+                make_device(f"d{j}", {"size": "big" if size == "old" else size}),
+                taints=(DeviceTaint("old", "", "NoSchedule"),) * (size == "old"),
+            )
+            for j, size in enumerate(found)
+        ]
+        for i, found in enumerate(sizes)
+    }
+    slices = [make_slice(node, found) for node, found in devices.items()]
+    await add_nodes(client, [*devices])
+    for each in slices:
+        await client.create(RESOURCE_SLICES, body_of(each))
+    asked = [make_device_template(f"t{i}", *each) for i, each in enumerate(ALTERNATIVES)]
+    for template in asked:
+        await client.create(RESOURCE_CLAIM_TEMPLATES, body_of(template), namespace="default")
+    seen = {True: 0, False: 0}
+
+    async def judge(node: str) -> None:
+        for template in asked:
+            name = template.metadata.name
+            job = with_device_claims(make_job("j", gpus=0, cpu="1"), name)
+            table = DeviceTable(slices, [make_device_class(DRIVER)], [template])
+            state = ClusterState.of([make_node(node, cpu="64")], [job], devices=table)
+            verdict = would_fit(state, state.jobs["default", "j"].gang)
+            ours = verdict.outcome is Outcome.PLACED
+            theirs = await is_accepted(client, f"{name}-{node}", name, node)
+            # Two requests for one device of which one would do with another: we look at each alone.
+            is_right = ours <= theirs if template is asked[-1] else ours == theirs
+            assert is_right, (node, to_wire(template), verdict)
+            seen[theirs] += 1
+
+    async with asyncio.TaskGroup() as group:
+        for node in devices:
+            group.create_task(judge(node))
+    assert min(seen.values()) > len(asked), seen
+
+
+async def test_gangs_with_alternatives_are_bound_at_their_first_attempt(
+    client: HttpClient,
+) -> None:
+    rng = random.Random(6)
+    async with virtual_nodes(client, 4), controllers(client, policy=DIRECT):
+        nodes = sorted(node.metadata.name for node in (await client.list(NODES)).items)
+        for i, node in enumerate(nodes):
+            sizes = ["big"] * (i % 3) + ["small"] * (4 - i % 2)
+            found = [make_device(f"d{j}", {"size": size}) for j, size in enumerate(sizes)]
+            await client.create(RESOURCE_SLICES, body_of(make_slice(node, found)))
+        for i, requests in enumerate(ALTERNATIVES):
+            body = body_of(make_device_template(f"k{i}", *requests))
+            await client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace="default")
+        for number in range(14):
+            body = job_body(f"j{number}", rng.randint(1, 3), seconds=2, gpus=0)
+            spec = body["spec"]["roles"][0]["template"]["spec"]
+            template = f"k{rng.choice((0, 1, 4))}"
+            spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template}]
+            spec["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+            await client.create(JOBS, body, namespace="default")
+
+        async def are_over() -> bool:
+            found = (await client.list(JOBS, namespace="default")).items
+            return all(job.is_finished for job in found)
+
+        await until(are_over)
+        for job in (await client.list(JOBS, namespace="default")).items:
+            status = job.status
+            assert (status.state, status.attempt, status.infrastructure_failures) == (
+                "Succeeded", 1, 0
+            ), (job.metadata.name, status)  # fmt: skip
 
 
 async def test_gangs_with_claims_for_devices_are_bound_at_their_first_attempt(

@@ -18,7 +18,9 @@ from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_pod
 from fairlead.testing.device_builders import (
     DRIVER,
+    all_devices_request,
     device_request,
+    first_of_request,
     make_device,
     make_device_claim,
     make_device_class,
@@ -37,8 +39,12 @@ TEMPLATES: dict[str, ResourceClaimTemplate] = {
     "fails": make_device_template("fails", device_request(DRIVER, 1, f"{_AT}.no == 1")),
     "odd": make_device_template("odd", device_request(DRIVER, 1, "device.")),
     "other": make_device_template("other", device_request("other", 1)),
+    "first": make_device_template("first", first_of_request(
+        device_request(DRIVER, 2, f'{_AT}.model == "a"'), device_request(DRIVER, 1)
+    )),
+    "all": make_device_template("all", all_devices_request(DRIVER, f'{_AT}.model == "b"')),
     **{f"mig {p}": mig_template(p) for p in ("7g.80gb", "1g.10gb")},
-}
+}  # fmt: skip
 CLASSES: dict[str, DeviceClass] = {
     "all": make_device_class(DRIVER),
     "of a": make_device_class(DRIVER, f'{_AT}.model == "a"'),

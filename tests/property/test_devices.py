@@ -1,5 +1,8 @@
 """Gangs with claims for devices on generated clusters, against a counter that knows each device.
 
+A request has options: of these a member gets the first one of which its node has enough devices,
+whoever has them. An option for all devices takes those that can be had, if none is spoilt.
+
 The judge shares nothing with the planner: a kind is a Python predicate of a device's properties,
 and members find devices by augmenting paths. Kinds overlap and lie within each other. After each
 decision the members that got places get devices one after the other, each the first one that will
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from hypothesis import given, settings
@@ -72,12 +76,17 @@ def will_do(kind: str, gpu: Gpu) -> bool:
     return KINDS[kind][1](gpu) and (not gpu.is_tainted or "tolerant" in kind)
 
 
+#: Options of a request in their order: kind and count; `ALL` for all devices of the kind.
+Options = list[tuple[str, int]]
+ALL = 0
+
+
 @dataclass
 class Case:
-    """A cluster, and what is asked of it: by job the members, and kind and count by request."""
+    """A cluster, and what is asked of it: by job the members, and the requests of each."""
 
     nodes: dict[str, list[Gpu]]
-    jobs: dict[str, tuple[int, list[tuple[str, int]]]]
+    jobs: dict[str, tuple[int, list[Options]]]
     taken: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     #: By name of a claim: its node, and the devices that it has.
     claims: dict[str, tuple[str, list[str]]] = field(
@@ -105,9 +114,39 @@ class Case:
 
         return list(owner) if all(find(i, set()) for i in range(len(slots))) else None
 
-    def room(self, node: str, asks: list[tuple[str, int]], most: int) -> int:
+    def count(self, node: str, kind: str, count: int) -> int:
+        """Return how many devices an option is for, on this node; 0 where it can never be."""
+        there = [gpu for gpu in self.nodes[node] if KINDS[kind][1](gpu)]
+        had = sum(will_do(kind, gpu) for gpu in there)
+        if count != ALL:
+            return count if had >= count else 0
+        return had if had == len(there) else 0
+
+    def chosen(self, node: str, requests: list[Options]) -> list[tuple[str, int]] | None:
+        """Return the option of each request that the node serves; None where it lacks one."""
+        found: list[tuple[str, int]] = []
+        for options in requests:
+            counts = [(kind, self.count(node, kind, count)) for kind, count in options]
+            option = next((each for each in counts if each[1]), None)
+            if option is None:
+                return None
+            found.append(option)
+        return found
+
+    def room(self, node: str, requests: list[Options], most: int) -> int:
         """Return how many members with these requests a node has devices for, at most `most`."""
+        asks = self.chosen(node, requests)
+        if asks is None:
+            return 0
         return next((n for n in range(most, 0, -1) if self.match(node, asks * n)), 0)
+
+    def allocate(self, node: str, requests: list[Options]) -> list[str] | None:
+        """Return devices as kube-scheduler does: options in order, going back where one fails."""
+        for options in product(*requests):
+            counts = [(kind, self.count(node, kind, count)) for kind, count in options]
+            if all(count for _, count in counts) and (found := self.match(node, counts)):
+                return found
+        return None
 
 
 @st.composite
@@ -119,9 +158,10 @@ def cases(draw: st.DrawFn) -> Case:
         f"n{i}": [Gpu(f"d{j}", *each) for j, each in enumerate(draw(st.lists(gpu, max_size=5)))]
         for i in range(draw(st.integers(1, 4)))
     }
-    ask = st.tuples(st.sampled_from(sorted(KINDS)), st.integers(1, 2))
+    ask = st.tuples(st.sampled_from(sorted(KINDS)), st.sampled_from([1, 2, 1, 2, ALL]))
+    options = st.lists(ask, min_size=1, max_size=draw(st.integers(1, 3)))
     jobs = {
-        f"j{i}": (draw(st.integers(1, 4)), draw(st.lists(ask, min_size=1, max_size=2)))
+        f"j{i}": (draw(st.integers(1, 4)), draw(st.lists(options, min_size=1, max_size=2)))
         for i in range(draw(st.integers(1, 5)))
     }
     return Case(nodes, jobs)
@@ -133,20 +173,27 @@ def device(gpu: Gpu) -> Device:
     return replace(made, taints=(DeviceTaint("old", "", "NoSchedule"),) * gpu.is_tainted)
 
 
-def request(kind: str, count: int, name: str) -> dict[str, Any]:
-    found = device_request("gpu", count, *KINDS[kind][0], name=name)
-    if "tolerant" in kind:
-        found["exactly"]["tolerations"] = [{"key": "old", "operator": "Exists"}]
-    return found
+def request(options: Options, name: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
+    for kind, count in options:
+        each = device_request("gpu", count, *KINDS[kind][0])["exactly"]
+        if count == ALL:
+            each = {key: value for key, value in each.items() if key != "count"}
+            each["allocationMode"] = "All"
+        if "tolerant" in kind:
+            each["tolerations"] = [{"key": "old", "operator": "Exists"}]
+        found.append(each)
+    if len(found) == 1:
+        return {"name": name, "exactly": found[0]}
+    return {"name": name, "firstAvailable": [{"name": f"o{i}", **e} for i, e in enumerate(found)]}
 
 
 def state_of(case: Case) -> ClusterState:
     templates = [
         make_device_template(name, *(
-            request(kind, count, f"r{i}")
-            for i, (kind, count) in enumerate(asks)
+            request(options, f"r{i}") for i, options in enumerate(requests)
         ))
-        for name, (_, asks) in case.jobs.items()
+        for name, (_, requests) in case.jobs.items()
     ]  # fmt: skip
     slices = [make_slice(node, [*map(device, gpus)]) for node, gpus in case.nodes.items()]
     classes = [make_device_class("gpu", f'device.driver == "{DRIVER}"')]
@@ -172,13 +219,13 @@ def test_a_gang_gets_places_if_and_only_if_there_are_devices_for_all_its_members
     state = state_of(case)
     placement = PlacementState(state)
     holders: list[Job] = []
-    for age, (name, (count, asks)) in enumerate(case.jobs.items()):
+    for age, (name, (count, requests)) in enumerate(case.jobs.items()):
         job = make_job(name, count=count, gpus=0, cpu="1", created=EPOCH - 99 + age)
         job = with_device_claims(job, name)
         state.job_changed(job)
         decision = decide(placement, PlacementPolicy(), EPOCH)
         placed = [each for each in decision.actions if isinstance(each, PlaceJob)]
-        room = {node: case.room(node, asks, count) for node in case.nodes}
+        room = {node: case.room(node, requests, count) for node in case.nodes}
         assert bool(placed) == (sum(room.values()) >= count), (room, decision.verdicts)
         if not placed:
             state.job_deleted(job.metadata.key)
@@ -187,7 +234,7 @@ def test_a_gang_gets_places_if_and_only_if_there_are_devices_for_all_its_members
         job = replace(job, status=replace(job.status, placement=placed[0].placement))
         state.job_changed(job)
         for i, node in enumerate(nodes):
-            found = case.match(node, asks)
+            found = case.allocate(node, requests)
             assert found is not None, "a member has no devices where it was placed"
             case.taken.setdefault(node, set()).update(found)
             pod = pod_of(job, i, node)

@@ -25,7 +25,10 @@ from fairlead.sim.loop import run
 from fairlead.testing.device_builders import (
     DRIVER,
     MIG,
+    all_devices_request,
     device_request,
+    first_of_request,
+    make_device,
     make_device_claim,
     make_device_class,
     make_device_template,
@@ -143,6 +146,36 @@ def test_members_have_parts_of_gpus_that_together_are_no_more_than_these() -> No
                     assert consumed[counters.name, counter] <= int(there_is.value)
             await world.patch("1g-10gb", cancel=True)
             await world.runs("whole")
+
+    run(main())
+
+
+def test_an_allocation_names_the_alternative_that_a_member_got() -> None:
+    async def main() -> None:
+        big = f'device.attributes["{DRIVER}"].size == "big"'
+        async with embedded_world(2) as world:
+            nodes = sorted(node.metadata.name for node in (await world.client.list(NODES)).items)
+            large = make_device("large", {"size": "big"})
+            small = [make_device(f"small-{i}", {"size": "small"}) for i in range(3)]
+            request = first_of_request(device_request(DRIVER, 1, big), all_devices_request())
+            await create(
+                world, make_device_class(DRIVER), make_slice(nodes[0], [large, *small]),
+                make_slice(nodes[1], small), make_device_template("one", request),
+            )  # fmt: skip
+            await submit(world, "j", 2)
+            await world.runs("j")
+            had = {
+                claim.pod: [(e.request, e.pool) for e in claim.status.allocation.devices.results]
+                for claim in await claims(world)
+                if claim.status.allocation is not None
+            }
+            where = {pod.metadata.name: pod.spec.node_name for pod in await world.pods("j")}
+            assert sorted(where.values()) == nodes
+            for pod, node in where.items():
+                is_first = node == nodes[0]
+                assert had[pod] == ([("r0/o0", node)] if is_first else [("r0/o1", node)] * 3)
+            await submit(world, "k", 1)
+            assert await verdict(world, "k") == Reason.INSUFFICIENT_CAPACITY.value
 
     run(main())
 

@@ -7,6 +7,9 @@ kube-scheduler do.
 
 A claim that finds no devices on the node of its pod waits; the pod runs without, as pods of virtual
 nodes mount nothing. The planner counts devices, so that is for pods that people bind by themselves.
+
+The options of a request are tried in their order, with those of the others, as kube-scheduler does.
+A namespace has so many tries in a decision: one that asks for what is costly delays its own pods.
 """
 
 from __future__ import annotations
@@ -37,12 +40,30 @@ from fairlead.api.resources import (
 from fairlead.api.status import AlreadyExists, ApiError
 from fairlead.api.values.quantity import QuantityError, parse
 from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.embedded.device_search import (
+    Allocation,
+    CounterKey,
+    DeviceId,
+    SharedUse,
+    Tries,
+    Way,
+    allocations,
+    find_devices,
+)
 from fairlead.embedded.own_mirrors import run_with_mirrors
-from fairlead.model.claimed.device_asks import ClaimName, DeviceKind, asks_of
+from fairlead.model.claimed.device_asks import (
+    ALL,
+    ClaimName,
+    DeviceKind,
+    DeviceOption,
+    UnsupportedClaim,
+    options_of,
+)
 from fairlead.model.claimed.device_selectors import (
     ExpressionError,
     alike,
     device_expression,
+    is_chosen,
     will_do,
 )
 from fairlead.runtime.barrier import Written
@@ -50,16 +71,9 @@ from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change, Mirror
 
-#: Driver, pool and name of a device.
-_Id: TypeAlias = tuple[str, str, str]
-#: Driver, pool, set and name of a counter.
-_CounterKey: TypeAlias = tuple[str, str, str, str]
-#: Index of the claim, name of the request, and the devices that will do.
-_Wanted: TypeAlias = tuple[int, str, list[_Id]]
-#: Devices that are tried for the claims of one pod, where they share counters.
-TRIES_MAX = 10_000
-#: `status.allocation` of a claim.
-Allocation: TypeAlias = dict[str, Any]
+#: Devices that are tried for the pods of a namespace in one decision; and after how long those go
+#: on that came too late for it.
+TRIES_MAX, RETRY_SECONDS = 10_000, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +119,9 @@ class DeviceAllocator:
         #: The pods that name claims.
         self._users: dict[ObjectKey, Pod] = {}
         self._is_due = True
+        #: Pods whose devices were not found in all tries: they come after others.
+        self._costly: dict[ObjectKey, None] = {}
+        self._retry_at: float | None = None
         self._unregister = (
             pods.on_change(self._pod_changed),
             *(mirror.on_change(self._changed) for mirror in self.own),
@@ -134,7 +151,7 @@ class DeviceAllocator:
 
     def due_at(self) -> float | None:
         """Return when to decide again: at once after a change that may matter."""
-        return 0.0 if self._is_due else None
+        return 0.0 if self._is_due else self._retry_at
 
     def key_of(self, action: Action) -> ObjectKey:
         """Return the claim of an action."""
@@ -163,7 +180,8 @@ class DeviceAllocator:
                 users.setdefault(key, []).append(pod)
                 if template and self._claims.get(*key) is None:
                     actions += self._make(pod, key, template)
-        given = self._allocated(users)
+        given, is_complete = self._allocated(users)
+        self._retry_at = None if is_complete else now + RETRY_SECONDS
         for claim in sorted(self._claims.items(), key=lambda each: each.metadata.key):
             key = claim.metadata.key
             if claim.metadata.deletion_timestamp is None:
@@ -175,12 +193,19 @@ class DeviceAllocator:
         if template is not None and pod.metadata.deletion_timestamp is None:
             yield MakeClaim(_claim_of(pod, key, template))
 
-    def _allocated(self, users: Mapping[ObjectKey, Sequence[Pod]]) -> dict[ObjectKey, Allocation]:
-        """Return what claims get that have no devices, the claims of a pod together."""
+    def _allocated(
+        self, users: Mapping[ObjectKey, Sequence[Pod]]
+    ) -> tuple[dict[ObjectKey, Allocation], bool]:
+        """Return what claims get that have no devices, the claims of a pod together, and whether
+        all pods had their turn.
+        """
         taken = {id_ for claim in self._claims.items() for id_ in _devices_of(claim)}
         given: dict[ObjectKey, Allocation] = {}
         pods = {pod.metadata.key: pod for each in users.values() for pod in each}
-        for key in sorted(pods):
+        self._costly = {key: None for key in self._costly if key in pods}
+        tries: dict[str, Tries] = {}
+        is_complete = True
+        for key in sorted(pods, key=lambda each: (each in self._costly, each)):
             keys = [claim for claim, _ in _claims(pods[key])]
             claims = [claim for each in keys if (claim := self._claims.get(*each)) is not None]
             if not pods[key].spec.node_name or len(claims) < len(keys):
@@ -190,11 +215,21 @@ class DeviceAllocator:
                 for each in claims
                 if each.status.allocation is None and each.metadata.key not in given
             ]
-            found = self._allocate(waiting, pods[key].spec.node_name, taken)
+            if not waiting:
+                continue
+            left = tries.setdefault(key[0], Tries(TRIES_MAX))
+            if left.left <= 0:
+                is_complete &= key in self._costly
+                continue
+            found = self._allocate(waiting, pods[key].spec.node_name, taken, left)
+            if found is not None:
+                self._costly.pop(key, None)
+            elif left.left <= 0:
+                self._costly[key] = None
             for each, allocation in zip(waiting, found or (), strict=False):
                 given[each.metadata.key] = allocation
                 taken.update(_id(result) for result in allocation["devices"]["results"])
-        return given
+        return given, is_complete
 
     def _follow(
         self, claim: ResourceClaim, users: Sequence[Pod], given: Allocation | None
@@ -221,45 +256,44 @@ class DeviceAllocator:
             yield SetStatus(claim, {"allocation": None, **status, "reservedFor": reserved})
 
     def _allocate(
-        self, claims: Sequence[ResourceClaim], node: str, taken: set[_Id]
+        self, claims: Sequence[ResourceClaim], node: str, taken: set[DeviceId], tries: Tries
     ) -> list[Allocation] | None:
-        """Return devices of a node for each claim; None: too few. By augmenting paths, and where
-        devices share counters by trying them in order, as kube-scheduler does.
-        """
-        wanted: list[_Wanted] = []
+        """Return devices of a node for each claim; None: too few, or not found in so many tries."""
+        ways: list[list[tuple[int, Way]]] = []
         for i, claim in enumerate(claims):
-            asks = asks_of(ClaimName(claim.metadata.name, is_template=False), claim.spec.devices)
-            if not isinstance(asks, tuple):
+            name = ClaimName(claim.metadata.name, is_template=False)
+            requests = options_of(name, claim.spec.devices)
+            if isinstance(requests, UnsupportedClaim):
                 return None
-            for request, ask in zip(claim.spec.devices.requests, asks, strict=True):
-                found = [id_ for id_ in self._fitting(ask.kind, node) if id_ not in taken]
-                wanted += [(i, request.get("name", ""), found)] * ask.count
+            for options in requests:
+                found = (self._way(option, node, taken, tries) for option in options)
+                ways.append([(i, way) for way in found if way is not None])
         try:
             shared = self._shared(node, taken)
         except QuantityError:  # no admission has seen the slice
             return None
-        if any(id_ in shared.uses for _, _, found in wanted for id_ in found):
-            owners = shared.search(wanted)
-        else:
-            owners = dict[_Id, int]()
-            if not all(_augment(i, wanted, owners, set()) for i in range(len(wanted))):
-                return None
-        if owners is None:
-            return None
-        results: list[list[dict[str, str]]] = [[] for _ in claims]
-        for id_, slot in sorted(owners.items(), key=lambda item: item[1]):
-            claim_index, request_name, _ = wanted[slot]
-            results[claim_index].append({
-                "request": request_name, "driver": id_[0], "pool": id_[1], "device": id_[2]
-            })  # fmt: skip
-        here = {"key": "metadata.name", "operator": "In", "values": [node]}
-        near = {"nodeSelectorTerms": [{"matchFields": [here]}]}
-        return [{"devices": {"results": each}, "nodeSelector": near} for each in results]
+        found = find_devices(ways, shared, tries)
+        return None if found is None else allocations(len(claims), *found, node)
 
-    def _shared(self, node: str, taken: set[_Id]) -> _Shared:
+    def _way(
+        self, option: DeviceOption, node: str, taken: set[DeviceId], tries: Tries
+    ) -> Way | None:
+        """Return what a node has for an option of a request; None for too few devices."""
+        if not tries.take():
+            return None
+        kind, count = option.ask.kind, option.ask.count
+        found = list(self._fitting(kind, node, is_for_all=count == ALL))
+        tries.take(len(found))
+        free = [id_ for id_ in found if id_ not in taken]
+        if count == ALL:
+            is_had = 0 < len(free) == len(found) <= option.ask.most
+            return Way(option.name, len(free), free) if is_had else None
+        return Way(option.name, count, free) if len(free) >= count else None
+
+    def _shared(self, node: str, taken: set[DeviceId]) -> SharedUse:
         """Return what devices of a node consume of counters, and what is left of these."""
-        left: dict[_CounterKey, Fraction] = {}
-        uses: dict[_Id, dict[_CounterKey, Fraction]] = {}
+        left: dict[CounterKey, Fraction] = {}
+        uses: dict[DeviceId, dict[CounterKey, Fraction]] = {}
         for driver, pool, each in self._slices_on(node):
             for found in each.spec.shared_counters:
                 for name, counter in found.counters.items():
@@ -270,14 +304,14 @@ class DeviceAllocator:
                     uses[driver, pool, device.name] = {
                         (driver, pool, *key): amount for key, amount in consumed
                     }
-        shared = _Shared(left, uses)
+        shared = SharedUse(left, uses)
         for id_ in taken & uses.keys():
             shared.take(id_, 1)
         return shared
 
-    def _fitting(self, kind: DeviceKind, node: str) -> Iterator[_Id]:
-        """Yield the devices of a node that are of a kind; none where an expression fails, or where
-        they are not alike in what they are to be.
+    def _fitting(self, kind: DeviceKind, node: str, *, is_for_all: bool) -> Iterator[DeviceId]:
+        """Yield the devices of a node that are of a kind; none where an expression fails, where
+        they are not alike in what they are to be, or where all are wanted and one cannot be had.
         """
         found = self._classes.get("", kind.device_class)
         of_class = found.spec.selectors if found is not None else ()
@@ -286,7 +320,10 @@ class DeviceAllocator:
             selectors = [device_expression(each) for each in (*expressions, *kind.selectors)]
             if found is None or len(expressions) < len(of_class):
                 return
-            chosen = [each for each in self._on(node) if will_do(kind, selectors, each[0], each[2])]
+            every = [e for e in self._on(node) if is_chosen(selectors, e[0], e[2])]
+            chosen = [e for e in every if e[2].is_plain and will_do(kind, selectors, e[0], e[2])]
+            if is_for_all and len(chosen) < len(every):
+                return
             if len({alike(kind, driver, device) for driver, _, device in chosen}) <= 1:
                 yield from ((driver, pool, device.name) for driver, pool, device in chosen)
         except ExpressionError:
@@ -294,9 +331,7 @@ class DeviceAllocator:
 
     def _on(self, node: str) -> Iterator[tuple[str, str, Device]]:
         for driver, pool, each in self._slices_on(node):
-            for device in each.spec.devices:
-                if device.is_plain:
-                    yield driver, pool, device
+            yield from ((driver, pool, device) for device in each.spec.devices)
 
     def _slices_on(self, node: str) -> Iterator[tuple[str, str, ResourceSlice]]:
         for each in sorted(self._slices.items(), key=lambda s: s.metadata.name):
@@ -378,64 +413,11 @@ def _claim_of(pod: Pod, key: ObjectKey, template: ResourceClaimTemplate) -> Reso
     return msgspec.convert(wire, ResourceClaim)
 
 
-def _devices_of(claim: ResourceClaim) -> Iterator[_Id]:
+def _devices_of(claim: ResourceClaim) -> Iterator[DeviceId]:
     allocation = claim.status.allocation
     for each in () if allocation is None else allocation.devices.results:
         yield (each.driver, each.pool, each.device)
 
 
-def _id(result: dict[str, str]) -> _Id:
+def _id(result: dict[str, str]) -> DeviceId:
     return (result["driver"], result["pool"], result["device"])
-
-
-class _Shared:
-    """Counters of which devices consume."""
-
-    def __init__(
-        self,
-        left: dict[_CounterKey, Fraction],
-        uses: Mapping[_Id, Mapping[_CounterKey, Fraction]],
-    ) -> None:
-        self.left, self.uses = left, uses
-
-    def take(self, id_: _Id, sign: int) -> bool:
-        """Count a device as had (1), or no more (-1); False where there is not enough for it."""
-        for key, amount in self.uses.get(id_, {}).items():
-            self.left[key] = self.left.get(key, Fraction()) - sign * amount
-        return all(self.left[key] >= 0 for key in self.uses.get(id_, ()))
-
-    def search(self, wanted: Sequence[_Wanted]) -> dict[_Id, int] | None:
-        """Return a device for each slot, the first ones that do; None where there are none, or
-        none were found in `TRIES_MAX` tries.
-        """
-        owners: dict[_Id, int] = {}
-        tries = 0
-
-        def find(slot: int) -> bool:
-            nonlocal tries
-            if slot == len(wanted):
-                return True
-            for id_ in wanted[slot][2]:
-                tries += 1
-                if id_ in owners or tries > TRIES_MAX:
-                    continue
-                owners[id_] = slot
-                if self.take(id_, 1) and find(slot + 1):
-                    return True
-                del owners[id_]
-                self.take(id_, -1)
-            return False
-
-        return owners if find(0) else None
-
-
-def _augment(slot: int, wanted: Sequence[_Wanted], owners: dict[_Id, int], seen: set[_Id]) -> bool:
-    """Find a device for a slot, moving others where that helps."""
-    for id_ in wanted[slot][2]:
-        if id_ in seen:
-            continue
-        seen.add(id_)
-        if id_ not in owners or _augment(owners[id_], wanted, owners, seen):
-            owners[id_] = slot
-            return True
-    return False

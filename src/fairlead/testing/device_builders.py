@@ -138,6 +138,20 @@ def device_request(
     return {"name": name, "exactly": {"allocationMode": "ExactCount", **exactly}}
 
 
+def all_devices_request(
+    device_class: str = DRIVER, *expressions: str, name: str = "r0"
+) -> dict[str, Any]:
+    """Return a request for all devices of a node, as written."""
+    exactly = device_request(device_class, 1, *expressions)["exactly"]
+    return {"name": name, "exactly": {**exactly, "allocationMode": "All", "count": None}}
+
+
+def first_of_request(*requests: Mapping[str, Any], name: str = "r0") -> dict[str, Any]:
+    """Return a request with alternatives: those of requests as `device_request` makes them."""
+    options = [{"name": f"o{i}", **each["exactly"]} for i, each in enumerate(requests)]
+    return {"name": name, "firstAvailable": options}
+
+
 def make_device_template(
     name: str, *requests: Mapping[str, Any], namespace: str = names.DEFAULT_NAMESPACE
 ) -> ResourceClaimTemplate:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 from tests.unit.decide.test_placement import POLICY, workers
@@ -26,7 +28,9 @@ from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 from fairlead.testing.device_builders import (
     DRIVER,
+    all_devices_request,
     device_request,
+    first_of_request,
     make_device,
     make_device_claim,
     make_device_class,
@@ -205,9 +209,18 @@ def test_a_class_that_does_not_exist_is_named_with_the_claim() -> None:
 @pytest.mark.parametrize(
     ("request_", "path", "why"),
     [
-        ({"name": "r", "firstAvailable": [{"name": "a"}]}, "firstAvailable", "alternatives"),
-        ({"name": "r", "exactly": {"deviceClassName": DRIVER, "allocationMode": "All"}},
-         "exactly.allocationMode", "All is not planned"),
+        ({"name": "r", "firstAvailable": [{"name": "a", "ofTomorrow": True}]},
+         "firstAvailable[0].ofTomorrow", "not planned"),
+        ({"name": "r", "firstAvailable": [{"deviceClassName": DRIVER}]}, "firstAvailable[0]",
+         "no subrequest with a name"),
+        ({"name": "r", "firstAvailable": [{"name": f"o{i}"} for i in range(9)]},
+         "firstAvailable", "8 subrequests at most"),
+        ({"name": "r", "firstAvailable": [{"name": "a"}], "exactly": {"count": 1}}, "exactly",
+         "one of both"),
+        (first_of_request(device_request(), device_request(count=33)), "requests",
+         "32 devices at most"),
+        ({"name": "r", "exactly": {"deviceClassName": DRIVER, "allocationMode": "Some"}},
+         "exactly.allocationMode", "accepted: ExactCount, All"),
         ({"name": "r", "exactly": {"deviceClassName": DRIVER, "adminAccess": True}},
          "exactly.adminAccess", "not planned"),
         ({"name": "r", "exactly": {"deviceClassName": DRIVER, "tolerations": [
@@ -416,3 +429,147 @@ def test_kinds_beyond_the_limit_wait_and_those_of_older_jobs_stay() -> None:
     state.follow_claims()
     still = [e for e in state.jobs.values() if not isinstance(e.reaches, tuple)]
     assert len(still) == len(waits) - 1, "each that goes lets one more in"
+
+
+def first_of(*requests: dict[str, Any]) -> ResourceClaimTemplate:
+    return make_device_template("one", first_of_request(*requests))
+
+
+def of_size(size: str, count: int) -> list[Device]:
+    return [make_device(f"{size}-{i}", {"size": size}) for i in range(count)]
+
+
+def test_a_member_gets_the_first_alternative_that_its_node_has() -> None:
+    template = first_of(device_request(DRIVER, 1, BIG), device_request(DRIVER, 2))
+    slices = [make_slice("n1", of_size("big", 2)), make_slice("n2", of_size("small", 5))]
+    state = cluster([gang(4, "one")], slices, [template])
+    placed = workers(decide(PlacementState(state), POLICY, EPOCH), "j")
+    assert sorted(placed) == ["n1", "n1", "n2", "n2"]
+    assert verdict(cluster([gang(5, "one")], slices, [template])).facts["members_fit"] == 4
+
+
+def test_devices_that_alternatives_take_are_not_given_to_others() -> None:
+    template = first_of(device_request(DRIVER, 1, BIG), device_request(DRIVER, 2))
+    held = with_device_claims(
+        make_job("held", count=1, gpus=0, cpu="1", placement=make_placement(["n2"])), "one"
+    )
+    plain = make_device_template("plain")
+    for members, is_placed in ((3, True), (4, False)):
+        slices = [make_slice("n2", of_size("small", 5))]
+        state = cluster([held, gang(members, "plain")], slices, [template, plain])
+        assert (verdict(state).outcome is Outcome.PLACED) == is_placed
+
+
+def test_no_later_alternative_counts_where_a_device_of_an_earlier_one_may_be_had() -> None:
+    template = first_of(device_request(DRIVER, 1, BIG), device_request(DRIVER, 1))
+    odd = replace(make_device("odd", {"size": "big"}), binds_to_node=True)
+    small = of_size("small", 2)
+    wide = make_slice("wide", of_size("big", 1))
+    wide = replace(wide, spec=replace(wide.spec, node_name=""))
+    other = replace(wide, spec=replace(wide.spec, driver="other.example.com"))
+    for slices, is_placed in (
+        ([make_slice("n1", small)], True),
+        ([make_slice("n1", [*small, odd])], False),
+        ([make_slice("n1", small), wide], False),
+        ([make_slice("n1", small), other], True),
+    ):
+        state = cluster([gang(1, "one")], slices, [template])
+        assert (verdict(state).outcome is Outcome.PLACED) == is_placed, slices
+
+
+def test_an_alternative_whose_expression_fails_on_a_node_leaves_the_node_out() -> None:
+    failing = f'device.attributes["{DRIVER}"].rare == 1'
+    template = first_of(device_request(DRIVER, 3, failing), device_request(DRIVER, 1))
+    rare = [make_device("d0", {"rare": 2})]
+    state = cluster([gang(1, "one")], [make_slice("n1", 2), make_slice("n2", rare)], [template])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n2"]
+
+
+def test_a_class_of_an_alternative_that_does_not_exist_is_missing() -> None:
+    template = first_of(device_request(), device_request("absent"))
+    said = verdict(cluster([gang(1, "one")], [make_slice("n1", 2)], [template]))
+    assert said.reason is Reason.DEVICE_CLASS_MISSING
+    assert said.facts["device_class"] == "absent"
+
+
+def test_all_devices_of_a_node_are_had_together_or_not_at_all() -> None:
+    every = make_device_template("every", all_devices_request())
+    one = make_device_template("one")
+    slices = [make_slice("n0", 0), make_slice("n1", 8), make_slice("n2", 3)]
+    state = cluster([gang(2, "every")], slices, [every])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n1", "n2"]
+    held = with_device_claims(
+        make_job("held", count=1, gpus=0, cpu="1", placement=make_placement(["n2"])), "one"
+    )
+    said = verdict(cluster([held, gang(2, "every")], slices, [every, one]))
+    assert said.reason is Reason.FRAGMENTED
+    assert said.message == (
+        f"2 devices of class {DRIVER} (all of a node) are free, but in pieces: room for 1 of 2 "
+        "members"
+    )
+    assert said.blockers == (("default", "held"),)
+    held = with_device_claims(held, "every")
+    state = cluster([held, gang(8, "one")], slices, [every, one])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n1"] * 8
+    assert verdict(cluster([held, gang(9, "one")], slices, [every, one])).blockers
+
+
+@pytest.mark.parametrize(
+    ("change", "is_placed"),
+    [
+        ({}, True),
+        ({"taints": (DeviceTaint("old", "", "NoSchedule"),)}, False),
+        ({"binds_to_node": True}, False),
+    ],
+)
+def test_all_devices_are_not_had_where_one_cannot_be(
+    change: dict[str, object], is_placed: bool
+) -> None:
+    devices = [make_device("d0"), replace(make_device("d1"), **change)]
+    every = make_device_template("every", all_devices_request())
+    state = cluster([gang(1, "every")], [make_slice("n1", devices)], [every])
+    assert (verdict(state).outcome is Outcome.PLACED) == is_placed
+
+
+def test_all_devices_are_not_had_where_slices_of_a_pool_are_missing() -> None:
+    every = make_device_template("every", all_devices_request())
+    part = make_slice("n1", 1, driver="other.example.com")
+    pool = replace(part.spec.pool, resource_slice_count=2)
+    part = replace(part, spec=replace(part.spec, pool=pool))
+    for slices, is_placed in (([], True), ([part], False)):
+        state = cluster([gang(1, "every")], [make_slice("n1", 2), *slices], [every])
+        assert (verdict(state).outcome is Outcome.PLACED) == is_placed
+
+
+def test_a_request_for_all_devices_has_what_a_claim_has_room_for() -> None:
+    two = make_device_template(
+        "every", all_devices_request(), device_request(DRIVER, 30, BIG, name="r1")
+    )
+    for count, is_placed in ((2, True), (3, False)):
+        devices = [make_device(f"s{i}", {"size": "small"}) for i in range(count)]
+        template = replace_kind(two, f'device.attributes["{DRIVER}"].size == "small"')
+        slices = [make_slice("n1", [*devices, *of_size("big", 30)])]
+        state = cluster([gang(1, "every")], slices, [template])
+        assert (verdict(state).outcome is Outcome.PLACED) == is_placed
+
+
+def replace_kind(template: ResourceClaimTemplate, expression: str) -> ResourceClaimTemplate:
+    """Return a template whose first request is for all devices that the expression chooses."""
+    devices = template.spec.spec.devices
+    requests = (all_devices_request(DRIVER, expression), *devices.requests[1:])
+    spec = replace(template.spec.spec, devices=replace(devices, requests=requests))
+    return replace(template, spec=replace(template.spec, spec=spec))
+
+
+def test_constraints_hold_for_alternatives_each() -> None:
+    constraint = {"matchAttribute": f"{DRIVER}/rack", "requests": ["r0/o0"]}
+    template = first_of(device_request(DRIVER, 2, BIG), device_request(DRIVER, 1))
+    devices = replace(template.spec.spec.devices, constraints=(constraint,))
+    spec = replace(template.spec.spec, devices=devices)
+    template = replace(template, spec=replace(template.spec, spec=spec))
+    racks = [make_device(f"d{i}", {"size": "big", "rack": f"r{i}"}) for i in range(2)]
+    same = [make_device(f"d{i}", {"size": "big", "rack": "r"}) for i in range(2)]
+    slices = [make_slice("n0", racks), make_slice("n1", same), make_slice("n2", racks[:1])]
+    state = cluster([gang(2, "one")], slices, [template])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n1", "n2"]
+    assert verdict(cluster([gang(3, "one")], slices, [template])).facts["members_fit"] == 2

@@ -6,7 +6,7 @@ path: an alternative, a constraint or a mode that is not counted would be a plac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,8 @@ DEVICES_PER_CLAIM_MAX = 32
 #: Expressions of one request, a quarter of what the API server takes: each is compared with all
 #: devices.
 SELECTORS_MAX = 8
+#: Subrequests of one request (`FirstAvailableDeviceRequestMaxSize`).
+OPTIONS_MAX = 8
 
 
 class ClaimName(Struct, frozen=True):
@@ -71,12 +73,21 @@ class DeviceKind(Struct, frozen=True, order=True, cache_hash=True):
 
     `alike` are attributes that these devices have, and in which all of a node are alike: whichever
     are had, they meet a constraint `matchAttribute`.
+
+    A kind with `options` is no devices but what a request gets that depends on the node: the first
+    option that the node can serve (`firstAvailable`), or all devices of a kind.
     """
 
-    device_class: str
+    device_class: str = ""
     selectors: tuple[str, ...] = ()
     tolerations: tuple[TaintToleration, ...] = ()
     alike: tuple[str, ...] = ()
+    options: tuple[DeviceAsk, ...] = ()
+
+    @property
+    def parts(self) -> tuple[DeviceKind, ...]:
+        """The kinds that its options are of, and itself at the end."""
+        return (*dict.fromkeys(option.kind for option in self.options), self)
 
     def tolerates(self, taints: Iterable[DeviceTaint]) -> bool:
         """True where no taint keeps a device from being had."""
@@ -95,11 +106,24 @@ def _tolerates(given: Iterable[TaintToleration], taints: Iterable[DeviceTaint]) 
     )
 
 
-class DeviceAsk(Struct, frozen=True):
-    """So many devices of a kind, for one pod."""
+class DeviceAsk(Struct, frozen=True, order=True, cache_hash=True):
+    """So many devices of a kind, for one pod; `ALL` of them, if these are `most` at most."""
 
     kind: DeviceKind
     count: int
+    most: int = 0
+
+
+#: The count of a request for all devices of a kind that a node has.
+ALL = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOption:
+    """One of the ways to serve a request: the name that an allocation gives it, and what it is."""
+
+    name: str
+    ask: DeviceAsk
 
 
 class _StrictToleration(TaintToleration, frozen=True, forbid_unknown_fields=True):
@@ -142,48 +166,99 @@ def _names(spec: PodSpec) -> Iterator[ClaimName]:
 
 def asks_of(claim: ClaimName, spec: DeviceSpec) -> tuple[DeviceAsk, ...] | UnsupportedClaim:
     """Return what a claim asks for, by request, or the first part that is not planned."""
+    found = options_of(claim, spec)
+    if isinstance(found, UnsupportedClaim):
+        return found
+    return tuple(_ask(tuple(option.ask for option in options)) for options in found)
+
+
+def _ask(options: tuple[DeviceAsk, ...]) -> DeviceAsk:
+    if len(options) == 1 and options[0].count != ALL:
+        return options[0]
+    return DeviceAsk(DeviceKind(options=options), 1)
+
+
+def options_of(claim: ClaimName, spec: DeviceSpec) -> list[list[DeviceOption]] | UnsupportedClaim:
+    """Return the options of each request of a claim in their order, or the first part that is not
+    planned.
+    """
     root = "spec.spec.devices" if claim.is_template else "spec.devices"
     if not spec.requests:
         return UnsupportedClaim(claim.words, f"{root}.requests", "it asks for no device")
-    asks: list[DeviceAsk] = []
+    options: list[list[DeviceOption]] = []
     for i, request in enumerate(spec.requests):
-        found = _ask(request)
+        found = _options(request)
         if isinstance(found, tuple):
             path, why = found
             return UnsupportedClaim(claim.words, f"{root}.requests[{i}].{path}", why)
-        asks.append(found)
+        options.append(found)
     for i, constraint in enumerate(spec.constraints):
-        wrong = _constrain(asks, [each.get("name", "") for each in spec.requests], constraint)
+        wrong = _constrain(options, constraint)
         if wrong is not None:
             return UnsupportedClaim(claim.words, f"{root}.constraints[{i}]{wrong[0]}", wrong[1])
-    if sum(ask.count for ask in asks) > DEVICES_PER_CLAIM_MAX:
+    fixed = sum(max(option.ask.count for option in each) for each in options)
+    variable = sum(any(option.ask.count == ALL for option in each) for each in options)
+    if fixed + variable > DEVICES_PER_CLAIM_MAX:
         why = f"a claim has {DEVICES_PER_CLAIM_MAX} devices at most"
         return UnsupportedClaim(claim.words, f"{root}.requests", why)
-    return tuple(asks)
+    most = (DEVICES_PER_CLAIM_MAX - fixed) // variable if variable else 0
+    return [[_at_most(option, most) for option in each] for each in options]
 
 
-def _ask(request: Mapping[str, Any]) -> DeviceAsk | tuple[str, str]:
-    """Return what a request asks for; else the path below it that is not planned, and why."""
-    exactly = request.get("exactly")
-    if request.get("firstAvailable"):
-        return "firstAvailable", "alternatives are not planned yet; ask for one with exactly"
-    if not isinstance(exactly, Mapping):
-        return "exactly", "it asks for no device"
-    asked = {key: value for key, value in exactly.items() if value not in (None, [], {}, False)}
+def _at_most(option: DeviceOption, most: int) -> DeviceOption:
+    """Limit a request for all devices to what a claim has room for."""
+    if option.ask.count != ALL:
+        return option
+    return DeviceOption(option.name, replace(option.ask, most=most))
+
+
+def _options(request: Mapping[str, Any]) -> list[DeviceOption] | tuple[str, str]:
+    """Return the options of a request; else the path below it that is not planned, and why."""
+    name, exactly = request.get("name"), request.get("exactly")
+    given = request.get("firstAvailable")
+    if not isinstance(name, str):
+        return "name", "it has no name"
+    if not given:
+        if not isinstance(exactly, Mapping):
+            return "exactly", "it asks for no device"
+        found = _read_ask(exactly)
+        if isinstance(found, tuple):
+            return f"exactly{found[0]}", found[1]
+        return [DeviceOption(name, found)]
+    if exactly:
+        return "exactly", "it is set beside firstAvailable; accepted: one of both"
+    if not isinstance(given, Sequence) or len(given) > OPTIONS_MAX:
+        return "firstAvailable", f"accepted: a list of {OPTIONS_MAX} subrequests at most"
+    options: list[DeviceOption] = []
+    for i, each in enumerate(given):
+        if not isinstance(each, Mapping) or not isinstance(each.get("name"), str):
+            return f"firstAvailable[{i}]", "it is no subrequest with a name"
+        found = _read_ask({key: value for key, value in each.items() if key != "name"})
+        if isinstance(found, tuple):
+            return f"firstAvailable[{i}]{found[0]}", found[1]
+        options.append(DeviceOption(f"{name}/{each['name']}", found))
+    return options
+
+
+def _read_ask(request: Mapping[str, Any]) -> DeviceAsk | tuple[str, str]:
+    """Return what a request or a subrequest asks for; else the path below it that is not planned,
+    and why.
+    """
+    asked = {key: value for key, value in request.items() if value not in (None, [], {}, False)}
     mode = asked.pop("allocationMode", "ExactCount")
-    if mode != "ExactCount":
-        return "exactly.allocationMode", f"{mode} is not planned yet; ask for a count"
+    if mode not in ("ExactCount", "All"):
+        return ".allocationMode", f"{mode} is not planned; accepted: ExactCount, All"
     device_class, count = asked.pop("deviceClassName", ""), asked.pop("count", 1)
     selectors: list[str] = []
     given = asked.pop("selectors", ())
     if len(given) > SELECTORS_MAX:
-        return "exactly.selectors", f"{len(given)} expressions; accepted: {SELECTORS_MAX} at most"
+        return ".selectors", f"{len(given)} expressions; accepted: {SELECTORS_MAX} at most"
     for j, each in enumerate(given):
         match each:
             case {"cel": {"expression": str(expression)}} if len(each) == 1:
                 selectors.append(expression)
             case _:
-                return f"exactly.selectors[{j}]", "it is no expression of CEL"
+                return f".selectors[{j}]", "it is no expression of CEL"
     tolerations: list[TaintToleration] = []
     for j, each in enumerate(asked.pop("tolerations", ())):
         try:
@@ -193,33 +268,43 @@ def _ask(request: Mapping[str, Any]) -> DeviceAsk | tuple[str, str]:
                 "accepted: key, operator, value, effect (NoSchedule or NoExecute) and "
                 "tolerationSeconds"
             )
-            return f"exactly.tolerations[{j}]", why
+            return f".tolerations[{j}]", why
     for key in asked:
-        return f"exactly.{key}", "it is not planned yet; leave it out"
+        return f".{key}", "it is not planned yet; leave it out"
     if not isinstance(count, int) or count < 1 or not isinstance(device_class, str):
-        return "exactly", "it cannot be read"
+        return "", "it cannot be read"
     kind = DeviceKind(device_class, tuple(sorted(set(selectors))), tuple(sorted(set(tolerations))))
-    return DeviceAsk(kind, count)
+    return DeviceAsk(kind, ALL if mode == "All" else count)
 
 
 def _constrain(
-    asks: list[DeviceAsk], names: list[str], constraint: Mapping[str, Any]
+    options: list[list[DeviceOption]], constraint: Mapping[str, Any]
 ) -> tuple[str, str] | None:
     """Let the kinds of some requests be alike in an attribute; or return what is not planned of
-    the constraint, and why.
+    the constraint, and why. It names requests, or single options of them.
     """
-    attribute, requests = constraint.get("matchAttribute"), constraint.get("requests") or names
+    attribute, requests = constraint.get("matchAttribute"), constraint.get("requests")
     for key, value in constraint.items():
         if key not in ("matchAttribute", "requests") and value:
             return f".{key}", "it is not planned yet; leave it out"
     if not isinstance(attribute, str) or attribute.count("/") != 1:
         return "", "it is no matchAttribute with a domain and a name"
-    if not isinstance(requests, list) or not set(requests) <= set(names):
+    of_request = [each[0].name.split("/")[0] for each in options]
+    names = {*of_request, *(option.name for each in options for option in each)}
+    if requests and not (isinstance(requests, list) and names.issuperset(requests)):
         return ".requests", "it names what is no request"
-    chosen = [i for i, name in enumerate(names) if name in requests]
-    if len({asks[i].kind for i in chosen}) > 1:
+    chosen = [
+        (i, j)
+        for i, each in enumerate(options)
+        for j, option in enumerate(each)
+        if not requests or of_request[i] in requests or option.name in requests
+    ]
+    kinds = {options[i][j].ask.kind for i, j in chosen}
+    if len(kinds) > 1 and len({i for i, _ in chosen}) > 1:
         return ".requests", "requests for devices of different kinds are not planned together yet"
-    for i in chosen:
-        alike = tuple(sorted({*asks[i].kind.alike, attribute}))
-        asks[i] = DeviceAsk(replace(asks[i].kind, alike=alike), asks[i].count)
+    for i, j in chosen:
+        ask = options[i][j].ask
+        alike = tuple(sorted({*ask.kind.alike, attribute}))
+        ask = replace(ask, kind=replace(ask.kind, alike=alike))
+        options[i][j] = DeviceOption(options[i][j].name, ask)
     return None

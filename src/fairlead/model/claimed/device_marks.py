@@ -11,20 +11,23 @@ does all of it, and later what changes of pools, claims and pods ask for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
+from operator import or_
 from typing import TypeVar
 
-from fairlead.api.kubernetes.devices import DeviceClassSpec
+from fairlead.api.kubernetes.devices import Device, DeviceClassSpec
 from fairlead.model.asks.requests import Request
 from fairlead.model.claimed.device_asks import DeviceKind
 from fairlead.model.claimed.device_pools import DevicePools, Pool, PoolKey
-from fairlead.model.claimed.device_rows import DeviceGroup, DeviceRows
+from fairlead.model.claimed.device_rows import DeviceGroup, DeviceRows, NodeProfile
 from fairlead.model.claimed.device_selectors import (
     DeviceExpression,
     ExpressionError,
     alike,
+    is_chosen,
     will_do,
 )
 from fairlead.model.claimed.shared_counters import GROUP_MAX, CounterShape, Layout
@@ -71,6 +74,7 @@ class DeviceMarks:
     ) -> None:
         """`known` are those of other kinds, some of which may be the same; see `settle`."""
         self.kinds = dict(kinds)
+        self._told_apart = {kind: each for kind, each in kinds.items() if not kind.options}
         self.rows = DeviceRows()
         #: By node, and by pod: what they offer, what is lost, what they have; see `DeviceRows`.
         self.offered: dict[str, dict[str, int]] = {}
@@ -86,13 +90,19 @@ class DeviceMarks:
         self.faults: dict[DeviceKind, dict[PoolKey, str]] = {}
         #: By kind whose devices are to be alike, then by pool: in what they are.
         self.values: dict[DeviceKind, dict[PoolKey, frozenset[Hashable]]] = {}
+        #: By pool: kinds (bits) of which there are devices that do not count; and of which there
+        #: are some that nobody can have.
+        self.unsure: dict[PoolKey, int] = {}
+        self.spoilt: dict[PoolKey, int] = {}
         #: By pool: what was compared, and the mask of each device.
         self.masks: dict[PoolKey, tuple[Pool, dict[str, int]]] = {}
         #: How many devices of a node have each mask, used or free; and those of its devices
         #: that share counters, by how they do.
         self._counts: dict[str, Counter[int]] = {}
         self._layouts: dict[str, frozenset[Layout]] = {}
-        self._seen: tuple[frozenset[int], frozenset[Layout]] | None = None
+        #: By node, where there are kinds with options.
+        self._profiles: dict[str, NodeProfile] = {}
+        self._seen: Hashable = None
         #: Nodes of which what they offer is to be found.
         self._unoffered: dict[str, None] = {}
         #: What has changed since `differences` was asked, as it was before.
@@ -105,15 +115,17 @@ class DeviceMarks:
         """True where `bring_up_to_date` has something to do."""
         return bool(self._stale or self._pools.is_unread)
 
-    def fault(self, kind: DeviceKind) -> tuple[str, bool]:
-        """Return what is wrong with the expressions of a kind, "" for nothing, and whether it is
-        for all devices.
+    def fault(self, kind: DeviceKind) -> str:
+        """Return why no node offers any of a kind: what is wrong with its expressions, or those of
+        its options; "" where nothing is.
         """
-        found = self.selectors.get(kind, ())
-        if isinstance(found, str):
-            return found, True
-        texts = self.faults.get(kind, {}).values()
-        return next(filter(None, texts), ""), self.rows.is_nowhere(kind)
+        for part in kind.parts:
+            if isinstance(found := self.selectors.get(part, ()), str):
+                return found
+        if not self.rows.is_nowhere(kind):
+            return ""
+        texts = chain.from_iterable(self.faults.get(part, {}).values() for part in kind.parts)
+        return next(filter(None, texts), "")
 
     def settle(self, before: DeviceMarks) -> None:
         """Let these count in place of the ones that they came from."""
@@ -158,11 +170,11 @@ class DeviceMarks:
 
     def _compile(self) -> Work[None]:
         """Compile the expressions of new kinds, and take over those of others."""
-        if len(self.selectors) == len(self.kinds):
+        if len(self.selectors) == len(self._told_apart):
             return
         known = self._known
         compiled: dict[str, DeviceExpression] = {}
-        for kind, matched in self.kinds.items():
+        for kind, matched in self._told_apart.items():
             if known is not None and known.kinds.get(kind) == matched:
                 self._kept[kind] = None
                 self.selectors[kind] = known.selectors[kind]
@@ -179,11 +191,11 @@ class DeviceMarks:
 
     def _mark(self, key: PoolKey) -> Work[None]:
         """Find which devices of a pool are of which kinds."""
-        for found in (*self.faults.values(), *self.values.values()):
+        for found in (*self.faults.values(), *self.values.values(), self.unsure, self.spoilt):
             found.pop(key, None)
         before, pool = self.masks.pop(key, None), self._pools.pools.get(key)
         if before is not None:
-            self._stale.nodes[before[0].node] = None
+            self._mark_nodes(before[0])
         for claim in self._pools.claims_of_pool.get(key, ()):
             if (pod := self._pools.pod_of.get(claim)) is not None:
                 self._stale.pods[pod] = None
@@ -195,14 +207,24 @@ class DeviceMarks:
         if masks is None:
             masks = {device.name: 0 for device in pool.devices}
         yield 1 + len(masks) // _COUNTED_PER_WORK
-        for kind, matched in self.kinds.items():
+        for kind, matched in self._told_apart.items():
             if is_new or kind not in self._kept:
                 chosen = yield from self._choose(kind, key, pool)
                 for name in chosen:
                     masks[name] |= matched.bit
         if self._pools.pools.get(key) is pool:  # else it is looked at again
             self.masks[key] = pool, masks
-            self._stale.nodes[pool.node] = None
+            self._mark_nodes(pool)
+
+    def _mark_nodes(self, pool: Pool) -> None:
+        """Look again at the node of a pool; at all, where it matters to all."""
+        self._stale.nodes[pool.node] = None
+        if not pool.node and self._has_options:
+            self._stale.nodes.update(dict.fromkeys(self._pools.of_node))
+
+    @property
+    def _has_options(self) -> bool:
+        return len(self._told_apart) < len(self.kinds)
 
     def _taken_over(self, key: PoolKey, pool: Pool) -> dict[str, int] | None:
         """Return the masks of a pool as far as they are known, None where it has changed."""
@@ -218,6 +240,9 @@ class DeviceMarks:
             if (values := known.values.get(kind, {}).get(key)) is not None:
                 self.values.setdefault(kind, {})[key] = values
         bits = sum(self.kinds[kind].bit for kind in self._kept)
+        for there, then in ((self.unsure, known.unsure), (self.spoilt, known.spoilt)):
+            if found := then.get(key, 0) & bits:
+                there[key] = found
         return {name: mask & bits for name, mask in before[1].items()}
 
     def _choose(self, kind: DeviceKind, key: PoolKey, pool: Pool) -> Work[list[str]]:
@@ -242,12 +267,16 @@ class DeviceMarks:
                         values.add(alike(kind, driver, device))
                     if device.taints and not kind.tolerates_for_good(device.taints):
                         self.faults.setdefault(kind, {})[key] = ""
+                elif (device.taints or kind.alike) and is_chosen(selectors, driver, device):
+                    self.spoilt[key] = self.spoilt.get(key, 0) | self.kinds[kind].bit
                 now = sum(each.steps_taken for each in selectors)
                 if now != steps:
                     yield (now - steps) * WORK_PER_STEP
                     steps = now
         except ExpressionError as error:
             self.faults.setdefault(kind, {})[key] = str(error)
+        if pool.uncounted and _has_some(selectors, driver, pool.uncounted):
+            self.unsure[key] = self.unsure.get(key, 0) | self.kinds[kind].bit
         now = sum(each.steps_taken for each in selectors)
         yield 1 + len(pool.devices) // _COMPARED_PER_WORK + (now - steps) * WORK_PER_STEP
         if key in self.faults.get(kind, ()):
@@ -264,12 +293,13 @@ class DeviceMarks:
         seen = (
             frozenset(mask for masks in self._counts.values() for mask in masks),
             frozenset(chain.from_iterable(self._layouts.values())),
+            frozenset(self._profiles.values()),
         )
         if seen == self._seen:
             return
         layouts = sorted(seen[1], key=repr)[:LAYOUTS_MAX]
         kinds = [(kind, matched.bit) for kind, matched in self.kinds.items()]
-        rows = yield from DeviceRows.of(kinds, seen[0], layouts)
+        rows = yield from DeviceRows.of(kinds, seen[0], layouts, seen[2])
         if rows.rows != self.rows.rows:
             self._unoffered.update(dict.fromkeys((*self._pools.of_node, *self.offered)))
             self._stale.pods.update(dict.fromkeys(self._pools.claims_of_pod))
@@ -277,25 +307,47 @@ class DeviceMarks:
 
     def _gather(self, node: str) -> int:
         """Count the devices of a node by mask; return how many there are."""
-        self._counts.pop(node, None)
-        self._layouts.pop(node, None)
+        for known in (self._counts, self._layouts, self._profiles):
+            known.pop(node, None)
         if counts := self._masks_of(node):
             self._counts[node] = counts
         groups = self._groups(node)
         if layouts := frozenset(each.layout for each in groups if any(each.layout.masks)):
             self._layouts[node] = layouts
+        if self._has_options and node:
+            self._profiles[node] = self._profile(node, counts)
         return counts.total() + sum(len(each.layout.masks) for each in groups)
 
     def _offer(self, node: str) -> Work[None]:
-        groups = self._groups(node)
-        amounts = yield from self.rows.offered(self._free_masks(node), groups)
-        lost = yield from self.rows.stranded(groups)
+        groups, profile = self._groups(node), self._profiles.get(node)
+        amounts = yield from self.rows.offered(self._free_masks(node), groups, profile)
+        lost = yield from self.rows.stranded(groups, profile)
         self._old_offered.setdefault(node, self.offered.pop(node, {}))
         self._old_stranded.setdefault(node, self.stranded.pop(node, ()))
         if amounts:
             self.offered[node] = amounts
         if lost:
             self.stranded[node] = lost
+
+    def _profile(self, node: str, counts: Counter[int]) -> NodeProfile:
+        """Return what a node has, whoever has its devices; what of it is not certain is unsure."""
+        here = self._pools_of(node)
+        reaching = {**here, **self._pools_of("")}
+        unsure, spoilt = self._failed(here), 0
+        layouts: list[Layout] = []
+        names = Counter(name for (_, name), found in here.items() if found[0].groups)
+        for key, (pool, masks) in reaching.items():
+            unsure |= self.unsure.get(key, 0)
+            spoilt |= self.spoilt.get(key, 0)
+            for group in pool.groups:
+                layout = self._group(group, masks, {}).layout
+                if names[key[1]] == 1 and len(layout.masks) <= GROUP_MAX:
+                    layouts.append(layout)
+                else:
+                    unsure = reduce(or_, layout.masks, unsure)
+        is_whole = all(pool.is_whole for pool, _ in reaching.values())
+        shared = tuple(sorted(layouts, key=repr))
+        return NodeProfile(tuple(sorted(counts.items())), shared, unsure, spoilt, is_whole)
 
     def _book(self, pod: JobKey) -> None:
         self._old_had.setdefault(pod, self.had.pop(pod, ()))
@@ -392,6 +444,16 @@ class DeviceMarks:
                     failed = self._failed(self._pools_of(pool.node))
                     found[masks[device] & ~failed] += 1
         return self.rows.had(found)
+
+
+def _has_some(
+    selectors: Sequence[DeviceExpression], driver: str, devices: Iterable[Device]
+) -> bool:
+    """Return whether some of these devices may be chosen, or make the selectors fail."""
+    try:
+        return any(is_chosen(selectors, driver, device) for device in devices)
+    except ExpressionError:
+        return True
 
 
 def _all(before: Mapping[K, T], after: Mapping[K, T], none: T) -> dict[K, T]:

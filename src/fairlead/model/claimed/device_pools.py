@@ -14,7 +14,6 @@ Of which kinds the devices are, and what of it follows for nodes and pods, is fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -32,13 +31,20 @@ _READ_PER_WORK = 4
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The devices of a pool that count; those that share counters."""
+    """The devices of a pool that count; those that share counters.
+
+    `node` is "" for a pool that is not of one node: nothing of it counts, on any node.
+    """
 
     node: str
     devices: tuple[Device, ...]
     groups: tuple[tuple[tuple[str, ...], CounterShape], ...]
     #: The devices of these groups.
     shared: frozenset[str]
+    #: Devices that do not count, though kube-scheduler may allocate them.
+    uncounted: tuple[Device, ...] = ()
+    #: False: kube-scheduler gives nothing to a request for all devices of a node that it reaches.
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,25 +212,43 @@ class DevicePools:
             self._mark_node(before.node)
         for stale in self._watchers:
             stale.pools[key] = None
-        devices = tuple(self._devices(key))
-        groups = self._groups_of_pool(key) if devices else None
+        if slices := self._newest(key):
+            pool = self.pools[key] = self._pool(slices)
+            self.of_node.setdefault(pool.node, {})[key] = None
+
+    def _pool(self, slices: list[ResourceSlice]) -> Pool:
+        """Return what counts of a pool: nothing where slices are missing, devices have one name,
+        not one node reaches all, or counters are what cannot be (`GatherPools`).
+        """
+        nodes = {each.spec.node_name for each in slices}
+        devices = tuple(device for each in slices for device in each.spec.devices)
+        is_whole = len(slices) == slices[0].spec.pool.resource_slice_count
+        is_whole &= len({device.name for device in devices}) == len(devices)
+        if len(nodes) > 1 or "" in nodes:
+            return Pool("", (), (), frozenset(), devices, is_whole)
+        (node,) = nodes
+        if not is_whole:  # the counters of such a slice matter to all nodes
+            is_shared = any(each.spec.shared_counters for each in slices)
+            return Pool("" if is_shared else node, (), (), frozenset(), is_whole=False)
+        groups = self._groups_of_pool(slices)
         if groups is None:
-            return
-        node = self._newest(key)[0].spec.node_name
+            return Pool("", (), (), frozenset(), devices, is_whole=False)
         shared = frozenset(name for group in groups for name in group[0])
-        self.pools[key] = Pool(node, devices, tuple(groups), shared)
-        self.of_node.setdefault(node, {})[key] = None
+        plain = tuple(device for device in devices if device.is_plain)
+        others = tuple(device for device in devices if not device.is_plain)
+        return Pool(node, plain, tuple(groups), shared, others)
 
     def _newest(self, key: PoolKey) -> list[ResourceSlice]:
         slices = list(self._slices.get(key, {}).values())
         newest = max((each.spec.pool.generation for each in slices), default=0)
         return [each for each in slices if each.spec.pool.generation == newest]
 
-    def _groups_of_pool(self, key: PoolKey) -> list[tuple[tuple[str, ...], CounterShape]] | None:
+    def _groups_of_pool(
+        self, slices: list[ResourceSlice]
+    ) -> list[tuple[tuple[str, ...], CounterShape]] | None:
         """Return the devices of a pool that share counters; None for a pool that says of them what
         cannot be.
         """
-        slices = self._newest(key)
         devices = [device for each in slices for device in each.spec.devices]
         if not any(device.consumes_counters for device in devices):
             return []
@@ -238,15 +262,3 @@ class DevicePools:
         if found is None:
             return None
         return [(tuple(devices[i].name for i in members), shape) for members, shape in found]
-
-    def _devices(self, key: PoolKey) -> Iterator[Device]:
-        """Yield the devices of a pool that count: none where slices are missing, devices have one
-        name, or not one node reaches all (`GatherPools`).
-        """
-        slices = self._newest(key)
-        if not slices or len(slices) != slices[0].spec.pool.resource_slice_count:
-            return
-        devices = [device for each in slices for device in each.spec.devices]
-        has_node = {each.spec.node_name for each in slices} == {slices[0].spec.node_name} != {""}
-        if has_node and len({device.name for device in devices}) == len(devices):
-            yield from (device for device in devices if device.is_plain)

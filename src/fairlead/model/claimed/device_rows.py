@@ -11,18 +11,29 @@ Kinds with devices that share counters have rows in an order, the largest device
 members take of the row of a kind is 1, or the weight of an earlier kind (`shared_counters.py`).
 
 What a device is of is a *mask*: bit i for kind i. Rows follow from the masks that there are.
+
+What a request with options takes depends on the node: the first option that the node can serve
+(`DeviceKind.options`). It has a row of its own, of how many such members a node has room for. For
+each row of which options take, and each way in which they do on some node, there is a *variant* of
+the row with what they take; on nodes where they take otherwise there is enough of it for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain, combinations
+from typing import TypeAlias
 
 from fairlead.api.values.quantity import CLAIMED
 from fairlead.model.asks.requests import Request, request_of
-from fairlead.model.claimed.device_asks import DeviceAsk, DeviceKind
+from fairlead.model.claimed.device_asks import (
+    ALL,
+    DEVICES_PER_CLAIM_MAX,
+    DeviceAsk,
+    DeviceKind,
+)
 from fairlead.model.claimed.shared_counters import Layout, weight_of
 from fairlead.model.claimed.work import Work, all_of
 
@@ -44,6 +55,9 @@ class DeviceRow:
     name: str
     bits: int
     weights: Mapping[int, int]
+    #: Of a variant: the row that it is of, and what of it kinds with options (bits) take.
+    of: str = ""
+    taken: tuple[tuple[int, int], ...] = ()
 
     @property
     def has_others(self) -> bool:
@@ -66,6 +80,31 @@ class DeviceGroup:
     of_pods: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class NodeProfile:
+    """The devices of a node, whoever has them: how many of each mask there are, and those that
+    share counters.
+    """
+
+    masks: tuple[tuple[int, int], ...] = ()
+    layouts: tuple[Layout, ...] = ()
+    #: Kinds (bits) of which kube-scheduler may find others, or fails; and those with a device that
+    #: nobody can have.
+    unsure: int = 0
+    spoilt: int = 0
+    #: False: nothing is had by a request for all devices.
+    is_whole: bool = True
+
+    def count(self, bit: int) -> int:
+        """Return how many devices of a kind there are."""
+        shared = sum(1 for layout in self.layouts for mask in layout.masks if mask & bit)
+        return shared + sum(n for mask, n in self.masks if mask & bit)
+
+
+#: What kinds with options take on a node: the bit, that of the kind of an option, and how many.
+_Served: TypeAlias = tuple[tuple[int, int, int], ...]
+
+
 class DeviceRows:
     """The rows of some kinds."""
 
@@ -81,6 +120,11 @@ class DeviceRows:
         #: What groups offer of `rows`; they are alike by the thousand.
         self._known: dict[DeviceGroup, tuple[tuple[int, int], ...]] = {}
         self._bits: dict[DeviceKind, int] = {}
+        #: Rows of devices, and after them those of kinds with options, by bit, and variants.
+        self._base: tuple[DeviceRow, ...] = ()
+        self._own: dict[int, DeviceRow] = {}
+        self._variants: tuple[DeviceRow, ...] = ()
+        self._served: dict[NodeProfile, _Served] = {}
 
     @classmethod
     def of(
@@ -88,27 +132,33 @@ class DeviceRows:
         kinds: Sequence[tuple[DeviceKind, int]],
         masks: Iterable[int],
         layouts: Iterable[Layout] = (),
+        profiles: Collection[NodeProfile] = (),
     ) -> Work[DeviceRows]:
         """Return the rows of some kinds, of which the earlier ones come first where they are too
         many.
 
         `kinds` with the bit of each; `masks` of all devices, `layouts` of those that share
-        counters: a group of any other layout counts nothing.
+        counters: a group of any other layout counts nothing. `profiles` of all nodes, where there
+        are kinds with options.
         """
         found = cls()
         found._layouts = dict.fromkeys(layouts)
         found._sharing_bits = [_union(each.masks) for each in found._layouts]
         found._plain = frozenset(mask for mask in masks if mask)
         every = sorted(found._plain.union(*(each.masks for each in found._layouts)) - {0})
-        for _, bit in kinds:
+        plain = [(kind, bit) for kind, bit in kinds if not kind.options]
+        for _, bit in plain:
             found._content[bit] = frozenset(mask for mask in every if mask & bit)
             yield 1 + len(every) // _MASKS_PER_WORK
         names: dict[int, str] = {}
-        for kind, bit in kinds:
+        for kind, bit in plain:
             rows = yield from found._rows({**names, bit: _text(kind)})
             if rows is not None:
-                found._bits, found.rows = {**found._bits, kind: bit}, rows
+                found._bits, found._base = {**found._bits, kind: bit}, rows
                 names[bit] = _text(kind)
+        found.rows = found._base
+        if len(plain) < len(kinds):
+            yield from found._add_options([each for each in kinds if each[0].options], profiles)
         return found
 
     def has(self, kind: DeviceKind) -> bool:
@@ -116,8 +166,10 @@ class DeviceRows:
         return kind in self._bits
 
     def is_nowhere(self, kind: DeviceKind) -> bool:
-        """True for a kind of which there is no device."""
+        """True for a kind of which there is no device, or whose options no node serves."""
         bit = self._bits.get(kind)
+        if kind.options:
+            return not any(bit == each[0] for served in self._served.values() for each in served)
         return bit is None or not self._content[bit]
 
     def takes(self, kind: DeviceKind) -> tuple[tuple[str, int], ...] | None:
@@ -140,16 +192,40 @@ class DeviceRows:
         )
 
     def offered(
-        self, masks: Mapping[int, int], groups: Sequence[DeviceGroup] = ()
+        self,
+        masks: Mapping[int, int],
+        groups: Sequence[DeviceGroup] = (),
+        profile: NodeProfile | None = None,
     ) -> Work[dict[str, int]]:
         """Return what there is of each row, given how many devices have each mask, and those that
-        share counters.
+        share counters; `profile` is that of the node.
         """
+        found = yield from self._offered(masks, groups)
+        served = self._served.get(profile, ()) if profile is not None else ()
+        members: dict[int, int] = {}
+        for bit, of, count in served:
+            rows = [row for row in self._base if of in row.weights]
+            room = min((found.get(r.name, 0) // (count * r.weights[of]) for r in rows), default=0)
+            if room:
+                members[bit] = found[self._own[bit].name] = room
+        bases = {row.name: row for row in self._base}
+        yield len(self._variants) // _MASKS_PER_WORK
+        for row in self._variants:
+            amount = found.get(row.of, 0)
+            if row.taken != _taken(bases[row.of], served):
+                amount += sum(n * members.get(bit, 0) for bit, n in row.taken)
+            if amount:
+                found[row.name] = amount
+        return found
+
+    def _offered(
+        self, masks: Mapping[int, int], groups: Sequence[DeviceGroup]
+    ) -> Work[dict[str, int]]:
         found: dict[str, int] = {}
         groups = [group for group in groups if group.layout in self._layouts]
         rooms = yield from all_of(self._rooms(group) for group in groups)
-        yield 4 + len(self.rows) * (len(masks) + len(groups)) // _MASKS_PER_WORK
-        for i, row in enumerate(self.rows):
+        yield 4 + len(self._base) * (len(masks) + len(groups)) // _MASKS_PER_WORK
+        for i, row in enumerate(self._base):
             count = sum(n for mask, n in masks.items() if mask & row.bits)
             count += sum(each[i][0] for each in rooms)
             if row.has_others and not (count or any(g.layout.of(row.bits) for g in groups)):
@@ -160,7 +236,9 @@ class DeviceRows:
                 found[row.name] = count
         return found
 
-    def stranded(self, groups: Sequence[DeviceGroup]) -> Work[Request]:
+    def stranded(
+        self, groups: Sequence[DeviceGroup], profile: NodeProfile | None = None
+    ) -> Work[Request]:
         """Return what a node offers of each row that nobody can have: parts that are covered by
         those that pods have.
         """
@@ -169,9 +247,14 @@ class DeviceRows:
             for group in groups
             if group.of_pods and group.layout in self._layouts
         )
-        return request_of(
-            (row.name, sum(each[i][1] for each in rooms)) for i, row in enumerate(self.rows)
-        )
+        lost = {row.name: sum(each[i][1] for each in rooms) for i, row in enumerate(self._base)}
+        if self._variants and any(lost.values()):
+            served = self._served.get(profile, ()) if profile is not None else ()
+            bases = {row.name: row for row in self._base}
+            for row in self._variants:
+                if row.taken == _taken(bases[row.of], served):
+                    lost[row.name] = lost[row.of]
+        return request_of(lost.items())
 
     def _rooms(self, group: DeviceGroup) -> Work[tuple[tuple[int, int], ...]]:
         """Return what a group offers of each row, to pods that count on the node and to others, and
@@ -179,11 +262,70 @@ class DeviceRows:
         """
         found = self._known.get(group)
         if found is None:
-            rooms = yield from all_of(_room(row, group) for row in self.rows)
+            rooms = yield from all_of(_room(row, group) for row in self._base)
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
             found = self._known[group] = tuple(rooms)
         return found
+
+    def _add_options(
+        self, kinds: Sequence[tuple[DeviceKind, int]], profiles: Collection[NodeProfile]
+    ) -> Work[None]:
+        """Add the rows of kinds with options, as far as there are not too many."""
+        static: dict[NodeProfile, dict[str, int]] = {}
+        for profile in profiles:
+            groups = [DeviceGroup(layout) for layout in profile.layouts]
+            static[profile] = yield from self._offered(dict(profile.masks), groups)
+        for kind, bit in kinds:
+            if not all(self.has(option.kind) for option in kind.options):
+                continue
+            served = dict(self._served)
+            for profile, amounts in static.items():
+                compared = len(kind.options) * (len(profile.masks) + len(self._base))
+                yield 1 + compared // _MASKS_PER_WORK
+                if (found := self._serve(kind, profile, amounts)) is not None:
+                    served[profile] = (*served.get(profile, ()), (bit, *found))
+            own = {**self._own, bit: DeviceRow(f"{CLAIMED}{_text(kind)}", 0, {bit: 1})}
+            variants: dict[str, DeviceRow] = {}
+            for ways in dict.fromkeys(served.values()):
+                yield 1 + len(self._base) * len(ways) // _MASKS_PER_WORK
+                for row in self._base:
+                    if taken := _taken(row, ways):
+                        variant = _variant(row, taken, own)
+                        variants[variant.name] = variant
+            if len(self._base) + len(own) + len(variants) <= ROWS_MAX:
+                self._bits = {**self._bits, kind: bit}
+                self._own, self._served = own, served
+                self._variants = tuple(variants[name] for name in sorted(variants))
+        every = (*self._base, *self._own.values(), *self._variants)
+        self.rows = tuple(sorted(every, key=lambda row: row.name))
+
+    def _serve(
+        self, kind: DeviceKind, profile: NodeProfile, amounts: Mapping[str, int]
+    ) -> tuple[int, int] | None:
+        """Return the kind (bit) of the first option that a node can serve, and its count of
+        devices; None where there is none, or where it is not certain which kube-scheduler takes.
+
+        Options before it are those of which the node has too few devices, whoever has these.
+        """
+        bits = [self._bits[option.kind] for option in kind.options]
+        for option, bit in zip(kind.options, bits, strict=True):
+            # These are counted before all others, and a fault ends all (`validateDeviceRequest`).
+            if option.count == ALL and (not profile.is_whole or bit & profile.unsure):
+                return None
+        for option, bit in zip(kind.options, bits, strict=True):
+            if bit & profile.unsure:
+                return None
+            there = profile.count(bit)
+            count = option.count or there
+            is_spoilt = option.count == ALL and (not there or bit & profile.spoilt)
+            if is_spoilt or count > min(there, DEVICES_PER_CLAIM_MAX):
+                continue
+            rows = [row for row in self._base if bit in row.weights]
+            has_room = all(amounts.get(r.name, 0) >= count * r.weights[bit] for r in rows)
+            is_certain = has_room and (option.count != ALL or count <= option.most)
+            return (bit, count) if is_certain else None
+        return None
 
     def _rows(self, names: Mapping[int, str]) -> Work[tuple[DeviceRow, ...] | None]:
         """Return the rows of some kinds, by bit; None where there would be too many."""
@@ -272,6 +414,20 @@ def _room(row: DeviceRow, group: DeviceGroup) -> Work[tuple[int, int]]:
     return offered, max(0, offered - had - left)
 
 
+def _taken(row: DeviceRow, served: _Served) -> tuple[tuple[int, int], ...]:
+    """Return what kinds with options take of a row, on nodes that serve them so."""
+    return tuple((bit, n * row.weights[of]) for bit, of, n in served if of in row.weights)
+
+
+def _variant(
+    row: DeviceRow, taken: tuple[tuple[int, int], ...], own: Mapping[int, DeviceRow]
+) -> DeviceRow:
+    takers = ", ".join(f"{n} for {own[bit].name.removeprefix(CLAIMED)}" for bit, n in taken)
+    return DeviceRow(
+        f"{row.name} ({_short(takers)})", row.bits, {**row.weights, **dict(taken)}, row.name, taken
+    )
+
+
 def _union(masks: Iterable[int]) -> int:
     found = 0
     for mask in masks:
@@ -280,10 +436,19 @@ def _union(masks: Iterable[int]) -> int:
 
 
 def _text(kind: DeviceKind) -> str:
+    if kind.options:
+        return _short(", else ".join(map(_option_text, kind.options)))
     parts = [_short(" && ".join(kind.selectors))] if kind.selectors else []
     parts += [f"of one {name}" for name in kind.alike]
     parts += [f"tolerating {each.words}" for each in kind.tolerations]
     return f"{kind.device_class} [{_short(', '.join(parts))}]" if parts else kind.device_class
+
+
+def _option_text(option: DeviceAsk) -> str:
+    text = _text(option.kind)
+    if option.count == ALL:
+        return f"{text} (all of a node)"
+    return text if option.count == 1 else f"{option.count} of {text}"
 
 
 def _short(text: str) -> str:

@@ -154,12 +154,19 @@ def will_do(
 
     Selectors come first: one that fails for a device leaves out a node (`selectorsMatch`).
     """
-    for each in selectors:  # no generator, as it is asked of each device
-        if not each.matches(driver, device):
-            return False
+    if not is_chosen(selectors, driver, device):
+        return False
     if device.taints and not kind.tolerates(device.taints):
         return False
     return not kind.alike or None not in alike(kind, driver, device)
+
+
+def is_chosen(selectors: Sequence[DeviceExpression], driver: str, device: Device) -> bool:
+    """Return whether selectors choose a device, had or not; ExpressionError."""
+    for each in selectors:  # noqa: SIM110 # no generator, as it is asked of each device
+        if not each.matches(driver, device):
+            return False
+    return True
 
 
 def alike(kind: DeviceKind, driver: str, device: Device) -> tuple[Hashable, ...]:

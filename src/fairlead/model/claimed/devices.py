@@ -12,7 +12,8 @@ never room that is not there. docs/design/devices.md has the table of rules.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
@@ -325,6 +326,8 @@ class DeviceTable:
         chosen: dict[DeviceKind, MatchedKind] = {}
         for kind in wanted:
             found, before = self._classes.get(kind.device_class), known.get(kind)
+            if not all(part in chosen for part in kind.parts[:-1]):
+                continue  # one of its parts has its turn later
             spec = None if found is None else found.spec
             if before is not None and before.device_class == spec:
                 chosen[kind] = before
@@ -339,11 +342,12 @@ class DeviceTable:
             chosen[kind] = MatchedKind(next(free) if before is None else before.bit, spec)
         return chosen
 
-    def _judge_again(self, kinds: Collection[DeviceKind]) -> None:
+    def _judge_again(self, kinds: AbstractSet[DeviceKind]) -> None:
         """Judge the jobs again that ask for some kinds."""
         for named in self._users if kinds else ():
             found = self._asks.get(named)
-            if isinstance(found, tuple) and any(ask.kind in kinds for ask in found):
+            asked = found if isinstance(found, tuple) else ()
+            if any(not kinds.isdisjoint(ask.kind.parts) for ask in asked):
                 self._stale[named] = None
 
     def read(self, job: Job, claims: DeviceClaims) -> DeviceNeeds | UnusableDevices:
@@ -395,19 +399,22 @@ class DeviceTable:
 
     def _wrong(self, name: ClaimName, kind: DeviceKind) -> UnusableDevices | None:
         """Return why no device of a kind can be had, whatever there is of it."""
-        if kind.device_class not in self._classes:
-            return MissingDeviceClass(name.words, kind.device_class)
-        matched = self._marks.kinds.get(kind)
-        if kind not in self._beyond:
-            if matched is None or matched.device_class is None:
-                return UnmatchedDevices(name.words, kind.device_class)
-            fault, is_for_all = self._marks.fault(kind)
-            if fault and is_for_all:
-                where = f"the selectors of class {kind.device_class}"
-                return UnsupportedClaim(name.words, where, f"an expression {fault}")
+        parts = kind.parts[:-1] or (kind,)
+        device_class = parts[0].device_class
+        for part in parts:
+            if part.device_class not in self._classes:
+                return MissingDeviceClass(name.words, part.device_class)
+        for each in kind.parts:
+            matched = self._marks.kinds.get(each)
+            is_matched = matched is not None and (each.options or matched.device_class is not None)
+            if each not in self._beyond and not is_matched:
+                return UnmatchedDevices(name.words, device_class)
+        if (fault := self._marks.fault(kind)) and self._beyond.isdisjoint(kind.parts):
+            where = f"the selectors of class {device_class}"
+            return UnsupportedClaim(name.words, where, f"an expression {fault}")
         if not self._marks.rows.has(kind):
             why = "jobs ask for too many kinds of devices at a time; it waits until some have ended"
-            return UnsupportedClaim(name.words, f"class {kind.device_class}", why)
+            return UnsupportedClaim(name.words, f"class {device_class}", why)
         return None
 
     def _asks_of(self, named: _Named) -> tuple[DeviceAsk, ...] | UnusableDevices:
@@ -442,7 +449,8 @@ class DeviceTable:
         for named in sorted(first, key=lambda each: (first[each], each[1].words)):
             found = self._asks_of(named)
             own = of_namespace.setdefault(named[0], {})
-            for kind in (ask.kind for ask in found) if isinstance(found, tuple) else ():
+            asked = found if isinstance(found, tuple) else ()
+            for kind in chain.from_iterable(ask.kind.parts for ask in asked):
                 if kind not in own:
                     turn = (len(own), len(turns))
                     own[kind] = None
