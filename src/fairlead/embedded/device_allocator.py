@@ -54,10 +54,11 @@ from fairlead.embedded.own_mirrors import run_with_mirrors
 from fairlead.model.claimed.device_asks import (
     ALL,
     ClaimName,
+    ClaimPart,
     DeviceKind,
     DeviceOption,
     UnsupportedClaim,
-    options_of,
+    parts_of,
 )
 from fairlead.model.claimed.device_selectors import (
     ExpressionError,
@@ -259,21 +260,45 @@ class DeviceAllocator:
         self, claims: Sequence[ResourceClaim], node: str, taken: set[DeviceId], tries: Tries
     ) -> list[Allocation] | None:
         """Return devices of a node for each claim; None: too few, or not found in so many tries."""
-        ways: list[list[tuple[int, Way]]] = []
+        ways: list[list[list[tuple[int, Way]]]] = []
         for i, claim in enumerate(claims):
             name = ClaimName(claim.metadata.name, is_template=False)
-            requests = options_of(name, claim.spec.devices)
-            if isinstance(requests, UnsupportedClaim):
+            parts = parts_of(name, claim.spec.devices)
+            if isinstance(parts, UnsupportedClaim):
                 return None
-            for options in requests:
-                found = (self._way(option, node, taken, tries) for option in options)
-                ways.append([(i, way) for way in found if way is not None])
+            for part in parts:
+                found = self._ways(part, node, taken, tries)
+                ways.append([[(i, way) for way in each] for each in found])
         try:
             shared = self._shared(node, taken)
         except QuantityError:  # no admission has seen the slice
             return None
         found = find_devices(ways, shared, tries)
         return None if found is None else allocations(len(claims), *found, node)
+
+    def _ways(
+        self, part: ClaimPart, node: str, taken: set[DeviceId], tries: Tries
+    ) -> Iterator[list[Way]]:
+        """Yield the ways to serve a part of a claim: its options, or all of them by devices that
+        are alike.
+        """
+        found = [self._way(option, node, taken, tries) for option in part.options]
+        chosen = [way for way in found if way is not None]
+        if not part.alike:
+            yield from ([way] for way in chosen)
+            return
+        if len(chosen) < len(found):
+            return
+        kind = DeviceKind(alike=part.alike)
+        devices = {(driver, pool, each.name): each for driver, pool, each in self._on(node)}
+        values = {id_: alike(kind, id_[0], devices[id_]) for way in chosen for id_ in way.devices}
+        for value in dict.fromkeys(each for each in values.values() if None not in each):
+            ways = [
+                Way(way.name, way.count, [id_ for id_ in way.devices if values[id_] == value])
+                for way in chosen
+            ]
+            if all(len(way.devices) >= way.count for way in ways):
+                yield ways
 
     def _way(
         self, option: DeviceOption, node: str, taken: set[DeviceId], tries: Tries

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from itertools import chain, product
 from typing import Any, TypeAlias
 
 #: Driver, pool and name of a device.
@@ -44,15 +44,18 @@ class Tries:
 
 
 def find_devices(
-    ways: Sequence[Sequence[tuple[int, Way]]], shared: SharedUse, tries: Tries
+    ways: Sequence[Sequence[Sequence[tuple[int, Way]]]], shared: SharedUse, tries: Tries
 ) -> tuple[list[Wanted], dict[DeviceId, int]] | None:
-    """Return the first ways of all requests together for which there are devices, as slots, and a
-    slot for each device; None where there are none, or none were found in so many tries.
+    """Return the first ways of all parts of claims together for which there are devices, as slots,
+    and a slot for each device; None where there are none, or none were found in so many tries.
+
+    `ways` of each part, each of which serves one or several requests of a claim (its index).
     """
     for chosen in product(*ways):
         if not tries.take():
             return None
-        wanted = [(i, way.name, way.devices) for i, way in chosen for _ in range(way.count)]
+        found = chain.from_iterable(chosen)
+        wanted = [(i, way.name, way.devices) for i, way in found for _ in range(way.count)]
         owners = _owners(wanted, shared, tries)
         if owners is not None:
             return wanted, owners

@@ -307,7 +307,7 @@ def constrained(
     return replace(template, spec=spec)
 
 
-def test_devices_that_are_to_be_alike_are_had_where_all_of_a_node_are() -> None:
+def test_devices_that_are_to_be_alike_are_had_where_as_many_of_a_node_are() -> None:
     racks = {"n0": ["a", "b"], "n1": ["b", "b"], "n2": ["a"]}
     slices = [
         make_slice(node, [make_device(f"d{i}", {"rack": rack}) for i, rack in enumerate(found)])
@@ -332,7 +332,8 @@ def test_devices_that_are_to_be_alike_are_had_where_all_of_a_node_are() -> None:
     ("constraint", "path", "why"),
     [
         ({"matchAttribute": "a/b", "requests": ["none"]}, ".requests", "no request"),
-        ({"matchAttribute": "a/b", "requests": ["x", "y"]}, ".requests", "different kinds"),
+        ({"matchAttribute": "a/b", "requests": ["x", "z"]}, ".requests", "alternatives"),
+        ({"matchAttribute": "a/b"}, ".requests", "alternatives"),
         ({"distinctAttribute": "a/b"}, ".distinctAttribute", "not planned"),
         ({"requests": ["x"]}, "", "no matchAttribute"),
         ({"matchAttribute": "b"}, "", "a domain and a name"),
@@ -341,7 +342,8 @@ def test_devices_that_are_to_be_alike_are_had_where_all_of_a_node_are() -> None:
 def test_constraints_that_are_not_planned_are_said_with_their_path(
     constraint: dict[str, object], path: str, why: str
 ) -> None:
-    requests = [device_request(name="x"), device_request(DRIVER, 1, BIG, name="y")]
+    either = first_of_request(device_request(), device_request(DRIVER, 2), name="z")
+    requests = [device_request(name="x"), device_request(DRIVER, 1, BIG, name="y"), either]
     template = constrained(constraint, *requests)
     said = verdict(cluster([gang(1, "one")], [make_slice("n1", SIZES)], [template]))
     assert said.reason is Reason.DEVICE_CLAIM_UNSUPPORTED
@@ -573,3 +575,46 @@ def test_constraints_hold_for_alternatives_each() -> None:
     state = cluster([gang(2, "one")], slices, [template])
     assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n1", "n2"]
     assert verdict(cluster([gang(3, "one")], slices, [template])).facts["members_fit"] == 2
+
+
+def test_devices_of_different_kinds_that_are_alike_are_had_together() -> None:
+    """Four roots of a node have two GPUs each, three of them a card."""
+    constraint = {"matchAttribute": f"{DRIVER}/root", "requests": ["gpu", "card"]}
+    template = constrained(
+        constraint, device_request("gpu", 1, name="gpu"), device_request("card", 1, name="card")
+    )
+    gpus = [make_device(f"g{i}", {"what": "gpu", "root": i // 2}) for i in range(8)]
+    cards = [make_device(f"c{i}", {"what": "card", "root": i}) for i in range(3)]
+    classes = [
+        make_device_class(each, f'device.attributes["{DRIVER}"].what == "{each}"')
+        for each in ("gpu", "card")
+    ]
+    given = [make_slice("n1", [*gpus, *cards]), make_slice("n2", [gpus[0], cards[1]])]
+    plain = make_device_template("plain", device_request("gpu", 5))
+    state = cluster([gang(3, "one")], given, [template], classes=classes)
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n1"] * 3
+    state = cluster([gang(4, "one")], given, [template], classes=classes)
+    assert verdict(state).facts["members_fit"] == 3
+    held = with_device_claims(
+        make_job("held", count=1, gpus=0, cpu="1", placement=make_placement(["n1"])), "plain"
+    )
+    state = cluster([held, gang(1, "one")], given, [template, plain], classes=classes)
+    said = verdict(state)
+    assert said.reason is Reason.INSUFFICIENT_CAPACITY
+    assert f"devices of class card with gpu, of one {DRIVER}/root" in said.message
+
+
+def test_constraints_that_share_some_requests_are_said_with_their_path() -> None:
+    names = ("x", "y", "z")
+    template = constrained(
+        {"matchAttribute": "a/b", "requests": ["x", "y"]},
+        *(device_request(name=name) for name in names),
+    )
+    devices = template.spec.spec.devices
+    more = ({"matchAttribute": "a/c", "requests": ["y", "z"]},)
+    devices = replace(devices, constraints=(*devices.constraints, *more))
+    spec = replace(template.spec.spec, devices=devices)
+    template = replace(template, spec=replace(template.spec, spec=spec))
+    said = verdict(cluster([gang(1, "one")], [make_slice("n1", 3)], [template]))
+    assert said.reason is Reason.DEVICE_CLAIM_UNSUPPORTED
+    assert said.facts["path"] == "spec.spec.devices.constraints[1].requests"

@@ -6,6 +6,7 @@ path: an alternative, a constraint or a mode that is not counted would be a plac
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -75,7 +76,8 @@ class DeviceKind(Struct, frozen=True, order=True, cache_hash=True):
     are had, they meet a constraint `matchAttribute`.
 
     A kind with `options` is no devices but what a request gets that depends on the node: the first
-    option that the node can serve (`firstAvailable`), or all devices of a kind.
+    option that the node can serve (`firstAvailable`), or all devices of a kind. One with `together`
+    is devices of several requests, or several of one, that are alike in `alike`.
     """
 
     device_class: str = ""
@@ -83,11 +85,17 @@ class DeviceKind(Struct, frozen=True, order=True, cache_hash=True):
     tolerations: tuple[TaintToleration, ...] = ()
     alike: tuple[str, ...] = ()
     options: tuple[DeviceAsk, ...] = ()
+    together: tuple[DeviceAsk, ...] = ()
 
     @property
     def parts(self) -> tuple[DeviceKind, ...]:
-        """The kinds that its options are of, and itself at the end."""
-        return (*dict.fromkeys(option.kind for option in self.options), self)
+        """The kinds that it is made up of, and itself at the end."""
+        return (*dict.fromkeys(each.kind for each in (*self.options, *self.together)), self)
+
+    @property
+    def is_made_up(self) -> bool:
+        """True for one that is made up of others: it has no devices of its own."""
+        return bool(self.options or self.together)
 
     def tolerates(self, taints: Iterable[DeviceTaint]) -> bool:
         """True where no taint keeps a device from being had."""
@@ -164,24 +172,36 @@ def _names(spec: PodSpec) -> Iterator[ClaimName]:
         yield ClaimName(template or each.resource_claim_name, bool(template))
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimPart:
+    """A part of a claim: one of its options, or where it is `alike` in attributes all of them."""
+
+    options: tuple[DeviceOption, ...]
+    alike: tuple[str, ...] = ()
+
+    @property
+    def ask(self) -> DeviceAsk:
+        """What a member asks for."""
+        asks = tuple(option.ask for option in self.options)
+        if self.alike:
+            counts = Counter[DeviceKind]()
+            for each in asks:
+                counts[each.kind] += each.count
+            together = tuple(DeviceAsk(kind, n) for kind, n in sorted(counts.items()))
+            return DeviceAsk(DeviceKind(alike=self.alike, together=together), 1)
+        if len(asks) == 1 and asks[0].count != ALL:
+            return asks[0]
+        return DeviceAsk(DeviceKind(options=asks), 1)
+
+
 def asks_of(claim: ClaimName, spec: DeviceSpec) -> tuple[DeviceAsk, ...] | UnsupportedClaim:
     """Return what a claim asks for, by request, or the first part that is not planned."""
-    found = options_of(claim, spec)
-    if isinstance(found, UnsupportedClaim):
-        return found
-    return tuple(_ask(tuple(option.ask for option in options)) for options in found)
+    found = parts_of(claim, spec)
+    return found if isinstance(found, UnsupportedClaim) else tuple(part.ask for part in found)
 
 
-def _ask(options: tuple[DeviceAsk, ...]) -> DeviceAsk:
-    if len(options) == 1 and options[0].count != ALL:
-        return options[0]
-    return DeviceAsk(DeviceKind(options=options), 1)
-
-
-def options_of(claim: ClaimName, spec: DeviceSpec) -> list[list[DeviceOption]] | UnsupportedClaim:
-    """Return the options of each request of a claim in their order, or the first part that is not
-    planned.
-    """
+def parts_of(claim: ClaimName, spec: DeviceSpec) -> tuple[ClaimPart, ...] | UnsupportedClaim:
+    """Return the parts of a claim in their order, or the first that is not planned."""
     root = "spec.spec.devices" if claim.is_template else "spec.devices"
     if not spec.requests:
         return UnsupportedClaim(claim.words, f"{root}.requests", "it asks for no device")
@@ -192,8 +212,10 @@ def options_of(claim: ClaimName, spec: DeviceSpec) -> list[list[DeviceOption]] |
             path, why = found
             return UnsupportedClaim(claim.words, f"{root}.requests[{i}].{path}", why)
         options.append(found)
+    alike: list[tuple[str, ...]] = [()] * len(options)
+    groups = list(range(len(options)))
     for i, constraint in enumerate(spec.constraints):
-        wrong = _constrain(options, constraint)
+        wrong = _constrain(options, alike, groups, constraint)
         if wrong is not None:
             return UnsupportedClaim(claim.words, f"{root}.constraints[{i}]{wrong[0]}", wrong[1])
     fixed = sum(max(option.ask.count for option in each) for each in options)
@@ -202,7 +224,12 @@ def options_of(claim: ClaimName, spec: DeviceSpec) -> list[list[DeviceOption]] |
         why = f"a claim has {DEVICES_PER_CLAIM_MAX} devices at most"
         return UnsupportedClaim(claim.words, f"{root}.requests", why)
     most = (DEVICES_PER_CLAIM_MAX - fixed) // variable if variable else 0
-    return [[_at_most(option, most) for option in each] for each in options]
+    parts: list[ClaimPart] = []
+    for first in dict.fromkeys(groups):
+        of = [each for i, each in enumerate(options) if groups[i] == first]
+        flat = (_at_most(option, most) for each in of for option in each)
+        parts.append(ClaimPart(tuple(flat), alike[first]))
+    return tuple(parts)
 
 
 def _at_most(option: DeviceOption, most: int) -> DeviceOption:
@@ -278,10 +305,16 @@ def _read_ask(request: Mapping[str, Any]) -> DeviceAsk | tuple[str, str]:
 
 
 def _constrain(
-    options: list[list[DeviceOption]], constraint: Mapping[str, Any]
+    options: list[list[DeviceOption]],
+    alike: list[tuple[str, ...]],
+    groups: list[int],
+    constraint: Mapping[str, Any],
 ) -> tuple[str, str] | None:
-    """Let the kinds of some requests be alike in an attribute; or return what is not planned of
-    the constraint, and why. It names requests, or single options of them.
+    """Let some requests be alike in an attribute; or return what is not planned of the constraint,
+    and why. It names requests, or single options of them.
+
+    Those that are alike are of one group (the index of the first), which has the attributes; the
+    options of a request are each alike in themselves.
     """
     attribute, requests = constraint.get("matchAttribute"), constraint.get("requests")
     for key, value in constraint.items():
@@ -293,18 +326,30 @@ def _constrain(
     names = {*of_request, *(option.name for each in options for option in each)}
     if requests and not (isinstance(requests, list) and names.issuperset(requests)):
         return ".requests", "it names what is no request"
-    chosen = [
-        (i, j)
+    chosen = {
+        i: [o for o in each if not requests or of_request[i] in requests or o.name in requests]
         for i, each in enumerate(options)
-        for j, option in enumerate(each)
-        if not requests or of_request[i] in requests or option.name in requests
-    ]
-    kinds = {options[i][j].ask.kind for i, j in chosen}
-    if len(kinds) > 1 and len({i for i, _ in chosen}) > 1:
-        return ".requests", "requests for devices of different kinds are not planned together yet"
-    for i, j in chosen:
-        ask = options[i][j].ask
-        alike = tuple(sorted({*ask.kind.alike, attribute}))
-        ask = replace(ask, kind=replace(ask.kind, alike=alike))
-        options[i][j] = DeviceOption(options[i][j].name, ask)
+    }
+    chosen = {i: found for i, found in chosen.items() if found}
+    is_exact = all(len(options[i]) == 1 and options[i][0].ask.count != ALL for i in chosen)
+    if is_exact:
+        constrained = {groups[i] for i in chosen if alike[groups[i]]}
+        if constrained and {i for i, group in enumerate(groups) if group in constrained} != {
+            *chosen
+        }:
+            return ".requests", "another constraint is about some of these requests, and others"
+        first = min(chosen)
+        alike[first] = tuple(sorted({*alike[first], attribute}))
+        for i in chosen:
+            groups[i] = first
+        return None
+    if len(chosen) > 1:
+        why = "alternatives, or requests for all devices, are not planned together with others yet"
+        return ".requests", why
+    [(i, found)] = chosen.items()
+    for j, option in enumerate(options[i]):
+        if option in found:
+            kind = option.ask.kind
+            kind = replace(kind, alike=tuple(sorted({*kind.alike, attribute})))
+            options[i][j] = DeviceOption(option.name, replace(option.ask, kind=kind))
     return None

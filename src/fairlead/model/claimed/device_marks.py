@@ -11,26 +11,29 @@ does all of it, and later what changes of pools, claims and pods ask for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Set as AbstractSet
 from functools import reduce
 from itertools import chain
 from operator import or_
 from typing import TypeVar
 
-from fairlead.api.kubernetes.devices import Device, DeviceClassSpec
 from fairlead.model.asks.requests import Request
 from fairlead.model.claimed.device_asks import DeviceKind
 from fairlead.model.claimed.device_pools import DevicePools, Pool, PoolKey
-from fairlead.model.claimed.device_rows import DeviceGroup, DeviceRows, NodeProfile
+from fairlead.model.claimed.device_rows import DeviceGroup, DeviceRows
 from fairlead.model.claimed.device_selectors import (
     DeviceExpression,
     ExpressionError,
+    MatchedKind,
     alike,
+    broken_by,
+    bundles_of,
     is_chosen,
+    may_choose,
     will_do,
 )
-from fairlead.model.claimed.shared_counters import GROUP_MAX, CounterShape, Layout
+from fairlead.model.claimed.shared_counters import GROUP_MAX, CounterShape, Layout, NodeProfile
 from fairlead.model.claimed.work import WORK_PER_CHARACTER, WORK_PER_STEP, Work
 from fairlead.model.gang.gangs import JobKey
 
@@ -41,26 +44,6 @@ T = TypeVar("T")
 LAYOUTS_MAX = 32
 #: Devices that are compared with a kind, and masks that are counted, in a unit of work.
 _COMPARED_PER_WORK, _COUNTED_PER_WORK = 2, 8
-
-
-@dataclass(frozen=True, slots=True)
-class MatchedKind:
-    """A kind whose devices are told apart by a bit of their masks, and what its class is; None for
-    a class that does not exist.
-    """
-
-    bit: int
-    device_class: DeviceClassSpec | None
-
-    def texts(self, kind: DeviceKind) -> list[str]:
-        """Return the expressions that choose its devices; ExpressionError."""
-        if self.device_class is None:
-            raise ExpressionError("there is no such class")
-        given = self.device_class.selectors
-        of_class = [each.cel.expression for each in given if each.cel is not None]
-        if len(of_class) < len(given):
-            raise ExpressionError("of the class is not in CEL")
-        return [*of_class, *kind.selectors]
 
 
 class DeviceMarks:
@@ -74,7 +57,7 @@ class DeviceMarks:
     ) -> None:
         """`known` are those of other kinds, some of which may be the same; see `settle`."""
         self.kinds = dict(kinds)
-        self._told_apart = {kind: each for kind, each in kinds.items() if not kind.options}
+        self._told_apart = {kind: each for kind, each in kinds.items() if not kind.is_made_up}
         self.rows = DeviceRows()
         #: By node, and by pod: what they offer, what is lost, what they have; see `DeviceRows`.
         self.offered: dict[str, dict[str, int]] = {}
@@ -100,7 +83,7 @@ class DeviceMarks:
         #: that share counters, by how they do.
         self._counts: dict[str, Counter[int]] = {}
         self._layouts: dict[str, frozenset[Layout]] = {}
-        #: By node, where there are kinds with options.
+        #: By node, where there are kinds that are made up of others.
         self._profiles: dict[str, NodeProfile] = {}
         self._seen: Hashable = None
         #: Nodes of which what they offer is to be found.
@@ -219,11 +202,11 @@ class DeviceMarks:
     def _mark_nodes(self, pool: Pool) -> None:
         """Look again at the node of a pool; at all, where it matters to all."""
         self._stale.nodes[pool.node] = None
-        if not pool.node and self._has_options:
+        if not pool.node and self._has_made_up:
             self._stale.nodes.update(dict.fromkeys(self._pools.of_node))
 
     @property
-    def _has_options(self) -> bool:
+    def _has_made_up(self) -> bool:
         return len(self._told_apart) < len(self.kinds)
 
     def _taken_over(self, key: PoolKey, pool: Pool) -> dict[str, int] | None:
@@ -275,7 +258,7 @@ class DeviceMarks:
                     steps = now
         except ExpressionError as error:
             self.faults.setdefault(kind, {})[key] = str(error)
-        if pool.uncounted and _has_some(selectors, driver, pool.uncounted):
+        if pool.uncounted and may_choose(selectors, driver, pool.uncounted):
             self.unsure[key] = self.unsure.get(key, 0) | self.kinds[kind].bit
         now = sum(each.steps_taken for each in selectors)
         yield 1 + len(pool.devices) // _COMPARED_PER_WORK + (now - steps) * WORK_PER_STEP
@@ -314,13 +297,16 @@ class DeviceMarks:
         groups = self._groups(node)
         if layouts := frozenset(each.layout for each in groups if any(each.layout.masks)):
             self._layouts[node] = layouts
-        if self._has_options and node:
+        if self._has_made_up and node:
             self._profiles[node] = self._profile(node, counts)
         return counts.total() + sum(len(each.layout.masks) for each in groups)
 
     def _offer(self, node: str) -> Work[None]:
         groups, profile = self._groups(node), self._profiles.get(node)
-        amounts = yield from self.rows.offered(self._free_masks(node), groups, profile)
+        yield 1 + len(self.kinds) - len(self._told_apart)
+        amounts = yield from self.rows.offered(
+            self._free_masks(node), groups, profile, bundles=self._bundles_of(node)
+        )
         lost = yield from self.rows.stranded(groups, profile)
         self._old_offered.setdefault(node, self.offered.pop(node, {}))
         self._old_stranded.setdefault(node, self.stranded.pop(node, ()))
@@ -348,6 +334,59 @@ class DeviceMarks:
         is_whole = all(pool.is_whole for pool, _ in reaching.values())
         shared = tuple(sorted(layouts, key=repr))
         return NodeProfile(tuple(sorted(counts.items())), shared, unsure, spoilt, is_whole)
+
+    def _bundles_of(self, node: str) -> dict[int, int]:
+        """Return how many bundles of devices that are alike a node has, by the bit of their kind;
+        those apart that claims of no pod have.
+        """
+        pools, taken = self._pools_of(node), self._pools.taken
+        kinds = ((kind, each.bit) for kind, each in self.kinds.items() if kind.together)
+        return {
+            bit: bundles_of(kind, self._alike(
+                kind, pools, {k: masks.keys() - taken.get(k, {}) for k, (_, masks) in pools.items()}
+            ))
+            for kind, bit in kinds
+        }  # fmt: skip
+
+    def _broken_by(self, pod: JobKey) -> dict[int, int]:
+        """Return how many bundles the devices of a pod break at most, by the bit of their kind."""
+        had: dict[str, dict[PoolKey, set[str]]] = {}
+        for claim in self._pools.claims_of_pod.get(pod, ()):
+            for key, device in self._pools.devices_of.get(claim, ()):
+                if key in self.masks:
+                    of_node = had.setdefault(self.masks[key][0].node, {})
+                    of_node.setdefault(key, set()).add(device)
+        kinds = ((kind, each.bit) for kind, each in self.kinds.items() if kind.together)
+        return {
+            bit: sum(
+                broken_by(kind, self._alike(kind, self._pools_of(node), devices))
+                for node, devices in had.items()
+            )
+            for kind, bit in kinds
+        }
+
+    def _alike(
+        self,
+        kind: DeviceKind,
+        pools: Mapping[PoolKey, tuple[Pool, dict[str, int]]],
+        chosen: Mapping[PoolKey, AbstractSet[str]],
+    ) -> dict[Hashable, list[int]]:
+        """Return by what they are alike in how many of the chosen devices of a node there are of
+        each kind that is in a bundle. None where a device is of two of these, or shares counters.
+        """
+        bits = [self.kinds[each.kind].bit for each in kind.together]
+        failed = self._failed(pools)
+        found: dict[Hashable, list[int]] = {}
+        for key, (pool, masks) in pools.items():
+            for device in pool.devices:
+                of = [i for i, bit in enumerate(bits) if masks[device.name] & ~failed & bit]
+                if len(of) > 1 or (of and device.name in pool.shared):
+                    return {}
+                if of and device.name in chosen.get(key, ()):
+                    value = alike(kind, key[0], device)
+                    if None not in value:
+                        found.setdefault(value, [0] * len(bits))[of[0]] += 1
+        return found
 
     def _book(self, pod: JobKey) -> None:
         self._old_had.setdefault(pod, self.had.pop(pod, ()))
@@ -443,17 +482,7 @@ class DeviceMarks:
                 if pool is not None and device in masks:
                     failed = self._failed(self._pools_of(pool.node))
                     found[masks[device] & ~failed] += 1
-        return self.rows.had(found)
-
-
-def _has_some(
-    selectors: Sequence[DeviceExpression], driver: str, devices: Iterable[Device]
-) -> bool:
-    """Return whether some of these devices may be chosen, or make the selectors fail."""
-    try:
-        return any(is_chosen(selectors, driver, device) for device in devices)
-    except ExpressionError:
-        return True
+        return self.rows.had(found, self._broken_by(pod) if self._has_made_up else {})
 
 
 def _all(before: Mapping[K, T], after: Mapping[K, T], none: T) -> dict[K, T]:

@@ -16,10 +16,14 @@ What a request with options takes depends on the node: the first option that the
 (`DeviceKind.options`). It has a row of its own, of how many such members a node has room for. For
 each row of which options take, and each way in which they do on some node, there is a *variant* of
 the row with what they take; on nodes where they take otherwise there is enough of it for all.
+
+Devices that are to be alike (`DeviceKind.together`) have such a row, too: how many *bundles* of
+them a node has. Whichever device another pod gets, it breaks one bundle at most, so each costs 1.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -34,7 +38,7 @@ from fairlead.model.claimed.device_asks import (
     DeviceAsk,
     DeviceKind,
 )
-from fairlead.model.claimed.shared_counters import Layout, weight_of
+from fairlead.model.claimed.shared_counters import Layout, NodeProfile, weight_of
 from fairlead.model.claimed.work import Work, all_of
 
 #: Kinds that overlap in a chain, those that share counters, and rows in all. Kinds beyond have no
@@ -42,6 +46,7 @@ from fairlead.model.claimed.work import Work, all_of
 OVERLAPPING_MAX, SHARING_MAX, ROWS_MAX = 6, 8, 128
 _TEXT_MAX = 120
 _KNOWN_MAX = 4_096
+_NONE: Mapping[int, int] = {}
 #: Masks that are compared in a unit of work.
 _MASKS_PER_WORK = 32
 
@@ -80,28 +85,7 @@ class DeviceGroup:
     of_pods: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeProfile:
-    """The devices of a node, whoever has them: how many of each mask there are, and those that
-    share counters.
-    """
-
-    masks: tuple[tuple[int, int], ...] = ()
-    layouts: tuple[Layout, ...] = ()
-    #: Kinds (bits) of which kube-scheduler may find others, or fails; and those with a device that
-    #: nobody can have.
-    unsure: int = 0
-    spoilt: int = 0
-    #: False: nothing is had by a request for all devices.
-    is_whole: bool = True
-
-    def count(self, bit: int) -> int:
-        """Return how many devices of a kind there are."""
-        shared = sum(1 for layout in self.layouts for mask in layout.masks if mask & bit)
-        return shared + sum(n for mask, n in self.masks if mask & bit)
-
-
-#: What kinds with options take on a node: the bit, that of the kind of an option, and how many.
+#: What made up kinds take on a node: the bit, that of a kind of devices, and how many.
 _Served: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
@@ -120,7 +104,7 @@ class DeviceRows:
         #: What groups offer of `rows`; they are alike by the thousand.
         self._known: dict[DeviceGroup, tuple[tuple[int, int], ...]] = {}
         self._bits: dict[DeviceKind, int] = {}
-        #: Rows of devices, and after them those of kinds with options, by bit, and variants.
+        #: Rows of devices, and beside them those of made up kinds, by bit, and variants.
         self._base: tuple[DeviceRow, ...] = ()
         self._own: dict[int, DeviceRow] = {}
         self._variants: tuple[DeviceRow, ...] = ()
@@ -146,7 +130,7 @@ class DeviceRows:
         found._sharing_bits = [_union(each.masks) for each in found._layouts]
         found._plain = frozenset(mask for mask in masks if mask)
         every = sorted(found._plain.union(*(each.masks for each in found._layouts)) - {0})
-        plain = [(kind, bit) for kind, bit in kinds if not kind.options]
+        plain = [(kind, bit) for kind, bit in kinds if not kind.is_made_up]
         for _, bit in plain:
             found._content[bit] = frozenset(mask for mask in every if mask & bit)
             yield 1 + len(every) // _MASKS_PER_WORK
@@ -158,7 +142,8 @@ class DeviceRows:
                 names[bit] = _text(kind)
         found.rows = found._base
         if len(plain) < len(kinds):
-            yield from found._add_options([each for each in kinds if each[0].options], profiles)
+            made_up = [each for each in kinds if each[0].is_made_up]
+            yield from found._add_made_up(made_up, profiles)
         return found
 
     def has(self, kind: DeviceKind) -> bool:
@@ -168,6 +153,8 @@ class DeviceRows:
     def is_nowhere(self, kind: DeviceKind) -> bool:
         """True for a kind of which there is no device, or whose options no node serves."""
         bit = self._bits.get(kind)
+        if kind.together:
+            return any(self.is_nowhere(each.kind) for each in kind.together)
         if kind.options:
             return not any(bit == each[0] for served in self._served.values() for each in served)
         return bit is None or not self._content[bit]
@@ -185,25 +172,32 @@ class DeviceRows:
         taken = {r.name: sum(n * r.weights.get(bit, 0) for bit, n in counts) for r in self.rows}
         return request_of(taken.items())
 
-    def had(self, masks: Mapping[int, int]) -> Request:
-        """Return what a pod has of each row, given how many of its devices have each mask."""
-        return request_of(
-            (row.name, sum(n * row.takes(mask) for mask, n in masks.items())) for row in self.rows
-        )
+    def had(self, masks: Mapping[int, int], bundles: Mapping[int, int]) -> Request:
+        """Return what a pod has of each row, given how many of its devices have each mask, and by
+        bit how many bundles it breaks.
+        """
+        broken = {self._own[bit].name: n for bit, n in bundles.items() if bit in self._own}
+        found = {r.name: sum(n * r.takes(mask) for mask, n in masks.items()) for r in self.rows}
+        return request_of((found | broken).items())
 
     def offered(
         self,
         masks: Mapping[int, int],
         groups: Sequence[DeviceGroup] = (),
         profile: NodeProfile | None = None,
+        *,
+        bundles: Mapping[int, int] = _NONE,
     ) -> Work[dict[str, int]]:
         """Return what there is of each row, given how many devices have each mask, and those that
-        share counters; `profile` is that of the node.
+        share counters; `profile` is that of the node, which has so many bundles, by bit.
         """
         found = yield from self._offered(masks, groups)
         served = self._served.get(profile, ()) if profile is not None else ()
-        members: dict[int, int] = {}
+        members = {bit: n for bit, n in bundles.items() if n and bit in self._own}
+        found |= {self._own[bit].name: n for bit, n in members.items()}
         for bit, of, count in served:
+            if bit in bundles:
+                continue
             rows = [row for row in self._base if of in row.weights]
             room = min((found.get(r.name, 0) // (count * r.weights[of]) for r in rows), default=0)
             if room:
@@ -268,24 +262,26 @@ class DeviceRows:
             found = self._known[group] = tuple(rooms)
         return found
 
-    def _add_options(
+    def _add_made_up(
         self, kinds: Sequence[tuple[DeviceKind, int]], profiles: Collection[NodeProfile]
     ) -> Work[None]:
-        """Add the rows of kinds with options, as far as there are not too many."""
+        """Add the rows of kinds that are made up of others, as far as there are not too many."""
         static: dict[NodeProfile, dict[str, int]] = {}
         for profile in profiles:
             groups = [DeviceGroup(layout) for layout in profile.layouts]
             static[profile] = yield from self._offered(dict(profile.masks), groups)
         for kind, bit in kinds:
-            if not all(self.has(option.kind) for option in kind.options):
+            if not all(map(self.has, kind.parts[:-1])):
                 continue
             served = dict(self._served)
             for profile, amounts in static.items():
                 compared = len(kind.options) * (len(profile.masks) + len(self._base))
                 yield 1 + compared // _MASKS_PER_WORK
-                if (found := self._serve(kind, profile, amounts)) is not None:
-                    served[profile] = (*served.get(profile, ()), (bit, *found))
+                found = self._serve(kind, profile, amounts) if kind.options else None
+                taken = [found] if found else [(self._bits[e.kind], e.count) for e in kind.together]
+                served[profile] = (*served.get(profile, ()), *((bit, *each) for each in taken))
             own = {**self._own, bit: DeviceRow(f"{CLAIMED}{_text(kind)}", 0, {bit: 1})}
+            own = {each: self._breaking(row, each, kinds, served) for each, row in own.items()}
             variants: dict[str, DeviceRow] = {}
             for ways in dict.fromkeys(served.values()):
                 yield 1 + len(self._base) * len(ways) // _MASKS_PER_WORK
@@ -299,6 +295,30 @@ class DeviceRows:
                 self._variants = tuple(variants[name] for name in sorted(variants))
         every = (*self._base, *self._own.values(), *self._variants)
         self.rows = tuple(sorted(every, key=lambda row: row.name))
+
+    def _breaking(
+        self,
+        row: DeviceRow,
+        own: int,
+        kinds: Sequence[tuple[DeviceKind, int]],
+        served: Mapping[NodeProfile, _Served],
+    ) -> DeviceRow:
+        """Return the row of a made up kind; where it is one of bundles with what others break of
+        these, a device of any kind in common one.
+        """
+        kind = next(kind for kind, bit in kinds if bit == own)
+        if not kind.together:
+            return row
+        ours = frozenset[int]().union(*(self._content[self._bits[e.kind]] for e in kind.together))
+        weights = {bit: 1 for bit, masks in self._content.items() if not masks.isdisjoint(ours)}
+        taken: dict[int, int] = {}
+        for ways in dict.fromkeys(served.values()):
+            here = Counter[int]()
+            for bit, of, count in ways:
+                if bit != own and of in weights:
+                    here[bit] += count
+            taken |= {bit: max(n, taken.get(bit, 0)) for bit, n in here.items()}
+        return DeviceRow(row.name, 0, {own: 1, **weights, **taken})
 
     def _serve(
         self, kind: DeviceKind, profile: NodeProfile, amounts: Mapping[str, int]
@@ -415,8 +435,12 @@ def _room(row: DeviceRow, group: DeviceGroup) -> Work[tuple[int, int]]:
 
 
 def _taken(row: DeviceRow, served: _Served) -> tuple[tuple[int, int], ...]:
-    """Return what kinds with options take of a row, on nodes that serve them so."""
-    return tuple((bit, n * row.weights[of]) for bit, of, n in served if of in row.weights)
+    """Return what made up kinds take of a row, on nodes that serve them so."""
+    found: dict[int, int] = {}
+    for bit, of, n in served:
+        if of in row.weights:
+            found[bit] = found.get(bit, 0) + n * row.weights[of]
+    return tuple(found.items())
 
 
 def _variant(
@@ -438,6 +462,9 @@ def _union(masks: Iterable[int]) -> int:
 def _text(kind: DeviceKind) -> str:
     if kind.options:
         return _short(", else ".join(map(_option_text, kind.options)))
+    if kind.together:
+        devices = " with ".join(map(_option_text, kind.together))
+        return _short(f"{devices}, of one {' and '.join(kind.alike)}")
     parts = [_short(" && ".join(kind.selectors))] if kind.selectors else []
     parts += [f"of one {name}" for name in kind.alike]
     parts += [f"tolerating {each.words}" for each in kind.tolerations]

@@ -12,7 +12,8 @@ the expression reads end at one leaf. Only a device that comes to no leaf is eva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
@@ -20,7 +21,7 @@ from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
-from fairlead.api.kubernetes.devices import Device
+from fairlead.api.kubernetes.devices import Device, DeviceClassSpec
 from fairlead.model.claimed.device_asks import DeviceKind
 
 #: Length of an expression, a fifth of what the API server takes: to parse it holds up all else; and
@@ -107,6 +108,26 @@ class DeviceExpression:
         at.then[reads[-1][1]] = answer
 
 
+@dataclass(frozen=True, slots=True)
+class MatchedKind:
+    """A kind whose devices are told apart by a bit of their masks, and what its class is; None for
+    a class that does not exist.
+    """
+
+    bit: int
+    device_class: DeviceClassSpec | None
+
+    def texts(self, kind: DeviceKind) -> list[str]:
+        """Return the expressions that choose its devices; ExpressionError."""
+        if self.device_class is None:
+            raise ExpressionError("there is no such class")
+        given = self.device_class.selectors
+        of_class = [each.cel.expression for each in given if each.cel is not None]
+        if len(of_class) < len(given):
+            raise ExpressionError("of the class is not in CEL")
+        return [*of_class, *kind.selectors]
+
+
 class _Answer:
     """What an expression says of devices."""
 
@@ -167,6 +188,30 @@ def is_chosen(selectors: Sequence[DeviceExpression], driver: str, device: Device
         if not each.matches(driver, device):
             return False
     return True
+
+
+def may_choose(
+    selectors: Sequence[DeviceExpression], driver: str, devices: Iterable[Device]
+) -> bool:
+    """Return whether selectors choose some of these devices, or fail for one."""
+    try:
+        return any(is_chosen(selectors, driver, device) for device in devices)
+    except ExpressionError:
+        return True
+
+
+def bundles_of(kind: DeviceKind, counts: Mapping[Hashable, Sequence[int]]) -> int:
+    """Return how many bundles there are of devices that are alike; `counts` are by what they are
+    alike in how many there are of each kind in a bundle.
+    """
+    of_one = (zip(found, kind.together, strict=True) for found in counts.values())
+    return sum(min(n // each.count for n, each in found) for found in of_one)
+
+
+def broken_by(kind: DeviceKind, counts: Mapping[Hashable, Sequence[int]]) -> int:
+    """Return how many bundles are less at most without these devices, whatever others are gone."""
+    of_one = (zip(found, kind.together, strict=True) for found in counts.values())
+    return sum(max(-(-n // each.count) for n, each in found) for found in of_one)
 
 
 def alike(kind: DeviceKind, driver: str, device: Device) -> tuple[Hashable, ...]:

@@ -36,8 +36,9 @@ from fairlead.model.claimed.device_asks import (
     UnsupportedClaim,
     asks_of,
 )
-from fairlead.model.claimed.device_marks import DeviceMarks, MatchedKind
+from fairlead.model.claimed.device_marks import DeviceMarks
 from fairlead.model.claimed.device_pools import DevicePools
+from fairlead.model.claimed.device_selectors import MatchedKind
 from fairlead.model.claimed.work import Work, advance, complete
 from fairlead.model.gang.gangs import JobKey
 
@@ -406,7 +407,9 @@ class DeviceTable:
                 return MissingDeviceClass(name.words, part.device_class)
         for each in kind.parts:
             matched = self._marks.kinds.get(each)
-            is_matched = matched is not None and (each.options or matched.device_class is not None)
+            is_matched = matched is not None and (
+                each.is_made_up or matched.device_class is not None
+            )
             if each not in self._beyond and not is_matched:
                 return UnmatchedDevices(name.words, device_class)
         if (fault := self._marks.fault(kind)) and self._beyond.isdisjoint(kind.parts):

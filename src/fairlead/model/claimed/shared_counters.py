@@ -12,6 +12,7 @@ table (`device_rows.py`), added up over the GPUs of a node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
 from math import lcm
@@ -135,6 +136,27 @@ Groups = tuple[tuple[tuple[int, ...], CounterShape], ...]
 #: Pools of a cluster are alike, and to read what they consume takes long.
 _POOLS_MAX = 64
 _pools: dict[bytes, Groups | None] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProfile:
+    """The devices of a node, whoever has them: how many of each mask there are, and those that
+    share counters.
+    """
+
+    masks: tuple[tuple[int, int], ...] = ()
+    layouts: tuple[Layout, ...] = ()
+    #: Kinds (bits) of which kube-scheduler may find others, or fails; and those with a device that
+    #: nobody can have.
+    unsure: int = 0
+    spoilt: int = 0
+    #: False: nothing is had by a request for all devices.
+    is_whole: bool = True
+
+    def count(self, bit: int) -> int:
+        """Return how many devices of a kind there are."""
+        shared = sum(1 for layout in self.layouts for mask in layout.masks if mask & bit)
+        return shared + sum(n for mask, n in self.masks if mask & bit)
 
 
 def shapes(devices: Sequence[Device], sets: Sequence[CounterSet]) -> Groups | None:

@@ -1,0 +1,158 @@
+"""Gangs whose devices are to be alike (`matchAttribute`), a GPU and a network card of one root, on
+generated clusters, against a counter that knows each device.
+
+Others take devices of the same kinds, whichever they find. What gets places finds its devices; and
+as long as no others have any, a gang gets places if and only if there are bundles for its members.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.property.placement_world import BOUNDED
+from tests.property.test_devices import pod_of
+
+from fairlead.api.kubernetes.devices import ResourceClaimTemplate
+from fairlead.decide.placement.actions import PlaceJob
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.claimed.devices import DeviceTable
+from fairlead.model.cluster import ClusterState
+from fairlead.testing.builders import EPOCH, make_job, make_node
+from fairlead.testing.device_builders import (
+    DRIVER,
+    device_request,
+    make_device,
+    make_device_claim,
+    make_device_class,
+    make_device_template,
+    make_slice,
+    with_device_claims,
+)
+
+#: Devices of a node: what each is, and its root; None for one that has none.
+Devices = list[tuple[str, str | None]]
+#: What a member wants: so many GPUs and so many cards, of one root or of any.
+Wish = tuple[int, int, bool]
+
+
+@dataclass
+class Case:
+    """A cluster, and for each job how many members want what."""
+
+    nodes: dict[str, Devices]
+    jobs: dict[str, tuple[int, Wish]]
+    seed: int
+    taken: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+
+    def free(self, node: str, what: str, root: str | None = None) -> list[int]:
+        """Return the free devices of a node, of one root where one is given."""
+        return [
+            i
+            for i, (kind, at) in enumerate(self.nodes[node])
+            if kind == what and i not in self.taken.get(node, set()) and root in (None, at)
+        ]
+
+    def find(self, node: str, wish: Wish, rng: random.Random) -> set[int] | None:
+        """Return devices for a member, any that will do; None where there are none."""
+        gpus, cards, is_alike = wish
+        roots = sorted({at for _, at in self.nodes[node] if at is not None})
+        rng.shuffle(roots)
+        for root in roots if is_alike else [None]:
+            of_gpus, of_cards = self.free(node, "gpu", root), self.free(node, "card", root)
+            if len(of_gpus) >= gpus and len(of_cards) >= cards:
+                return {*rng.sample(of_gpus, gpus), *rng.sample(of_cards, cards)}
+        return None
+
+    def bundles(self, node: str, wish: Wish) -> int:
+        """Return how many members that want devices of one root a node has room for."""
+        gpus, cards, _ = wish
+        roots = {at for _, at in self.nodes[node] if at is not None}
+        amounts = ((self.free(node, "gpu", r), self.free(node, "card", r)) for r in roots)
+        return sum(
+            min(n for n in (len(a) // gpus if gpus else 99, len(b) // cards if cards else 99))
+            for a, b in amounts
+        )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    device = st.tuples(st.sampled_from(["gpu", "card"]), st.sampled_from(["a", "b", "a", None]))
+    nodes = {f"n{i}": draw(st.lists(device, max_size=10)) for i in range(draw(st.integers(1, 3)))}
+    wish = st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans())
+    jobs = {
+        f"j{i}": (draw(st.integers(1, 3)), draw(wish.filter(lambda each: any(each[:2]))))
+        for i in range(draw(st.integers(1, 5)))
+    }
+    return Case(nodes, jobs, draw(st.integers(0, 99)))
+
+
+def template(name: str, wish: Wish) -> ResourceClaimTemplate:
+    gpus, cards, is_alike = wish
+    requests = [
+        device_request(what, count, name=what)
+        for what, count in (("gpu", gpus), ("card", cards))
+        if count
+    ]
+    made = make_device_template(name, *requests)
+    if not is_alike:
+        return made
+    devices = replace(made.spec.spec.devices, constraints=({"matchAttribute": f"{DRIVER}/root"},))
+    return replace(made, spec=replace(made.spec, spec=replace(made.spec.spec, devices=devices)))
+
+
+def state_of(case: Case) -> ClusterState:
+    slices = [
+        make_slice(node, [
+            make_device(f"d{i}", {"what": what} | ({"root": root} if root else {}))
+            for i, (what, root) in enumerate(devices)
+        ])
+        for node, devices in case.nodes.items()
+    ]  # fmt: skip
+    classes = [
+        make_device_class(what, f'device.attributes["{DRIVER}"].what == "{what}"')
+        for what in ("gpu", "card")
+    ]
+    templates = [template(name, wish) for name, (_, wish) in case.jobs.items()]
+    nodes = [make_node(node, cpu="64") for node in case.nodes]
+    return ClusterState.of(nodes, devices=DeviceTable(slices, classes, templates))
+
+
+@given(cases())
+@settings(BOUNDED)
+def test_members_find_devices_that_are_alike_whichever_others_got(case: Case) -> None:
+    state, rng = state_of(case), random.Random(case.seed)
+    placement = PlacementState(state)
+    are_all_alike = True
+    for age, (name, (count, wish)) in enumerate(case.jobs.items()):
+        job = make_job(name, count=count, gpus=0, cpu="1", created=EPOCH - 99 + age)
+        job = with_device_claims(job, name)
+        state.job_changed(job)
+        decision = decide(placement, PlacementPolicy(), EPOCH)
+        placed = [each for each in decision.actions if isinstance(each, PlaceJob)]
+        are_all_alike &= wish[2] and wish[:2] == case.jobs["j0"][1][:2]
+        if are_all_alike:
+            room = sum(case.bundles(node, wish) for node in case.nodes)
+            assert bool(placed) == (room >= count), (room, decision.verdicts)
+        if not placed:
+            state.job_deleted(job.metadata.key)
+            continue
+        nodes = placed[0].placement.roles[0].nodes
+        job = replace(job, status=replace(job.status, placement=placed[0].placement))
+        state.job_changed(job)
+        for i, node in enumerate(nodes):
+            found = case.find(node, wish, rng)
+            assert found is not None, "a member has no devices where it was placed"
+            case.taken.setdefault(node, set()).update(found)
+            pod = pod_of(job, i, node)
+            state.pod_changed(pod)
+            claim = make_device_claim(
+                f"{pod.metadata.name}-gpu", pod=pod.metadata.name,
+                has=[(node, f"d{d}") for d in sorted(found)],
+            )  # fmt: skip
+            state.devices.put_claim(claim.metadata.key, claim)
