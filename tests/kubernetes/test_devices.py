@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -42,11 +43,15 @@ from fairlead.api.resources import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
     RESOURCE_SLICES,
 )
+from fairlead.api.values.amounts import Amount, Amounts, added, read_all
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Outcome
+from fairlead.embedded.quota.usage import usage_of
+from fairlead.embedded.schema.values import as_map
 from fairlead.kube.client import HttpClient
 from fairlead.model.claimed.devices import DeviceTable
 from fairlead.model.cluster import ClusterState
@@ -58,6 +63,7 @@ from fairlead.testing.device_builders import (
     device_request,
     first_of_request,
     make_device,
+    make_device_claim,
     make_device_class,
     make_device_template,
     make_mig_slices,
@@ -104,7 +110,9 @@ MAY_FAIL = (f'{AT}.rare == "x"', 'device.attributes["elsewhere.example.com"].mod
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     yield from own_plane(
-        tmp_path_factory, scheduler=True, controllers=("resourceclaim-controller",)
+        tmp_path_factory,
+        scheduler=True,
+        controllers=("resourceclaim-controller", "resourcequota-controller"),
     )
 
 
@@ -356,6 +364,31 @@ async def test_kube_scheduler_takes_alternatives_and_all_devices_as_we_do(
         for node in devices:
             group.create_task(judge(node))
     assert min(seen.values()) > len(asked), seen
+
+
+async def test_quotas_count_claims_by_class_as_we_do(client: HttpClient) -> None:
+    classes = (DRIVER, "other.example.com")
+    hard = {f"{name}.deviceclass.resource.k8s.io/devices": "500" for name in classes}
+    hard["count/resourceclaims.resource.k8s.io"] = "50"
+    quota = {"metadata": {"name": "devices"}, "spec": {"hard": hard}}
+    await client.create(RESOURCE_QUOTAS, quota, namespace="default")
+    other = device_request(classes[1], 5)
+    asked = [*ALTERNATIVES, (first_of_request(device_request(DRIVER, 2), other,
+                                              device_request(DRIVER, 3)),)]  # fmt: skip
+    expected: list[Amounts] = []
+
+    async def has_counted() -> bool:
+        found = await client.get(RESOURCE_QUOTAS, "devices", namespace="default")
+        used = as_map(as_map(to_wire(found)).get("status")).get("used") or {}
+        return read_all(used) == {name: Amount(Fraction(0)) for name in hard} | added(expected)
+
+    for i, requests in enumerate(asked):
+        body = body_of(make_device_claim(f"c{i}", *requests))
+        made = await client.create(RESOURCE_CLAIMS, body, namespace="default")
+        expected.append(usage_of("resourceclaims.resource.k8s.io", to_wire(made)))
+        await until(has_counted)
+    await delete_all(client, RESOURCE_CLAIMS)
+    await client.delete(RESOURCE_QUOTAS, "devices", namespace="default")
 
 
 async def test_gangs_with_alternatives_are_bound_at_their_first_attempt(

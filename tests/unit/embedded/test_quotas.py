@@ -12,7 +12,14 @@ import pytest
 
 from fairlead.api.status import Forbidden, Invalid
 from fairlead.api.values.amounts import Amounts, added, read, written
-from fairlead.embedded.builtins import CLAIMS, CONFIG_MAPS, PODS, RESOURCE_QUOTAS, SERVICES
+from fairlead.embedded.builtins import (
+    CLAIMS,
+    CONFIG_MAPS,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
+    SERVICES,
+)
 from fairlead.embedded.quota.usage import usage_of
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
@@ -255,6 +262,40 @@ def test_services_and_claims_count_what_they_are_made_of() -> None:
             await service.patch(
                 SERVICES, ("default", "s"), change, WriteOptions(), patch_type=PatchType.MERGE
             )
+
+    run(main())
+
+
+def test_claims_for_devices_count_by_class_and_the_most_of_their_alternatives() -> None:
+    def devices(name: str, **exactly: Any) -> dict[str, Any]:
+        return {"name": name, "exactly": {"deviceClassName": "gpu", **exactly}}
+
+    def option(name: str, count: int) -> dict[str, Any]:
+        return {"name": f"{name}-{count}", "deviceClassName": name, "count": count}
+
+    async def main() -> None:
+        service = await cluster()
+        of_class = "{}.deviceclass.resource.k8s.io/devices"
+        hard = {of_class.format("gpu"): "8", of_class.format("nic"): "40",
+                "count/resourceclaims.resource.k8s.io": "9"}  # fmt: skip
+        await limit(service, hard=hard)
+        either = {"name": "c", "firstAvailable": [
+            option("gpu", 1), option("nic", 4), option("gpu", 3)
+        ]}  # fmt: skip
+        requests = [devices("a"), devices("b", count=2, allocationMode="ExactCount"), either]
+        await make(service, RESOURCE_CLAIMS, "c", spec={"devices": {"requests": requests}})
+        every = {"name": "a", "exactly": {"deviceClassName": "nic", "allocationMode": "All"}}
+        await make(service, RESOURCE_CLAIMS, "d", spec={"devices": {"requests": [every]}})
+        assert used(service) == {
+            of_class.format("gpu"): "6", of_class.format("nic"): "36",
+            "count/resourceclaims.resource.k8s.io": "2",
+        }  # fmt: skip
+        words = r"requested: gpu.deviceclass.resource.k8s.io/devices=3, used: .*=6, limited: .*=8"
+        with pytest.raises(Forbidden, match=words):
+            await make(service, RESOURCE_CLAIMS, "e", spec={"devices": {"requests": requests[:2]}})
+        await delete(service, RESOURCE_CLAIMS, "c")
+        await settle(service)
+        assert used(service)[of_class.format("gpu")] == "0"
 
     run(main())
 

@@ -20,9 +20,12 @@ Obj = Mapping[str, Any]
 
 REQUESTS, LIMITS = "requests.", "limits."
 SERVICES, CLAIMS = "services", "persistentvolumeclaims"
+DEVICE_CLAIMS = "resourceclaims.resource.k8s.io"
 _NODE_PORTS, _BALANCERS = "services.nodeports", "services.loadbalancers"
 _STORAGE = "requests.storage"
 _CLASS = ".storageclass.storage.k8s.io/"
+#: `resourceapi.ResourceClaimsPerClass`; and the devices of a request for all of a node.
+_DEVICES, _ALL_DEVICES = ".deviceclass.resource.k8s.io/devices", 32
 COMPUTE = (CPU, MEMORY, EPHEMERAL_STORAGE)
 #: Kinds that a quota may name without `count/`.
 _NAMED = (SERVICES, CLAIMS, "configmaps", "secrets", "resourcequotas", "replicationcontrollers")
@@ -34,7 +37,7 @@ _ENDED = ("Failed", "Succeeded")
 
 def may_count(table: str) -> bool:
     """True for kinds of which more than the number counts: a changed object may use more."""
-    return table in (PODS, SERVICES, CLAIMS)
+    return table in (PODS, SERVICES, CLAIMS, DEVICE_CLAIMS)
 
 
 def names_of(table: str, hard: Iterable[str]) -> list[str]:
@@ -49,6 +52,8 @@ def _is_of(table: str, name: str) -> bool:
         return name in _POD_RESOURCES or _is_extended(name)
     if table == SERVICES:
         return name in (_NODE_PORTS, _BALANCERS)
+    if table == DEVICE_CLAIMS:
+        return name.endswith(_DEVICES)
     return table == CLAIMS and (name == _STORAGE or _CLASS in name)
 
 
@@ -71,7 +76,24 @@ def usage_of(table: str, obj: Obj) -> Amounts:
         out |= _of_service(spec)
     elif table == CLAIMS:
         out |= _of_claim(spec)
+    elif table == DEVICE_CLAIMS:
+        out |= _of_device_claim(spec)
     return out
+
+
+def _of_device_claim(spec: Obj) -> Amounts:
+    """Return the devices of each class that a claim may get: of alternatives the most."""
+    totals: dict[str, int] = {}
+    for request in as_map(spec.get("devices")).get("requests") or ():
+        most: dict[str, int] = {}
+        for each in request.get("firstAvailable") or (as_map(request.get("exactly")),):
+            name, mode = each.get("deviceClassName"), each.get("allocationMode", "ExactCount")
+            count = {"ExactCount": each.get("count", 1), "All": _ALL_DEVICES}.get(mode, 0)
+            if name:
+                most[name] = max(count, most.get(name, 0))
+        for name, count in most.items():
+            totals[name] = totals.get(name, 0) + count
+    return {f"{name}{_DEVICES}": Amount(Fraction(count)) for name, count in totals.items()}
 
 
 def _of_service(spec: Obj) -> Amounts:
