@@ -35,6 +35,7 @@ from fairlead.cli.views.node import (
 from fairlead.model.health.node_record import NodeRecord, NodeRequest, NodeState, Try, record_text
 from fairlead.testing.builders import make_job, make_node, make_pod
 
+UNTIL = format_time(NOW - 30)
 DRAIN = f"{format_time(NOW - 120)}/{format_time(NOW + 480)}"
 
 
@@ -98,11 +99,20 @@ def test_a_node_that_a_person_drains_and_one_that_is_ready() -> None:
     check("node/by-hand.txt", shown(drained, None, unseen) + shown(make_node("n4"), None, unseen))
 
 
+def test_a_node_that_is_unreachable_and_one_that_was() -> None:
+    lost = make_node("n6", annotations={names.UNREACHABLE: format_time(NOW - 20)})
+    back = make_node("n7", annotations={names.UNREACHABLE: f"{format_time(NOW - 90)}/{UNTIL}"})
+    empty = Preview((), ())
+    check("node/unreachable.txt", shown(lost, None, empty) + shown(back, None, empty))
+
+
 def test_the_table_of_reasons_has_who_is_not_simply_ready() -> None:
     notes = {names.DRAIN: DRAIN, names.CORDONED_BY: "ann: new fan"}
     nodes = [
         sick(NodeState.ASKING, "n9"), sick(NodeState.VALIDATING, "n1"), make_node("n2"),
         make_node("n3", unschedulable=True, annotations=notes), make_node("n5", ready=False),
+        make_node("n6", annotations={names.UNREACHABLE: format_time(NOW - 20)}),
+        make_node("n7", annotations={names.UNREACHABLE: f"{format_time(NOW - 90)}/{UNTIL}"}),
     ]  # fmt: skip
     rows = reason_rows(nodes, NOW)
     check("node/reasons.txt", render_table(REASON_COLUMNS, rows, width=None))

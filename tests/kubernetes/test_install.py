@@ -49,6 +49,7 @@ from fairlead.api.resources import (
     IMAGE_SETS,
     JOB_ARRAYS,
     JOBS,
+    LEASES,
     NAMESPACES,
     NODE_POOLS,
     NODES,
@@ -266,13 +267,14 @@ KEEPING_LOGS = Install(values=Values(history=HistoryValues(kind=HistoryKind.POST
 
 
 def rules_of(kind: str, install: Install | None = None) -> list[Manifest]:
-    """Return the rules of the controllers' own role of a kind."""
-    (role,) = [
-        each
+    """Return the rules of the controllers' own roles of a kind."""
+    own = {NAME, "fairlead-node-leases"}
+    return [
+        rule
         for each in manifests(install or Install())
-        if (each["kind"], each["metadata"]["name"]) == (kind, NAME)
+        if each["kind"] == kind and each["metadata"]["name"] in own
+        for rule in each["rules"]
     ]
-    return role["rules"]
 
 
 def granted() -> set[Right]:
@@ -625,6 +627,8 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
                 return bool(lacking) and all(each.status.conditions for each in seen)
 
             await until(are_reported)
+            lease = {"metadata": {"name": "v00000"}, "spec": {"leaseDurationSeconds": 40}}
+            await client.create(LEASES, lease, namespace=names.NODE_LEASES_NAMESPACE)
             await client.delete(IMAGE_SETS, "seen")
 
             async def is_examined() -> bool:

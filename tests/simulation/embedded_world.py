@@ -20,9 +20,11 @@ from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers, Policies
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.device_allocator import DeviceAllocator
+from fairlead.embedded.node_leases import KUBELETS, NodeLeases
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
+from fairlead.embedded.virtual.contact import VirtualContact
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import load_profile
@@ -63,11 +65,16 @@ class EmbeddedWorld:
     def __init__(self, client: CountingClient, controllers: Controllers, clock: LoopClock) -> None:
         self.client, self.controllers, self.clock = client, controllers, clock
         self.nodes: VirtualNodes | None = None
+        self.contact = VirtualContact(lambda: self.nodes.records if self.nodes else {})
 
     def silence(self, node: str) -> None:
         """Let the kubelet of a node confirm no end any more; the node stays ready."""
         assert self.nodes is not None
         self.nodes.fail_node(node, NodeFault.UNREACHABLE, detect_seconds=86_400)
+
+    def renews(self, node: str) -> bool:
+        """True while the kubelet of a node renews its lease; tests replace it."""
+        return self.contact.renews(node)
 
     def mend(self, node: str) -> None:
         """Let a node answer again."""
@@ -117,9 +124,9 @@ class EmbeddedWorld:
 
 @asynccontextmanager
 async def embedded_world(
-    nodes: int, policies: Policies | None = None
+    nodes: int, policies: Policies | None = None, *, has_kubelets: bool = False
 ) -> AsyncGenerator[EmbeddedWorld]:
-    """Run the cluster inside, with nodes of 8 GPUs."""
+    """Run the cluster inside, with nodes of 8 GPUs; these renew leases where they have kubelets."""
     clock, ids = LoopClock(EPOCH), random.Random(2)
     service = ApiService(
         Store.open(None), Registry.with_builtins(), clock,
@@ -131,7 +138,11 @@ async def embedded_world(
         await client.create(CRDS, manifest)
     metrics = Metrics(CollectorRegistry(), version="test")
     controllers = Controllers(
-        policies or Policies(), client, MemoryHistory(), context=ProcessContext(clock, metrics)
+        policies or Policies(),
+        client,
+        MemoryHistory(),
+        context=ProcessContext(clock, metrics),
+        connect=lambda *how: world.contact.connect(*how),
     )
     profile = load_profile("instant")
     world = EmbeddedWorld(client, controllers, clock)
@@ -164,6 +175,12 @@ async def embedded_world(
         SupervisedService("volume-binder", bind_volumes),
         SupervisedService("device-allocator", allocate_devices),
     ]  # fmt: skip
+    if has_kubelets:
+        leases = NodeLeases(
+            client, clock, controllers.mirrors.nodes, renews=lambda name: world.renews(name),
+            times=KUBELETS,
+        )  # fmt: skip
+        services.append(SupervisedService("node-leases", leases.run))
     supervisor = Supervisor(services, clock=clock, rng=random.Random(1))
     async with asyncio.TaskGroup() as group:
         task = group.create_task(supervisor.run())

@@ -32,8 +32,10 @@ NO_STEP_OF_A_JOB = {
     "controllers/fleet_records.py",
     "controllers/pool_providers.py",
     "controllers/teams.py",
+    "controllers/unreachable_nodes.py",
     "decide/admission/pod_gates.py",
     "decide/doctor/decide.py",
+    "decide/health/unreachable_nodes.py",
     "decide/lease.py",
     "decide/rails/ledger.py",
     "decide/teams/assign.py",
@@ -41,6 +43,7 @@ NO_STEP_OF_A_JOB = {
     "decide/teams/exchange.py",
     "decide/teams/intruders.py",
     "decide/teams/policy.py",
+    "model/health/lease_book.py",
     "model/pools/grouping.py",
     "model/pools/pool_nodes.py",
 }

@@ -45,6 +45,7 @@ MAINTENANCE = f"{GROUP}/maintenance"  # on a node: START/END, two RFC 3339 times
 MAINTENANCE_ANNOUNCED = (
     f"{GROUP}/maintenance-announced"  # on a node: MAINTENANCE as its provider announced it
 )
+UNREACHABLE = f"{GROUP}/unreachable"  # on a node: SINCE, or SINCE/UNTIL, when no one reached it
 DRAIN = f"{GROUP}/drain"  # on a node: SINCE/DEADLINE, a person empties it
 HEALTH_DRAIN = f"{GROUP}/health-drain"  # the same for a fault, written with HEALTH
 HEALTH = f"{GROUP}/health"  # on a node: what is done about its faults, JSON of model.node_record
@@ -157,3 +158,5 @@ EXIT_UNAVAILABLE = 69
 DEFAULT_NAMESPACE = "default"
 #: Where Fairlead's own pods are, unless another namespace was chosen.
 OWN_NAMESPACE = "fairlead-system"
+#: Where kubelets renew the leases of their nodes.
+NODE_LEASES_NAMESPACE = "kube-node-lease"

@@ -126,12 +126,14 @@ class PlannerAnswers:
         if entry is None or found is None:
             return Explained()
         placement = entry.job.status.placement
-        own, since = dict.fromkeys(nodes_of(placement)), self._known.health.unready_since
+        health = self._known.health
+        own, since = dict.fromkeys(nodes_of(placement)), health.unready_since
         pools = list(self._known.pools()) if placement is None else []
         is_impossible = found.verdict.outcome is Outcome.IMPOSSIBLE
         return Explained(
             found,
             {name: since[name] for name in own if name in since},
+            [name for name in own if name in health.unreachable],
             self._jobs.node_lost_grace_seconds,
             [_for_job(pool, key) for pool in pools],
             self._holding(entry.gang, pools) if is_impossible else {},

@@ -32,7 +32,7 @@ from fairlead.api.jobs.job_mounts import EmptyDir
 from fairlead.api.kubernetes.selectors import is_qualified_name
 from fairlead.api.names import BALLOON_IMAGE, ZONE
 from fairlead.api.values.bounds import PATH_MAX
-from fairlead.app.health_settings import HealthSettings, conflicts_of_tests
+from fairlead.app.health_settings import HealthSettings, SilenceSettings, conflicts_of_tests
 from fairlead.app.images_settings import ImagesSettings
 from fairlead.doctor.sources import METRIC_SOURCES, Source
 from fairlead.input.sections import Section, about, load, plain, within
@@ -427,6 +427,7 @@ class ControllerSettings(Section, frozen=True):
     doctor: DoctorSettings = DoctorSettings()
     balloons: BalloonSettings = BalloonSettings()
     health: HealthSettings = HealthSettings()
+    silence: SilenceSettings = SilenceSettings()
     images: ImagesSettings = ImagesSettings()
     topology: TopologySettings = TopologySettings()
     job_defaults: JobDefaultsSettings = JobDefaultsSettings()
@@ -462,7 +463,7 @@ class ControllerSettings(Section, frozen=True):
         from fairlead.decide.adoption.view import AdoptionPolicy
         from fairlead.decide.doctor.policy import DoctorPolicy
         from fairlead.decide.fleet.balloons import BalloonPolicy
-        from fairlead.decide.health.policy import HealthPolicy
+        from fairlead.decide.health.policy import HealthPolicy, SilencePolicy
         from fairlead.decide.images.policy import ImagesPolicy
         from fairlead.decide.teams.policy import TeamsPolicy
 
@@ -475,6 +476,7 @@ class ControllerSettings(Section, frozen=True):
             doctor=DoctorPolicy(**fields(self.doctor)),
             balloons=BalloonPolicy(**fields(self.balloons)),
             health=HealthPolicy(**fields(self.health)),
+            silence=SilencePolicy(**fields(self.silence)),
             images=ImagesPolicy(**fields(self.images)),
             terms=self.terms(),
             levels=self.levels(),

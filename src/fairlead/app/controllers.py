@@ -18,8 +18,8 @@ from typing import Any
 from fairlead.api.cluster.team import Team
 from fairlead.api.jobs.job_defaults import JobTerms
 from fairlead.api.kubernetes.core import PriorityClass
-from fairlead.api.names import BALLOON_PRIORITY_CLASS
-from fairlead.api.resources import FLEETS, IMAGE_SETS
+from fairlead.api.names import BALLOON_PRIORITY_CLASS, NODE_LEASES_NAMESPACE
+from fairlead.api.resources import FLEETS, IMAGE_SETS, LEASES
 from fairlead.app.answers import KnownState, PlannerAnswers
 from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors
@@ -41,13 +41,14 @@ from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.controllers.stored_templates import StoredTemplates
 from fairlead.controllers.teams import TeamsController
+from fairlead.controllers.unreachable_nodes import Connect, UnreachableNodesController
 from fairlead.controllers.use import UseKeeper
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.arrays import ArraysPolicy
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.fleet.balloons import BalloonPolicy
 from fairlead.decide.fleet.view import FleetPolicy
-from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.policy import HealthPolicy, SilencePolicy
 from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.network import EgressPolicy
@@ -59,13 +60,14 @@ from fairlead.decide.verdict import ObjectKey
 from fairlead.doctor.examiner import Examiner, Servers
 from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.embedded.unscheduled import report_unscheduled
+from fairlead.kube.machine_contact import contact_machine
 from fairlead.model.asks.topology import DEFAULT_LEVELS, Level
 from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.history import History
 from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.mirror import Mirror, MirrorOptions
 from fairlead.runtime.numbers import Numbers, NumbersOptions
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
@@ -88,6 +90,7 @@ class Policies:
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     balloons: BalloonPolicy = field(default_factory=BalloonPolicy)
     health: HealthPolicy = field(default_factory=HealthPolicy)
+    silence: SilencePolicy = field(default_factory=SilencePolicy)
     images: ImagesPolicy = field(default_factory=ImagesPolicy)
     arrays: ArraysPolicy = field(default_factory=ArraysPolicy)
     egress: EgressPolicy = field(default_factory=EgressPolicy)
@@ -137,11 +140,14 @@ class Controllers:
         priority_classes: Mirror[PriorityClass] | None = None,
         teams: Mirror[Team] | None = None,
         providers: ProviderFactory | None = None,
+        connect: Connect = contact_machine,
     ) -> None:
         """`priority_classes` and `teams`: where another part of the process runs those mirrors.
 
         `providers` makes the providers of node pools; the default knows no simulated cloud.
+        `connect` tries the machines of nodes; the default does not know virtual ones.
         """
+        self._connect = connect
         self._providers = providers or own_providers()
         self._policies = policies
         self._client = client
@@ -189,6 +195,7 @@ class Controllers:
             SupervisedService("teams", self._run_teams, is_ready=lambda: self._is_ready("teams")),
             SupervisedService("fleet", self._run_fleet),
             SupervisedService("images", self._run_images),
+            SupervisedService("unreachable-nodes", self._run_unreachable_nodes),
             SupervisedService("use", self._run_use),
         ]
         if self._policies.doctor.enabled:
@@ -353,6 +360,23 @@ class Controllers:
             await self._run(controller, reader, also=[controller.observe])
         finally:
             self._metrics.health.watch(None)
+
+    async def _run_unreachable_nodes(self) -> None:
+        reader, policy = self._begin(UnreachableNodesController.name), self._policies.silence
+        options = MirrorOptions(NODE_LEASES_NAMESPACE, is_dormant=not policy.enabled)
+        leases = Mirror(
+            self._client, LEASES, clock=self._clock, log=self._log, options=options,
+            rng=self._context.streams(f"own-mirrors/{LEASES.plural}"),
+        )  # fmt: skip
+        controller = UnreachableNodesController(
+            self._client, self.world, leases, self._connect, events=self._events,
+            clock=self._clock, policy=policy, reader=reader, log=self._log,
+        )  # fmt: skip
+        self._metrics.silence.watch(lambda: controller.report)
+        try:
+            await self._run(controller, reader, own=[leases])
+        finally:
+            self._metrics.silence.watch(None)
 
     async def _run_images(self) -> None:
         reader = self._begin("images")

@@ -34,6 +34,7 @@ from fairlead.app.run_file import STORE_DIRECTORY
 from fairlead.app.server_tls import server_tls
 from fairlead.app.settings import OPEN_ADDRESS, Settings
 from fairlead.cloud.registry import Clouds, provider_of
+from fairlead.decide.health.unreachable_nodes import Contact
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.device_allocator import DeviceAllocator
@@ -43,6 +44,7 @@ from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.cluster_objects import Address
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.verbs.uids import Uids
+from fairlead.embedded.virtual.contact import VirtualContact
 from fairlead.embedded.volume_binder import VolumeBinder
 from fairlead.history import HISTORY_FILE
 from fairlead.history.sqlite import SqliteHistory
@@ -108,6 +110,7 @@ class Cluster:
         self._metrics = Metrics(CollectorRegistry(), version=__version__)
         self._supervisor: Supervisor | None = None
         self._is_stopping = False
+        self._contact: VirtualContact | None = None  # known once there are nodes
 
     def stop(self) -> None:
         """Begin the orderly end, at any time; `run` returns when it is done."""
@@ -136,11 +139,13 @@ class Cluster:
                 self._policies(), client, history,
                 context=ProcessContext(self._clock, self._metrics, self._log),
                 providers=lambda pool: provider_of(pool, self._clouds, nodes.cloud),
+                connect=self._connect,
             )  # fmt: skip
-            nodes = Nodes(
+            nodes: Nodes = Nodes(
                 self._settings, client, self._clock, pods=controllers.mirrors.pods,
                 nodes=controllers.mirrors.nodes, log=self._log,
             )  # fmt: skip
+            self._contact = nodes.contact
             self.nodes_kept = await nodes.shrink()
             lost: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
             store.on_failure(lost.set_result)
@@ -171,6 +176,10 @@ class Cluster:
             await self._supervise(supervisor, lambda: announce(server))
             if not lost.done():
                 await self._shut_down(nodes)
+
+    async def _connect(self, address: str, port: int, seconds: float) -> Contact:
+        contact = self._contact
+        return Contact.UNKNOWN if contact is None else await contact.connect(address, port, seconds)
 
     def _binders(self, client: InProcessClient, mirrors: SharedMirrors) -> list[SupervisedService]:
         """Return what elsewhere kube-controller-manager, kube-scheduler and provisioners do."""

@@ -102,6 +102,31 @@ class HealthSettings(Section, frozen=True):
     ] = 72_000  # fmt: skip
 
 
+class SilenceSettings(Section, frozen=True):
+    """Nodes whose kubelets are not heard: gangs leave those that no connection reaches either."""
+
+    enabled: Annotated[
+        bool,
+        about("Follow the leases that kubelets renew; false: a node is lost when Kubernetes says "
+              "that it is not ready."),
+    ] = True  # fmt: skip
+    silent_seconds: Annotated[
+        int,
+        within(11, 600, "A lease that was not renewed for so long is late, and the machine is "
+                        "tried. Of leases of 40 s, which are renewed every 10 s; others in "
+                        "proportion."),
+    ] = 15  # fmt: skip
+    share_max: Annotated[
+        float,
+        Meta(ge=0.0, le=0.5, description="Of the nodes at most so many count as unreachable within "
+             "an hour, and at least three; while more than so many are silent at once, and more "
+             "than one, none does."),
+    ] = 0.2  # fmt: skip
+    kubelet_port: Annotated[
+        int, within(1, 65_535, "Port on which machines are tried, that of the kubelets.")
+    ] = 10_250
+
+
 def conflicts_of_tests(settings: HealthSettings) -> Iterator[tuple[str, str]]:
     """Yield (path, message) of what is named and does not exist."""
     known = suites()

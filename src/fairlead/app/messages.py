@@ -148,7 +148,9 @@ class Explained(msgspec.Struct, frozen=True, rename="camel"):
     explanation: Explanation | None = None
     #: Nodes of the job that are not ready, and since when.
     unready: dict[str, float] = {}
-    #: How long the job waits for those.
+    #: Those of them that no connection reaches either: it waits for none of these.
+    unreachable: list[str] = []
+    #: How long the job waits for the others.
     node_lost_grace_seconds: float = 0.0
     #: The pools, with what they do for this job and nothing of others.
     pools: list[NodePool] = []

@@ -19,6 +19,7 @@ from fairlead.embedded.local.node import LocalNode
 from fairlead.embedded.local.streams import LocalStreams
 from fairlead.embedded.logs.archive import LogArchive
 from fairlead.embedded.node_leases import NodeLeases
+from fairlead.embedded.virtual.contact import VirtualContact
 from fairlead.embedded.virtual.fleet import NodeFleet, shrink_fleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import Profile, load_profile
@@ -59,7 +60,8 @@ class Nodes:
         self.archive = LogArchive(settings.data, client)
         #: The machines of node pools of provider Simulated.
         self.cloud = SimulatedCloud(self, _rng())
-        self._leases = NodeLeases(client, clock, nodes, log)
+        self.contact = VirtualContact(lambda: self._virtual.records if self._virtual else {})
+        self._leases = NodeLeases(client, clock, nodes, log, renews=self.contact.renews)
         self._local: LocalNode | None = None
         self.streams = LocalStreams(lambda: self._local)
         self._virtual: VirtualNodes | None = None

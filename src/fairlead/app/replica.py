@@ -23,7 +23,9 @@ from fairlead.app.controllers import Controllers, Policies
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
+from fairlead.controllers.unreachable_nodes import Connect
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.kube.machine_contact import contact_machine
 from fairlead.runtime.client import Client
 from fairlead.runtime.discovery import discover_groups
 from fairlead.runtime.fencing import LeaderClient, fence
@@ -69,12 +71,14 @@ class Replica:
         context: ProcessContext,
         archive: ReplicaLogSource | None = None,
         providers: ProviderFactory | None = None,
+        connect: Connect = contact_machine,
         fenced: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`fenced` is called at the start of each term with the number of jobs touched.
 
-        `providers` makes the providers of node pools.
+        `providers` makes the providers of node pools, `connect` tries the machines of nodes.
         """
+        self._connect = connect
         self._settings = settings
         self._client = client
         self._history = history
@@ -136,6 +140,7 @@ class Replica:
         controllers = Controllers(
             policies, client, self._history, context=context,
             priority_classes=self.priority_classes, teams=self.teams, providers=self._providers,
+            connect=self._connect,
         )  # fmt: skip
         jobs = controllers.mirrors.jobs
         touched = await fence(client, jobs, term, rng=self._rng, options=self._settings.leader)

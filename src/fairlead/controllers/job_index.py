@@ -38,6 +38,7 @@ from fairlead.decide.jobs.view import (
 )
 from fairlead.decide.pinning import Binding, node_of, own_binding
 from fairlead.decide.verdict import ObjectKey
+from fairlead.model.health.node_health import NodeHealth
 from fairlead.model.inventory.spares import is_spare
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -184,7 +185,7 @@ class JobIndex:
             cycle=find_cycle(job, lambda other: self._cluster.jobs.get(*other)),
             element=self._elements.state(job),
             node_troubles=outages(
-                self._health.unready_since, self._by_node.gone_since, placed.nodes, parts.pods.nodes
+                self._health, self._by_node.gone_since, placed.nodes, parts.pods.nodes
             ),
             bindings=self._bindings,
             spares=self._spares,
@@ -424,17 +425,21 @@ def placed_nodes(job: Job) -> Mapping[str, int]:
 
 
 def outages(
-    unready_since: Mapping[str, float],
-    gone_since: Mapping[str, float],
-    *nodes: Mapping[str, int],
+    health: NodeHealth, gone_since: Mapping[str, float], *nodes: Mapping[str, int]
 ) -> dict[str, NodeOutage]:
     """Return those of the nodes that are not ready or gone, in name order."""
+    unready_since = health.unready_since
     if not unready_since and not gone_since:
         return {}
     unready = ((name, False) for name in _among(unready_since, nodes))
     gone = ((name, True) for name in _among(gone_since, nodes))
     return {
-        name: NodeOutage(name, (gone_since if is_gone else unready_since)[name], is_gone=is_gone)
+        name: NodeOutage(
+            name,
+            (gone_since if is_gone else unready_since)[name],
+            is_gone=is_gone,
+            is_unreachable=not is_gone and name in health.unreachable,
+        )
         for name, is_gone in sorted({**dict(unready), **dict(gone)}.items())
     }
 

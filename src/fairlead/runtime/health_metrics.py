@@ -13,12 +13,14 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from fairlead.decide.health.cycle import HealthReport
+from fairlead.decide.health.unreachable_nodes import Presence, SilenceHold, SilenceReport
 from fairlead.decide.rails.removals import RemovalOutcome, RemovalRule
 from fairlead.decide.rails.sight import Blindness
 from fairlead.model.health.node_record import NodeState
 
 #: Returns what the latest decision found. Reading must not wait.
 HealthSource = Callable[[], HealthReport]
+SilenceSource = Callable[[], SilenceReport]
 
 
 class HealthMetrics(Collector):
@@ -74,3 +76,47 @@ class HealthMetrics(Collector):
         tests.add_metric(["due"], report.due)
         tests.add_metric(["late"], report.overdue)
         return (states, holds, held, tests)
+
+
+class SilenceMetrics(Collector):
+    """The series of nodes whose leases are late."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register the series on `registry`, which must not have them yet."""
+        self._source: SilenceSource | None = None
+        registry.register(self)
+
+    def watch(self, source: SilenceSource | None) -> None:
+        """Read this at each scrape; None: no more (this replica does not lead)."""
+        self._source = source
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what is read at the scrape."""
+        if self._source is None:
+            return ()
+        report = self._source()
+        nodes = GaugeMetricFamily(
+            "fairlead_node_leases",
+            "Nodes with a lease: all of them; those that are ready and whose lease is late; and "
+            "those that were found unreachable.",
+            labels=["state"],
+        )
+        for state in ("leases", "silent", "unreachable"):
+            nodes.add_metric([state], getattr(report, state))
+        found = GaugeMetricFamily(
+            "fairlead_silent_nodes",
+            "Nodes whose lease is late, by what was found out: answers and refuses are signs of "
+            "the machine.",
+            labels=["presence"],
+        )
+        for presence in Presence:
+            found.add_metric([presence.value], report.presence.get(presence, 0))
+        holds = GaugeMetricFamily(
+            "fairlead_silence_rail_holds",
+            "1 while silent nodes are not taken for lost, because what is seen cannot be trusted "
+            "or too many were, by what is wrong.",
+            labels=["rail"],
+        )
+        for hold in SilenceHold:
+            holds.add_metric([hold.value], report.hold is hold)
+        return (nodes, found, holds)

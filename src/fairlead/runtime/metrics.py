@@ -24,7 +24,7 @@ from fairlead.decide.reasons import Reason, Trait
 from fairlead.runtime.doctor_metrics import DoctorMetrics
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.fleet_metrics import FleetMetrics
-from fairlead.runtime.health_metrics import HealthMetrics
+from fairlead.runtime.health_metrics import HealthMetrics, SilenceMetrics
 from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.set_aside import SetAside
@@ -75,6 +75,7 @@ class Metrics(Collector):
         self.fleet = FleetMetrics(registry)
         self.doctor = DoctorMetrics(registry)
         self.health = HealthMetrics(registry)
+        self.silence = SilenceMetrics(registry)
         info = Gauge(
             "fairlead_build_info",
             "1, labelled with what runs.",

@@ -59,6 +59,7 @@ from fairlead.sim.actors.agents import Agents
 from fairlead.sim.actors.deletions import Deletions
 from fairlead.sim.actors.disturbances import Disturbances
 from fairlead.sim.actors.health_checker import HealthChecker
+from fairlead.sim.actors.kubelets import Kubelets
 from fairlead.sim.actors.machines import FleetChecker, MachineUse, pool_body, stop_failing
 from fairlead.sim.actors.quiet_client import QuietClient
 from fairlead.sim.actors.replica_options import replica_options
@@ -186,10 +187,13 @@ class World:
             options, self.client, self._service, self.virtual,
             checkers=self.checkers, streams=self._rng,
         )  # fmt: skip
+        self.kubelets = Kubelets(
+            options, self.client, self.clock, self.virtual, streams=self._rng
+        )  # fmt: skip
         self.replicas = Replicas(
             replica_options(options, self._late), self.client, self.switch, self.history,
             clock=self.clock, streams=self._rng, working=self._working, report=self._report,
-            cloud=self.cloud,
+            cloud=self.cloud, connect=self.kubelets.connect,
         )  # fmt: skip
         #: The values of the PriorityClasses, by name; who creates another one adds it.
         priorities = self.priorities = {HIGH["metadata"]["name"]: HIGH["value"]}
@@ -219,6 +223,7 @@ class World:
             self.topology, self.strict, self.own_nodes, self.maintenance, self.job_checker,
             self.arrays, self.volumes,
             *([self.agents, self.health] if options.health.enabled else []),
+            *([self.kubelets] if options.silence.enabled else []),
         ]  # fmt: skip
         if options.binding is not None:
             self._observers += [self.scheduler, self.tool, GateChecker()]
@@ -322,6 +327,7 @@ class World:
                 group.create_task(self._look()),
                 group.create_task(self.switch.late.run(), name="late"),
                 group.create_task(self.agents.confirm(), name="agents"),
+                group.create_task(self.kubelets.run(self.options.workload.seconds)),
             ]
             if self.cloud is not None:
                 tasks.append(group.create_task(self.cloud.run(), name="cloud"))

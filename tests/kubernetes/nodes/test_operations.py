@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from tests.kubernetes.nodes.running import (
 from tools.cluster.cluster import Cluster, ready_nodes
 from tools.cluster.install import NAMESPACE, RELEASE, helm
 from tools.cluster.jobs import Client
+
+from fairlead.api.names import UNREACHABLE
 
 pytestmark = pytest.mark.kubernetes
 
@@ -184,6 +187,42 @@ def test_a_gang_waits_for_names_that_come_late(
     job = client.until_state("late", "Succeeded", "Failed")
     assert (job["status"]["state"], job["status"]["attempt"]) == ("Succeeded", 1), job["status"]
     assert len(client.run("logs", "late").splitlines()) == 2
+
+
+def test_the_gang_of_a_node_that_is_unplugged_runs_elsewhere_long_before_the_grace_is_over(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    submit(client, tmp_path, STAYS, "--name", "dark", "--nodes", "2", "--cpus", MOST_OF_A_NODE)
+    job = client.until_state("dark", "Running")
+    node = next(each for each in places(job) if each != node_of_leader(cluster))
+    time.sleep(21)  # each kubelet has renewed its lease in the sight of this leader
+    cluster.set_link(node, "down")
+    began = time.monotonic()
+    try:
+        job = client.until(
+            "dark", "elsewhere",
+            lambda status: status["attempt"] == 2 and status["state"] == "Running",
+        )  # fmt: skip
+        seconds = time.monotonic() - began
+        assert "unreachable: its lease is not renewed" in client.run("nodes", "-R")
+    finally:
+        cluster.set_link(node, "up")
+    first = job["status"]["attempts"][0]
+    assert (first["cause"], first["reason"], first["nodesLost"]) == ("Node", "NodeLost", [node])
+    assert "was unreachable for" in first["message"]
+    assert node not in places(job)
+    print(f"{seconds:.1f} s from the last packet of {node} to the gang elsewhere")
+    # Kubernetes' own 20 s here, and nodeLostGraceSeconds.
+    assert seconds < 60, "it waited for Kubernetes, and for the grace"
+    until("the node takes work again", lambda: _mark_of(cluster, node).count("/") == 2)
+    until("no pod is left of the lost one", lambda: len(pods(cluster, "dark")) == 2)
+
+
+def _mark_of(cluster: Cluster, node: str) -> str:
+    """Return the mark of a node: one slash in the key, and one more once it is over."""
+    notes = json.loads(cluster.kubectl("get", "node", node, "-o", "json"))["metadata"]
+    mark = notes.get("annotations", {}).get(UNREACHABLE, "")
+    return f"{UNREACHABLE}={mark}" if mark else ""
 
 
 SAVES = """from fairlead.member.progress import checkpoint_directory

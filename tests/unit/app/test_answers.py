@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.app.test_archive import Reviewer, archive, get, proxied
 
+from fairlead.api import names
 from fairlead.api.cluster.node_pool import (
     Launch,
     NodePool,
@@ -177,6 +178,11 @@ def test_what_is_known_beside_the_state_goes_with_the_answer() -> None:
     found = answers.explain(job.metadata.key, NOW)
     assert found.unready.keys() == {"node-0000"}
     assert found.node_lost_grace_seconds == 7.0
+    assert found.unreachable == []
+    mark = {names.UNREACHABLE: format_time(NOW - 20)}
+    health.put(make_node("node-0000", gpus=8, annotations=mark), NOW)
+    found = answers.explain(job.metadata.key, NOW)
+    assert (found.unreachable, found.unready) == (["node-0000"], {"node-0000": NOW - 20})
     assert answers.explain(("default", "none"), NOW) == Explained()
 
 

@@ -168,7 +168,9 @@ def test_all_three_compose_the_same_controllers(composed: Composed, tmp_path: An
     assert simulated_embedded.controllers == embedded.controllers
     mirrors = {"mirror-priorityclasses", "mirror-teams"}  # those that each replica runs
     assert {*simulated_embedded.services, *mirrors} == {*embedded.services}
-    everywhere = {"scheduler", "jobs", "arrays", "teams", "fleet", "images", "doctor"}
+    everywhere = {
+        "scheduler", "jobs", "arrays", "teams", "fleet", "images", "doctor", "unreachable-nodes",
+    }  # fmt: skip
     assert {*everywhere, "adoption"} == set(operator.controllers)
     assert everywhere == set(embedded.controllers)
 

@@ -19,6 +19,7 @@ from fairlead.app.replica import ReplicaSettings
 from fairlead.cli.main import guarded
 from fairlead.decide.doctor.examination import Examination
 from fairlead.decide.health.cycle import HealthReport
+from fairlead.decide.health.unreachable_nodes import SilenceReport
 from fairlead.doctor.check import Check, Harm, Limit, Side, critical, warning
 from fairlead.doctor.checks.etcd import NOSPACE
 from fairlead.doctor.expressions import (
@@ -140,6 +141,7 @@ def exported() -> dict[str, set[str]]:
     operator._metrics.fleet.watch(FleetSource(lambda: (), lambda: None, lambda: (), lambda: None))
     operator._metrics.doctor.watch(lambda: Examination(0.0))
     operator._metrics.health.watch(HealthReport)
+    operator._metrics.silence.watch(SilenceReport)
     webhook = CollectorRegistry()
     WebhookMetrics(webhook, lambda: 0.0)
     text = operator._metrics.render().decode() + generate_latest(webhook).decode()

@@ -12,7 +12,7 @@ from tests.unit.embedded.test_service import EPOCH, create, make, sweeping
 from fairlead.api.resources import LEASES, NODES
 from fairlead.api.status import NotFound
 from fairlead.embedded import builtins
-from fairlead.embedded.node_leases import LEASE_SECONDS, NAMESPACE, RENEW_SECONDS, NodeLeases
+from fairlead.embedded.node_leases import NAMESPACE, NodeLeases, NodeLeaseTimes
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.cluster_objects import Address
 from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WriteOptions
@@ -124,10 +124,14 @@ def test_a_node_that_is_ready_renews_its_lease_and_one_that_is_not_does_not() ->
             [lease] = client.stored(LEASES)
             assert lease.metadata.key == (NAMESPACE, "v0")
             assert lease.metadata.owner_references[0].name == "v0"
-            assert lease.spec.lease_duration_seconds == LEASE_SECONDS > RENEW_SECONDS
+            assert (
+                lease.spec.lease_duration_seconds
+                == NodeLeaseTimes().lease_seconds
+                > NodeLeaseTimes().renew_seconds
+            )
             first = lease.spec.renew_time
             await client.create(NODES, make_node("v2", labels=ours))
-            await asyncio.sleep(RENEW_SECONDS + 10)
+            await asyncio.sleep(NodeLeaseTimes().renew_seconds + 10)
             again, late = client.stored(LEASES)
             assert late.metadata.name == "v2"
             assert (again.spec.renew_time or "") > (first or "")

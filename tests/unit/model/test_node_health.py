@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.kubernetes.core import Node, NodeCondition
-from fairlead.api.names import MAINTENANCE, MAINTENANCE_ANNOUNCED
+from fairlead.api.names import MAINTENANCE, MAINTENANCE_ANNOUNCED, UNREACHABLE
 from fairlead.api.values.times import format_time
-from fairlead.model.health.node_health import NodeHealth, is_ready
+from fairlead.model.health.node_health import NodeHealth, is_answering, is_ready
 from fairlead.model.health.windows import Window, read_window, window_text
 from fairlead.testing.builders import EPOCH, make_node
 
@@ -116,3 +116,23 @@ def test_observers_hear_of_changes_only() -> None:
     world.end()
     world.health.put(make_node("a"), EPOCH)
     assert world.reports == ["a"] * 4
+
+
+def test_a_node_that_was_found_unreachable_is_not_usable_though_its_condition_is_old() -> None:
+    watched = Watched()
+    health, node = watched.health, make_node("a")
+    health.put(node, EPOCH)
+    mark = make_node("a", annotations={UNREACHABLE: format_time(EPOCH - 16)})
+    health.put(mark, EPOCH)
+    assert (health.usable, health.unready_since) == ({"a": False}, {"a": EPOCH - 16})
+    assert health.unreachable == {"a": EPOCH - 16}
+    assert (is_ready(mark), is_answering(mark)) == (True, False), "pools do not read the mark"
+    health.put(with_ready(mark, "Unknown", EPOCH + 30), EPOCH + 30)
+    assert health.unready_since == {"a": EPOCH - 16}
+    for text in (f"{format_time(EPOCH - 16)}/{format_time(EPOCH)}", "", "yesterday"):
+        health.put(make_node("a", annotations={UNREACHABLE: text}), EPOCH)
+        assert (health.usable, health.unreachable) == ({"a": True}, {}), text
+    health.put(mark, EPOCH)
+    health.remove("a")
+    assert (health.unreachable, health.unready_since) == ({}, {})
+    assert len(watched.reports) == 5, "one for each change"

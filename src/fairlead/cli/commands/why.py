@@ -154,6 +154,7 @@ class JobAnswer:
         found = self.explained
         text = why_text(
             self.job, found.explanation, instant, is_up=self.is_up, unready=found.unready,
+            unreachable=found.unreachable,
             buying=self.buying, owners=found.owners,
             node_lost_grace_seconds=found.node_lost_grace_seconds,
         )  # fmt: skip

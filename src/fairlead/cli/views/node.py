@@ -14,6 +14,7 @@ from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.nodes import pool_of, state_of
 from fairlead.decide.words import duration, plural
 from fairlead.model.health.node_record import NodeRecord, NodeState, record_of
+from fairlead.model.health.unreachable import mark_of
 from fairlead.model.health.windows import Window, drain_of
 
 _SHOWN_MAX = 5
@@ -77,6 +78,9 @@ def node_facts(node: Node, report: NodeReport | None, now: float) -> Iterator[tu
         state, reason, since = state_of(node, now)
         ago = f" for {duration(now - since)}" if since is not None else ""
         yield "state", f"{state.value}{ago}" + (f": {reason}" if reason else "")
+    if (mark := mark_of(notes)) is not None and mark.until is not None:
+        away = duration(mark.until - mark.since)
+        yield "was away", f"unreachable for {away}, until {duration(now - mark.until)} ago"
     if drain is not None and not drain.error and drain.start < float("inf"):
         yield "drain", _drain_words(drain, now)
     if node.spec.unschedulable:

@@ -15,6 +15,7 @@ from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.words import duration, fold_names
 from fairlead.model.health.node_record import record_of
+from fairlead.model.health.unreachable import unreachable_since
 from fairlead.model.health.windows import read_window
 from fairlead.model.inventory.spares import is_spare
 
@@ -75,6 +76,9 @@ def state_of(node: Node, now: float) -> tuple[NodeUsability, str, float | None]:
 
     A node whose maintenance is still to come is ready, and the reason says when it begins.
     """
+    if (unreachable := unreachable_since(node)) is not None:
+        reason = "unreachable: its lease is not renewed, and its machine does not answer"
+        return NodeUsability.NOT_READY, reason, unreachable
     ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
     if ready is None or ready.status != "True":
         reason = ready.reason if ready and ready.reason else "NoReport"

@@ -6,7 +6,7 @@ described by its status: where it is, its attempts and their causes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -77,6 +77,7 @@ def why_text(
     *,
     is_up: bool = False,
     unready: Mapping[str, float] = _NONE_UNREADY,
+    unreachable: Collection[str] = (),
     buying: Buying | None = None,
     owners: Owners = _NO_OWNERS,
     node_lost_grace_seconds: float = 0.0,
@@ -85,7 +86,8 @@ def why_text(
 
     `is_up` says that the cluster is one of `fairlead up`, where some jobs are simulated, `unready`
     since when nodes of the job have not been ready, and `node_lost_grace_seconds` for how long it
-    waits for those; `buying` what node pools do for it, `owners` whose its nodes are.
+    waits for those that are not among the `unreachable`; `buying` what node pools do for it,
+    `owners` whose its nodes are.
     """
     note = [line("simulated", _SIMULATED)] if is_up and is_simulated(job) else []
     if job.is_finished:
@@ -96,7 +98,9 @@ def why_text(
         return joined([f"Job {job.metadata.name}: {where_or_why(job)}"])
     team = borrowing_words(job, owners)
     note = [*([line("team", team)] if team else []), *_defaults(job), *note]
-    return _placed(job, now, [*note, *_not_ready(unready, now, node_lost_grace_seconds)])
+    return _placed(
+        job, now, [*note, *_not_ready(unready, unreachable, now, node_lost_grace_seconds)]
+    )
 
 
 def supposed_text(
@@ -110,13 +114,17 @@ def supposed_text(
     return f"With {words}:\n\n{text}"
 
 
-def _not_ready(unready: Mapping[str, float], now: float, grace_seconds: float) -> list[str]:
+def _not_ready(
+    unready: Mapping[str, float], unreachable: Collection[str], now: float, grace_seconds: float
+) -> list[str]:
     """Return what to expect of nodes that do not report: they may come back, or the gang moves."""
     patience = duration(grace_seconds)
     texts = (
-        f"{name} for {duration(max(now - since, 0.0))}; the job moves once that is {patience}"
+        f"{name} for {duration(max(now - since, 0.0))}; "
+        + ("unreachable: the job moves" if name in unreachable
+           else f"the job moves once that is {patience}")
         for name, since in sorted(unready.items())[:UNREADY_SHOWN_MAX]
-    )
+    )  # fmt: skip
     return labelled("not ready", texts)
 
 

@@ -76,3 +76,41 @@ class HealthPolicy:
     def acts_on(self, check: str) -> bool:
         """True when faults of a check are acted on, and not only recorded."""
         return check in self.act_on or EVERY_CHECK in self.act_on
+
+
+@dataclass(frozen=True, slots=True)
+class SilencePolicy:
+    """The options; durations in seconds. Those before `settle_seconds` are settings."""
+
+    enabled: bool = True
+    #: A lease of 40 s that was not renewed for so long is late; others in proportion.
+    silent_seconds: int = 15
+    #: Of the nodes, at most so many may be marked, at once and within an hour.
+    share_max: float = 0.2
+    #: Of kubelets. What a node says of its port is not used.
+    kubelet_port: int = 10_250
+    #: Nodes that have been silent for longer are counted neither as silent nor as nodes.
+    settle_seconds: float = 600.0
+    #: For so long a closed mark counts.
+    window_seconds: float = 3600.0
+    #: In an hour any cluster may have so many marks.
+    window_least: int = 3
+    #: An answer is good for so long; then a node that is silent is tried again.
+    answer_seconds: float = 10.0
+    #: Of a connection, which is tried so many times in a row.
+    connect_seconds: float = 1.5
+    connects: int = 2
+    #: Other nodes to which a connection is tried beside: those that were heard last.
+    controls: int = 3
+    #: So long before its lease is late a node is tried, so that the answer is there by then.
+    #: Renewals are at most 10.4 s apart.
+    early_seconds: float = 2.0
+    #: While a node is silent, it is looked at so often.
+    look_seconds: float = 2.0
+    #: Nodes that are tried at a time.
+    batch_max: int = 64
+
+    @property
+    def doubt_seconds(self) -> float:
+        """After how long without a renewal a machine is tried."""
+        return self.silent_seconds - self.early_seconds

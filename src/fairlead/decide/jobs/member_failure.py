@@ -178,6 +178,8 @@ def node_lost(member: MemberPod, trouble: NodeOutage, now: float) -> Failure:
     """Blame the node of a member that never ended."""
     seconds = max(0, round(now - trouble.since))
     how = "no longer exists" if trouble.is_gone else f"was not ready for {seconds} s"
+    if trouble.is_unreachable:
+        how = f"was unreachable for {seconds} s"
     return Failure(
         EndReason.NODE_LOST,
         f"{describe(member)} was lost: its node {how}",

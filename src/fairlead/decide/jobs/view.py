@@ -45,9 +45,13 @@ class NodeOutage:
     name: str
     since: float
     is_gone: bool = False
+    #: Neither its lease nor a connection shows it: no patience helps.
+    is_unreachable: bool = False
 
     def lost_at(self, policy: JobsPolicy) -> float:
         """Return when it counts as lost."""
+        if self.is_unreachable:
+            return self.since
         grace = policy.node_gone_grace_seconds if self.is_gone else policy.node_lost_grace_seconds
         return self.since + grace
 

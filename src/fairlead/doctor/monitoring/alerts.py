@@ -123,6 +123,24 @@ OWN: tuple[Alert, ...] = (
         "fairlead nodes -R; fairlead node NAME",
     ),
     Alert(
+        "FairleadNodesSilent",
+        'sum(fairlead_silent_nodes{presence=~"answers|refuses|unknown"}) > 0', 10,
+        Harm.WARNING, "Kubelets do not renew their leases, and their machines are not lost",
+        "answers, refuses: the kubelet hangs, is stopped or cannot reach the API server; what runs "
+        "there goes on. unknown: no connection to other machines succeeds either, as where a "
+        "firewall is before silence.kubeletPort, so a lost node is found as late as Kubernetes "
+        "finds it.",
+        "kubectl get events -A --field-selector reason=NodeSilent; kubectl get nodes",
+    ),
+    Alert(
+        "FairleadSilenceHeld",
+        "max by (rail) (fairlead_silence_rail_holds) > 0", 10,
+        Harm.WARNING, "Nodes that are silent are not taken for lost",
+        "Too many are at once or within an hour, or no lease of any node is seen. Usually the API "
+        "server or a network is in trouble. It goes on by itself afterwards.",
+        "kubectl get nodes; fairlead nodes -R; fairlead doctor --only 'API-*'",
+    ),
+    Alert(
         "FairleadNodesUntested",
         'max(fairlead_health_nodes_untested{state="late"}) > 0', 30,
         Harm.WARNING, "Idle nodes have not been tested for a day",

@@ -240,6 +240,13 @@ FLEET_BOARD = Board("fairlead-fleet", "Fairlead / Fleet", (
               "By the rule of the rails that holds them there.", is_stacked=True),
         Panel("What holds health back", (_by("rail", "fairlead_health_rail_holds", "max"),),
               "While one is 1, no node is taken out.", levels=(Limit(Harm.WARNING, 0),)),
+        Panel("Leases of nodes", (_by("state", 'fairlead_node_leases{state!="leases"}'),),
+              "silent: late; unreachable: the machine did not answer either."),
+        Panel("Silent nodes", (_by("presence", "fairlead_silent_nodes"),),
+              "By what was found out about the machine.", is_stacked=True),
+        Panel("What holds marks back", (_by("rail", "fairlead_silence_rail_holds", "max"),),
+              "While one is 1, no silent node is taken for lost.",
+              levels=(Limit(Harm.WARNING, 0),)),
     )),
 ))  # fmt: skip
 _ROWS = {

@@ -44,9 +44,10 @@ from fairlead.embedded.virtual.records import (
     Timers,
     VirtualNodeRecord,
     Want,
+    node_record,
     use_of,
 )
-from fairlead.embedded.virtual.status import NodeClaims, Readiness, node_conditions, taints_for
+from fairlead.embedded.virtual.status import Readiness, node_conditions, taints_for
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -262,7 +263,7 @@ class VirtualNodes:
         self._add(node)
 
     def _add(self, node: Node) -> None:
-        self._nodes[node.metadata.name] = _node_record(node)
+        self._nodes[node.metadata.name] = node_record(node)
         self._images.register(node.metadata.name, node.status.images)
 
     def _images_changed(self, name: str) -> None:
@@ -280,6 +281,11 @@ class VirtualNodes:
     def fail_pod(self, key: tuple[str, str], *, exit_code: int = 1, signal: int = 0) -> None:
         """End a pod's processes now; KeyError when no such pod is alive on a virtual node."""
         self._lives.kill(key, exit_code=exit_code, signal=signal)
+
+    @property
+    def records(self) -> Mapping[str, VirtualNodeRecord]:
+        """The nodes that are driven here, by name."""
+        return self._nodes
 
     def node_names(self) -> tuple[str, ...]:
         """Return the names of all nodes that are driven here and have a machine, sorted."""
@@ -475,24 +481,3 @@ class VirtualNodes:
         record.written = state
         if record.is_ended and state[0] is Readiness.UNKNOWN:
             self._nodes.pop(record.name, None)
-
-
-def _node_record(node: Node) -> VirtualNodeRecord:
-    """Return the record of a node as the API has it; one that is not ready counts as
-    unreachable.
-    """
-    allocatable = quantity.resources_to_base(node.status.allocatable)
-    addresses = [a.address for a in node.status.addresses if a.type == "InternalIP"]
-    record = VirtualNodeRecord(
-        node.metadata.name, addresses[0] if addresses else "", NodeClaims(allocatable)
-    )
-    conditions = {c.type: c for c in node.status.conditions}
-    ready = conditions.get(names.READY)
-    if ready is not None and ready.status != Readiness.READY.value:
-        record.readiness = Readiness(ready.status)
-        record.fault = NodeFault.UNREACHABLE
-    capacity = quantity.resources_to_base(node.status.capacity)
-    owned = capacity.get(quantity.GPU, 0)
-    record.gpus_lost = max(owned - allocatable.get(quantity.GPU, owned), 0)
-    record.written = record.state
-    return record

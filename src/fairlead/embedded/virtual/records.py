@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, Flag
 from typing import Any, assert_never
 
+from fairlead.api import names
 from fairlead.api.jobs.use import MemberUse, encode_use
-from fairlead.api.kubernetes.core import Pod
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.kubernetes.image_names import full_image_name
 from fairlead.api.values import quantity
 from fairlead.embedded.virtual.profile import PodState, Stage, UseSpec
@@ -268,3 +269,24 @@ class AddressPool:
     def give_back(self, address: str) -> None:
         """Free it."""
         self._used.discard(address)
+
+
+def node_record(node: Node) -> VirtualNodeRecord:
+    """Return the record of a node as the API has it; one that is not ready counts as
+    unreachable.
+    """
+    allocatable = quantity.resources_to_base(node.status.allocatable)
+    addresses = [a.address for a in node.status.addresses if a.type == "InternalIP"]
+    record = VirtualNodeRecord(
+        node.metadata.name, addresses[0] if addresses else "", NodeClaims(allocatable)
+    )
+    conditions = {c.type: c for c in node.status.conditions}
+    ready = conditions.get(names.READY)
+    if ready is not None and ready.status != Readiness.READY.value:
+        record.readiness = Readiness(ready.status)
+        record.fault = NodeFault.UNREACHABLE
+    capacity = quantity.resources_to_base(node.status.capacity)
+    owned = capacity.get(quantity.GPU, 0)
+    record.gpus_lost = max(owned - allocatable.get(quantity.GPU, owned), 0)
+    record.written = record.state
+    return record

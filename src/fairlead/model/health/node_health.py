@@ -13,6 +13,7 @@ from types import MappingProxyType
 from fairlead.api.kubernetes.core import Node, NodeCondition
 from fairlead.api.names import MAINTENANCE, MAINTENANCE_ANNOUNCED, READY
 from fairlead.api.values.times import parse_time
+from fairlead.model.health.unreachable import unreachable_since
 from fairlead.model.health.windows import Window, drain_of, read_window
 
 
@@ -22,13 +23,16 @@ class NodeHealth:
     def __init__(self) -> None:
         self._usable: dict[str, bool] = {}
         self._unready_since: dict[str, float] = {}
+        self._unreachable: dict[str, float] = {}
         self._cordoned: dict[str, None] = {}
         self._closing: dict[str, Window] = {}
         self._observers: list[Callable[[str], None]] = []
         #: Every node that exists: True when a pod may be bound there now.
         self.usable: Mapping[str, bool] = MappingProxyType(self._usable)
-        #: Nodes that exist and are not ready, with the instant since when.
+        #: Nodes that exist and are not ready or unreachable, with the instant since when.
         self.unready_since: Mapping[str, float] = MappingProxyType(self._unready_since)
+        #: Those that were found unreachable, from two sides: they count as lost at once.
+        self.unreachable: Mapping[str, float] = MappingProxyType(self._unreachable)
         #: Nodes that a person or a controller has cordoned.
         self.cordoned: Mapping[str, None] = MappingProxyType(self._cordoned)
         #: Nodes that gangs are to leave, and when: drains, and maintenance of the provider.
@@ -48,13 +52,19 @@ class NodeHealth:
         name = node.metadata.name
         before = self._facts(name)
         since = _unready_since(node, self._unready_since.get(name, now))
+        unreachable = unreachable_since(node)
+        if unreachable is not None:
+            since = unreachable if since is None else min(since, unreachable)
         is_cordoned = node.spec.unschedulable
         is_leaving = node.metadata.deletion_timestamp is not None
         self._usable[name] = since is None and not is_cordoned and not is_leaving
         self._unready_since.pop(name, None)
+        self._unreachable.pop(name, None)
         self._cordoned.pop(name, None)
         if since is not None:
             self._unready_since[name] = since
+        if unreachable is not None:
+            self._unreachable[name] = unreachable
         if is_cordoned:
             self._cordoned[name] = None
         self._closing.pop(name, None)
@@ -68,13 +78,15 @@ class NodeHealth:
         if self._usable.pop(name, None) is None:
             return
         self._unready_since.pop(name, None)
+        self._unreachable.pop(name, None)
         self._cordoned.pop(name, None)
         self._closing.pop(name, None)
         self._report(name)
 
     def _facts(self, name: str) -> tuple[object, ...]:
         is_cordoned, window = name in self._cordoned, self._closing.get(name)
-        return self._usable.get(name), self._unready_since.get(name), is_cordoned, window
+        since, unreachable = self._unready_since.get(name), name in self._unreachable
+        return self._usable.get(name), since, unreachable, is_cordoned, window
 
     def _report(self, name: str) -> None:
         for observer in list(self._observers):
@@ -85,6 +97,11 @@ def is_ready(node: Node) -> bool:
     """True when the node's Ready condition is "True"."""
     condition = _ready_condition(node)
     return condition is not None and condition.status == "True"
+
+
+def is_answering(node: Node) -> bool:
+    """True when the node is ready, and was not found unreachable before its condition says so."""
+    return is_ready(node) and unreachable_since(node) is None
 
 
 def _ready_condition(node: Node) -> NodeCondition | None:

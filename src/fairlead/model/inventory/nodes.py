@@ -36,7 +36,7 @@ from fairlead.model.asks.requests import (
     Request,
     RequestReader,
 )
-from fairlead.model.health.node_health import is_ready
+from fairlead.model.health.node_health import is_answering
 from fairlead.model.health.windows import closed_of
 from fairlead.model.inventory.image_table import ImageTable
 from fairlead.model.inventory.labels import LabelTable, resized
@@ -444,7 +444,7 @@ class NodeTable:
 
     def _set_flags(self, slot: int, node: Node) -> bool:
         before = (self.exists[slot], self.ready[slot], self.cordoned[slot])
-        after = (True, is_ready(node), node.spec.unschedulable)
+        after = (True, is_answering(node), node.spec.unschedulable)
         self.exists[slot], self.ready[slot], self.cordoned[slot] = after
         return before != after
 

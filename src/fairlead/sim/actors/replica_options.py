@@ -25,6 +25,7 @@ def replica_options(options: WorldOptions, late_seconds: float) -> ReplicaOption
         jobs, options.policy, options.adoption, fleet=FleetPolicy(sight=options.sight),
         doctor=options.doctor, teams=options.teams,
         health=replace(options.health, sight=options.sight), images=options.images,
+        silence=options.silence,
     )  # fmt: skip
     if options.balloons and options.binding is not None:
         policies = policies.with_balloons(LeaderOptions().namespace, options.binding)

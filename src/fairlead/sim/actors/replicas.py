@@ -31,6 +31,8 @@ from fairlead.app.context import ProcessContext, Streams
 from fairlead.app.controllers import Policies
 from fairlead.app.replica import Replica, ReplicaSettings
 from fairlead.cloud.simulated import SimulatedCloud
+from fairlead.controllers.unreachable_nodes import Connect
+from fairlead.decide.health.unreachable_nodes import Contact
 from fairlead.decide.lease import LeaseTimes
 from fairlead.runtime.client import Client, ClientWrapper, Request, RequestVerb
 from fairlead.runtime.clock import Clock
@@ -55,6 +57,11 @@ _STOPPED_SHARE = 0.2
 _LEASE_SHARE = 0.05
 # Taken before a run: inside one, Fairlead's own code must not read the wall clock.
 _stopwatch = time.perf_counter
+
+
+async def no_contact(_address: str, _port: int, _seconds: float) -> Contact:
+    """Say that nothing is known of any machine."""
+    return Contact.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +271,11 @@ class Replicas:
         working: WorkingTime,
         report: Callable[[BaseException], None],
         cloud: SimulatedCloud | None = None,
+        connect: Connect = no_contact,
     ) -> None:
         """`report` is called with faults of our own code, and with promises that are broken."""
         self._cloud = cloud
+        self._connect = connect
         self.met: Counter[str] = Counter()
         #: Calls by (service, verb and kind), and decisions by controller, of all replicas.
         self.requests: Counter[tuple[str, str]] = Counter()
@@ -378,6 +387,7 @@ class Replicas:
             self._history,
             context=context,
             providers=provider_of_process(self._cloud, process.step),
+            connect=self._connect,
         )
         supervisor = Supervisor(
             replica.services(), clock=clock, rng=streams("supervisor"), log=context.log

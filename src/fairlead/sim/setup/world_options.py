@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.doctor.policy import DoctorPolicy
-from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.policy import HealthPolicy, SilencePolicy
 from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
@@ -87,6 +87,7 @@ class WorldOptions:
     sick_nodes_per_day: float = 0.0  # faults that the agents report; with `health` enabled
     sick_seconds: float = 600.0  # the mean time after which a fault ends by itself
     sick_storms_per_day: float = 0.0  # for a while all nodes look sick
+    lease_outages_per_day: float = 0.0  # no node, or half of them, is heard; with `silence`
     pools: tuple[PoolShape, ...] = ()  # whose nodes are bought, in addition
     cloud: CloudRates = field(default_factory=CloudRates)
     user_acts_per_day: float = 100.0  # holds, releases and cancels of random jobs
@@ -99,6 +100,8 @@ class WorldOptions:
     adoption: AdoptionPolicy = field(default_factory=AdoptionPolicy)
     teams: TeamsPolicy = field(default_factory=TeamsPolicy)
     health: HealthPolicy = field(default_factory=HealthPolicy)
+    #: Enabled, nodes renew their leases every 10 s, which are 8,640 writes a day of each.
+    silence: SilencePolicy = field(default_factory=lambda: SilencePolicy(enabled=False))
     images: ImagesPolicy = field(default_factory=ImagesPolicy)
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     #: None: as on an embedded cluster, without another scheduler and without adoption.

@@ -59,6 +59,11 @@ def test_a_node_that_does_not_report_is_named_while_there_is_patience_with_it() 
     unready = {"node-0000": EPOCH - 12}
     text = why_text(job, explanation, EPOCH, unready=unready, node_lost_grace_seconds=90.0)
     assert "  not ready  node-0000 for 12s; the job moves once that is 1m30s\n" in text
+    text = why_text(
+        job, explanation, EPOCH, unready=unready, unreachable=["node-0000"],
+        node_lost_grace_seconds=90.0,
+    )  # fmt: skip
+    assert "  not ready  node-0000 for 12s; unreachable: the job moves\n" in text
 
 
 def test_a_line_of_a_progress_report_that_could_not_be_read_is_shown_with_what_is_expected() -> (
