@@ -77,7 +77,8 @@ async def pod_socket(
 ) -> AsyncGenerator[PodSocket]:
     """Open a WebSocket to the sub-resource of a pod; ApiError, with the server's words."""
     options, connection = HttpOptions(), server.connection
-    place = HttpRequest("GET", path)
+    # A kubelet refuses any type by name (406), since what it answers here has none.
+    place = HttpRequest("GET", path, accept="*/*")
     refused = list[HttpResponse]()
 
     async def keep_refusal(
