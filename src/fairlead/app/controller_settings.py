@@ -32,6 +32,7 @@ from fairlead.api.jobs.job_mounts import EmptyDir
 from fairlead.api.kubernetes.selectors import is_qualified_name
 from fairlead.api.names import BALLOON_IMAGE, ZONE
 from fairlead.api.values.bounds import PATH_MAX
+from fairlead.app.client_settings import SessionsSettings, SlurmSettings
 from fairlead.app.health_settings import HealthSettings, SilenceSettings, conflicts_of_tests
 from fairlead.app.images_settings import ImagesSettings
 from fairlead.doctor.sources import METRIC_SOURCES, Source
@@ -54,7 +55,6 @@ _SERVER = "https?://[^/ @]+(/[^ @]*)?"
 _JOB = f"^({'|'.join(METRIC_SOURCES)})=.+$"
 ETCD_MAX = 9
 LEVELS_MAX = 16
-PARTITIONS_MAX = 256
 
 
 class PlacementSettings(Section, frozen=True):
@@ -386,35 +386,6 @@ class JobMaximaSettings(Section, frozen=True):
         within(0, YEAR, "Longest time limit of a job; longer ones, and none, are refused. 0: no "
                         "maximum."),
     ] = 0  # fmt: skip
-
-
-class SlurmSettings(Section, frozen=True):
-    """What names in scripts of Slurm mean here; read by `fairlead submit`, not by controllers."""
-
-    partitions: Annotated[
-        dict[str, dict[str, str]],
-        Meta(max_length=PARTITIONS_MAX, description="Labels of the nodes of each partition that "
-             "scripts name, such as `gpu: {nvidia.com/gpu.present: \"true\"}`. A partition that is "
-             "not here is the node pool of that name."),
-    ] = {}  # fmt: skip
-    qos: Annotated[
-        dict[str, str],
-        Meta(max_length=PARTITIONS_MAX, description="PriorityClass of each quality of service "
-             "that scripts name, such as `high: urgent`. One that is not here has no effect."),
-    ] = {}  # fmt: skip
-
-
-class SessionsSettings(Section, frozen=True):
-    """Terminals in members that stay when their viewer goes; read by the commands that open them,
-    not by controllers.
-    """
-
-    idle_seconds: Annotated[
-        int,
-        within(0, YEAR, "A session of `shell`, `run --pty` or `salloc` ends once nothing was typed "
-                        "or shown in a joined terminal for so long, unless --idle says otherwise; "
-                        "0: never."),
-    ] = 4 * HOUR  # fmt: skip
 
 
 class ControllerSettings(Section, frozen=True):

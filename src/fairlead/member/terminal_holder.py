@@ -94,7 +94,7 @@ class _Guest:
                 return
 
 
-class Program(NamedTuple):
+class HeldProgram(NamedTuple):
     """What is run, and what it is called. `idle_seconds` 0: without a limit."""
 
     idle_seconds: float
@@ -102,10 +102,10 @@ class Program(NamedTuple):
     command: list[str]
 
 
-class Holder:
+class TerminalHolder:
     """Holds one program's terminal until the program has ended."""
 
-    def __init__(self, listener: socket.socket, program: Program) -> None:
+    def __init__(self, listener: socket.socket, program: HeldProgram) -> None:
         self._listener, self._program = listener, program
         self._guests: list[_Guest] = []
         self._viewer: _Guest | None = None

@@ -32,7 +32,13 @@ from fairlead.member.terminal_frames import (
     Frames,
     frame,
 )  # fmt: skip
-from fairlead.member.terminal_holder import GUESTS_MAX, JOIN_SECONDS, Holder, Program, is_own
+from fairlead.member.terminal_holder import (
+    GUESTS_MAX,
+    JOIN_SECONDS,
+    HeldProgram,
+    TerminalHolder,
+    is_own,
+)
 
 SESSIONS_MAX = 64
 _PREFIX = ".fairlead-session-"
@@ -128,7 +134,7 @@ def _ask(connection: socket.socket) -> dict[str, Any] | None:
     return None
 
 
-def _hold(listener: socket.socket, path: str, program: Program) -> None:
+def _hold(listener: socket.socket, path: str, program: HeldProgram) -> None:
     """In a grandchild: hold the terminal until its program has ended; never returns."""
     try:
         os.setsid()
@@ -139,13 +145,13 @@ def _hold(listener: socket.socket, path: str, program: Program) -> None:
             os.dup2(nothing, number)
         os.closerange(3, listener.fileno())
         os.closerange(listener.fileno() + 1, 1024)
-        Holder(listener, program).run()
+        TerminalHolder(listener, program).run()
     finally:
         _remove(path)
         os._exit(0)
 
 
-def _open(program: Program) -> socket.socket:
+def _open(program: HeldProgram) -> socket.socket:
     """Start a holder, and return a connection to it."""
     for _, other in _connections(_PREFIX):  # on a machine of many members, of ended ones, too
         other.close()
@@ -220,7 +226,7 @@ def main(argv: list[str]) -> int:
             if said is not None and not said["is_ended"]:
                 _write(json.dumps(said).encode() + b"\n")
     elif argv[0] == "open":
-        _carry(_open(Program(float(argv[1]), argv[2], argv[3:])))
+        _carry(_open(HeldProgram(float(argv[1]), argv[2], argv[3:])))
     else:
         _carry(_join(argv[1]))
     return 0

@@ -45,7 +45,7 @@ class Session(msgspec.Struct, frozen=True):
     is_joined: bool
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundSession(msgspec.Struct, frozen=True):
     """A session, and where it is."""
 
     job: Job
@@ -143,7 +143,7 @@ def _asked(common_: Common, api: Api, text: str) -> list[tuple[Job, list[Pod]]]:
     return asked
 
 
-def _sessions(common_: Common, api: Api, asked: list[tuple[Job, list[Pod]]]) -> list[Found]:
+def _sessions(common_: Common, api: Api, asked: list[tuple[Job, list[Pod]]]) -> list[FoundSession]:
     """Ask members for their sessions; what fails is noted, by member."""
     from fairlead.cli.sessions.held_terminal import WAY
     from fairlead.cli.sessions.session import Streams, run_session
@@ -153,7 +153,7 @@ def _sessions(common_: Common, api: Api, asked: list[tuple[Job, list[Pod]]]) -> 
     server = SocketServer(api.connection, api.token())
     room = asyncio.Semaphore(AT_ONCE_MAX)
 
-    async def one(job: Job, pod: Pod) -> list[Found]:
+    async def one(job: Job, pod: Pod) -> list[FoundSession]:
         out, errors = bytearray(), bytearray()
         streams = Streams(
             stdin=WAY.text, tty=False,
@@ -166,20 +166,22 @@ def _sessions(common_: Common, api: Api, asked: list[tuple[Job, list[Pod]]]) -> 
             if code == NO_PYTHON:
                 return []
             lines = out.decode(errors="replace").splitlines()
-            return [Found(job, pod, msgspec.convert(json.loads(line), Session)) for line in lines]
+            return [
+                FoundSession(job, pod, msgspec.convert(json.loads(line), Session)) for line in lines
+            ]
         except (ApiError, CliError, ValueError) as error:
             why = printable(errors.decode(errors="replace"), _COMMAND_MAX) or str(error)
             common_.note(f"[{job.metadata.name}/{task_of(pod)}] {why}")
             return []
 
-    async def work() -> list[Found]:
+    async def work() -> list[FoundSession]:
         answers = await asyncio.gather(*(one(job, pod) for job, pods in asked for pod in pods))
         return [found for answer in answers for found in answer]
 
     return asyncio.run(work())
 
 
-def _row(found: Found) -> tuple[str, ...]:
+def _row(found: FoundSession) -> tuple[str, ...]:
     session = found.session
     left = session.idle_limit - session.idle
     return (

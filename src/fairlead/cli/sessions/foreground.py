@@ -24,7 +24,7 @@ from fairlead.cli.views.jobs import run_seconds
 from fairlead.input.errors import CliError, Exit
 
 if TYPE_CHECKING:
-    from fairlead.cli.sessions.held_terminal import Outcome
+    from fairlead.cli.sessions.held_terminal import SessionOutcome
     from fairlead.kube.websocket import SocketServer
 
 #: Of the flag --idle.
@@ -83,13 +83,13 @@ class HeldSession:
         It ends once nothing was typed or shown for `idle_seconds`; 0: never. `called` is what the
         command is called where sessions are shown.
         """
-        from fairlead.cli.sessions.held_terminal import Ending
+        from fairlead.cli.sessions.held_terminal import SessionEnding
 
         command = with_terminal(command)
         name = self.job.metadata.name
         self.common_.note(f"Ctrl-] d leaves it running; fairlead attach {name} goes on with it")
         outcome = self._join(("open", str(idle_seconds), called, *command))
-        if outcome.ending is Ending.NOT_HELD:
+        if outcome.ending is SessionEnding.NOT_HELD:
             self.common_.note(f"{NOT_HELD}{outcome.why or NO_PYTHON}")
             return HeldEnd(run_one(self.common_.connect(), self.pod, command, tty=True))
         return self._ended(outcome)
@@ -98,7 +98,7 @@ class HeldSession:
         """Join a session that is there. ApiError, CliError."""
         return self._ended(self._join(("join", name)))
 
-    def _join(self, way: tuple[str, ...]) -> Outcome:
+    def _join(self, way: tuple[str, ...]) -> SessionOutcome:
         from fairlead.cli.sessions.held_terminal import Member, join_session
 
         member = Member(self.pod, self._server, self._is_there, self._seconds_left)
@@ -128,32 +128,32 @@ class HeldSession:
         limit = self.job.spec.time_limit_seconds
         return None if limit is None else max(1.0, limit - run_seconds(self.job, now()))
 
-    def _ended(self, outcome: Outcome) -> HeldEnd:
+    def _ended(self, outcome: SessionOutcome) -> HeldEnd:
         """Say how it has ended, where the terminal does not show that."""
-        from fairlead.cli.sessions.held_terminal import Ending
+        from fairlead.cli.sessions.held_terminal import SessionEnding
 
         place = f"{self.job.metadata.name}/{task_of(self.pod)}:{outcome.name}"
         again = f"fairlead attach{self.common_.where()} {place}"
         note = self.common_.note
         match outcome.ending:
-            case Ending.LEFT:
+            case SessionEnding.LEFT:
                 note(f"left; it goes on: {again}")
                 return HeldEnd(Exit.OK, goes_on=True)
-            case Ending.INTERRUPTED:
+            case SessionEnding.INTERRUPTED:
                 with suppress(OSError):  # there may be no terminal any more
                     note(f"it goes on: {again}")
                 return HeldEnd(Exit.INTERRUPTED, goes_on=True)
-            case Ending.TAKEN_OVER:
+            case SessionEnding.TAKEN_OVER:
                 note(f"another terminal has joined the session; to have it here: {again}")
                 return HeldEnd(Exit.INTERRUPTED, goes_on=True)
-            case Ending.LOST:
+            case SessionEnding.LOST:
                 note(f"{outcome.why}; it may go on: {again}")
                 return HeldEnd(Exit.UNREACHABLE, goes_on=True)
-            case Ending.ENDED:
+            case SessionEnding.ENDED:
                 if outcome.why:
                     note(f"the session was ended: {outcome.why}")
                 return HeldEnd(outcome.code)
-            case Ending.GONE | Ending.NOT_HELD:
+            case SessionEnding.GONE | SessionEnding.NOT_HELD:
                 note(f"the session {place} has ended")
                 return HeldEnd(WITH_CONTAINER)
             case _:

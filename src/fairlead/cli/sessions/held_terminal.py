@@ -78,7 +78,7 @@ _STDIN, _STDOUT, _STDERR, _ERROR = 0, 1, 2, 3
 _PREFIX, _LEAVES, _CTRL_C = 0x1D, ord("d"), 0x03
 
 
-class Ending(Enum):
+class SessionEnding(Enum):
     """Why this terminal is not joined with the session any more."""
 
     #: The program has ended; the code says how.
@@ -98,10 +98,10 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SessionOutcome:
     """How it came to an end."""
 
-    ending: Ending
+    ending: SessionEnding
     #: What the session is called; "" where it was never joined.
     name: str = ""
     code: int = 0
@@ -184,7 +184,7 @@ class HeldTerminal:
         self._is_joined = self._is_resized = False
         self._is_drawn = True  # False: the program is to draw its screen again, over our words
 
-    async def run(self) -> Outcome:
+    async def run(self) -> SessionOutcome:
         """Join the session until that is over; ApiError, CliError where it cannot be joined."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGWINCH, self._resized)
@@ -193,7 +193,7 @@ class HeldTerminal:
                 keys = group.create_task(self._read_keys())
                 outcome = await self._persist()
                 keys.cancel()
-                if outcome.ending is not Ending.ENDED:
+                if outcome.ending is not SessionEnding.ENDED:
                     write_as_is(b"\r\n")
                 return outcome
         except BaseExceptionGroup as errors:
@@ -203,14 +203,14 @@ class HeldTerminal:
             with suppress(OSError):
                 write_as_is(self._modes.leaving())
 
-    async def _persist(self) -> Outcome:
+    async def _persist(self) -> SessionOutcome:
         """Connect, and again after each loss."""
         lost_at, tries = 0.0, 0
         while True:
             try:
                 return await self._connected()
             except _Left:
-                return Outcome(Ending.LEFT)
+                return SessionOutcome(SessionEnding.LEFT)
             except (_Lost, ApiError, CliError) as error:
                 if not self.name:
                     raise Unavailable(str(error)) if isinstance(error, _Lost) else error from None
@@ -218,22 +218,22 @@ class HeldTerminal:
                     self._is_joined, lost_at, tries = False, time.monotonic(), 0
                     self._tell("the connection is lost; joining again, Ctrl-C leaves the session")
                 if isinstance(error, (Unauthorized, Forbidden)):
-                    return Outcome(Ending.LOST, why=str(error))
+                    return SessionOutcome(SessionEnding.LOST, why=str(error))
                 if not await asyncio.to_thread(self._member.is_there):
-                    return Outcome(Ending.GONE)
+                    return SessionOutcome(SessionEnding.GONE)
                 if time.monotonic() > lost_at + RETRY_SECONDS_MAX:
-                    return Outcome(Ending.LOST, why=str(error))
+                    return SessionOutcome(SessionEnding.LOST, why=str(error))
             with suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]):
                     await self._leaves.wait()
             if self._leaves.is_set():
-                return Outcome(Ending.LEFT)
+                return SessionOutcome(SessionEnding.LEFT)
             tries += 1
 
     def _tell(self, text: str) -> None:
         write_as_is(f"\r\n[fairlead: {text}]\r\n".encode())
 
-    async def _connected(self) -> Outcome:
+    async def _connected(self) -> SessionOutcome:
         """Join the session over one connection, until that or the session ends; _Lost, ApiError."""
         way = WAY.command(("join", self.name) if self.name else self._way)
         server = await asyncio.to_thread(self._member.connect)
@@ -297,7 +297,7 @@ class HeldTerminal:
             self._acked = self._seen
             await socket.send(_STDIN, frame(ACK, OFFSET.pack(self._seen)))
 
-    async def _receive(self, socket: PodSocket) -> Outcome:
+    async def _receive(self, socket: PodSocket) -> SessionOutcome:
         """Take what comes until the session or the connection ends; _Lost, CliError."""
         frames, begun, said = Frames(), bytearray(), bytearray()
         while True:
@@ -306,7 +306,8 @@ class HeldTerminal:
                 said += data[: MESSAGE_MAX - len(said)]
             elif channel == _ERROR and data:
                 self._way_ended(exit_code_of(data), text := _text(said))
-                return Outcome(Ending.GONE if self.name else Ending.NOT_HELD, why=text)
+                ending = SessionEnding.GONE if self.name else SessionEnding.NOT_HELD
+                return SessionOutcome(ending, why=text)
             if channel != _STDOUT:
                 continue
             if len(begun) < len(MAGIC):
@@ -342,7 +343,7 @@ class HeldTerminal:
             raise fail(Code.NOT_STARTED, said or f"the session cannot be joined: {code}",
                        help=("fairlead sessions",))  # fmt: skip
 
-    def _hear(self, kind: bytes, body: bytes) -> Outcome | None:
+    def _hear(self, kind: bytes, body: bytes) -> SessionOutcome | None:
         """Do what the holder says; how the session has ended, or None."""
         if kind == WELCOME:
             self._welcomed(msgspec.json.decode(body, type=_Welcome))
@@ -352,9 +353,11 @@ class HeldTerminal:
             self._taken(OFFSET.unpack(body)[0])
         elif kind == END:
             ended = msgspec.json.decode(body, type=_Ended)
-            return Outcome(Ending.ENDED, code=ended.code, why=printable(ended.why, MESSAGE_MAX))
+            return SessionOutcome(
+                SessionEnding.ENDED, code=ended.code, why=printable(ended.why, MESSAGE_MAX)
+            )
         elif kind == TAKEN_OVER:
-            return Outcome(Ending.TAKEN_OVER)
+            return SessionOutcome(SessionEnding.TAKEN_OVER)
         return None
 
     def _welcomed(self, said: _Welcome) -> None:
@@ -422,14 +425,14 @@ def _size() -> tuple[int, int]:
     return size.lines, size.columns
 
 
-def join_session(member: Member, way: Sequence[str]) -> Outcome:
+def join_session(member: Member, way: Sequence[str]) -> SessionOutcome:
     """Join a session with this process's terminal until that is over, or left. ApiError, CliError.
 
     Where the terminal goes, or SIGTERM comes, the session goes on.
     """
     held: list[HeldTerminal] = []
 
-    async def work() -> Outcome:
+    async def work() -> SessionOutcome:
         held.append(HeldTerminal(member, way))
         return await held[0].run()
 
@@ -437,5 +440,5 @@ def join_session(member: Member, way: Sequence[str]) -> Outcome:
         try:
             outcome = asyncio.run(work())
         except KeyboardInterrupt:
-            outcome = Outcome(Ending.INTERRUPTED)
+            outcome = SessionOutcome(SessionEnding.INTERRUPTED)
         return replace(outcome, name=held[0].name if held else "")

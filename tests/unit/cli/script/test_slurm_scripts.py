@@ -15,7 +15,8 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition, to_wire
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.values.times import parse_time
-from fairlead.app.controller_settings import ControllerSettings, SlurmSettings
+from fairlead.app.client_settings import SlurmSettings
+from fairlead.app.controller_settings import ControllerSettings
 from fairlead.cli.app import run
 from fairlead.cli.cluster import known_nodes
 from fairlead.testing.builders import make_job, make_node, make_placement
