@@ -49,6 +49,7 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "shell": CommandEntry("interactive", "Open a shell beside a member of a job."),
         "sessions": CommandEntry("sessions", "Show terminals that can be joined."),
         "attach": CommandEntry("sessions", "Go on with a terminal of a job that was left or lost."),
+        "cp": CommandEntry("copy", "Copy a file or a directory to or from a member of a job."),
         "forward": CommandEntry("interactive", "Forward ports of this machine to a member."),
         "notebook": CommandEntry("notebook", "Open JupyterLab in a job, or join it again."),
         "wait": CommandEntry("wait", "Block until jobs reach a state."),

@@ -12,7 +12,7 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -31,6 +31,7 @@ CHUNK_BYTES = 64 * 1024
 MESSAGE_MAX = 2_000
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 Write = Callable[[bytes], object]
+Given = bool | bytes | AsyncGenerator[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Streams:
     goes.
     """
 
-    stdin: bool | bytes
+    stdin: Given
     tty: bool
     out: Write
     error: Write
@@ -106,10 +107,13 @@ def exit_code_of(data: bytes) -> int:
     raise fail(Code.REFUSED, printable(status.message, MESSAGE_MAX))
 
 
-async def _send_input(socket: PodSocket, given: bool | bytes) -> None:  # noqa: FBT001
+async def _send_input(socket: PodSocket, given: Given) -> None:
     try:
         if isinstance(given, bytes):
             await socket.send(_STDIN, given)
+        elif not isinstance(given, bool):
+            async for data in given:
+                await socket.send(_STDIN, data)
         else:
             descriptor = sys.stdin.fileno()
             while data := await read_ready(descriptor):
