@@ -14,6 +14,7 @@ from tests.unit.decide.test_placement import POLICY, workers
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Nomination
 from fairlead.api.kubernetes.devices import ResourceClaimTemplate
+from fairlead.api.values.quantity import CLAIMED
 from fairlead.api.values.times import format_time
 from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.cycle import decide
@@ -22,7 +23,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.model.claimed.device_asks import DeviceKind
 from fairlead.model.claimed.device_marks import DeviceMarks, MatchedKind
 from fairlead.model.claimed.device_pools import DevicePools
-from fairlead.model.claimed.device_rows import DeviceRows
+from fairlead.model.claimed.device_rows import ROWS_MAX, DeviceRows
 from fairlead.model.claimed.device_selectors import EXPRESSION_MAX
 from fairlead.model.claimed.devices import DeviceTable
 from fairlead.model.cluster import ClusterState
@@ -31,7 +32,9 @@ from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 from fairlead.testing.device_builders import (
     DRIVER,
     MIG,
+    all_devices_request,
     device_request,
+    first_of_request,
     make_device,
     make_device_class,
     make_device_template,
@@ -254,3 +257,37 @@ def test_a_slice_that_has_changed_is_matched_as_it_is_for_kinds_that_stay() -> N
     offered = [row[slot] for name, row in zip(
         state.table.resources, state.table.allocatable, strict=True) if DRIVER in name]  # fmt: skip
     assert offered == [2, 2], "of both kinds"
+
+
+def test_alternatives_without_number_delay_their_namespace_and_leave_others_their_rows() -> None:
+    """Each request has eight alternatives in another order, of which nodes serve each another."""
+    names = [f"n{i}" for i in range(NODES)]
+    slices = [
+        make_slice(name, [make_device(f"d{j}", {"model": f"m{i % 8}"}) for j in range(1 + i % 5)])
+        for i, name in enumerate(names)
+    ]
+    requests = [
+        each
+        for j in range(8)
+        for expression in (f'device.attributes["{DRIVER}"].model == "m{j}"',)
+        for each in (device_request(DRIVER, 2, expression), all_devices_request(DRIVER, expression))
+    ]
+    honest = template("honest", f'device.attributes["{DRIVER}"].model == "m0"')
+    table = DeviceTable(slices, [make_device_class(DRIVER)], [honest])
+    table.matches_at_once = False
+    nodes = [make_node(name, cpu="64") for name in names]
+    state = ClusterState.of(nodes, [asks("honest")], devices=table)
+    for i in range(60):
+        turned = [requests[(i + 3 * j) % len(requests)] for j in range(8)]
+        made = make_device_template(f"t{i}", first_of_request(*turned), namespace="mallory")
+        state.devices.put_template(made.metadata.key, made)
+        state.job_changed(asks(f"t{i}", "mallory", created=EPOCH - 1))
+    longest = 0
+    while state.devices.is_unmatched:
+        longest = max(longest, state.devices.match(1).units)
+        state.follow_claims()
+    assert longest < PART_MAX
+    rows = [each for each in state.table.resources if each.startswith(CLAIMED)]
+    assert any(", else " in each for each in rows), "some alternatives are counted"
+    assert len(rows) <= ROWS_MAX
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "honest") != []
