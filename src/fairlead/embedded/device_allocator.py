@@ -18,17 +18,14 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, TypeAlias
 
 import msgspec
 
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.kubernetes.devices import (
-    Device,
     ResourceClaim,
     ResourceClaimTemplate,
-    ResourceSlice,
 )
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import (
@@ -38,43 +35,17 @@ from fairlead.api.resources import (
     RESOURCE_SLICES,
 )
 from fairlead.api.status import AlreadyExists, ApiError
-from fairlead.api.values.quantity import QuantityError, parse
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.embedded.device_search import (
-    Allocation,
-    CounterKey,
-    DeviceId,
-    SharedUse,
-    Tries,
-    Way,
-    allocations,
-    find_devices,
-)
+from fairlead.embedded.device_search import Allocation, Tries
+from fairlead.embedded.node_devices import TRIES_MAX, NodeDevices, claims_of, devices_of, id_of
 from fairlead.embedded.own_mirrors import run_with_mirrors
-from fairlead.model.claimed.device_asks import (
-    ALL,
-    ClaimName,
-    ClaimPart,
-    DeviceKind,
-    DeviceOption,
-    UnsupportedClaim,
-    parts_of,
-)
-from fairlead.model.claimed.device_selectors import (
-    ExpressionError,
-    alike,
-    device_expression,
-    is_chosen,
-    will_do,
-)
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import Change, Mirror
 
-#: Devices that are tried for the pods of a namespace in one decision; and after how long those go
-#: on that came too late for it.
-TRIES_MAX, RETRY_SECONDS = 10_000, 1.0
+#: After how long the pods of a namespace go on that came too late for a decision's tries.
+RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +79,15 @@ class DeviceAllocator:
     name = "devices"
 
     def __init__(
-        self, client: Client, pods: Mirror[Pod], *, clock: Clock, rng: random.Random
+        self,
+        client: Client,
+        pods: Mirror[Pod],
+        *,
+        clock: Clock,
+        rng: random.Random,
+        allocates: bool = True,
     ) -> None:
+        """`allocates`: False where a scheduler does, before it binds; the rest is as elsewhere."""
         self._client = client
         self._clock, self._rng = clock, rng
         self._pods = pods
@@ -117,6 +95,8 @@ class DeviceAllocator:
         self._templates = Mirror(client, RESOURCE_CLAIM_TEMPLATES, clock=clock, rng=rng)
         self._classes = Mirror(client, DEVICE_CLASSES, clock=clock, rng=rng)
         self._slices = Mirror(client, RESOURCE_SLICES, clock=clock, rng=rng)
+        self._devices = NodeDevices(lambda name: self._classes.get("", name), self._slices.items)
+        self._allocates = allocates
         #: The pods that name claims.
         self._users: dict[ObjectKey, Pod] = {}
         self._is_due = True
@@ -177,11 +157,11 @@ class DeviceAllocator:
         for pod in (self._users[key] for key in sorted(self._users)):
             if pod.is_terminal:
                 continue
-            for key, template in _claims(pod):
+            for key, template in claims_of(pod):
                 users.setdefault(key, []).append(pod)
                 if template and self._claims.get(*key) is None:
                     actions += self._make(pod, key, template)
-        given, is_complete = self._allocated(users)
+        given, is_complete = self._allocated(users) if self._allocates else ({}, True)
         self._retry_at = None if is_complete else now + RETRY_SECONDS
         for claim in sorted(self._claims.items(), key=lambda each: each.metadata.key):
             key = claim.metadata.key
@@ -200,14 +180,14 @@ class DeviceAllocator:
         """Return what claims get that have no devices, the claims of a pod together, and whether
         all pods had their turn.
         """
-        taken = {id_ for claim in self._claims.items() for id_ in _devices_of(claim)}
+        taken = {id_ for claim in self._claims.items() for id_ in devices_of(claim)}
         given: dict[ObjectKey, Allocation] = {}
         pods = {pod.metadata.key: pod for each in users.values() for pod in each}
         self._costly = {key: None for key in self._costly if key in pods}
         tries: dict[str, Tries] = {}
         is_complete = True
         for key in sorted(pods, key=lambda each: (each in self._costly, each)):
-            keys = [claim for claim, _ in _claims(pods[key])]
+            keys = [claim for claim, _ in claims_of(pods[key])]
             claims = [claim for each in keys if (claim := self._claims.get(*each)) is not None]
             if not pods[key].spec.node_name or len(claims) < len(keys):
                 continue
@@ -222,14 +202,14 @@ class DeviceAllocator:
             if left.left <= 0:
                 is_complete &= key in self._costly
                 continue
-            found = self._allocate(waiting, pods[key].spec.node_name, taken, left)
+            found = self._devices.allocate(waiting, pods[key].spec.node_name, taken, left)
             if found is not None:
                 self._costly.pop(key, None)
             elif left.left <= 0:
                 self._costly[key] = None
             for each, allocation in zip(waiting, found or (), strict=False):
                 given[each.metadata.key] = allocation
-                taken.update(_id(result) for result in allocation["devices"]["results"])
+                taken.update(id_of(result) for result in allocation["devices"]["results"])
         return given, is_complete
 
     def _follow(
@@ -239,7 +219,12 @@ class DeviceAllocator:
         if not users and claim.pod:
             yield DeleteClaim(claim)
             return
-        placed = [pod for pod in users if pod.spec.node_name]
+        held = {(each.name, each.uid) for each in claim.status.reserved_for}
+        placed = [
+            pod
+            for pod in users
+            if pod.spec.node_name or (pod.metadata.name, pod.metadata.uid) in held
+        ]
         status: dict[str, Any] = to_wire(claim.status)
         if given is not None:
             status["allocation"] = given
@@ -255,120 +240,6 @@ class DeviceAllocator:
         is_same = before == [(each["name"], each["uid"]) for each in reserved]
         if not is_same or has_devices != (claim.status.allocation is not None):
             yield SetStatus(claim, {"allocation": None, **status, "reservedFor": reserved})
-
-    def _allocate(
-        self, claims: Sequence[ResourceClaim], node: str, taken: set[DeviceId], tries: Tries
-    ) -> list[Allocation] | None:
-        """Return devices of a node for each claim; None: too few, or not found in so many tries."""
-        ways: list[list[list[tuple[int, Way]]]] = []
-        for i, claim in enumerate(claims):
-            name = ClaimName(claim.metadata.name, is_template=False)
-            parts = parts_of(name, claim.spec.devices)
-            if isinstance(parts, UnsupportedClaim):
-                return None
-            for part in parts:
-                found = self._ways(part, node, taken, tries)
-                ways.append([[(i, way) for way in each] for each in found])
-        try:
-            shared = self._shared(node, taken)
-        except QuantityError:  # no admission has seen the slice
-            return None
-        found = find_devices(ways, shared, tries)
-        return None if found is None else allocations(len(claims), *found, node)
-
-    def _ways(
-        self, part: ClaimPart, node: str, taken: set[DeviceId], tries: Tries
-    ) -> Iterator[list[Way]]:
-        """Yield the ways to serve a part of a claim: its options, or all of them by devices that
-        are alike.
-        """
-        found = [self._way(option, node, taken, tries) for option in part.options]
-        chosen = [way for way in found if way is not None]
-        if not part.alike:
-            yield from ([way] for way in chosen)
-            return
-        if len(chosen) < len(found):
-            return
-        kind = DeviceKind(alike=part.alike)
-        devices = {(driver, pool, each.name): each for driver, pool, each in self._on(node)}
-        values = {id_: alike(kind, id_[0], devices[id_]) for way in chosen for id_ in way.devices}
-        for value in dict.fromkeys(each for each in values.values() if None not in each):
-            ways = [
-                Way(way.name, way.count, [id_ for id_ in way.devices if values[id_] == value])
-                for way in chosen
-            ]
-            if all(len(way.devices) >= way.count for way in ways):
-                yield ways
-
-    def _way(
-        self, option: DeviceOption, node: str, taken: set[DeviceId], tries: Tries
-    ) -> Way | None:
-        """Return what a node has for an option of a request; None for too few devices."""
-        if not tries.take():
-            return None
-        kind, count = option.ask.kind, option.ask.count
-        found = list(self._fitting(kind, node, is_for_all=count == ALL))
-        tries.take(len(found))
-        free = [id_ for id_ in found if id_ not in taken]
-        if count == ALL:
-            is_had = 0 < len(free) == len(found) <= option.ask.most
-            return Way(option.name, len(free), free) if is_had else None
-        return Way(option.name, count, free) if len(free) >= count else None
-
-    def _shared(self, node: str, taken: set[DeviceId]) -> SharedUse:
-        """Return what devices of a node consume of counters, and what is left of these."""
-        left: dict[CounterKey, Fraction] = {}
-        uses: dict[DeviceId, dict[CounterKey, Fraction]] = {}
-        for driver, pool, each in self._slices_on(node):
-            for found in each.spec.shared_counters:
-                for name, counter in found.counters.items():
-                    left[driver, pool, found.name, name] = parse(counter.value)
-            for device in each.spec.devices:
-                if device.consumes_counters:
-                    consumed = device.consumed.items()
-                    uses[driver, pool, device.name] = {
-                        (driver, pool, *key): amount for key, amount in consumed
-                    }
-        shared = SharedUse(left, uses)
-        for id_ in taken & uses.keys():
-            shared.take(id_, 1)
-        return shared
-
-    def _fitting(self, kind: DeviceKind, node: str, *, is_for_all: bool) -> Iterator[DeviceId]:
-        """Yield the devices of a node that are of a kind; none where an expression fails, where
-        they are not alike in what they are to be, or where all are wanted and one cannot be had.
-        """
-        found = self._classes.get("", kind.device_class)
-        of_class = found.spec.selectors if found is not None else ()
-        expressions = [each.cel.expression for each in of_class if each.cel is not None]
-        try:
-            selectors = [device_expression(each) for each in (*expressions, *kind.selectors)]
-            if found is None or len(expressions) < len(of_class):
-                return
-            every = [e for e in self._on(node) if is_chosen(selectors, e[0], e[2])]
-            chosen = [e for e in every if e[2].is_plain and will_do(kind, selectors, e[0], e[2])]
-            if is_for_all and len(chosen) < len(every):
-                return
-            if len({alike(kind, driver, device) for driver, _, device in chosen}) <= 1:
-                yield from ((driver, pool, device.name) for driver, pool, device in chosen)
-        except ExpressionError:
-            return
-
-    def _on(self, node: str) -> Iterator[tuple[str, str, Device]]:
-        for driver, pool, each in self._slices_on(node):
-            yield from ((driver, pool, device) for device in each.spec.devices)
-
-    def _slices_on(self, node: str) -> Iterator[tuple[str, str, ResourceSlice]]:
-        for each in sorted(self._slices.items(), key=lambda s: s.metadata.name):
-            if each.spec.node_name == node and self._is_newest(each):
-                yield each.spec.driver, each.spec.pool.name, each
-
-    def _is_newest(self, given: ResourceSlice) -> bool:
-        pool = given.spec.pool
-        return not any(
-            other.pool_key == given.pool_key and other.spec.pool.generation > pool.generation
-            for other in self._slices.items()
-        )
 
     async def perform(self, action: Action) -> Written | None:
         """Make a claim, change its status, or delete it."""
@@ -406,20 +277,6 @@ class DeviceAllocator:
             self._is_due = True
 
 
-def own_claim_name(pod: str, claim: str) -> str:
-    """Return the name of the claim that a pod has of its own for one of its claims."""
-    return f"{pod}-{claim}"
-
-
-def _claims(pod: Pod) -> Iterator[tuple[ObjectKey, str]]:
-    """Yield the claims of a pod, each with the template that it is made from, or ""."""
-    namespace, pod_name = pod.metadata.key
-    for each in pod.spec.resource_claims:
-        template = each.resource_claim_template_name
-        name = own_claim_name(pod_name, each.name) if template else each.resource_claim_name
-        yield (namespace, name), template
-
-
 def _claim_of(pod: Pod, key: ObjectKey, template: ResourceClaimTemplate) -> ResourceClaim:
     given, owner = template.spec.metadata, pod.metadata
     wire: dict[str, Any] = {
@@ -436,13 +293,3 @@ def _claim_of(pod: Pod, key: ObjectKey, template: ResourceClaimTemplate) -> Reso
         "spec": to_wire(template.spec.spec),
     }  # fmt: skip
     return msgspec.convert(wire, ResourceClaim)
-
-
-def _devices_of(claim: ResourceClaim) -> Iterator[DeviceId]:
-    allocation = claim.status.allocation
-    for each in () if allocation is None else allocation.devices.results:
-        yield (each.driver, each.pool, each.device)
-
-
-def _id(result: dict[str, str]) -> DeviceId:
-    return (result["driver"], result["pool"], result["device"])
