@@ -19,6 +19,7 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
+from fairlead.api.values.quantity import CLAIMED
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.array_index import ArrayIndex
 from fairlead.controllers.job_index import JobIndex
@@ -27,15 +28,31 @@ from fairlead.decide.admission import jobs as admission
 from fairlead.decide.adoption.actions import ReleaseMember
 from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.pinning import Binding
+from fairlead.decide.placement.evict.preempt import Preempting
 from fairlead.decide.placement.stages import fit
+from fairlead.embedded.device_search import DeviceId
+from fairlead.embedded.node_devices import NodeDevices
 from fairlead.history.memory import MemoryHistory
+from fairlead.model.claimed.device_pools import DevicePools
+from fairlead.model.claimed.devices import DeviceTable, UnmatchedDevices
 from fairlead.runtime.history import HistoryQuery, JobRecord
 from fairlead.runtime.mirror import Change
 from fairlead.sim.actors.stock_scheduler import StockScheduler
 from fairlead.sim.tenants import admission_policies, runs, world
-from fairlead.sim.tenants.bodies import array, create, gated, job, member_labels, owned, patch, pod
+from fairlead.sim.tenants.bodies import (
+    array,
+    asking,
+    create,
+    gated,
+    job,
+    member_labels,
+    owned,
+    patch,
+    pod,
+)
 from fairlead.sim.tenants.calls import TENANT, Call, Verb
 from fairlead.sim.tenants.cel import EvaluationError, UnknownExpression, compiled
+from fairlead.sim.tenants.devices import claim, template, with_claim
 from fairlead.sim.tenants.runs import explored, hash_of, play
 
 #: Worlds whose sequences are run; each has all kinds of calls.
@@ -56,6 +73,10 @@ def test_what_a_tenant_draws_harms_no_other() -> None:
         "elements",
         "arrays",
         "bytes",
+        "devices",
+        "devices of pods",
+        "devices counted",
+        "late devices of open",
     } <= judged.keys()
     outcomes = {o for r in results for outcomes in r.played.outcomes for o in outcomes}
     assert {"ok", "Forbidden", "Invalid", "NotFound", "InternalError"} <= {
@@ -280,6 +301,73 @@ def _plant_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ArrayIndex, "elements", forgetful)
 
 
+def _plant_shared_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that knows no claim of the tenant."""
+    allocate = NodeDevices.allocate
+
+    def forgetful(self: NodeDevices, claims: Any, node: str, taken: set[DeviceId]) -> Any:
+        return allocate(self, claims, node, {id_ for id_ in taken if "gpu-0" not in id_})
+
+    monkeypatch.setattr(NodeDevices, "allocate", forgetful)
+
+
+def _plant_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that binds pods while the tenant has claims, whether they get devices or not."""
+    allocations = StockScheduler._allocations
+
+    def blind(self: StockScheduler, pod: Pod, node: str) -> Any:
+        if any(namespace == TENANT for namespace, _ in self._claims):
+            return []
+        return allocations(self, pod, node)
+
+    monkeypatch.setattr(StockScheduler, "_allocations", blind)
+
+
+def _plant_uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planner that does not see what claims of the tenant have."""
+    put_claim = DevicePools.put_claim
+
+    def blind(self: DevicePools, key: Any, found: Any) -> bool:
+        return key[0] != TENANT and put_claim(self, key, found)
+
+    monkeypatch.setattr(DevicePools, "put_claim", blind)
+
+
+def _plant_never_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planner that keeps the devices of claims that are gone."""
+    put_claim = DevicePools.put_claim
+
+    def hoarding(self: DevicePools, key: Any, found: Any) -> bool:
+        return (key[0] != TENANT or found is not None) and put_claim(self, key, found)
+
+    monkeypatch.setattr(DevicePools, "put_claim", hoarding)
+
+
+def _plant_unmatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matcher that is busy with the tenant's kinds for as long as jobs of his ask for devices."""
+    judge = DeviceTable.judge
+
+    def busy(self: DeviceTable, job: Job, claims: Any) -> Any:
+        if job.metadata.namespace == "urgent" and any(key[0] == TENANT for key in self._used_by):
+            return UnmatchedDevices("a claim", "a class") if claims else ()
+        return judge(self, job, claims)
+
+    monkeypatch.setattr(DeviceTable, "judge", busy)
+
+
+def _plant_no_preemption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planner that takes no devices from jobs of a lower class."""
+    nominate = Preempting.nominate
+
+    def meek(self: Preempting, group: Any, entry: Any) -> bool:
+        wants = any(
+            name.startswith(CLAIMED) for r in entry.gang.roles for name, _ in r.member.request
+        )
+        return not wants and nominate(self, group, entry)
+
+    monkeypatch.setattr(Preempting, "nominate", meek)
+
+
 _LONG = "${uid:rich:jobs/rich-long}"
 _FORGED = owned(
     pod("rich-long-1-worker-0", labels=member_labels("rich-long", _LONG, 0), seconds=0.1,
@@ -295,6 +383,10 @@ _ELEMENT = owned(
 _OWNED = _ELEMENT["metadata"]["ownerReferences"]
 _LABELLED = {**job("labelled"), "metadata": {"name": "labelled", "labels": {names.INDEX: "x"}}}
 
+_CLAIMING = (create("resourceclaimtemplates", template("one")), create("jobs", asking("d", "one")))
+#: They take all devices of nodes that no team has.
+_TAKING = tuple(create("jobs", asking(f"d{i}", "one")) for i in range(16))
+
 CANARIES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[Call, ...]]] = {
     "nodes": (_plant_taints, (create("pods", pod("p", **_ON_RICH)), Call(Verb.WAIT, wait=3.0))),
     "gangs": (_plant_members, (create("pods", _FORGED), Call(Verb.WAIT, wait=9.0))),
@@ -307,6 +399,15 @@ CANARIES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[Call, ...]
         _plant_quota,
         (*(create("jobs", job(f"j{i}", gpus=7, seconds=1, exit_code=1, restart=_LATER), 4.0)
            for i in range(2)), Call(Verb.WAIT, wait=30.0)),
+    ),
+    "devices-twice": (_plant_shared_devices, (*_CLAIMING, Call(Verb.WAIT, wait=9.0))),
+    "devices-without": (_plant_no_devices, (*_CLAIMING, Call(Verb.WAIT, wait=9.0))),
+    "devices-uncounted": (_plant_uncounted, (*_CLAIMING, Call(Verb.WAIT, wait=9.0))),
+    "devices-kept": (_plant_never_freed, (*_CLAIMING, Call(Verb.WAIT, wait=9.0))),
+    "late-unmatched": (_plant_unmatched, (*_CLAIMING, Call(Verb.WAIT, wait=70.0))),
+    "late-preemptor": (
+        _plant_no_preemption, (*_CLAIMING, *_TAKING, Call(Verb.WAIT, wait=9.0),
+                               *(Call(Verb.WAIT) for _ in range(20)), Call(Verb.WAIT, wait=70.0)),
     ),
     "service": (_plant_crash, (create("jobs", _LABELLED), Call(Verb.WAIT, wait=3.0))),
     "accounts": (
@@ -349,6 +450,19 @@ def test_a_planted_hole_is_reported_by_its_promise_alone(
     assert play("canary", [sequence, *second]).broken == ""
     plant(monkeypatch)
     assert play("canary", [sequence, *second]).broken.startswith(f"{promise}: ")
+
+
+def test_a_claim_that_has_a_device_of_another_teams_node_is_reported_before_its_pod_is_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _plant_taints(monkeypatch)
+    asks = pod("p", **_ON_RICH)
+    with_claim(asks["spec"], "c/mine")
+    calls = (
+        create("resourceclaims", claim("mine")), create("pods", asks), Call(Verb.WAIT, wait=3.0)
+    )  # fmt: skip
+    broken = play("canary", [calls]).broken
+    assert broken.startswith("nodes: a device of claim mallory/mine of the tenant is on")
 
 
 def test_what_breaks_a_promise_is_shrunk_to_the_fewest_calls(

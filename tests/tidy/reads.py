@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.tidy.sources import SOURCE, modules, name, nodes, tree
 
 from fairlead.api import names, resources
-from fairlead.sim.tenants.mutations import fields_of
+from fairlead.sim.tenants.moves.mutations import fields_of
 
 #: What decides, admits, acts and keeps. What only shows (the CLI, reports) moves nothing.
 _PARTS = (

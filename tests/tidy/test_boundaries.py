@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tests.tidy.reads import fields, fields_of_tools, keys
 from tests.tidy.sources import ROOT
 
-from fairlead.sim.tenants.mutations import FOREIGN_KEYS, OWN_KEYS
+from fairlead.sim.tenants.moves.mutations import FOREIGN_KEYS, OWN_KEYS
 
 PAGE = ROOT / "docs" / "operations" / "boundaries.md"
 _CODE = re.compile(r"`([^`]+)`")

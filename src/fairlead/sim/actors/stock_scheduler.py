@@ -7,13 +7,18 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection
+from typing import TypeVar
 
 from fairlead.api.kubernetes.core import Node, Pod
-from fairlead.api.resources import PODS
+from fairlead.api.kubernetes.devices import DeviceClass, ResourceClaim, ResourceSlice
+from fairlead.api.meta import to_wire
+from fairlead.api.resources import PODS, RESOURCE_CLAIMS
 from fairlead.api.status import Conflict, NotFound
 from fairlead.api.values.quantity import resources_to_base
 from fairlead.decide.pinning import pinned_node
 from fairlead.decide.verdict import ObjectKey
+from fairlead.embedded.device_search import Allocation
+from fairlead.embedded.node_devices import NodeDevices, claims_of, devices_of
 from fairlead.embedded.verbs.options import WriteOptions
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.status import pod_requests
@@ -22,6 +27,8 @@ from fairlead.runtime.client import Client
 from fairlead.sim.observers.observer import Observer
 
 _BIND_SECONDS = 0.2
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class StockScheduler(Observer):
@@ -34,6 +41,10 @@ class StockScheduler(Observer):
         self._pending: dict[ObjectKey, Pod] = {}
         self._used: defaultdict[str, dict[ObjectKey, dict[str, int]]] = defaultdict(dict)
         self._node_of: dict[ObjectKey, str] = {}
+        self._claims: dict[ObjectKey, ResourceClaim] = {}
+        self._classes: dict[str, DeviceClass] = {}
+        self._slices: dict[str, ResourceSlice] = {}
+        self._devices = NodeDevices(self._classes.get, self._slices.values)
         self._refused: frozenset[str] = frozenset()
         self._woken = asyncio.Event()
 
@@ -65,6 +76,21 @@ class StockScheduler(Observer):
             self._nodes[name] = new
         self._wake()
 
+    def claim(self, new: ResourceClaim | None, key: ObjectKey) -> None:
+        """Note a claim for devices. Only a world that shows them has pods with claims bound."""
+        _put(self._claims, key, new)
+        self._wake()
+
+    def device_class(self, new: DeviceClass | None, name: str) -> None:
+        """Note a class of devices."""
+        _put(self._classes, name, new)
+        self._wake()
+
+    def device_slice(self, new: ResourceSlice | None, name: str) -> None:
+        """Note devices of a node."""
+        _put(self._slices, name, new)
+        self._wake()
+
     def _wake(self) -> None:
         if self._pending:
             self._woken.set()
@@ -89,6 +115,7 @@ class StockScheduler(Observer):
         node = next((name for name in tried if self._fits(pod, name)), None)
         try:
             if node is not None:
+                await self._allocate(pod, node)
                 target = {"kind": "Node", "name": node}
                 body = {"metadata": {"name": key[1]}, "target": target}
                 await self._service.bind(key, body, WriteOptions())
@@ -115,8 +142,65 @@ class StockScheduler(Observer):
             return False
         if not all(any(tolerates(t, x) for t in pod.spec.tolerations) for x in node.spec.taints):
             return False
+        if pod.spec.resource_claims and self._allocations(pod, name) is None:
+            return False
         left = resources_to_base(node.status.allocatable)
         for requests in (pod_requests(pod), *self._used[name].values()):
             for resource, amount in requests.items():
                 left[resource] = left.get(resource, 0) - amount
         return min(left.values()) >= 0
+
+    def _allocations(
+        self, pod: Pod, node: str
+    ) -> list[tuple[ResourceClaim, Allocation | None]] | None:
+        """Return what the claims of a pod get on a node, None for one that has devices there; or
+        None where the pod cannot be there.
+        """
+        claims: list[ResourceClaim] = []
+        for key, template in claims_of(pod):
+            claim = self._claims.get(key)
+            if claim is None or claim.metadata.deletion_timestamp is not None:
+                return None
+            owners = [each.uid for each in claim.metadata.owner_references if each.controller]
+            has_devices = claim.status.allocation is not None
+            if (template and owners != [pod.metadata.uid]) or (
+                has_devices and node not in _nodes_of(claim)
+            ):
+                return None
+            claims.append(claim)
+        waiting = [claim for claim in claims if claim.status.allocation is None]
+        taken = {id_ for claim in self._claims.values() for id_ in devices_of(claim)}
+        found = self._devices.allocate(waiting, node, taken)
+        if found is None:
+            return None
+        given = {id(claim): each for claim, each in zip(waiting, found, strict=True)}
+        return [(claim, given.get(id(claim))) for claim in claims]
+
+    async def _allocate(self, pod: Pod, node: str) -> None:
+        """Give the claims of a pod devices, and reserve them for it; Conflict, NotFound."""
+        for claim, given in (
+            (self._allocations(pod, node) or ()) if pod.spec.resource_claims else ()
+        ):
+            consumer = {"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}
+            reserved = [to_wire(each) for each in claim.status.reserved_for]
+            if all(each["uid"] != pod.metadata.uid for each in reserved):
+                reserved.append(consumer)
+            status = {"reservedFor": reserved} | ({} if given is None else {"allocation": given})
+            await self._client.patch(
+                RESOURCE_CLAIMS, claim.metadata.name,
+                {"metadata": {"resourceVersion": claim.metadata.resource_version},
+                 "status": status},
+                namespace=claim.metadata.namespace, subresource="status",
+            )  # fmt: skip
+
+
+def _put(known: dict[K, V], key: K, new: V | None) -> None:
+    if new is None:
+        known.pop(key, None)
+    else:
+        known[key] = new
+
+
+def _nodes_of(claim: ResourceClaim) -> set[str]:
+    """Return the nodes of the devices of a claim."""
+    return {pool for _, pool, _ in devices_of(claim)}

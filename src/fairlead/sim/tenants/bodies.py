@@ -8,6 +8,7 @@ from fairlead.api import names
 from fairlead.api.names import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
 from fairlead.api.values.quantity import GPU
 from fairlead.sim.tenants.calls import Call, Verb
+from fairlead.sim.tenants.devices import with_claim
 
 Body = dict[str, Any]
 
@@ -28,6 +29,13 @@ def job(
         template["metadata"] = {"annotations": said}
     role = {"name": "worker", "count": count, "template": template}
     return {"metadata": {"name": name}, "spec": {"roles": [role], **spec}}
+
+
+def asking(name: str, template: str, **given: Any) -> Body:
+    """Return a job without GPUs, each of whose members asks for devices by a template."""
+    body = job(name, gpus=0, **given)
+    with_claim(body["spec"]["roles"][0]["template"]["spec"], f"t/{template}")
+    return body
 
 
 def array(name: str, indices: str, *, template: Body, **spec: Any) -> Body:

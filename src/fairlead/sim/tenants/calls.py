@@ -25,6 +25,8 @@ from fairlead.api.resources import (
     JOBS,
     LEASES,
     PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
     SECRETS,
     SERVICES,
     Resource,
@@ -46,7 +48,7 @@ EDITED: dict[str, Resource[Any]] = {
     resource.plural: resource
     for resource in (
         JOB_ARRAYS, JOBS, PODS, CONFIG_MAPS, SECRETS, SERVICES, EVENTS, LEASES, BUDGETS, CLAIMS,
-        ACCOUNTS, OWNERS,
+        ACCOUNTS, OWNERS, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES,
     )
 }  # fmt: skip
 

@@ -7,7 +7,12 @@ from dataclasses import replace
 
 from fairlead.sim.tenants.calls import Call, Verb
 from fairlead.sim.tenants.moves import MOVES
-from fairlead.sim.tenants.mutations import change_field, change_key, change_metadata
+from fairlead.sim.tenants.moves.mutations import (
+    SPECS,
+    change_field,
+    change_key,
+    change_metadata,
+)
 
 CALLS_MIN, CALLS_MAX = 5, 15
 #: The part of the calls that are mutations.
@@ -24,7 +29,7 @@ def draw(rng: random.Random, number: int) -> tuple[Call, ...]:
     calls: list[Call] = []
     while len(calls) < count:
         objects = [(call.kind, call.name) for call in calls if call.verb is Verb.CREATE]
-        targets = [each for each in objects if each[0] in ("jobs", "pods")]
+        targets = [each for each in objects if each[0] in SPECS]
         if targets and rng.random() < _MUTATED:
             kind, name = rng.choice(targets)
             calls.append(_change(rng, kind, name))

@@ -13,6 +13,7 @@ import random
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -21,16 +22,21 @@ from fairlead.api.cluster.team import Team
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.kubernetes.devices import DeviceClass, ResourceClaim, ResourceSlice
 from fairlead.api.names import GANG_GATE, GANG_NAME, HOSTNAME, JOB_FINALIZER, SIMULATE_SECONDS
 from fairlead.api.resources import (
     CRDS,
+    DEVICE_CLASSES,
     JOB_ARRAYS,
     JOBS,
     NAMESPACES,
     NODES,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
+    RESOURCE_SLICES,
     TEAMS,
 )
 from fairlead.api.schema import crd
@@ -42,6 +48,7 @@ from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
+from fairlead.embedded.device_allocator import DeviceAllocator
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.storage.store import Store, StoreEvent
@@ -62,10 +69,17 @@ from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.promises.array_checker import ArrayChecker
 from fairlead.sim.setup.world_options import EPOCH
 from fairlead.sim.tenants.api import TenantApi
-from fairlead.sim.tenants.bodies import array, gated, job
+from fairlead.sim.tenants.bodies import array, asking, gated, job
 from fairlead.sim.tenants.calls import EDITED, TENANT, Call
-from fairlead.sim.tenants.footprint import entries_of
-from fairlead.sim.tenants.promises import LATE_SECONDS_MAX, PREEMPTORS, SHARED, Promises
+from fairlead.sim.tenants.devices import TEMPLATES, classes, node_slice, request, template
+from fairlead.sim.tenants.promises import (
+    LATE_SECONDS_MAX,
+    PREEMPTORS,
+    SHARED,
+    DevicePromises,
+    Promises,
+    entries_of,
+)
 from fairlead.sim.tenants.quota import CLOSED_CLASS, QUOTAS
 
 #: Of which rich has 3, lender 2, poor 1, and no team 4; the tenant's own is beside them.
@@ -75,6 +89,8 @@ _REST_SECONDS = 12.0
 #: His objects are gone this long after he has deleted them.
 _GONE_SECONDS_MAX = 60.0
 _LOOK_SECONDS = 2.0
+#: The gangs of others that ask for devices for as long as the world runs, by template.
+_USERS = {"one": ("rich", "rich-one"), "big": (SHARED, "open-big")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +137,11 @@ class TenantWorld:
             own_team=TENANT if shape.has_team else "", borrowers=frozenset({"poor"}),
             lenders=frozenset({"lender"}), preempts_adopted=shape.preempts_adopted,
         )  # fmt: skip
+        self.device_promises = DevicePromises(self.promises)
         self.arrays = ArrayChecker()
         self._digest = hashlib.sha256()
         self._broken: PromiseBroken | None = None
+        self._has_crashed = False
         self._store = Store.open(None)
         ids, registry, rng = self._rng("uid"), Registry.with_builtins(), self._rng("names")
 
@@ -162,10 +180,22 @@ class TenantWorld:
                 SupervisedService("api", self._service.run),
                 SupervisedService("virtual-nodes", self._virtual.run),
                 SupervisedService("stock-scheduler", self._scheduler.run),
+                SupervisedService("device-claims", self._keep_claims),
                 *self.controllers.services(),
             ],
-            clock=self.clock, rng=self._rng("supervisor"),
+            clock=self.clock, rng=self._rng("supervisor"), crashed=self._on_crash,
         )  # fmt: skip
+
+    def _on_crash(self, name: str, error: BaseException) -> None:
+        self._has_crashed = True
+
+    async def _keep_claims(self) -> None:
+        """Make and free claims for devices, as kube-controller-manager does."""
+        keeper = DeviceAllocator(
+            self.client, self.controllers.mirrors.pods, clock=self.clock, rng=self._rng("claims"),
+            allocates=False,
+        )  # fmt: skip
+        await keeper.run()
 
     def _rng(self, name: str) -> random.Random:
         return random.Random(f"{self.seed}/{name}")  # noqa: S311 # a simulation, no secret
@@ -196,7 +226,7 @@ class TenantWorld:
                 judge.array(found, key, now)
         elif name == PODS.name:
             pod = record and record.typed(Pod)
-            for observer in (self._scheduler, self.promises):
+            for observer in (self._scheduler, self.promises, self.device_promises):
                 observer.pod(pod, key, now)
         elif name == NODES.name:
             node = record and record.typed(Node)
@@ -205,6 +235,15 @@ class TenantWorld:
         elif name == TEAMS.name:
             self.promises.team(record and record.typed(Team), key[1])
 
+        elif name == RESOURCE_CLAIMS.name:
+            claim = record and record.typed(ResourceClaim)
+            self._scheduler.claim(claim, key)
+            self.device_promises.claim(claim, key)
+        elif name == DEVICE_CLASSES.name:
+            self._scheduler.device_class(record and record.typed(DeviceClass), key[1])
+        elif name == RESOURCE_SLICES.name:
+            self._scheduler.device_slice(record and record.typed(ResourceSlice), key[1])
+
     def _on_made(self, resource: str, record: Record) -> None:
         if resource == JOBS.name:
             self.promises.made(record.typed(Job))
@@ -212,10 +251,11 @@ class TenantWorld:
     def _check(self) -> None:
         if self._broken is not None:
             raise self._broken
-        self.promises.check_by_clock(self.clock.now())
-        for service in self._supervisor.health().services:
+        for service in self._supervisor.health().services if self._has_crashed else ():
             if service.crash_count:
                 raise PromiseBroken(f"service: {service.name} crashed: {service.last_error}")
+        self.promises.check_by_clock(self.clock.now())
+        self.device_promises.check_by_clock(self.clock.now())
 
     async def _pass(self, seconds: float) -> None:
         """Let time pass, and judge what takes time on the way."""
@@ -241,6 +281,11 @@ class TenantWorld:
         for space in spaces:
             await self.client.create(NAMESPACES, {"metadata": {"name": space}})
         self._store.subscribe(self._observe)
+        for device_class in classes():
+            await self.client.create(DEVICE_CLASSES, device_class)
+        for space, (name, of_class) in product(("rich", SHARED, PREEMPTORS), TEMPLATES.items()):
+            body = template(name, request(of_class))
+            await self.client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=space)
         for body in QUOTAS:
             await self.client.create(RESOURCE_QUOTAS, body, namespace=TENANT)
         try:
@@ -262,11 +307,15 @@ class TenantWorld:
             spec = {key: value for key, value in spec.items() if value is not None}
             await self.client.create(TEAMS, {"metadata": {"name": name}, "spec": spec})
         await self._pass(5.0)
+        for node in (await self.client.list(NODES)).items:
+            await self.client.create(RESOURCE_SLICES, node_slice(node.metadata.name))
         for space, name, count in (
             ("rich", "rich-long", 2), ("poor", "poor-own", 1), ("poor", "poor-borrow", 2),
-            (SHARED, "open-long", 2),
+            (SHARED, "open-long", 2), ("rich", "rich-one", 2), (SHARED, "open-big", 1),
         ):  # fmt: skip
             body = job(name, count=count, gpus=8)
+            if name.endswith(tuple(TEMPLATES)):
+                body = asking(name, name[-3:], count=count)
             if name == "poor-borrow":
                 self._tie(body, "lender")
             if space == SHARED:
@@ -294,10 +343,13 @@ class TenantWorld:
             body = job(f"{name}-{number}", gpus=gpus)
             body["spec"]["roles"][0]["template"]["metadata"] = {"annotations": seconds}
             await self._submit(space, body)
-        template = job("x", seconds=0.5)
-        self._tie(template, "rich")
+        space = (PREEMPTORS, "rich", SHARED)[number % 3]
+        urgent = {"priorityClassName": "mid"} if space == PREEMPTORS else {}
+        await self._submit(space, asking(f"devices-{number}", "one", seconds=1, **urgent))
+        element = job("x", seconds=0.5)
+        self._tie(element, "rich")
         sweep = array(
-            "rich-sweep", "0-5", template=template, parallelism=2, ttlSecondsAfterFinished=0
+            "rich-sweep", "0-5", template=element, parallelism=2, ttlSecondsAfterFinished=0
         )
         await self.client.create(JOB_ARRAYS, sweep, namespace="rich")
         name, gates = f"guest-{number}", [{"name": GANG_GATE}]
@@ -330,6 +382,7 @@ class TenantWorld:
                     self.played.calls += 1
             self.tenant.restore()
             await self._pass(_REST_SECONDS)
+            self._check_devices(exact=False)
             await self._clean()
             await self._pass(_REST_SECONDS)  # guests whose place his plain pods took run now
             await self.client.delete_collection(PODS, namespace=SHARED, label_selector=GANG_NAME)
@@ -337,12 +390,20 @@ class TenantWorld:
             self.promises.check_accounts()
             await self.promises.check_records(self.history)
             self._check_arrays()
+            self._check_devices(exact=True)
             self._check()
             if number == 0:
                 kept = entries_of(self.controllers)
         if len(rounds) > 1:
             self.promises.check_kept(kept, entries_of(self.controllers), len(rounds) - 1)
         return self.played
+
+    def _check_devices(self, *, exact: bool) -> None:
+        jobs = {of_class: self.controllers.mirrors.jobs.get(*_USERS[name])
+                for name, of_class in TEMPLATES.items()}  # fmt: skip
+        found = {of_class: job for of_class, job in jobs.items() if job is not None}
+        state = self.controllers.world.state
+        self.device_promises.check_counts(state, found, exact=exact)
 
     def _check_arrays(self) -> None:
         """The arrays of others have ended; promise 15 is judged at every write."""

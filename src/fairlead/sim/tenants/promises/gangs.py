@@ -16,6 +16,7 @@ alone and shares no code with the controllers.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fairlead.api import names
@@ -74,6 +75,9 @@ class _Gang:
     gpus: int = 0
     is_adopted: bool = False
     array_uid: str = ""
+    #: Of members, for devices.
+    has_claims: bool = False
+    is_of_others: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,7 @@ class Promises(Observer):
         if new is None or new.is_terminal:
             return
         if new.spec.node_name:
-            self._check_node(new.spec.node_name, f"pod {key[0]}/{key[1]}")
+            self.check_node(new.spec.node_name, f"pod {key[0]}/{key[1]}")
         controller = next((o for o in new.metadata.owner_references if o.controller), None)
         gpus = requests_of(new.spec).get(GPU, 0)
         uid = new.metadata.labels.get(names.JOB_UID, "")
@@ -182,6 +186,8 @@ class Promises(Observer):
             gang = self._gangs[key] = _Gang(new.metadata.uid, created_at=now)
             gang.is_adopted = new.spec.adopts is not None
             gang.array_uid = array_uid_of(new)
+            gang.is_of_others = key[0] != TENANT
+            gang.has_claims = any(r.template.spec.resource_claims for r in new.spec.roles)
         self._check_element(key, gang, array_uid_of(new))
         before, gang.nodes = gang.nodes, nodes_of(new.status.placement)
         gang.gpus = _gpus(new) if gang.nodes else 0
@@ -207,7 +213,8 @@ class Promises(Observer):
                 self._hours[gang.team] += gang.gpus * (now - self._at) / 3600
         self._at = now
 
-    def _check_node(self, node: str, what: str) -> None:
+    def check_node(self, node: str, what: str) -> None:
+        """Judge a node on which something of the tenant's is."""
         self.judged["nodes"] += 1
         owner = self._owner.get(node, "")
         if owner not in ("", self.own_team):
@@ -215,7 +222,7 @@ class Promises(Observer):
 
     def _check_place(self, key: ObjectKey, gang: _Gang, node: str) -> None:
         if key[0] == TENANT:
-            self._check_node(node, f"job {key[0]}/{key[1]}")
+            self.check_node(node, f"job {key[0]}/{key[1]}")
             return
         owner = self._owner.get(node, "")
         if owner not in ("", gang.team) and key[0] not in self.borrowers:
@@ -252,11 +259,9 @@ class Promises(Observer):
     def check_by_clock(self, now: float) -> None:
         """Judge what takes time: gangs that do not run, and what the tenant holds."""
         self._tick(now)
-        for key, gang in self._gangs.items():
-            if key[0] == TENANT or gang.is_running or gang.is_over or key[0] in self.borrowers:
-                continue
-            if gang.is_adopted and gang.nodes:
-                continue  # kube-scheduler binds its pods, and may have bound a plain one there
+        for key, gang in self.waiting():
+            if gang.has_claims and key[0] in (SHARED, PREEMPTORS):
+                continue  # `DevicePromises` judges it
             self.judged["late"] += 1
             since, most = gang.created_at, _late_seconds(key)
             if key[0] == PREEMPTORS:
@@ -280,12 +285,29 @@ class Promises(Observer):
                 f"quota: his jobs hold {sum(held.values())} GPUs, of {GPUS_MAX}: {shown}"
             )
 
+    def waiting(self) -> Iterator[tuple[ObjectKey, _Gang]]:
+        """Yield the gangs of others that have not run, but for those that borrow."""
+        for key, gang in self._gangs.items():
+            if not gang.is_of_others or gang.is_running or gang.is_over or key[0] in self.borrowers:
+                continue
+            if gang.is_adopted and gang.nodes:
+                continue  # kube-scheduler binds its pods, and may have bound a plain one there
+            yield key, gang
+
+    def placed(self) -> Iterator[_Gang]:
+        """Yield the gangs that have places."""
+        return (gang for gang in self._gangs.values() if gang.nodes)
+
+    def giving(self) -> set[str]:
+        """Return the uids of the tenant's jobs that give way to those of a higher class."""
+        return {
+            gang.uid for gang in self._gangs.values()
+            if not gang.is_of_others and (self.preempts_adopted or not gang.is_adopted)
+        }  # fmt: skip
+
     def _has_room(self) -> bool:
         """True where a node of no team is used by nothing but jobs that give way."""
-        giving = {
-            gang.uid for key, gang in self._gangs.items()
-            if key[0] == TENANT and (self.preempts_adopted or not gang.is_adopted)
-        }  # fmt: skip
+        giving = self.giving()
         kept = {
             node for gang in self._gangs.values() if gang.uid not in giving for node in gang.nodes
         }

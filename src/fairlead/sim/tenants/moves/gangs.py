@@ -1,13 +1,9 @@
-"""What a tenant tries who has read the code: each move is a few calls that belong together.
-
-A move gets a stem for the names of its objects and its own random numbers. It is chosen for what
-the code reads, not for what it should accept: most are refused, and that is seen, too.
-"""
+"""Moves against gangs: nodes of others, jobs that stand for pods, members, elements, classes."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from fairlead.api import names
@@ -24,9 +20,9 @@ from fairlead.sim.tenants.bodies import (
     pod,
 )
 from fairlead.sim.tenants.calls import Call, Verb, decoded_pod
+from fairlead.sim.tenants.moves.move import Move
 
 Spec: TypeAlias = dict[str, Any]
-Move: TypeAlias = Callable[[str, random.Random], Sequence[Call]]
 
 #: Gangs of others whose names and uids he knows.
 OTHERS = (("rich", "rich-long"), ("open", "open-long"), ("poor", "poor-borrow"))
@@ -480,16 +476,10 @@ def honest(stem: str, rng: random.Random) -> Sequence[Call]:
     return (create("jobs", least),)
 
 
-def webhook_down(stem: str, rng: random.Random) -> Sequence[Call]:
-    """Another move, while the webhook is away."""
-    move = rng.choice([each for each in MOVES if each is not webhook_down])
-    return (Call(Verb.DOWN), *move(stem, rng), Call(Verb.UP))
-
-
 MOVES: tuple[Move, ...] = (
     tolerates_later, tolerates_all, names_node, template_names_node, claims_team, adopting,
     gathers_with_class, forges_seats, changes_size, huge_group, owned_group, forged_member,
     own_member, members_change, forged_element, elements_change, fails_slowly, changes_running,
     queues_again, takes_class, dependency_loop, large_object,
-    holds_on, asks_to_move, poses_as, honest, webhook_down,
+    holds_on, asks_to_move, poses_as, honest,
 )  # fmt: skip

@@ -17,6 +17,7 @@ from msgspec import inspect
 from fairlead.api import names
 from fairlead.api.jobs.job import JobSpec
 from fairlead.api.kubernetes.core import PodSpec
+from fairlead.api.kubernetes.devices import ResourceClaimSpec, ResourceClaimTemplateSpec
 from fairlead.api.names import SIMULATE_EXIT_CODE, SIMULATE_SECONDS
 from fairlead.sim.tenants.bodies import meta, patch
 from fairlead.sim.tenants.calls import Call
@@ -97,6 +98,11 @@ _TEXTS = (
     "${node:rich}", "../../x", "a?b=c&d", "fairlead.dev/v1alpha1",
 )  # fmt: skip
 _NUMBERS = (0, -1, 1, 2, 7, 60, 1_000, 100_000, 2**31 - 1, -(2**31), 2**31, 2**63, 10**30)
+#: The objects whose fields are changed, and the structs of their specs.
+SPECS: dict[str, type[msgspec.Struct]] = {
+    "jobs": JobSpec, "pods": PodSpec, "resourceclaims": ResourceClaimSpec,
+    "resourceclaimtemplates": ResourceClaimTemplateSpec,
+}  # fmt: skip
 
 
 @cache
@@ -140,9 +146,8 @@ def draw_value(rng: random.Random, kind: str) -> Any:
 
 
 def change_field(rng: random.Random, kind: str, name: str) -> Call:
-    """Return a call that sets a field of a job's or a pod's spec."""
-    struct: type[msgspec.Struct] = JobSpec if kind == "jobs" else PodSpec
-    path, type_name = rng.choice(fields_of(struct))
+    """Return a call that sets a field of the spec of an object of `SPECS`."""
+    path, type_name = rng.choice(fields_of(SPECS[kind]))
     pointer = "/".join(("/spec", *path))
     operation = rng.choice(("add", "replace", "replace", "remove"))
     step = {"op": operation, "path": pointer, "value": draw_value(rng, type_name)}
