@@ -13,7 +13,9 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import (
     DEVICE_CLASSES,
     JOBS,
+    NAMESPACES,
     NODES,
+    PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
@@ -176,6 +178,34 @@ def test_an_allocation_names_the_alternative_that_a_member_got() -> None:
                 assert had[pod] == ([("r0/o0", node)] if is_first else [("r0/o1", node)] * 3)
             await submit(world, "k", 1)
             assert await verdict(world, "k") == Reason.INSUFFICIENT_CAPACITY.value
+
+    run(main())
+
+
+def test_combinations_without_end_delay_their_own_namespace_alone() -> None:
+    """A tenant binds pods by hand whose claims ask for one device in 8 ** 20 ways."""
+
+    async def main() -> None:
+        async with embedded_world(1) as world:
+            [node] = await devices_on(world, [3])
+            await world.client.create(NAMESPACES, {"metadata": {"name": "a-tenant"}})
+            never = [device_request(DRIVER, 3)] * 8
+            requests = [first_of_request(*never, name=f"r{i}") for i in range(10)]
+            template = to_wire(make_device_template("endless", *requests))
+            template["metadata"] = {"name": "endless"}
+            await world.client.create(RESOURCE_CLAIM_TEMPLATES, template, namespace="a-tenant")
+            claim = {"name": "gpu", "resourceClaimTemplateName": "endless"}
+            main = {"name": "main", "image": "x"}
+            for i in range(3):
+                spec = {"containers": [main], "resourceClaims": [claim], "nodeName": node}
+                pod = {"metadata": {"name": f"p{i}"}, "spec": spec}
+                await world.client.create(PODS, pod, namespace="a-tenant")
+            await create(world, make_device_template("one"))
+            await submit(world, "j", 3)
+            await world.runs("j")
+            assert sum(claim.status.allocation is not None for claim in await claims(world)) == 3
+            theirs = (await world.client.list(RESOURCE_CLAIMS, namespace="a-tenant")).items
+            assert [each.status.allocation for each in theirs] == [None] * 3
 
     run(main())
 
