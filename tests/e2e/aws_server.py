@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from moto.autoscaling.responses import AutoScalingResponse
     from moto.core.responses import ActionResult, EmptyResult
@@ -159,6 +161,14 @@ def _terminate(response: AutoScalingResponse) -> EmptyResult:
 
 
 @contextmanager
+def _without_images() -> Generator[None]:
+    """Have moto make no images: it makes thousands at each start and end, and no test lists any."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+        yield
+
+
+@contextmanager
 def aws_server() -> Generator[AwsServer]:
     """Run the server with one empty group that carries the tag of pool h100."""
     from moto.server import ThreadedMotoServer
@@ -168,7 +178,7 @@ def aws_server() -> Generator[AwsServer]:
     moto.start()
     host, port = moto.get_host_and_port()
     try:
-        with _extended(AwsServer(f"http://{host}:{port}")) as server:
+        with _without_images(), _extended(AwsServer(f"http://{host}:{port}")) as server:
             yield server
     finally:
         moto.stop()
@@ -179,7 +189,7 @@ def aws_in_process() -> Generator[AwsServer]:
     """Answer boto3 within the process, without sockets: for virtual time."""
     from moto import mock_aws
 
-    with mock_aws(), _extended(AwsServer(None)) as server:
+    with _without_images(), mock_aws(), _extended(AwsServer(None)) as server:
         yield server
 
 
