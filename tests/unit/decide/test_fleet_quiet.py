@@ -66,6 +66,7 @@ class Fleets:
         }  # fmt: skip
         self.machines: dict[str, Instance] = {}
         self.nodes: dict[str, Node] = {}
+        self.state = ClusterState.of()
         self.tracked = PoolNodes()
         self.lists: dict[str, Inventory] = {}
         self.version = 1
@@ -89,6 +90,7 @@ class Fleets:
         self.version += 1
         meta = replace(node.metadata, resource_version=str(self.version))
         self.nodes[meta.name] = node = replace(node, metadata=meta)
+        self.state.node_changed(node)
         self.tracked.put(node, self.instant)
 
     def set_ready(self, name: str, *, ready: bool) -> None:
@@ -140,9 +142,8 @@ class Fleets:
 
     def view(self) -> FleetView:
         pools = [PoolView(pool, (), self.lists[name], 1.0) for name, pool in self.pools.items()]
-        state = ClusterState.of(list(self.nodes.values()))
         return FleetView(
-            self.fleet, pools, self.tracked, state, (), EPOCH + self.instant, self.instant,
+            self.fleet, pools, self.tracked, self.state, (), EPOCH + self.instant, self.instant,
             api_latency_seconds=self.latency,
         )  # fmt: skip
 
@@ -170,6 +171,7 @@ class Fleets:
                     self.machines.pop(id_, None)
             case DeleteNode(node):
                 self.nodes.pop(node.metadata.name)
+                self.state.node_deleted(node.metadata.name)
                 self.tracked.remove(node.metadata.name)
             case Mark(node, why):
                 meta = replace(node.metadata, annotations={names.REMOVAL: why})
