@@ -25,8 +25,8 @@ from fairlead.sim.world import simulate
 from .test_balloons import BalloonWorld, gang, holds, play, pool_body
 from .test_consolidation import world_of
 
-#: Of a number of decisions one is made again.
-EVERY = 5
+#: Of a number of decisions one is made again; of the many of a long world, fewer.
+EVERY, RARELY = 5, 16
 BUSY = WorldOptions(
     nodes=6,
     workload=WorkloadOptions(
@@ -84,8 +84,9 @@ def note(met: Counter[str], recorded: RecordedDecision) -> None:
 
 
 def test_decisions_about_jobs_with_claims_are_made_again_from_their_files(
-    met: Counter[str],
+    met: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(globals(), "EVERY", RARELY)
     workload = replace(BUSY.workload, volume_share=0.7, elastic_share=0.0)
     simulate(replace(BUSY, nodes=34, workload=workload, groups=0), seed=1)
     assert min(met["replayed"], met["claims"], met["PlaceJob"]) > 20, met
@@ -112,6 +113,7 @@ def test_decisions_that_leave_work_to_the_next_one_are_made_again_from_their_fil
     met: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they look at depends on whose turn it is."""
+    monkeypatch.setitem(globals(), "EVERY", RARELY)
     monkeypatch.setattr("fairlead.model.inventory.fits.ROWS_MAX", 2)
     monkeypatch.setattr("fairlead.model.inventory.fits._UNCACHED_MAX", 1)
     monkeypatch.setattr("fairlead.decide.placement.waiting.queue._COMPLEX_MAX", 1)
