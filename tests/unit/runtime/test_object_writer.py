@@ -75,7 +75,10 @@ class World:
 
     async def filled(self, resource: Resource[Any], filling: Callable[[int], Any]) -> Any:
         """Fill the object until the server takes nothing more of it; return it."""
-        size, step = 0, 1 << 15
+        small, large = (len(msgspec.json.encode(filling(size))) for size in (1000, 2000))
+        step = 32  # items, of all of which only the last ones have to be tried
+        size = OBJECT_BYTES_MAX * 1000 // (large - small) - step
+        await self.client.patch(resource, "a", {"metadata": filling(size)}, namespace="default")
         while step:
             try:
                 patch = {"metadata": filling(size + step)}
