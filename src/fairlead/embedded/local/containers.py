@@ -108,6 +108,10 @@ def launch_of(
 
     `base` is the environment below the declared one; `cwd` is used when none is given.
     """
+    if container.restart_policy is not None:
+        raise Unsupported(
+            f"container {container.name} has a restartPolicy: the local node runs no sidecars"
+        )
     declared = _env_from(container, references)
     for variable in container.env:
         if variable.value_from is None:

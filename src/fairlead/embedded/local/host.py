@@ -214,6 +214,13 @@ class PodHost:
             free = [gpu.index for gpu in self.machine.gpus if gpu.index not in self._gpus]
             out[container.name] = tuple(free[:count])
             self._gpus.update(dict.fromkeys(free[:count], pod.metadata.uid))
+        taken = [index for indices in out.values() for index in indices]
+        for container in pod.spec.init_containers:  # they run before, with the same ones
+            merged = {**container.resources.limits, **container.resources.requests}
+            count = quantity.resources_to_base(merged).get(quantity.GPU, 0)
+            free = [gpu.index for gpu in self.machine.gpus if gpu.index not in self._gpus]
+            out[container.name] = tuple([*taken, *free][:count])
+            self._gpus.update(dict.fromkeys(out[container.name], pod.metadata.uid))
         return out
 
     def base_environment(self, gpus: Sequence[int]) -> dict[str, str]:

@@ -101,7 +101,7 @@ def open_logs(logs: Path, pod: Pod) -> dict[str, str]:
     """Prepare the log of each container and return the paths by container; OSError."""
     _set_older_job_aside(logs, pod)
     out: dict[str, str] = {}
-    for container in pod.spec.containers:
+    for container in (*pod.spec.containers, *pod.spec.init_containers):
         path = log_path(logs, pod, container.name)
         made(path.parent)
         if path.exists():

@@ -37,7 +37,7 @@ from fairlead.embedded.local.host import PodHost
 from fairlead.embedded.local.poddir import PodDir, PodRecordFile
 from fairlead.embedded.local.process import Run
 from fairlead.embedded.local.progress import ProgressFile, encode_progress
-from fairlead.embedded.local.track import ContainerTrack
+from fairlead.embedded.local.track import ContainerTrack, final_phase, has_failed, tracks_of
 from fairlead.embedded.local.use import PodLooks
 from fairlead.embedded.virtual.status import (
     PodNow,
@@ -61,9 +61,9 @@ class LocalPod:
         self.directory = directory
         self._host = host
         self._record: PodRecordFile | None = None
-        self._tracks = [
-            ContainerTrack(c, Waiting("ContainerCreating")) for c in pod.spec.containers
-        ]
+        #: Init containers, which run one after another, and those that run together after them.
+        self._inits = tracks_of(pod.spec.init_containers)
+        self._tracks = tracks_of(pod.spec.containers)
         self._volumes: dict[str, Path] = {}
         self._progress: ProgressFile | None = None
         self._reason = self._message = self._disrupted = ""
@@ -80,10 +80,13 @@ class LocalPod:
         self._writing = asyncio.Lock()
 
     @property
+    def _every(self) -> tuple[ContainerTrack, ...]:
+        return (*self._inits, *self._tracks)
+
+    @property
     def running(self) -> dict[str, Run]:
         """Return the runs that are alive, by container."""
-        runs = {t.spec.name: t.run for t in self._tracks if t.run is not None}
-        return {name: run for name, run in runs.items() if run.is_held}
+        return {t.spec.name: t.run for t in self._every if t.run is not None and t.run.is_held}
 
     def entered(self, container: str) -> tuple[Run, tuple[ContainerMount, ...]] | None:
         """Return the run of a container and its mounts; None when it does not run now."""
@@ -191,23 +194,21 @@ class LocalPod:
 
     async def _prepare(self) -> None:
         """Admit the pod, give it an address, and write both down before anything starts."""
-        refusal = self._host.admit(self.pod)
-        if refusal:
+        if refusal := self._host.admit(self.pod):
             self._reason, _, self._message = refusal.partition(": ")
             self._over, self._rejected = PodPhase.FAILED, True
             return
         started = self.pod.status.start_time
         while self._record is None:
             try:
+                meta = self.pod.metadata
                 record = PodRecordFile(
-                    namespace=self.pod.metadata.namespace,
-                    name=self.pod.metadata.name,
-                    uid=self.pod.metadata.uid,
-                    address=self._host.address(self.pod.metadata.uid),
+                    namespace=meta.namespace, name=meta.name, uid=meta.uid,
+                    address=self._host.address(meta.uid),
                     bound_at=parse_time(started) if started else self._host.now(),
                     logs=self._host.open_logs(self.pod),
                     gpus=self._host.assign_gpus(self.pod),
-                )
+                )  # fmt: skip
                 self.directory.write(record)
                 self._record = record
             except OSError as error:
@@ -218,15 +219,14 @@ class LocalPod:
         self._host.problem(None)
         self._set_deadline()
         await self._sync()
-        images = sorted({c.image for c in self.pod.spec.containers if c.image})
-        if images:
+        if images := sorted({t.spec.image for t in self._every if t.spec.image}):
             message = f"the local node runs commands of this machine; ignored: {', '.join(images)}"
             self._host.event(self.pod, "ImageIgnored", message)
 
     async def _recover(self, record: PodRecordFile) -> None:
         """Find out what became of the containers while the node was away."""
         lost = ""
-        for track in self._tracks:
+        for track in self._every:
             runs = self.directory.runs(track.spec.name)
             if not runs:
                 continue
@@ -247,7 +247,7 @@ class LocalPod:
             return
         self._record = msgspec.structs.replace(record, stopped=False)
         self.directory.write(self._record)
-        for track in self._tracks:
+        for track in self._every:
             if track.run is None and not self.directory.runs(track.spec.name):
                 continue
             track.last = terminated(EXIT_CODE_UNKNOWN, reason=NODE_RESTARTED, message=lost)
@@ -262,8 +262,7 @@ class LocalPod:
             track.state = Running(started.started_at if started else self._host.now())
             self.use.begin(track.state.started_at)
             return ""
-        ended = run.exit()
-        if ended is not None:
+        if (ended := run.exit()) is not None:
             track.run = run
             track.state = recorded_end(run, ended)
             self.use.ended(track.spec.name, run, ended.finished_at)
@@ -287,7 +286,7 @@ class LocalPod:
     def _fail(self, reason: str, message: str, end: Terminated) -> None:
         """The pod has failed; `end` is that of the containers that have not ended."""
         self._reason, self._message, self._over = reason, message, PodPhase.FAILED
-        for track in self._tracks:
+        for track in self._every:
             if not isinstance(track.state, Terminated):
                 track.state = end
 
@@ -295,9 +294,6 @@ class LocalPod:
 
     async def _follow(self) -> None:
         """Start what is to be started and wait until every container has ended for good."""
-        if self.pod.spec.init_containers:
-            self._refuse(Unsupported("the local node does not run init containers"))
-            return
         try:
             launches = await self._launches()
         except Unsupported as error:
@@ -306,12 +302,17 @@ class LocalPod:
             return
         async with asyncio.TaskGroup() as watchers:
             reporter = watchers.create_task(self._report_progress())
-            async with asyncio.TaskGroup() as group:
-                for track in self._tracks:
-                    group.create_task(self._run_container(track, launches[track.spec.name]))
+            for track in self._inits:
+                await self._run_container(track, launches[track.spec.name])
+                if has_failed(track):
+                    break
+            else:
+                async with asyncio.TaskGroup() as group:
+                    for track in self._tracks:
+                        group.create_task(self._run_container(track, launches[track.spec.name]))
             reporter.cancel()
         await self._look_at_progress()
-        self._over = self._final_phase()
+        self._over = final_phase(self._every)
 
     async def _launches(self) -> dict[str, ContainerLaunch]:
         """Return how to start each container, once everything that it refers to exists."""
@@ -339,7 +340,7 @@ class LocalPod:
         claims = self._host.claims_path(pod.metadata.namespace)
         self._volumes = self.directory.materialise(pod, config, claims)
         launches: dict[str, ContainerLaunch] = {}
-        for container in pod.spec.containers:
+        for container in (track.spec for track in self._every):
             launches[container.name] = launch_of(
                 pod, container, config, pod_ip=record.address,
                 mounts=self.directory.mounts(pod, container.name, self._volumes),
@@ -364,7 +365,7 @@ class LocalPod:
             track.state = ended = self._outcome(track, run)
             if ended.reason == START_ERROR:
                 self._host.event(self.pod, "Failed", ended.message, warning=True)
-            if not restarts(self.pod, ended):
+            if not restarts(self.pod, ended) or (track in self._inits and not ended.exit_code):
                 return
             await self._back_off(track, ended)
 
@@ -425,15 +426,11 @@ class LocalPod:
         async with asyncio.TaskGroup() as group:
             for run in runs:
                 group.create_task(self._stopper.stop(run, grace_seconds))
-        for track in self._tracks:
+        for track in self._every:
             if track.run is not None and not isinstance(track.state, Terminated):
                 track.state = self._outcome(track, track.run)
         if self._deleted.is_set() and self._over is None:
-            self._over = self._final_phase()
-
-    def _final_phase(self) -> PodPhase:
-        failed = any(isinstance(t.state, Terminated) and t.state.exit_code for t in self._tracks)
-        return PodPhase.FAILED if failed else PodPhase.SUCCEEDED
+            self._over = final_phase(self._every)
 
     async def stop_for_shutdown(self, grace_seconds: float) -> None:
         """The node itself goes down: note it, end the processes, tell the API nothing."""
@@ -461,7 +458,7 @@ class LocalPod:
         await self._host.write_progress(self.pod, encode_progress(file.latest))
 
     async def _waiting(self, reason: str, message: str) -> None:
-        for track in self._tracks:
+        for track in self._every:
             if track.run is None:
                 track.state = Waiting(reason, message)
         await self._sync()
@@ -482,13 +479,16 @@ class LocalPod:
             await self._host.write_status(self.pod, self._status())
 
     def _status(self) -> PodNow:
-        record = self._record
-        now = self._host.now()
+        record, now = self._record, self._host.now()
         started = any(isinstance(t.state, Running | Terminated) or t.last for t in self._tracks)
-        containers = tuple(t.now(self.pod.metadata.uid) for t in self._tracks)
+        inits, containers = (
+            tuple(t.now(self.pod.metadata.uid) for t in tracks if not self._rejected)
+            for tracks in (self._inits, self._tracks)
+        )
         return PodNow(
             phase=self._over or (PodPhase.RUNNING if started else PodPhase.PENDING),
-            containers=() if self._rejected else containers,
+            containers=containers,
+            init_containers=inits,
             pod_ip=record.address if record else self.pod.status.pod_ip,
             host_ip=HOST_IP,
             bound_at=record.bound_at if record else now,

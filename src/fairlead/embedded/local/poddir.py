@@ -167,7 +167,8 @@ class PodDir:
         self, pod: Pod, container: str, volumes: dict[str, Path]
     ) -> tuple[ContainerMount, ...]:
         """Return the container's mounts; Unsupported when one names no volume or escapes it."""
-        spec = next(c for c in pod.spec.containers if c.name == container)
+        every = (*pod.spec.init_containers, *pod.spec.containers)
+        spec = next(c for c in every if c.name == container)
         termination_log = made(self.path / "containers" / safe(container)) / TERMINATION_LOG
         termination_log.touch()
         out = [ContainerMount(progress_file(spec), str(termination_log))]

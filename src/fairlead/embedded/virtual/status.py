@@ -102,6 +102,7 @@ class PodNow:
     disrupted: str = ""
     #: JSON of `api.use.MemberUse`, once it has ended.
     use: str = ""
+    init_containers: tuple[ContainerNow, ...] = ()
 
 
 def terminated(
@@ -136,6 +137,8 @@ def pod_patch(pod: Pod, now: PodNow) -> dict[str, Any]:
         "conditions": [*_conditions(now, is_ready=ready), *_kept_conditions(pod, now)],
         "containerStatuses": [_container(c) for c in now.containers],
     }
+    if now.init_containers:
+        status["initContainerStatuses"] = [_container(c) for c in now.init_containers]
     if now.pod_ip:
         status["podIP"] = now.pod_ip
         status["podIPs"] = [{"ip": now.pod_ip}]
@@ -159,9 +162,17 @@ def _conditions(now: PodNow, *, is_ready: bool) -> list[dict[str, Any]]:
     elif not is_ready:
         why_not = "ContainersNotReady"
     readiness = {"status": "True"} if is_ready else {"status": "False", "reason": why_not}
+    is_done = all(
+        isinstance(each.state, Terminated) and not each.state.exit_code
+        for each in now.init_containers
+    )
+    initialized = {"status": "True", "lastTransitionTime": bound}
+    if not is_done:
+        why = "ContainersNotInitialized"
+        initialized = {"status": "False", "reason": why, "lastTransitionTime": bound}
     conditions: list[dict[str, Any]] = [
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": bound},
-        {"type": "Initialized", "status": "True", "lastTransitionTime": bound},
+        {"type": "Initialized", **initialized},
         {"type": "ContainersReady", **readiness, "lastTransitionTime": changed},
         {"type": "Ready", **readiness, "lastTransitionTime": changed},
     ]
